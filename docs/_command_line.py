@@ -6,7 +6,7 @@ import os
 import re
 from unittest import mock
 
-from gamp_attention.cli.main import main
+from gamp_attention.extensions.cli.main import main
 
 WIDTH = 84  # characters of a line of help, which fits into a code block of the manual
 

@@ -33,7 +33,7 @@ def find_source(page: str) -> str | None:
     if folder == "generated/validation":
         return next((script.relative_path for script in catalog.scripts() if script.name == name), None)
     if page == "generated/command_line":
-        return "gamp_attention/cli/main.py"
+        return "gamp_attention/extensions/cli/main.py"
     if folder == "generated":
         thing = getattr(gamp_attention, name.rpartition(".")[2], None)
         thing = inspect.unwrap(thing) if callable(thing) else thing

@@ -5,7 +5,7 @@ import re
 from docutils import nodes
 from matplotlib import pyplot
 
-from gamp_attention.experiments import figures
+from gamp_attention.extensions.comparison import figures
 
 STYLE = figures.STYLE
 

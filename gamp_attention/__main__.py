@@ -2,7 +2,7 @@
 
 import sys
 
-from gamp_attention.cli.main import main
+from gamp_attention.extensions.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

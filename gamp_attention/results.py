@@ -7,8 +7,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gamp_attention._core.display import DisplayMixin, Rows, count_noun, format_with_error, to_json
-from gamp_attention._core.snapshots import Resumable
+from gamp_attention._tools.display import DisplayMixin, Rows, count_noun, format_with_error, to_json
+from gamp_attention._tools.snapshots import Resumable
 
 __all__ = ["ConvergenceError", "History", "Overlaps", "Status"]
 
@@ -20,7 +20,6 @@ SIGNS = {  # symbol of each quantity in tables, and the number of decimals shown
     "train_loss": ("ε_t", 6),
     "test_error": ("ε_g", 6),
 }
-MAX_ROWS = 100  # maximum number of rows of a table with errors; longer histories are reduced
 T = TypeVar("T")
 Columns = dict[str, Callable[[Any], str]]  # label of a row in a summary, and function that returns its text
 
@@ -76,10 +75,8 @@ class Result(DisplayMixin):
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except solver states: arrays as lists, NaN as None, statuses as strings."""
         ended = {"converged": self.converged} if hasattr(self, "converged") else {}
-        states = [
-            name for name, value in self._items() if isinstance(value, DisplayMixin) and not isinstance(value, Result)
-        ]
-        return {name: to_json(value) for name, value in self._items() if name not in states} | ended
+        plain = [(name, v) for name, v in self._items() if hasattr(v, "to_dict") or not hasattr(v, "_rows")]
+        return {name: to_json(value) for name, value in plain} | ended
 
     def _heading(self) -> str:
         """Return the first line of the summary: status, number of iterations, and residual."""
@@ -190,7 +187,7 @@ class Overlaps(Result):
         heads = [SIGNS[name][0] for name in values]
         if self.q.ndim == 3:
             return [["", *heads], [type(self).__name__, *cells(values, (), errors)]]
-        times = range(len(self.q)) if errors and len(self.q) <= MAX_ROWS else spread(len(self.q))
+        times = range(len(self.q)) if errors and len(self.q) <= 100 else spread(len(self.q))
         return [["   t", *heads], *([f"{t:4}", *cells(values, t, errors)] for t in times)]
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import gamp_attention as ga
-from gamp_attention.experiments import comparison
+from gamp_attention.extensions.comparison import comparison
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # each worker uses one thread, because workers run in parallel
     numba.config.NUMBA_NUM_THREADS = 1

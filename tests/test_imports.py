@@ -7,27 +7,40 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gamp_attention"
-# From the lowest layer to the highest; subpackages of one layer do not import from each other. A module of the top
-# folder counts as a subpackage.
+# From the lowest layer to the highest; folders of one layer do not import from each other. A module of the top folder
+# counts as a folder.
 LAYERS = (
     "_version",
-    "_core",
-    "results",
-    "losses penalties damping",
-    "denoisers models",
-    "data state_evolution",
-    "gamp baselines bayes",
-    "experiments",
-    "estimators",
-    "cli",
+    "_tools",
+    "_kernels results",
+    "problem",
+    "gamp theory",
+    "descent sampling",
+    "extensions",
     "__main__",
 )
-INNER_LAYERS = {  # layers within a subpackage, from the lowest
-    "state_evolution": ("equations", "rules", "dynamics", "rsb", "fixed_points", "continuation"),
-    "experiments": ("sweeps", "comparison phase_diagram inference", "figures"),
+INNER_LAYERS = {  # layers within a folder, from the lowest; "" are modules that belong to no folder in it
+    "problem": ("losses penalties", "denoisers", ""),
+    "theory": ("models", "equations", "rules", "fixed_points"),
+}
+# the extensions that each extension uses
+EXTENSIONS = {
+    "bayes": "sequence train",
+    "cli": "comparison dynamics inference phases rsb sweeps train",
+    "comparison": "dynamics inference phases train",
+    "distributed": "train",
+    "dynamics": "spectra train",
+    "estimators": "inference sequence train",
+    "inference": "train",
+    "phases": "bayes rsb sweeps",
+    "rsb": "",
+    "sequence": "",
+    "spectra": "bayes sequence train",
+    "sweeps": "",
+    "train": "",
 }
 HEAVY = {"torch", "matplotlib", "xarray", "h5py", "distributed", "sklearn"}
-LAZY = "estimators"  # imported at first use, since scikit-learn is optional
+LAZY = "extensions.estimators"  # imported at first use, since scikit-learn is optional
 
 
 def get_module_name(path):
@@ -82,22 +95,38 @@ def select_upward(pairs, layers):
     return {pair for pair in pairs if level[pair[0]] <= level[pair[1]]}
 
 
-def test_every_subpackage_has_a_layer():
+def test_every_folder_has_a_layer():
     assert {module.partition(".")[0] for module in MODULES} == set(" ".join(LAYERS).split())
 
 
-def test_subpackages_import_only_from_lower_layers():
-    assert select_upward(find_import_pairs(0), LAYERS) == set()
+def test_folders_import_only_from_lower_layers():
+    pairs = {pair for pair in find_import_pairs(0) if pair != ("__main__", "extensions")}
+    assert select_upward(pairs, LAYERS) == set()
 
 
-@pytest.mark.parametrize("subpackage", INNER_LAYERS)
-def test_inner_subpackages_import_only_from_lower_layers(subpackage):
-    assert select_upward(find_import_pairs(1, within=f"{subpackage}."), INNER_LAYERS[subpackage]) == set()
+@pytest.mark.parametrize("folder", INNER_LAYERS)
+def test_inner_folders_import_only_from_lower_layers(folder):
+    layers = INNER_LAYERS[folder]
+    inner = set(" ".join(layers).split())
+    pairs = {pair for pair in find_import_pairs(1, within=f"{folder}.") if inner.issuperset(pair)}
+    assert select_upward(pairs, [layer for layer in layers if layer]) == set()
+
+
+def test_extensions_import_the_listed_extensions_only():
+    pairs = {pair for pair in find_import_pairs(1, within="extensions.") if pair[0] != "__init__"}
+    assert {name: " ".join(sorted(b for a, b in pairs if a == name)) for name in EXTENSIONS} == EXTENSIONS
+
+
+def test_the_docstring_of_an_extension_states_what_it_uses():
+    for name, used in EXTENSIONS.items():
+        docstring = ast.get_docstring(ast.parse((PACKAGE / "extensions" / name / "__init__.py").read_text()))
+        stated = docstring.rpartition("Uses: ")[2]
+        assert [other for other in used.split() if f"`{other}`" not in stated and "all extensions" not in stated] == []
 
 
 @pytest.mark.parametrize("rule", ["split", "sobol", "lines"])
 def test_quadrature_rules_import_no_model(rule):
-    assert [name for name in find_imported_modules(f"state_evolution.rules.{rule}") if name.startswith("models.")] == []
+    assert [n for n in find_imported_modules(f"theory.rules.{rule}") if n.startswith("theory.models.")] == []
 
 
 def test_there_are_no_import_cycles():
@@ -112,7 +141,7 @@ def test_there_are_no_import_cycles():
     assert [module for module in MODULES if module in closure(module)] == []
 
 
-def test_every_subpackage_has_a_docstring_that_begins_with_a_sentence():
+def test_every_folder_has_a_docstring_that_begins_with_a_sentence():
     for path in PACKAGE.rglob("__init__.py"):
         docstring = ast.get_docstring(ast.parse(path.read_text()))
         assert docstring is not None, path
@@ -123,10 +152,11 @@ def test_heavy_libraries_are_imported_inside_functions():
     imported = {module: {name.partition(".")[0] for name in find_imports(ast.parse(path.read_text()), inside=False)}
                 for module, path in MODULES.items()}  # fmt: skip
     heavy = {module for module, names in imported.items() if names & HEAVY}
-    assert {module.partition(".")[0] for module in heavy} == {LAZY}
+    assert heavy
+    assert all(module.startswith(LAZY) for module in heavy)
     assert all(imported[module] & HEAVY == {"sklearn"} for module in heavy)
 
 
-def test_no_subpackage_imports_the_lazy_subpackage():
-    modules = [module for module in MODULES if module.partition(".")[0] != LAZY]
-    assert [m for m in modules if any(name.partition(".")[0] == LAZY for name in find_imported_modules(m))] == []
+def test_no_other_folder_imports_the_lazy_folder():
+    modules = [module for module in MODULES if module != "extensions" and not module.startswith(LAZY)]
+    assert [m for m in modules if any(name.startswith(LAZY) for name in find_imported_modules(m))] == []

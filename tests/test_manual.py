@@ -125,7 +125,9 @@ RAISED = {
     ),
     "risk: needs 'exact'": lambda data: ga.run_gamp(strip_teacher(data), "random", risk="asymptotic"),
     "needs arrays that fit into memory": lambda data: ga.sample(data.model, d=10**7, alpha=10),
-    "max_memory: needs at least": lambda data: ga.trajectory(data.model, 1.5, method="gd", n_iter=200, max_memory=1e6),
+    "max_memory: needs at least": lambda data: ga.trajectory(
+        data.model, 1.5, method=ga.GradientDescent(), n_iter=200, max_memory=1e6
+    ),
 }
 
 

@@ -1,5 +1,6 @@
 """Public names: their subpackages, the list of `dir`, and the sections of the reference."""
 
+import ast
 import contextlib
 import inspect
 import re
@@ -8,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import gamp_attention as ga
-from validation._tools.names import EVERY, SUBPACKAGES
+from validation._tools.names import EVERY
 
+PACKAGE = Path(ga.__file__).parent
 API = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
 
 
@@ -17,14 +19,22 @@ def test_tab_completion_lists_fewer_than_60_names():
     listed = [name for name in dir(ga) if not name.startswith("_")]
     assert len(listed) < 60
     assert len(set(listed)) == len(listed)
-    assert set(SUBPACKAGES) | {"run_gamp", "sample", "Dataset", "solve_state_evolution", "GampAttention"} <= set(listed)
+    assert {"run_gamp", "sample", "Dataset", "solve_state_evolution", "GampAttention"} <= set(listed)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_each_name_belongs_to_one_subpackage_and_to_the_package(name):
-    subpackages = [subpackage for subpackage, names in SUBPACKAGES.items() if name in names]
-    assert len(subpackages) == 1
-    assert getattr(getattr(ga, subpackages[0]), name) is getattr(ga, name)
+def test_each_name_is_defined_in_the_module_that_the_package_states(name):
+    assert getattr(ga, name).__module__ in (f"gamp_attention.{ga._HOME[name]}", "builtins")
+
+
+def test_type_checkers_read_the_names_that_the_package_has():
+    for path, table in (("__init__.py", ga._CORE), ("extensions/__init__.py", ga.extensions.NAMES)):
+        tree = ast.parse((PACKAGE / path).read_text())
+        block = next(
+            node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        )
+        imported = {(n.module, a.asname) for n in block.body for a in n.names if a.asname}
+        assert imported == {(f"gamp_attention.{module}", name) for module, names in table.items() for name in names}
 
 
 def get_callables(name):
@@ -44,13 +54,8 @@ def test_signatures_are_short_enough_to_be_read(name):
             assert len(shown) < 1000
 
 
-def test_sections_of_the_reference_name_the_subpackages_of_their_entries():
-    sections = re.findall(r"\n-+\n\n(In [^\n]*)\n(.*?)(?=\n[A-Z][^\n]*\n-+\n|```$)", API.strip(), flags=re.DOTALL)
-    stated = {name: re.findall(r"``ga\.([\w.]+)``", introduction) for introduction, body in sections for name in
-              re.findall(r"^   (\w+)$", body, flags=re.MULTILINE)}  # fmt: skip
-    assert set(stated) == set(EVERY)
-    wrong = [name for name, stated_in in stated.items() if not any(name in SUBPACKAGES[each] for each in stated_in)]
-    assert wrong == []
+def test_the_reference_has_all_names():
+    assert sorted(re.findall(r"^   (\w+)$", API, flags=re.MULTILINE)) == EVERY
 
 
 def test_names_that_do_not_exist_raise_attribute_errors():

@@ -11,8 +11,7 @@ import gamp_attention as ga
 from docs import _paper, _results
 from tests.conftest import ROOT
 from validation._tools import catalog, report
-from validation.paper import phase_diagram
-from validation.paper import published as published_script
+from validation.paper import phase_diagram, published as published_script
 from validation.paper._architectures import study
 
 DOCS = ROOT / "docs"

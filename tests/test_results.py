@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.bayes import BayesHistory, MixturePrior
-from gamp_attention.data import Layer, Units
-from gamp_attention.denoisers import InnerAverages
-from gamp_attention.experiments import Branch, Row
-from gamp_attention.experiments.sweeps import Cell
-from gamp_attention.gamp import Settled, SettlingHistory, StepReport
-from gamp_attention.state_evolution.fixed_points import StateEvolutionHistory
+from gamp_attention.extensions.bayes.amp import BayesHistory
+from gamp_attention.extensions.bayes.priors import MixturePrior
+from gamp_attention.extensions.comparison.comparison import Branch, Row
+from gamp_attention.extensions.sweeps.jobs import Cell
+from gamp_attention.extensions.train.survey_averages import InnerAverages
+from gamp_attention.gamp.descent import Settled, SettlingHistory
+from gamp_attention.gamp.step import StepReport
+from gamp_attention.problem.layer import Layer, Units
+from gamp_attention.theory.fixed_points.refinement import StateEvolutionHistory
 from tests.conftest import QUICK
 from validation._tools.names import PUBLIC
 
@@ -252,9 +254,7 @@ def make_boundaries():
     boundaries = [ga.Boundary.found(1.25, 1e-4, 1e-3), ga.Boundary.none("none: there is no semantic branch")]
     lines = dict.fromkeys(("alpha_c", "alpha_l", *names), boundaries)
     status = [ga.Status.CONVERGED, ga.Status.INACCURATE]
-    return ga.PhaseBoundaries(
-        "omega", np.array([0.1, 0.3]), 0.05, 4.0, lines, status, ["", "late"], [{"points": [0] * T}] * 2
-    )
+    return ga.PhaseBoundaries(np.array([0.1, 0.3]), 0.05, 4.0, lines, status, ["", "late"], [{"points": [0] * T}] * 2)
 
 
 def make_sweep():
@@ -428,6 +428,10 @@ OTHERS = {
     "DistributedDataset": make_distributed,
     "DotProductAttention": ga.DotProductAttention,
     "ElasticNet": lambda: ga.ElasticNet(0.1, 0.1),
+    "GradientDescent": ga.GradientDescent,
+    "MessagePassing": ga.MessagePassing,
+    "SinglePass": ga.SinglePass,
+    "Survey": lambda: ga.Survey(10.0),
     "GLMModel": lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1),
     "GampState": make_state,
     "IterationOptions": lambda: ga.IterationOptions(V_hat=np.ones((T, L, R, R)), V=np.ones((L, R, R))),

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 import gamp_attention as ga
+from gamp_attention.extensions.comparison.figures import figure
 
 DIMENSION = 2000  # numbers per token of the data sets that are trained on
 COLORS = {"semantic": "#0072B2", "positional": "#D55E00"}  # Okabe and Ito
@@ -17,7 +18,7 @@ LABELS = {"semantic": ("attention\nby content", (-14, -44)), "positional": ("att
 
 def main(file: str = "first_picture.png") -> None:
     """Draw the picture into a file, unless the file exists and is not a picture of this package."""
-    with ga.experiments.figures.figure(file, 1, 1, (6.4, 3.8), overwrite=False) as axes:
+    with figure(file, 1, 1, (6.4, 3.8), overwrite=False) as axes:
         crossing = draw(axes[0, 0])
     print(f"The solutions have equal training loss at n/d = {crossing:.2f}. Picture: {file}")
 

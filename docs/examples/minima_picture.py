@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 import gamp_attention as ga
+from gamp_attention.extensions.comparison.figures import figure
 
 DIMENSION, N_STARTS = 200, 8  # numbers per token, and number of random initial weights of each method
 METHODS = {
@@ -22,7 +23,7 @@ COLORS = ("#CC79A7", "#009E73", "#E69F00", "#0072B2")  # Okabe and Ito
 
 def main(file: str = "minima.png") -> None:
     """Draw the picture into a file, unless the file exists and is not a picture of this package."""
-    with ga.experiments.figures.figure(file, 1, 1, (6.4, 3.4), overwrite=False) as axes:
+    with figure(file, 1, 1, (6.4, 3.4), overwrite=False) as axes:
         draw(axes[0, 0])
 
 

@@ -50,9 +50,9 @@ print(f"number of minima at ω = 0.67      2           {len(landscape.minima)}")
 # semantic minimum has the lower loss; at ω = 0.5 it ends in the semantic minimum.
 one = np.ones((2, 1, 1))
 start = ga.Overlaps(q=one, m=0.02 * np.array([[1.0], [-1.0]]), theta=0.02 * one, V=np.nan * one)
-settings = {"method": "online", "one_sample": True, "spherical": True, "lr": 10.0, "batch": 1000.0}
+method = ga.SinglePass(lr=10.0, batch=1000.0, one_sample=True, spherical=True)
 paths = {
-    omega: ga.trajectory(build_model(omega), 1.0, start, n_iter=40, n_paths=2048, n_replicas=2, **settings)
+    omega: ga.trajectory(build_model(omega), 1.0, start, method, n_iter=40, n_paths=2048, n_replicas=2)
     for omega in (0.5, 0.72)
 }
 

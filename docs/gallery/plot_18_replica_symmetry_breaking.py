@@ -58,7 +58,7 @@ model = ga.glm_model(AmplitudeLoss(), Amplitudes(), lam=1e-7)
 # %%
 # At the ground state, the Parisi parameter y maximizes the free energy F. The start "random" and the solution have no
 # overlap with the teacher: the minima of lowest loss that are unrelated to the teacher form clusters.
-ground = ga.solve_state_evolution(model, alpha=3.0, init="random", rsb=1, rtol=1e-3)
+ground = ga.solve_broken(model, alpha=3.0, init="random", rtol=1e-3)
 print(ground)
 
 # %%
@@ -67,7 +67,7 @@ print(ground)
 # 0.0015.
 parisi = [1.3, 1.8, 2.4, 3.2]
 start = ground.overlaps
-curve = [ga.solve_state_evolution(model, 3.0, start, rsb=1, parisi=y, rtol=1e-2).train_loss for y in parisi]
+curve = [ga.solve_broken(model, 3.0, start, parisi=y, rtol=1e-2).train_loss for y in parisi]
 
 fig, ax = plt.subplots(figsize=(6, 4))
 ax.plot(parisi, curve, "o-", label="fixed Parisi parameter")

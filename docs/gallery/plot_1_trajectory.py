@@ -23,7 +23,10 @@ for seed in range(INSTANCES):
     data = ga.sample(model, d=1000, alpha=1.5, seed=seed)
     for name, step in DAMPING.items():
         runs[name].append(ga.run_gamp(data, name, "asymptotic", damping=step, tol=0, max_iter=STEPS))
-predicted = {name: ga.trajectory(model, 1.5, name, damping=step, n_iter=STEPS) for name, step in DAMPING.items()}
+predicted = {
+    name: ga.trajectory(model, 1.5, name, ga.MessagePassing(damping=step), n_iter=STEPS)
+    for name, step in DAMPING.items()
+}
 
 # %%
 # Lines are the prediction, with bands of ± 2 standard errors of its random sampling. Dots are means over the eight
@@ -38,7 +41,7 @@ for name in DAMPING:
 # prediction instead, and V agrees with it. ``data.instance_model()`` replaces the distribution of the teacher's
 # weights by the moments of the teacher of one data set, so that the prediction is for this data set, here the last
 # instance.
-path = ga.trajectory(data.instance_model(), 1.5, "positional", damping=0.3, n_iter=STEPS)
+path = ga.trajectory(data.instance_model(), 1.5, "positional", ga.MessagePassing(damping=0.3), n_iter=STEPS)
 print(f"V at the last iteration, predicted for this instance: {path.V[-1].mean():.3f}")
 for name, V_hat in {"empirical": None, "predicted": path.V_hat}.items():
     options = ga.IterationOptions(V_hat)

@@ -27,7 +27,7 @@ options = {
     "student": ga.DotProductAttention(temperature=size**0.5, tied=False),
     "readout": layer.out_proj.weight.detach().numpy().T,
 }
-model = ga.attention_model(n_tokens, teacher_rank=2 * size, values=size, tau=[0] * n_tokens, intercept=True, **options)
+model = ga.value_model(n_tokens, teacher_rank=2 * size, values=size, tau=[0] * n_tokens, intercept=True, **options)
 x = np.random.default_rng(0).normal(size=(60, n_tokens, d))
 with torch.no_grad():
     outputs = layer(*[torch.tensor(x)] * 3)[0].numpy()
@@ -45,7 +45,9 @@ print(f"R² = {trained.score(x, outputs):.6f}, status {trained.result_.status.va
 # In high dimensions, state evolution predicts the overlaps of each head with each head of the teacher. The loss does
 # not change if heads are exchanged or change sign, so that a run without the teacher may find them in any order.
 teacher = ga.SoftmaxTeacher(0.0, np.eye(2), ga.MultiHeadAttention(heads=2))
-two = ga.attention_model(heads=2, teacher_rank=2, teacher=teacher, sigma=1.0, tau=[0, 0], lam=0.05)
+two = ga.attention_model(
+    student=ga.MultiHeadAttention(2), teacher_rank=2, teacher=teacher, sigma=1.0, tau=[0, 0], lam=0.05
+)
 data = ga.sample(two, d=200, alpha=4.0, seed=1)
 informed = ga.run_gamp(data, "semantic")
 found = ga.train(data, "spectral", n_starts=4, seed=2, survey=False, escape=False)

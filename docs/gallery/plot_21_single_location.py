@@ -51,7 +51,7 @@ for nu in signals:
 # Message passing on 1200 samples follows state evolution at every iteration.
 data = ga.sample(build(NU), d=300, alpha=4.0, seed=0)
 run = ga.run_gamp(data, "semantic", damping=0.3, max_iter=12, tol=0)
-path = ga.trajectory(data.instance_model(), 4.0, "semantic", damping=0.3, n_iter=12, n_paths=2048)
+path = ga.trajectory(data.instance_model(), 4.0, "semantic", ga.MessagePassing(damping=0.3), n_iter=12, n_paths=2048)
 print(f"largest difference in q: {np.abs(run.history.q - path.q).max():.3f}")
 
 # %%
@@ -91,7 +91,7 @@ start = ga.Overlaps(
     theta=np.tile(theta, (S, 1, 1)),
     V=np.full((S, heads + 1, heads + 1), np.nan),
 )
-descent = ga.trajectory(model, 4.0, start, method="online", lr=0.05, n_iter=250, n_paths=512, n_replicas=2)
+descent = ga.trajectory(model, 4.0, start, ga.SinglePass(lr=0.05), n_iter=250, n_paths=512, n_replicas=2)
 
 # %%
 figure, axes = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")

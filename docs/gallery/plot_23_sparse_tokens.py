@@ -39,11 +39,13 @@ S, rate, d = model.n_sources, 0.5, 300
 zero = ga.Overlaps(np.zeros((S, 2, 2)), np.zeros((S, 2)), np.zeros((S, 2, 1)), np.full((S, 2, 2), np.nan))
 alphas, theory, runs = [0.5, 1.0, 2.0, 4.0], [], []
 for alpha in alphas:
-    options = {"method": "gd", "lr": rate / alpha}
-    path = ga.trajectory(model, alpha, zero, n_iter=2, n_paths=512, n_replicas=2, **options)
+    method = ga.GradientDescent(lr=rate / alpha)
+    path = ga.trajectory(model, alpha, zero, method, n_iter=2, n_paths=512, n_replicas=2)
     theory.append(path.theta[2, 0, 0, 0] / np.sqrt(path.q[2, 0, 0, 0]))
     samples = [ga.sample(model, d, alpha, seed=seed) for seed in range(6)]
-    queries = [ga.minimize_risk(data, np.zeros((d + 1, 2)), max_iter=2, tol=0, **options).Q[:, 0] for data in samples]
+    queries = [
+        ga.minimize_risk(data, np.zeros((d + 1, 2)), lr=rate / alpha, max_iter=2, tol=0).Q[:, 0] for data in samples
+    ]
     runs.append([
         q @ data.Q_star[:, 0] / np.linalg.norm(q) / np.linalg.norm(data.Q_star)
         for q, data in zip(queries, samples, strict=True)

@@ -39,7 +39,7 @@ model = ga.glm_model(PseudoHuber(0.5), ga.LinearLabels(noise=0.3), lam=LAM)
 data = ga.sample(model, SIZE, alpha=2.0, seed=0)
 run = ga.run_gamp(data, "random", damping=0.7, tol=0, max_iter=12)
 start = ga.Overlaps(*(run.history.arrays()[name][0] for name in ("q", "m", "theta", "V")))
-theory = ga.trajectory(data.instance_model(), 2.0, start, damping=0.7, n_iter=12, n_paths=1024)
+theory = ga.trajectory(data.instance_model(), 2.0, start, ga.MessagePassing(damping=0.7), n_iter=12, n_paths=1024)
 
 # %%
 # The second test uses arrays in which a fraction of the labels is replaced by large random numbers. The cosine

@@ -44,7 +44,7 @@ predicted, followed, ends = {}, {}, {}
 for name, student in students.items():
     data = ga.sample(ga.attention_model(student=student, lam=0.02), d=500, alpha=ALPHA, seed=0)
     followed[name] = ga.run_gamp(data, "semantic", "asymptotic", damping=0.5, tol=0, max_iter=STEPS)
-    predicted[name] = ga.trajectory(data.instance_model(), ALPHA, "semantic", damping=0.5, n_iter=STEPS, n_paths=512)
+    predicted[name] = ga.trajectory(data.instance_model(), ALPHA, "semantic", n_iter=STEPS, n_paths=512)
     ends[name] = ga.run_gamp(data, "semantic")
 
 # %%

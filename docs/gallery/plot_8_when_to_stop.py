@@ -3,8 +3,8 @@ When to stop training on noisy data
 ===================================
 
 If the targets are noisy, the fixed point of state evolution no longer predicts the end of training, but
-``trajectory(..., method="gd")`` still predicts every step of gradient descent. This example computes the test error
-during training for two strengths λ of the penalty, finds the step at which training should stop, and compares the
+``trajectory(..., GradientDescent(...))`` still predicts every step of gradient descent. This example computes the test
+error during training for two strengths λ of the penalty, finds the step at which training should stop, and compares the
 predicted training loss with one instance.
 """
 
@@ -25,7 +25,9 @@ NOISE, ALPHA, STEPS = 0.3, 2.0, 60
 figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
 for lam, color in ((0.01, "#0072B2"), (0.1, "#D55E00")):
     model = ga.paper_model(omega=0.3, lam=lam, score_noise=NOISE)
-    path = ga.trajectory(model, ALPHA, "positional", method="gd", lr=2.0, n_iter=STEPS, n_paths=1024, n_replicas=2)
+    path = ga.trajectory(
+        model, ALPHA, "positional", ga.GradientDescent(lr=2.0), n_iter=STEPS, n_paths=1024, n_replicas=2
+    )
     more = model.task.noise_error
     best = int(np.argmin(path.test_error))
     print(f"λ = {lam}: smallest test error {path.test_error[best] - more:.5f} at step {best}")

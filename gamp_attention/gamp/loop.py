@@ -3,7 +3,7 @@
 `Loop` repeats the iteration of `gamp_attention.gamp.step`. At each iteration `ProgressMonitor` decides whether the run
 has converged, is in trouble (it diverged, or stopped improving), or continues. On trouble, adaptive damping returns to
 the best state with a smaller step; if the step may not shrink any more, the run ends, and the caller may finish it by
-descent (`gamp_attention.gamp.settling`).
+descent (`gamp_attention.gamp.descent`).
 
 **Bounded searches.** State evolution describes proximal steps to global minima. A search for a global minimum costs up
 to 400 minimizations per sample: for two tokens and one column this is cheap; for long samples it takes more than a
@@ -20,17 +20,18 @@ from functools import partial
 
 import numpy as np
 
-from gamp_attention._core import progress
-from gamp_attention._core.check import read_only
-from gamp_attention._core.snapshots import Resumable, Run
-from gamp_attention.damping import FIRST_STEP, Damping, Steps
-from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, is_convex, overlaps, risk_at
-from gamp_attention.denoisers.newton import LAST_STEP, ROUGH_STEP, NotPositiveDefinite
-from gamp_attention.denoisers.prox import MAX_STARTS
+from gamp_attention._tools import progress
+from gamp_attention._tools.check import read_only
+from gamp_attention._tools.runs import Run
+from gamp_attention._tools.snapshots import Resumable
 from gamp_attention.gamp.acceleration import Acceleration
+from gamp_attention.gamp.damping import FIRST_STEP, Damping, Steps
 from gamp_attention.gamp.options import LATE, IterationOptions
 from gamp_attention.gamp.step import GampState, StepReport, gamp_step
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.denoisers.newton import LAST_STEP, ROUGH_STEP, NotPositiveDefinite
+from gamp_attention.problem.denoisers.prox import MAX_STARTS
+from gamp_attention.problem.risk import RiskAtPoint, is_convex, overlaps, risk_at
 from gamp_attention.results import Recorder, Status
 
 

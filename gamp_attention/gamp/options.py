@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gamp_attention._core import check
-from gamp_attention._core.display import DisplayMixin
-from gamp_attention.damping import Steps
-from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.passes import Memory
+from gamp_attention._tools import check
+from gamp_attention._tools.display import DisplayMixin
+from gamp_attention.gamp.damping import Steps
 from gamp_attention.gamp.step import GampState, StepReport, averaged_memory
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.passes import Memory
 
 Callback = Callable[[int, GampState, StepReport], None]
 LATE = "late"  # value of `IterationOptions.accelerate`
@@ -50,7 +50,7 @@ class IterationOptions(DisplayMixin):
         kept, or below 1 if the loss is convex; such runs mostly reach the same fixed points as others. If None, "late"
         for runs to a tolerance with adaptive damping, without `V_hat` and `memory`, and with all samples in this
         process; otherwise False.
-    settling : whether a descent completes message passing that cycles (see `gamp_attention.gamp.settling`).
+    settling : whether a descent completes message passing that cycles (see `gamp_attention.gamp.descent`).
     callback : called with (iteration, state, report) at every iteration, with read-only arrays. If `train` begins with
         descents, it is also called at the end of each of them, with iteration 0 and the risk there as report.
 
@@ -60,8 +60,8 @@ class IterationOptions(DisplayMixin):
 
     >>> import gamp_attention as ga
     >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    >>> method = ga.MessagePassing(damping=0.3, n_paths=256)
-    >>> path = ga.trajectory(data.instance_model(), data.alpha, "positional", method, n_iter=5)
+    >>> method = ga.MessagePassing(damping=0.3)
+    >>> path = ga.trajectory(data.instance_model(), data.alpha, "positional", method, n_iter=5, n_paths=256)
     >>> options = ga.IterationOptions(path.V_hat)
     >>> ga.run_gamp(data, "positional", damping=0.3, tol=0, max_iter=5, iteration=options).n_iter
     5

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gamp_attention._core import progress
-from gamp_attention._core.display import count_noun
-from gamp_attention.data.curvature import Curvature, lowest_curvature
-from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.layer import Layer, TracedLayer, layer_of
-from gamp_attention.data.recession import grows_without_bound
-from gamp_attention.data.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at
-from gamp_attention.data.susceptibility import susceptibility
+from gamp_attention._tools import progress
+from gamp_attention._tools.display import count_noun
+from gamp_attention.gamp.descent import Settled, SettlingHistory, is_fixed_point, settle
 from gamp_attention.gamp.loop import Loop, describe_risk
-from gamp_attention.gamp.settling import Settled, SettlingHistory, is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
-from gamp_attention.models.sources import apply_by_source
-from gamp_attention.penalties.standard import is_ridge, on_kinks
+from gamp_attention.problem.curvature import Curvature, lowest_curvature
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.layer import Predictor, layer_of
+from gamp_attention.problem.penalties.standard import is_ridge, on_kinks
+from gamp_attention.problem.recession import grows_without_bound
+from gamp_attention.problem.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at
+from gamp_attention.problem.sources import apply_by_source
+from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.results import Ended, History, Overlaps, Status
 
 CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # endings of message passing that a descent can improve on
@@ -39,7 +39,7 @@ GROWS = (
 class Trained(Ended):
     """Base class of results with a trained layer."""
 
-    layer: Layer | TracedLayer | None
+    layer: Predictor | None
 
     def predict(self, tokens: ArrayLike) -> np.ndarray:
         """Predict the outputs for new tokens, in the units of the training data.
@@ -117,7 +117,7 @@ class GampResult(Trained):
     message: str
     n_searched: int = 0
     settling_history: SettlingHistory | None = None
-    layer: Layer | TracedLayer | None = None
+    layer: Predictor | None = None
 
 
 def run_and_settle(loop: Loop) -> GampResult:

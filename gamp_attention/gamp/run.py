@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gamp_attention._core import check
-from gamp_attention._core.numerics import guard_call
-from gamp_attention._core.progress import show_progress
-from gamp_attention.damping import Damping, Steps
-from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.starts import several_starts
-from gamp_attention.data.tolerances import scale_tolerance, small_unit
+from gamp_attention._tools import check
+from gamp_attention._tools.numerics import guard_call
+from gamp_attention._tools.progress import show_progress
+from gamp_attention.gamp.damping import Damping, Steps
 from gamp_attention.gamp.loop import Loop, Plan
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult, run_and_settle
 from gamp_attention.gamp.step import GampState, check_shapes, initial_state, near_fixed_point
+from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.starts import several_starts
+from gamp_attention.problem.tolerances import scale_tolerance, small_unit
 from gamp_attention.results import finish
 
 Start = str | ArrayLike | GampState | GampResult
@@ -47,9 +47,9 @@ def run_gamp(
     Parameters
     ----------
     data : the samples.
-    init : a named start: "semantic", "positional" or "random", or "spectral" (computed from the data) or "posterior"
-        (from the data and the teacher's attention matrix); weights (d, r); a `GampState`, from which the run continues
-        with its memory; or the `GampResult` of a run on nearly the same data, from whose fixed point the run continues.
+    init : a named start: "semantic", "positional", "random", or "spectral" (computed from the data); weights (d, r),
+        for example of `posterior_start`; a `GampState`, from which the run continues with its memory; or the
+        `GampResult` of a run on nearly the same data, from whose fixed point the run continues.
         If None, "semantic" for data with a teacher, and "spectral" for other data.
     risk : "exact", equation (3), or "asymptotic", equation (41), to compare with state evolution.
     damping : step β in (0, 1], a sequence with a step for each iteration, or "adaptive": 0.3 at first; on divergence

@@ -1,6 +1,6 @@
 """Generalized Approximate Message Passing: the iteration, as a pure step on an explicit state.
 
-With X̃ = (x + p)/√d, step β and the denoiser of `gamp_attention.denoisers.output`, one iteration is
+With X̃ = (x + p)/√d, step β and the denoiser of `gamp_attention.problem.denoisers.output`, one iteration is
 
     ω_l = X̃_l Q − D_l                                  local fields less their memory
     z   = prox(ω; V),   g_l = V_l⁻¹(z_l − ω_l)           output denoiser
@@ -28,18 +28,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gamp_attention._core import check
-from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import guard_call, symmetrize
-from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.passes import Effort, Memory, Sums
-from gamp_attention.data.risk import gradient_norm, normalized_risk, risk_at
-from gamp_attention.denoisers.input import initial_variances, input_step
-from gamp_attention.denoisers.newton import LAST_STEP
-from gamp_attention.denoisers.output import Denoised
-from gamp_attention.denoisers.prox import MAX_STARTS
-from gamp_attention.models.sources import apply_by_source
-from gamp_attention.penalties.standard import on_kinks, smallest_subgradient
+from gamp_attention._tools import check
+from gamp_attention._tools.display import DisplayMixin
+from gamp_attention._tools.numerics import guard_call, symmetrize
+from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.denoisers.input import initial_variances, input_step
+from gamp_attention.problem.denoisers.newton import LAST_STEP
+from gamp_attention.problem.denoisers.output import Denoised
+from gamp_attention.problem.denoisers.prox import MAX_STARTS
+from gamp_attention.problem.passes import Effort, Memory, Sums
+from gamp_attention.problem.penalties.standard import on_kinks, smallest_subgradient
+from gamp_attention.problem.risk import gradient_norm, normalized_risk, risk_at
+from gamp_attention.problem.sources import apply_by_source
 
 
 def averaged_memory(D: np.ndarray, Vg: np.ndarray, Wg: np.ndarray, beta: float) -> np.ndarray:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.damping import FIRST_STEP, LONG_STEP, SHRINK_FACTOR, Damping
-from gamp_attention.data import risk_at
-from gamp_attention.gamp import Acceleration, AccelerationSettings, GampState
+from gamp_attention.gamp.acceleration import Acceleration, AccelerationSettings
+from gamp_attention.gamp.damping import FIRST_STEP, LONG_STEP, SHRINK_FACTOR, Damping
+from gamp_attention.gamp.step import GampState
+from gamp_attention.problem.risk import risk_at
 from tests.conftest import layer_gradient_norm
 
 SETTINGS = AccelerationSettings()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.check import read_only
+from gamp_attention._tools.check import read_only
 
 OPTIONS = {"damping": 0.5, "tol": 0, "max_iter": 4}
 

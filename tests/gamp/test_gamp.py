@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import initial_weights
-from gamp_attention.gamp import naive_memory
+from gamp_attention.gamp.step import naive_memory
+from gamp_attention.problem.starts import initial_weights
 from tests.conftest import layer_gradient_norm
 from validation._tools.names import PUBLIC
 

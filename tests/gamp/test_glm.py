@@ -5,7 +5,8 @@ import pytest
 from scipy.optimize import brentq
 
 import gamp_attention as ga
-from gamp_attention.losses import check_loss, sample_loss
+from gamp_attention.problem.losses.checks import check_loss
+from gamp_attention.problem.losses.point import sample_loss
 
 LAM = 0.1
 
@@ -121,7 +122,7 @@ def test_gamp_on_glms_agrees_with_state_evolution(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_of_glms_equal_gradients_of_torch(name):
     torch = pytest.importorskip("torch")
-    from gamp_attention.baselines import TorchRisk
+    from gamp_attention.descent.torch_risk import TorchRisk
 
     model, _ = MODELS[name]
     data = ga.sample(model, d=30, alpha=3.0, seed=1)
@@ -131,13 +132,14 @@ def test_gradients_of_glms_equal_gradients_of_torch(name):
     assert ga.gradient(data, Q) == pytest.approx(there.grad.numpy(), abs=1e-9)
 
 
+@pytest.mark.extensions
 def test_trajectory_of_a_glm_predicts_gamp():
     model, init = MODELS["logistic"]
     deviations = []
     for seed in range(6):
         data = ga.sample(model, d=300, alpha=3.0, seed=seed)
         run = ga.run_gamp(data, init, damping=0.5, tol=0, max_iter=6)
-        path = ga.trajectory(data.instance_model(), data.alpha, init, damping=0.5, n_iter=6, n_paths=512)
+        path = ga.trajectory(data.instance_model(), data.alpha, init, n_iter=6, n_paths=512)
         deviations.append((run.history.q - path.q)[:, 0, 0, 0])
     mean, error = np.mean(deviations, axis=0), np.std(deviations, axis=0, ddof=1) / np.sqrt(6)
     assert (np.abs(mean[1:]) < 4 * error[1:] + 0.01 * path.q[1:, 0, 0, 0]).all()
@@ -174,6 +176,7 @@ def test_errors_describe_wrong_labels(arguments, words):
         ga.LabelledDataset(*arguments)
 
 
+@pytest.mark.extensions
 def test_functions_for_attention_raise_errors_for_glms():
     model, _ = MODELS["logistic"]
     for call in (ga.linear_baseline, lambda m: ga.phase_boundaries(m)):

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.losses import pack_attention_parameters
+from gamp_attention.problem.losses.attention import pack_attention_parameters
 
 
 def make_asymptotic_objective(model, T, rho, omega, V):
@@ -58,6 +58,7 @@ def test_proximal_minima_in_16_dimensions_are_as_low_as_many_descents_of_scipy()
     assert max(beaten) <= 1e-9
 
 
+@pytest.mark.extensions
 @pytest.mark.slow
 def test_three_columns_converge_and_follow_their_trajectory():
     """r = t = 3: sampling, GAMP to zero gradient, and its trajectory, by the singular values of θ."""
@@ -69,8 +70,9 @@ def test_three_columns_converge_and_follow_their_trajectory():
         assert data.Q_star.shape == (size, 3)
         run = ga.run_gamp(data, "semantic", "asymptotic", damping=0.4, tol=0, max_iter=steps)
         path = ga.trajectory(
-            data.instance_model(), data.alpha, "semantic", damping=0.4, n_iter=steps, n_paths=512, n_replicas=2
-        )
+            data.instance_model(), data.alpha, "semantic", ga.MessagePassing(damping=0.4), n_iter=steps, n_paths=512,
+            n_replicas=2,
+        )  # fmt: skip
         assert path.theta.shape == (steps + 1, 2, 3, 3)
         seen, predicted = (np.linalg.svd(each.theta, compute_uv=False).mean(axis=1) for each in (run.history, path))
         gaps.append(seen / predicted[:, :1] - predicted / predicted[:, :1])

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import hessian_product, lowest_curvature, risk_at
-from gamp_attention.penalties import on_kinks
+from gamp_attention.problem.curvature import lowest_curvature
+from gamp_attention.problem.penalties.standard import on_kinks
+from gamp_attention.problem.risk import hessian_product, risk_at
 from tests.conftest import compute_hessian
 
 MODELS = {

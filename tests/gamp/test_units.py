@@ -61,6 +61,7 @@ def test_regressions_are_as_accurate_for_rows_and_labels_of_any_size(regression,
     assert np.allclose(result.Q[:, 0] * of_rows / of_labels, exact, rtol=0, atol=1e-6)
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize(("of_rows", "of_labels"), ROWS)
 def test_paths_are_as_accurate_for_rows_and_labels_of_any_size(regression, of_rows, of_labels):
     x, y = regression
@@ -76,6 +77,7 @@ def test_paths_are_as_accurate_for_rows_and_labels_of_any_size(regression, of_ro
     assert np.allclose(path.test_error / of_labels**2, exact, rtol=2e-3)
 
 
+@pytest.mark.extensions
 def test_estimates_in_rough_landscapes_are_not_trusted_for_tokens_of_any_size():
     """Descents without half of the samples find other minima: their tolerance has the unit of the weights, too."""
     model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2, lam=0.01)
@@ -92,6 +94,7 @@ def test_estimates_in_rough_landscapes_are_not_trusted_for_tokens_of_any_size():
     assert errors[1] == pytest.approx(errors[0], rel=1e-4)
 
 
+@pytest.mark.extensions
 def test_results_of_other_data_are_refused_for_labels_of_any_size(regression):
     x, y = regression
     for of_labels in (1.0, 1e-6):
@@ -142,6 +145,7 @@ def test_user_losses_are_as_accurate_for_large_labels_if_they_state_the_size_of_
 OF_SEQUENCE = ga.sequence_model(lambda u, noise: u[0, 0] ** 2, lambda z: z[0, 0] ** 2, n_tokens=1, rank=1).student
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize(
     ("loss", "size", "of_fields"),
     [

@@ -1,11 +1,10 @@
 """Random problems for the property tests."""
 
 import numpy as np
-from hypothesis import assume
-from hypothesis import strategies as st
+from hypothesis import assume, strategies as st
 
 import gamp_attention as ga
-from gamp_attention.losses import pack_attention_parameters, softmax_rows
+from gamp_attention.problem.losses.attention import pack_attention_parameters, softmax_rows
 
 
 @st.composite

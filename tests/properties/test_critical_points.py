@@ -3,8 +3,7 @@
 from collections import Counter
 
 import numpy as np
-from hypothesis import event, given
-from hypothesis import strategies as st
+from hypothesis import event, given, strategies as st
 
 import gamp_attention as ga
 from tests.conftest import THOROUGH, examples, layer_gradient, layer_gradient_norm

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points import OverlapMap
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 
 MASKED = np.ma.masked_array([1.0, 2.0], [True, False])
 COARSE = {"rtol": 0.1, "max_work": 1e4, "max_iter": 5, "stability": False}
@@ -17,11 +17,12 @@ def test_weights_that_overflow_have_a_status():
     assert se.status is ga.Status.NONFINITE
 
 
+@pytest.mark.extensions
 def test_trajectories_that_overflow_raise():
     with pytest.raises(ValueError, match=r"^model, alpha, damping: needs .* got"):
         ga.trajectory(ga.paper_model(penalty=ga.Ridge(lam=1e300)), 1.5, n_iter=3, n_paths=128, n_replicas=2)
     with pytest.raises(ValueError, match=r"^model, alpha, lr: needs .* such as a smaller lr, .* got"):
-        ga.trajectory(ga.paper_model(), 1.5, method="gd", lr=1e60, n_iter=4, n_paths=128, n_replicas=2)
+        ga.trajectory(ga.paper_model(), 1.5, method=ga.GradientDescent(lr=1e60), n_iter=4, n_paths=128, n_replicas=2)
 
 
 def test_masked_flags_are_rejected():
@@ -37,6 +38,7 @@ def test_lists_are_denoised_like_arrays():
     assert np.array_equal(of_lists.z, ga.denoise(LOSS, params, FIELDS, np.ones((2, 1, 1))).z)
 
 
+@pytest.mark.extensions
 def test_a_zero_spectrum_raises():
     """The fitted fields of logistic labels all have the same size."""
     with pytest.raises(ValueError, match=r"^model: needs a spectrum .* got 0"):

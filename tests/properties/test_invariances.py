@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import gamp_attention as ga
-from gamp_attention.data import Dataset
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.sampling.teacher_data import teacher_dataset
 from tests.conftest import examples
 
 seeds = st.integers(0, 2**32 - 1)
@@ -81,7 +81,7 @@ def test_order_of_tokens_does_not_matter(seed, order):
         3, omega=model.teacher.omega, sigma=sigma[order], tau=tau[order], A=A[np.ix_(order, order)], lam=0.05
     )
     data, Q = ga.sample(model, 30, 1.5, rng), 0.5 * rng.normal(size=(30, 1))
-    there = Dataset.from_teacher(
+    there = teacher_dataset(
         permuted, np.ascontiguousarray(data.tokens[:, order]), data.positions[order], data.Q_star, data.spectra[order]
     )
     for risk in ("exact", "asymptotic"):  # few iterations: far from a minimum, each may amplify rounding errors

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention.data import Dataset
+from gamp_attention.problem.dataset import Dataset
 from gamp_attention.results import Overlaps
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from gamp_attention._core.quadrature import legendre_panels
+from gamp_attention._tools.quadrature import legendre_panels
 
 KINKED_NODES = np.linspace(-6.0, 6.0, 61)  # nodes of the inner field for negative labels
 LABEL_PANELS = (-0.2, 0.0, 0.2, 2.5, 5.5)  # panels of the labels: their density changes over the noise at zero

@@ -86,6 +86,11 @@ LINES = {
         "ga.attention_model(student=ga.DotProductAttention(temperature=1.0, tied=True, causal=False, softmax=True))"
     ),
     "ElasticNet": "ga.paper_model(penalty=ga.ElasticNet(lam=0.1, l1=0.1))",
+    "GradientDescent": (
+        "(ga.trajectory(PAPER, 1.5, method=ga.GradientDescent(lr=1.0, momentum=0.5, nesterov=True, compression=0.1), "
+        "n_iter=3, n_paths=128, n_replicas=2, seed=0), "
+        "ga.trajectory(PAPER, 1.5, method=ga.GradientDescent(lr=1.0, batch=0.5), n_iter=3, n_paths=128, n_replicas=2))"
+    ),
     "IntensityLabels": "ga.sample(ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels(noise=0.1)), 8, 1.5)",
     "LabelledDataset": (
         "ga.LabelledDataset(tokens=X, labels=PLUS_MINUS, loss=ga.LogisticLoss(), lam=0.1, rank=1, positions=P, "
@@ -94,10 +99,22 @@ LINES = {
     "LinearLabels": "ga.sample(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.1)), 8, 1.5)",
     "LogisticLabels": "ga.sample(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(temperature=0.5)), 8, 1.5)",
     "LogisticLoss": "ga.glm_model(ga.LogisticLoss())",
+    "MessagePassing": (
+        "ga.trajectory(PAPER, 1.5, method=ga.MessagePassing(damping=0.5, hold_after=1, compression=0.1), n_iter=3, "
+        "n_paths=128, n_replicas=2, seed=0)"
+    ),
     "MultinomialLoss": "ga.glm_model(ga.MultinomialLoss(), rank=2)",
     "PhaseRetrievalLoss": "ga.glm_model(ga.PhaseRetrievalLoss())",
     "Ridge": "ga.paper_model(penalty=ga.Ridge(lam=0.1))",
+    "SinglePass": (
+        "ga.trajectory(PAPER, 1.5, method=ga.SinglePass(lr=0.1, batch=0.1, one_sample=False, spherical=False), "
+        "n_iter=3, n_paths=128, n_replicas=2, seed=0)"
+    ),
     "SoftmaxTeacher": "ga.attention_model(teacher=ga.SoftmaxTeacher(omega=0.3, A=SQUARE))",
+    "Survey": (
+        "ga.trajectory(PAPER, 1.5, method=ga.Survey(parisi=10.0, damping=0.4, jumps=False), n_iter=3, n_paths=128, "
+        "n_replicas=2, seed=0)"
+    ),
     "SquaredLoss": "ga.glm_model(ga.SquaredLoss())",
     "MultiHeadAttention": (
         "ga.attention_model(rank=1, lam=0.1, student=ga.MultiHeadAttention("
@@ -107,7 +124,7 @@ LINES = {
     "Overlaps": f"ga.solve_state_evolution(PAPER, 1.5, init={START}, rtol=0.1, max_work=1e4, max_iter=5)",
     "attention_model": (
         "ga.attention_model(n_tokens=2, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, tau=TAU, "
-        "student=None, teacher=None, coordinates=None, penalty=None, score_noise=0.1, heads=2, values=1)"
+        "student=None, teacher=None, coordinates=None, penalty=None, score_noise=0.1)"
     ),
     "bayes_fixed_points": "ga.bayes_fixed_points(SQUARED, alpha=1.5, n_points=64, n_replicas=2, seed=0)",
     "bayes_thresholds": "ga.bayes_thresholds(SQUARED, n_points=64, n_replicas=2, seed=0)",
@@ -137,7 +154,11 @@ LINES = {
     ),
     "sequence_model": (
         "ga.sequence_model(lambda u, noise: u[0, 0] + noise[0], lambda z: z[0, 0], n_tokens=1, rank=1, teacher_rank=1, "
-        "n_noise=1, sigma=1.0, lam=0.1, tau=ONE, penalty=None, floor=0.0, convex=True)"
+        "n_noise=1, sigma=1.0, lam=0.1, convex=True)"
+    ),
+    "value_model": (
+        "ga.value_model(n_tokens=2, rank=1, teacher_rank=1, values=1, readout=None, heads=2, omega=0.3, sigma=0.5, "
+        "lam=0.1, A=SQUARE, tau=TAU, student=None, score_noise=0.1)"
     ),
     "AttentionLoss": (
         "ga.denoise(ga.AttentionLoss(ga.DotProductAttention(), n_tokens=2, rank=1), params=PARAMS, omega=OMEGA, V=WIDE)"
@@ -170,12 +191,14 @@ LINES = {
     ),
     "mixture_model": (
         "ga.mixture_model(classes=SHARES, means=SQUARE, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, "
-        "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, teacher=None, penalty=None, score_noise=0.1)"
+        "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, penalty=None, score_noise=0.1)"
     ),
     "paper_model": "ga.paper_model(omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, penalty=None, score_noise=0.1)",
-    "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, rsb=0, threads=1)",
+    "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, rsb=0)",
     "population_loss": "ga.population_loss(PAPER, FIT.overlaps, n_points=64, n_replicas=2, seed=0)",
     "population_map": "ga.population_map(PAPER, n_grid=5, n_points=64, n_replicas=2, seed=0)",
+    "posterior_directions": "ga.posterior_directions(DATA, k=2, seed=0)",
+    "posterior_start": "ga.posterior_start(DATA, seed=0)",
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
     "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', refits=1)",
     "reference_errors": (
@@ -209,25 +232,28 @@ LINES = {
     "solve_bayes_state_evolution": (
         "ga.solve_bayes_state_evolution(SQUARED, alpha=1.5, init='informed', n_points=64, n_replicas=2, seed=0)"
     ),
+    "solve_broken": "ga.solve_broken(PHASE, alpha=1.0, init='random', steps=1, parisi=ONE, rtol=0.1)",
     "solve_state_evolution": (
         "ga.solve_state_evolution(SHARP, alpha=1.5, init='semantic', rtol=0.1, rule='auto', response='stein', "
-        "max_iter=10, max_work=1e4, stability=False, seed=0, rsb=0)"
+        "max_iter=10, max_work=1e4, stability=False, seed=0)"
     ),
     "spectral_directions": "ga.spectral_directions(DATA, k=2, weights='fitted', risk='exact', seed=0)",
     "spectral_overlap": ("ga.spectral_overlap(PAPER, alpha=1.5, weights='fitted', n_points=64, n_replicas=2, seed=0)"),
     "sparse_teacher": "ga.sparse_teacher(fraction=0.5, teacher_rank=1, variance=1.0)",
     "subset_positions": "ga.subset_positions(tau=TAU, fraction=0.5)",
+    "single_pass": (
+        "ga.single_pass(PAPER, d=8, alpha=1.5, init=WEIGHTS, method=ga.SinglePass(lr=0.1, batch=0.5), n_iter=3, "
+        "risk='exact', device='cpu', seed=0)"
+    ),
     "sweep": (
         "ga.sweep(PAPER, FOLDER, alpha=1.5, omega=0.3, lam=0.1, sigma=0.5, d=10, seed=0, branch='random', "
         "method='GAMP', rtol=0.1, risk='exact', n_test=10, descent='gd', gd_steps=3, gamp_steps=20, tol=1e-8, "
-        "warm=True, threads=1)"
+        "warm=True)"
     ),
     "train_loss": "ga.train_loss(DATA, Q=WEIGHTS, risk='exact')",
     "trajectory": (
-        "(ga.trajectory(PAPER, alpha=1.5, init='semantic', method='gamp', damping=0.5, "
-        "n_iter=3, n_paths=128, n_replicas=2, max_memory=1e9, seed=0), "
-        "ga.trajectory(PAPER, alpha=1.5, init='semantic', hold_after=1, compression=0.1, n_iter=3, n_paths=128, "
-        "n_replicas=2, seed=0))"
+        "ga.trajectory(PAPER, alpha=1.5, init='semantic', method=ga.MessagePassing(), n_iter=3, n_paths=128, "
+        "n_replicas=2, max_memory=1e9, seed=0)"
     ),
 }
 # calls of solvers on a problem whose parameters passed their checks

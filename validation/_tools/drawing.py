@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention.experiments import COLORS, figures, require_matplotlib
+from gamp_attention.extensions.comparison import figures
+from gamp_attention.extensions.comparison.figures import COLORS, require_matplotlib
 
 PAGE = 736 / 96  # width of the text on a page of the manual, inches: 736 CSS pixels
 SMALLEST = 7.0  # minimum size of a text on such a page, points

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.baselines import TorchRisk
-from gamp_attention.state_evolution.equations import relative_change
-from gamp_attention.state_evolution.fixed_points import OverlapMap
-from gamp_attention.state_evolution.rules import first_rule
+from gamp_attention.descent.torch_risk import TorchRisk
+from gamp_attention.theory.equations.units import relative_change
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.choice import first_rule
 from validation._tools.calls import list_arguments
 from validation._tools.names import PUBLIC
 

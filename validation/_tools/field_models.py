@@ -6,6 +6,7 @@ Functions of students and losses have the module of arrays as their last argumen
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -100,9 +101,8 @@ def build_single_index() -> FieldModel:
         return weights / weights.sum(1)[:, None]
 
     fixed = np.exp([[1.0, -1.0], [-1.0, 1.0]]) / (2 * np.cosh(1.0))
-    model = ga.sequence_model(
-        lambda u, noise: 0.7 * attention(u) + 0.3 * fixed, attention, n_tokens=2, rank=1, tau=[1.0, -1.0], lam=0.1
-    )
+    model = ga.sequence_model(lambda u, noise: 0.7 * attention(u) + 0.3 * fixed, attention, n_tokens=2, rank=1, lam=0.1)
+    model = replace(model, coordinates=replace(model.coordinates, tau=[[1.0, -1.0]]))
     return FieldModel(model, 2.0, "semantic", 0.3, attention)
 
 

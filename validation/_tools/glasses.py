@@ -6,15 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.quadrature import legendre_panels
-from gamp_attention.state_evolution.rsb import (
-    STRENGTHS,
-    BrokenWeights,
-    Innermost,
-    LevelHats,
+from gamp_attention._tools.quadrature import legendre_panels
+from gamp_attention.extensions.rsb.one_field import Innermost, average_levels
+from gamp_attention.extensions.rsb.solve import (
     Packing,
     Problem,
-    average_levels,
     first_starts,
     follow_parisi,
     iterate,
@@ -22,6 +18,7 @@ from gamp_attention.state_evolution.rsb import (
     solve_steps,
     split_start,
 )
+from gamp_attention.extensions.rsb.weights import BrokenWeights, LevelHats
 
 ONE, ZERO = np.ones(1), np.zeros(1)
 
@@ -45,7 +42,6 @@ class Perceptron(Problem):
 
     weights = BrokenWeights(ga.coordinate_law(1.0, [0.0], n_tokens=1), 0.0, spherical=True)
     signs = ONE
-    strengths = STRENGTHS
 
     def __init__(self, alpha):
         self.alpha = alpha
@@ -71,7 +67,7 @@ def solve_perceptron(alpha, k, parisi=None):
     problem, packing = Perceptron(alpha), Packing(ONE, 0, False, False)
     x = iterate(problem, packing, np.log([0.5, 1.0]), 20)
     solution = refine_levels(problem, packing, x, 1e-6)
-    starts = first_starts(solution.point.levels, None, problem.strengths)
+    starts = first_starts(solution.point.levels, None, problem.search)
     for step in range(1, k + 1):
         solution = solve_steps(problem, Packing(ONE, step, False, False), starts, 1e-4)
         starts = [split_start(solution.point.levels, solution.point.parisi)]

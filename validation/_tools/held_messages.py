@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics.current_minima import CurrentMinimaRun
-from gamp_attention.state_evolution.dynamics.start_law import start_law
+from gamp_attention.extensions.dynamics.compressed_descent import Compression
+from gamp_attention.extensions.dynamics.current_minima import CurrentMinimaRun
+from gamp_attention.theory.start_law import start_law
 
 
 def follow_held_messages(
@@ -26,7 +27,7 @@ def follow_held_messages(
     tolerance : relative standard deviation of a field that stored times may leave undetermined.
     """
     start, rng = start_law(model, init), np.random.default_rng(seed)
-    run = CurrentMinimaRun(model, alpha, start, beta, hold_after, n_paths, rng, tolerance, np.inf)
+    run = CurrentMinimaRun(model, alpha, start, beta, hold_after, n_paths, rng, Compression(tolerance, doubling=False))
     for _ in range(n_iter + 1):
         run.advance()
     numbers = {name: [float(np.ravel(getattr(now, name))[0]) for now in run.states] for name in ("q", "m", "V")}

@@ -13,13 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.denoisers.input import quadratic_response
-from gamp_attention.denoisers.output import denoise
-from gamp_attention.losses.point import sample_derivatives
-from gamp_attention.models.model import Component
-from gamp_attention.state_evolution.dynamics.compressed_descent import CompressedDescent, CompressedPaths
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod
-from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
+from gamp_attention.descent.steps import DescentSteps, PlainSteps
+from gamp_attention.extensions.dynamics.compressed_descent import CompressedDescent, CompressedPaths, Compression
+from gamp_attention.extensions.dynamics.descent_paths import DescentForces
+from gamp_attention.problem.denoisers.input import quadratic_response
+from gamp_attention.problem.denoisers.output import denoise
+from gamp_attention.problem.losses.point import sample_derivatives
+from gamp_attention.theory.models.model import Component
+from gamp_attention.theory.start_law import StartLaw, start_law
 
 
 class Algorithm(Protocol):
@@ -36,7 +37,7 @@ class Algorithm(Protocol):
 class Descent:
     """Gradient descent or the heavy-ball method from time `begin` on; the weights are constant before."""
 
-    method: DescentMethod
+    method: DescentSteps
 
     def evaluate(self, model: ga.Model, alpha: float, params: np.ndarray, z: np.ndarray, t: int) -> Any:
         """Return −∇ℓ and −α E[∇²ℓ]."""
@@ -54,7 +55,7 @@ class MessagePassing:
     If `descent` is given, it continues from the weights after `leave` iterations.
     """
 
-    def __init__(self, beta: float, hold_after: int, descent: DescentMethod | None = None, leave: int = 0) -> None:
+    def __init__(self, beta: float, hold_after: int, descent: DescentSteps | None = None, leave: int = 0) -> None:
         self._beta, self._hold_after, self._leave = beta, hold_after, leave
         self._descent = None if descent is None else Descent(descent)
         self._V, self._z, self._D, self._C = np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0)
@@ -81,7 +82,7 @@ class MessagePassing:
 
 
 @dataclass(frozen=True)
-class Both(DescentMethod):
+class Both(PlainSteps):
     """The steps of both algorithms, on the two columns of the weights."""
 
     algorithms: Sequence[Algorithm] = ()
@@ -138,15 +139,15 @@ class PairedRun(CompressedDescent):
     ) -> None:  # fmt: skip
         self._single, self._algorithms = model, algorithms
         both, rng = replace(model, rank=2), np.random.default_rng(seed)
-        start, method = double_start(start_law(model, init)), Both(steps=(0.0,), algorithms=algorithms)
-        super().__init__(both, alpha, start, method, n_paths, rng, tolerance, np.inf, doubling=False)
+        start, method = double_start(start_law(model, init)), Both(algorithms=algorithms)
+        super().__init__(both, alpha, start, method, n_paths, rng, Compression(tolerance, doubling=False))
         self.train_losses: list[np.ndarray] = []
 
     def _sample_paths(self, component: Component, *args: Any) -> PairedPaths:
         n_paths, rng, even = args
         return PairedPaths(self._single, self._algorithms, component, self._model, n_paths, rng, even)
 
-    def _select_method(self, t: int) -> DescentMethod:
+    def _select_method(self, t: int) -> PlainSteps:
         """Return the method of both columns, and store the training losses."""
         law, (paths,) = self._model.coordinates, self._paths
         squares = np.einsum("k,kaa->a", law.weight, self._weights._second)

@@ -18,11 +18,10 @@ import numpy as np
 import scipy
 
 import gamp_attention as ga
-from gamp_attention._core.files import write_atomically
-from gamp_attention.experiments.sweeps import store
+from gamp_attention._tools.files import write_atomically
+from gamp_attention.extensions.sweeps import store
 from validation._tools.catalog import ROOT, load_result, open_results
-from validation._tools.resumable import complete_rows
-from validation._tools.resumable import write_json as write
+from validation._tools.resumable import complete_rows, write_json as write
 from validation._tools.tables import markdown_table
 
 FINEST = 1e-5  # smallest number that tables distinguish from zero

@@ -15,9 +15,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gamp_attention._core.display import to_json
-from gamp_attention._core.files import write_atomically
-from gamp_attention.experiments.sweeps import Store, run_chains, short_hash
+from gamp_attention._tools.display import to_json
+from gamp_attention._tools.files import write_atomically
+from gamp_attention.extensions.sweeps.jobs import short_hash
+from gamp_attention.extensions.sweeps.scheduler import run_chains
+from gamp_attention.extensions.sweeps.store import Store
 
 
 def complete_rows(

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data import agreement_of, several_starts
+from gamp_attention.problem.starts import several_starts
+from gamp_attention.problem.symmetries import agreement_of
 from validation.claims._survey_comparisons import METHODS
 from validation.claims.lower_minima import run_lbfgs
 

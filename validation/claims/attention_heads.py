@@ -43,10 +43,12 @@ def build_model(name):
     """Return a teacher-student model."""
     if name == HEADS:
         teacher = ga.SoftmaxTeacher(0.2, np.array([[0.6, 0.4], [0.4, 0.6]]), ga.MultiHeadAttention(2))
-        return ga.attention_model(heads=2, teacher_rank=2, teacher=teacher, sigma=1.0, lam=0.05)
+        return ga.attention_model(
+            student=ga.MultiHeadAttention(2), teacher_rank=2, teacher=teacher, sigma=1.0, lam=0.05
+        )
     readout = [[1.0]] if name == VALUE else [[1.0, 0.0], [0.0, 1.0]]
     heads = 1 if name == VALUE else 2
-    return ga.attention_model(heads=heads, values=1, readout=readout, omega=0.2, score_noise=0.2, tau=[0, 0], lam=0.2,
+    return ga.value_model(heads=heads, values=1, readout=readout, omega=0.2, score_noise=0.2, tau=[0, 0], lam=0.2,
                               sigma=1.0)  # fmt: skip
 
 
@@ -97,7 +99,7 @@ def run_torch_layer(d, heads, n_tokens, seed, n=60):
 @cache
 def predict(name, n_paths):
     """Return the predicted trajectory of a model."""
-    return ga.trajectory(build_model(name), ALPHA, "semantic", n_iter=N_ITER, damping=0.5, n_paths=n_paths)
+    return ga.trajectory(build_model(name), ALPHA, "semantic", n_iter=N_ITER, n_paths=n_paths)
 
 
 def run_instance(name, d, seed):

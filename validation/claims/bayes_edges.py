@@ -24,7 +24,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, gamma, log_ndtr
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, DARK, draw_legend
+from gamp_attention.extensions.comparison.figures import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials

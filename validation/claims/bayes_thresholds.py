@@ -15,8 +15,8 @@ from dataclasses import replace
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.bayes import FINE
-from gamp_attention.experiments import ALPHA, DARK, draw_legend
+from gamp_attention.extensions.bayes.channels.integrals import FINE
+from gamp_attention.extensions.comparison.figures import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
@@ -56,8 +56,8 @@ def compute_thresholds(name, n_points, n_replicas):
 
 def linearize(name, noise, n_points, n_replicas):
     """Return the weak-recovery threshold by the channel over random samples, with its half-width."""
-    from gamp_attention._core.numerics import half_width
-    from gamp_attention.bayes import Equations
+    from gamp_attention._tools.statistics import half_width
+    from gamp_attention.extensions.bayes.equations import Equations
 
     rng = np.random.default_rng(0)
     values = np.array(

@@ -14,8 +14,9 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import figure
-from gamp_attention.experiments.phase_diagram import Boundary, find_changes
+from gamp_attention.extensions.comparison.figures import figure
+from gamp_attention.extensions.phases.breaking import find_changes
+from gamp_attention.extensions.phases.scan import Boundary
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts

@@ -1,11 +1,11 @@
 """The semantic branch where it exists only with broken replica symmetry, with one, two and three steps, against runs.
 
 Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 0.6; with replica symmetry the branch begins at
-α = 0.719. `solve_state_evolution(..., rsb=k)` for k = 1, 2 and 3, and the limit k → ∞ as for `rsb="full"`. GAMP runs
+α = 0.719. `solve_broken(..., steps=k)` for k = 1, 2 and 3, and the limit k → ∞ as for `steps="full"`. GAMP runs
 from the teacher's weights to zero gradient on instances at d = 1000, 2000 and 4000, asymptotic loss. Minima with
 θ < 0.4 q are not on the branch. Limits d → ∞ of V, q, θ and the training loss are fitted by x + a/d.
-The end of runs is also predicted by the equations of their iteration, `trajectory(..., hold_after=20)`. Runs and
-solutions are stored when they end.
+The end of runs is also predicted by the equations of their iteration, `trajectory(..., MessagePassing(hold_after=20))`.
+Runs and solutions are stored when they end.
 
 Criterion, fixed before the runs: all solutions converge, and V decreases with k; 95 % of the runs reach a gradient norm
 of 1e-6, and 80 % end on the branch; V of the minima is nearer to k = 3 than to k = 1. Differences from all solutions
@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points import broken
+from gamp_attention.extensions.rsb import broken
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_instances, complete_parts
 from validation._tools.tables import fit_sizes, markdown_table, mean_and_error
@@ -29,14 +29,14 @@ from validation.claims.positional_minima import REACHED, check_reached
 ALPHA, STEPS = 0.6, {1: 1e-2, 2: 1e-2, 3: 2e-2}  # numbers of steps, and the requested accuracy
 COUNTS = {1000: 24, 2000: 16, 4000: 8}  # instances by d
 LABELS = {"V": "V", "q": "q", "theta": "θ", "train_loss": "training loss, 10⁻⁶"}
-ITERATIONS = {"damping": 0.3, "hold_after": 20, "n_iter": 150, "n_paths": 2**15, "n_replicas": 6}
+ITERATIONS = {"method": ga.MessagePassing(0.3, hold_after=20), "n_iter": 150, "n_paths": 2**15, "n_replicas": 6}
 AGREES = 3.5  # errors, see the criterion
 ON_BRANCH = 0.4  # smallest θ/q of a minimum on the branch
 
 
 def solve(k, rtol):
     """Return the solution with k steps."""
-    se = ga.solve_state_evolution(ga.paper_model(), ALPHA, "semantic", rsb=k, rtol=rtol)
+    se = ga.solve_broken(ga.paper_model(), ALPHA, "semantic", steps=k, rtol=rtol)
     theta = [float(of.theta[0, 0, 0]) for of in (se.overlaps, se.overlaps_error)]
     return describe(se) | {"theta": theta, "test_error": [float(se.test_error), float(se.test_error_error)]}
 
@@ -94,7 +94,7 @@ def main():
 
 
 def extrapolate(solutions):
-    """Return the numbers for k → ∞ with errors, by the formulas of `rsb="full"`."""
+    """Return the numbers for k → ∞ with errors, by the formulas of `steps="full"`."""
     limit = {}
     for key in LABELS:
         values = [solution[key][0] for solution in solutions]

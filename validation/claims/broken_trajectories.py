@@ -52,7 +52,8 @@ def columns_of(overlaps):
 def predict(name):
     """Return the trajectory of state evolution of a case."""
     return ga.trajectory(
-        build(name), ALPHA, "semantic", n_iter=TIMES[-1], damping=DAMPING, n_paths=8192, n_replicas=8
+        build(name), ALPHA, "semantic", ga.MessagePassing(damping=DAMPING), n_iter=TIMES[-1], n_paths=8192,
+        n_replicas=8,
     )  # fmt: skip
 
 

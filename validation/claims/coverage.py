@@ -20,8 +20,8 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import DARK, GREY, draw_legend
-from gamp_attention.experiments.inference import sample_errors
+from gamp_attention.extensions.comparison.figures import DARK, GREY, draw_legend
+from gamp_attention.extensions.inference.refits import sample_errors
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials

@@ -21,8 +21,8 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data import risk_at
-from gamp_attention.experiments import figure
+from gamp_attention.extensions.comparison.figures import figure
+from gamp_attention.problem.risk import risk_at
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, folder, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
@@ -65,17 +65,17 @@ def run_cell(branch, d, seed):
     ]  # fmt: skip
 
 
-def predict(branch, response="stein", rsb=0):
+def predict(branch, response="stein", steps=0):
     """Return the predicted spectrum at a fixed point of state evolution."""
     model = ga.paper_model(0.3)
     se = ga.solve_state_evolution(model, ALPHA, branch, response=response, rtol=1e-3, stability=False)
-    if rsb:
+    if steps:
         ground = load_result(ROOT / "results" / "positional_breaking.json")["ground"]
-        se = ga.solve_state_evolution(model, ALPHA, se.overlaps, rsb=rsb, parisi=ground[:1], rtol=1e-2)
+        se = ga.solve_broken(model, ALPHA, se.overlaps, steps=steps, parisi=ground[:1], rtol=1e-2)
     spectrum = ga.limiting_spectrum(model, ALPHA, se, X, WIDTH, n_points=N_POINTS)
     near = ga.limiting_spectrum(model, ALPHA, se, EDGE, EDGE_WIDTH, n_points=N_POINTS)
-    replicons = [float(se.replicon)] if not rsb else [float(value) for value in se.replicons]
-    levels = se.levels[:, 0, 0, 0] if rsb else se.overlaps.q[:1, 0, 0]
+    replicons = [float(se.replicon)] if not steps else [float(value) for value in se.replicons]
+    levels = se.levels[:, 0, 0, 0] if steps else se.overlaps.q[:1, 0, 0]
     solution = {"q": levels, "train_loss": se.train_loss, "status": se.status.value, "replicons": replicons}
     return spectrum.to_dict() | {"near": near.density} | solution
 
@@ -93,7 +93,7 @@ def main():
     if not args.quick:
         parts |= {
             "positional, derivative": partial(predict, "positional", "derivative"),
-            "positional, one step": partial(predict, "positional", rsb=1),
+            "positional, one step": partial(predict, "positional", steps=1),
         }
     parts_folder = folder(args, verdict.name)
     parts_folder.mkdir(parents=True, exist_ok=True)

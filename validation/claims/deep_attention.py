@@ -8,7 +8,7 @@ s₂ = −l₂/(s₁ − s₂), z₂ = (c 1 + A(z₁))⁻¹ s, and z₁ is integ
 evolution at c = 1, and of three layers. (4) Stated errors: state evolution at α = 0.5 with few samples, for several
 seeds, against the value with many samples. (5) Message passing at d = 500 from data alone. (6) Overlaps of spectral
 starts with the teacher by theory and at d = 800. (7) Training at d = 300 from random weights, from the spectral start
-`init="posterior"`, from the estimate of message passing (`init="staged"`), and from the teacher. Published values are
+`posterior_start`, from the estimate of message passing (`init="staged"`), and from the teacher. Published values are
 from the files of the authors (SPOC-group/SequenceIndexModels); their averages are Monte Carlo estimates.
 
 Criterion: posterior means agree with the integral: the mean square of their difference is at most 2 % of the mean
@@ -26,10 +26,10 @@ from dataclasses import replace
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.numerics import half_width
-from gamp_attention.bayes import Equations
-from gamp_attention.experiments import ALPHA, draw_legend
-from gamp_attention.models.channels import channel_of
+from gamp_attention._tools.statistics import half_width
+from gamp_attention.extensions.bayes.channels.choice import channel_of
+from gamp_attention.extensions.bayes.equations import Equations
+from gamp_attention.extensions.comparison.figures import ALPHA, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
@@ -161,7 +161,7 @@ def compute(part, value, seed):
     data = ga.sample(build_model(1.0), START_DIM if part == "starts" else DIM, value, seed=seed)
     if part == "spectral start":
         data = ga.sample(build_model(1.0), SPECTRAL_DIM, value, seed=seed)
-        vector = ga.spectral_directions(data, 1, "posterior").vectors[0]
+        vector = ga.posterior_directions(data, 1).vectors[0]
         return {"overlap": float(np.linalg.norm(vector.T @ data.Q_star) / np.sqrt(SPECTRAL_DIM))}
     if part == "amp":
         run = ga.run_bayes_amp(data, "staged", max_iter=MAX_ITER, tol=1e-3)
@@ -172,6 +172,8 @@ def compute(part, value, seed):
     losses, cosines = {}, {}
     for init in INITS:
         start = data.Q_star if init == "informed" else init
+        if init == "posterior":
+            start = ga.posterior_start(data, seed)
         if init == "staged":
             start = ga.run_bayes_amp(data, "staged", max_iter=MAX_ITER, tol=1e-2).Q
         run = ga.run_gamp(data, start, seed=seed)

@@ -19,8 +19,9 @@ import numpy as np
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLORS, DARK, WORDS, draw_legend
-from gamp_attention.state_evolution.dynamics import DescentPaths
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, WORDS, draw_legend
+from gamp_attention.extensions.dynamics.descent_paths import DescentPaths
+from validation._tools.descents import predicted_descent
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
@@ -56,7 +57,7 @@ def stack_scalars(history, losses):
 def predict(run, model, **size):
     """Return the prediction (4, T + 1) and its standard errors."""
     branch, how, _ = RUNS[run]
-    path = ga.trajectory(model, ALPHA, branch, n_iter=STEPS, **size, **how)
+    path = ga.trajectory(model, ALPHA, branch, predicted_descent(how), STEPS, **size)
     return stack_scalars(path, path.train_loss), stack_scalars(path.error, path.train_loss_error)
 
 

@@ -3,8 +3,8 @@
 Method: replica symmetry is broken on the positional branch, so training does not end at its fixed point. Heavy-ball
 descent, whose 150 steps are a training time of 4500, has almost stopped by then at all d (gradients of at most 4e-3),
 and L-BFGS continues to zero gradient. `trajectory` predicts the same time with the correction for rare jumps
-(`MIN_CARRIERS`), and with sampled responses only, which miss them at late times. The predicted end is the mean over the
-last third of the steps; its error is the spread over replicas plus the drift since the middle third. Instances are
+(`RareResponses`), and with sampled responses only, which miss them at late times. The predicted end is the mean over
+the last third of the steps; its error is the spread over replicas plus the drift since the middle third. Instances are
 relative to the fixed point for their teacher. Plain descent and descent with more momentum are run on some
 instances; the fraction that ends in another minimum is reported.
 
@@ -15,16 +15,16 @@ quarters of the instances. (Dynamics page of the manual.)
 Running time with --quick: about 40 s on one core, after compilation.
 """
 
-from contextlib import nullcontext
-from unittest.mock import patch
+from dataclasses import replace
 
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.display import to_json
-from gamp_attention.experiments import COLORS, DARK, GREY, WORDS, draw_legend
-from gamp_attention.state_evolution.dynamics import descent_paths
+from gamp_attention._tools.display import to_json
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, GREY, WORDS, draw_legend
+from gamp_attention.extensions.dynamics.descent_paths import RareResponses
 from validation._tools import landscape as land
+from validation._tools.descents import predicted_descent
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
@@ -45,10 +45,9 @@ SAME, MAX_ERRORS, DEEPER, MANY_SEEDS = 1e-5, 4.0, 0.75, 4  # ‖ΔQ‖/√d, sta
 
 def predict_path(way, n_paths, seed):
     """Return the means over two replicas of the prediction at every step."""
-    with patch.object(descent_paths, "MIN_CARRIERS", 0.0) if way == WAYS[0] else nullcontext():
-        path = ga.trajectory(
-            ga.paper_model(), ALPHA, START, n_iter=STEPS, n_paths=n_paths, n_replicas=2, seed=seed, **HOW
-        )
+    rare = RareResponses(min_carriers=0.0 if way == WAYS[0] else 8.0)
+    method = replace(predicted_descent(HOW), rare=rare)
+    path = ga.trajectory(ga.paper_model(), ALPHA, START, method, STEPS, n_paths=n_paths, n_replicas=2, seed=seed)
     value = path.scalars()
     return {key: value[key].tolist() for key in KEYS} | {"train_loss": path.train_loss.tolist()}
 

@@ -66,15 +66,13 @@ def find_methods(name: str) -> dict[str, Any]:
             model, alpha, case.start, rtol=0.1, max_work=1e5, stability=False
         ),
         "trajectories": lambda: [
-            ga.trajectory(
-                model, alpha, case.start, method=method, n_iter=2, n_paths=128, lr=0.05 if method != "gamp" else None
-            )
-            for method in ("gamp", "gd", "online")
+            ga.trajectory(model, alpha, case.start, method, 2, n_paths=128)
+            for method in (ga.MessagePassing(), ga.GradientDescent(lr=0.05), ga.SinglePass(lr=0.05))
         ],
         "descent, L-BFGS": lambda: ga.minimize_risk(data, case.start, max_iter=3),
         "left-out error": lambda: ga.leave_one_out(data, run, refits=0),
         "spectral start": lambda: ga.run_gamp(data, "spectral", max_iter=1, tol=0),
-        "start from the posterior": lambda: ga.run_gamp(data, "posterior", max_iter=1, tol=0),
+        "start from the posterior": lambda: ga.run_gamp(data, ga.posterior_start(data), max_iter=1, tol=0),
         "Bayes-optimal": lambda: ga.solve_bayes_state_evolution(model, alpha, n_points=64, n_replicas=2),
         "thresholds": lambda: ga.bayes_thresholds(model, n_points=64, n_replicas=2),
     }
@@ -96,8 +94,9 @@ def compare_trajectories(case: Any, paths: dict[int, np.ndarray]) -> tuple[dict[
     `paths` are trajectories (instances, T + 1, n) for each d.
     """
     path = ga.trajectory(
-        case.model, case.alpha, case.start, damping=case.step, n_iter=ITERATIONS, n_paths=N_PATHS, n_replicas=N_REPLICAS
-    )
+        case.model, case.alpha, case.start, ga.MessagePassing(damping=case.step), n_iter=ITERATIONS, n_paths=N_PATHS,
+        n_replicas=N_REPLICAS,
+    )  # fmt: skip
     predicted, stated = flat(path), flat(path.error)
     unit = np.maximum(np.abs(predicted).max(axis=0), MIN_SIZE)
     variance = sum(d * values.var(axis=0, ddof=1) * (len(values) - 1) for d, values in paths.items())

@@ -13,8 +13,8 @@ import torch
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.damping import DAMPING
-from gamp_attention.experiments import COLORS, GREY, draw_legend
+from gamp_attention.extensions.comparison.figures import COLORS, GREY, draw_legend
+from gamp_attention.gamp.damping import DAMPING
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 

@@ -1,9 +1,9 @@
 """Positional branch with one, two and three steps of replica symmetry breaking, and the limit of many steps.
 
-Method: the founding paper's model (ω = 0.3, σ = 0.5), α = 1.5, positional branch. `solve_state_evolution(..., rsb=k)`
+Method: the founding paper's model (ω = 0.3, σ = 0.5), α = 1.5, positional branch. `solve_broken(..., steps=k)`
 for k = 1 and 2 at the ground state, from the overlaps of replica symmetry (k = 0). Then the computation of
-`rsb="full"`: k = 1, 2 and 3 with a lower accuracy, and their limit k → ∞. The minima are the stored minima of GAMP from
-positional starts, extrapolated to d → ∞ (`positional_minima`). The distribution of the gap between the two lowest
+`steps="full"`: k = 1, 2 and 3 with a lower accuracy, and their limit k → ∞. The minima are the stored minima of GAMP
+from positional starts, extrapolated to d → ∞ (`positional_minima`). The distribution of the gap between the two lowest
 proximal minima of a sample is computed for k = 0 to 3 (`state_evolution.rsb.gap_distribution`). Parts that ended are
 stored, so that a rerun continues (--quick: one step).
 
@@ -19,8 +19,10 @@ from itertools import pairwise
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points import broken
-from gamp_attention.state_evolution.rsb import Levels, TwoFields, gap_distribution
+from gamp_attention.extensions.rsb import broken
+from gamp_attention.extensions.rsb.gaps import gap_distribution
+from gamp_attention.extensions.rsb.two_fields import TwoFields
+from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts, write_json
@@ -37,11 +39,11 @@ def solve(k, alpha=ALPHA):
     symmetric = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-3, stability=False)
     if not k:
         return describe(symmetric)
-    return describe(ga.solve_state_evolution(model, alpha, symmetric.overlaps, rsb=k, rtol=RTOL))
+    return describe(ga.solve_broken(model, alpha, symmetric.overlaps, steps=k, rtol=RTOL))
 
 
 def solve_limit(alpha=ALPHA):
-    """Return the numbers of the solutions with 1 to 3 steps and of the limit of many steps, as by `rsb="full"`."""
+    """Return the numbers of the solutions with 1 to 3 steps and of the limit of many steps, as by `steps="full"`."""
     model = ga.paper_model()
     symmetric = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-3, stability=False)
     problem = broken.require_problem(model, alpha)

@@ -3,11 +3,11 @@
 Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss, β = 0.3 from the positions.
 Runs search for the global proximal minimum of each sample in 20 iterations; later, samples keep their local minima.
 State evolution does not describe this iteration, because its proximal map jumps and depends on the past. The equations
-of `trajectory(..., hold_after=20)` do: they contain the memory of the data, of the Onsager terms and of the minima.
-They are iterated with up to 2^18 paths, and fitted by x + a/N + b (c − E c) for N paths, with the label constant c as a
-control variate, as for instances (`positional_minima`). Their error contains the difference between two tolerances of
-the stored times. Instances are the instances of `positional_minima`, with the same number of iterations, without
-acceleration; numbers are fitted by x + a/d + b (c − E c), and changes since iteration 20 by x + a/d.
+of `trajectory(..., MessagePassing(hold_after=20))` do: they contain the memory of the data, of the Onsager terms and of
+the minima. They are iterated with up to 2^18 paths, and fitted by x + a/N + b (c − E c) for N paths, with the label
+constant c as a control variate, as for instances (`positional_minima`). Their error contains the difference between two
+tolerances of the stored times. Instances are the instances of `positional_minima`, with the same number of iterations,
+without acceleration; numbers are fitted by x + a/d + b (c − E c), and changes since iteration 20 by x + a/d.
 
 Criterion, fixed before the comparison: each of q, m, V and the training loss after 5, 10 and 20 iterations, and their
 changes from iteration 20 to 40, 80 and 150, differ from the equations by less than 3.5 errors of the difference (24
@@ -24,7 +24,7 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLORS, DARK, GREY
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, GREY
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.drawing import figure
 from validation._tools.held_messages import follow_held_messages

@@ -26,11 +26,11 @@ import numpy as np
 import torch
 
 import gamp_attention as ga
-from gamp_attention._core.display import format_with_error, to_json
-from gamp_attention.baselines import TorchRisk
-from gamp_attention.data import initial_weights
-from gamp_attention.experiments import COLORS, DARK
-from gamp_attention.experiments.sweeps import digest, short_hash
+from gamp_attention._tools.display import format_with_error, to_json
+from gamp_attention.descent.torch_risk import TorchRisk
+from gamp_attention.extensions.comparison.figures import COLORS, DARK
+from gamp_attention.extensions.sweeps.jobs import digest, short_hash
+from gamp_attention.problem.starts import initial_weights
 from gamp_attention.results import Status
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
@@ -142,7 +142,7 @@ def run_instance(row: Row, d: int, seed: int) -> dict[str, Any]:
     followed = ga.run_gamp(data, start, "asymptotic", damping=row.damping, tol=0, max_iter=FOLLOWED, seed=seed)
     path = ga.trajectory(
         data.instance_model(), data.alpha, select_time(followed.history, 0) if row.init == "both" else row.init,
-        damping=row.damping, n_iter=FOLLOWED, n_paths=N_PATHS, n_replicas=REPLICAS, seed=seed,
+        ga.MessagePassing(damping=row.damping), n_iter=FOLLOWED, n_paths=N_PATHS, n_replicas=REPLICAS, seed=seed,
     )  # fmt: skip
     return {
         "data": data, "status": run.status.value, "message_passing": run.message_passing.value, "n_iter": run.n_iter,

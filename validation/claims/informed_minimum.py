@@ -14,8 +14,8 @@ criterion. (Starts page of the manual.)
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data import agreement_of
-from gamp_attention.experiments import ALPHA, DARK, draw_legend
+from gamp_attention.extensions.comparison.figures import ALPHA, DARK, draw_legend
+from gamp_attention.problem.symmetries import agreement_of
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.resumable import run_trials
@@ -39,10 +39,15 @@ def run_instance(alpha, d, seed):
     """Run message passing from all starts on one instance: overlaps of the starts, test errors, losses."""
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d, alpha, seed)
     bayes = ga.run_bayes_amp(data, seed=seed)
-    starts = {"teacher": "semantic", "8 fitted": "spectral", "posterior": "posterior", "Bayes-optimal": bayes.Q}
+    starts = {
+        "teacher": "semantic",
+        "8 fitted": "spectral",
+        "posterior": ga.posterior_start(data),
+        "Bayes-optimal": bayes.Q,
+    }
     if not bayes.Q.any():
-        starts["Bayes-optimal"] = "posterior"
-    first = ga.spectral_directions(data, k=1, weights="posterior").vectors[0]
+        starts["Bayes-optimal"] = starts["posterior"]
+    first = ga.posterior_directions(data, k=1).vectors[0]
     row, informed = {}, None
     for kind, init in starts.items():
         result = ga.train(data, init, "exact", n_starts=8 if kind == "8 fitted" else 1, survey=False, escape=False)

@@ -162,7 +162,7 @@ def main():
         theory = ga.solve_state_evolution(model, 3.0, "semantic", rtol=RTOL, stability=False)
         predicted = [*_values(theory.overlaps), theory.train_loss]
         stated = [*_values(theory.overlaps_error), theory.train_loss_error]
-        path = ga.trajectory(model, 3.0, "semantic", n_iter=N_ITER, damping=0.5, n_paths=20000)
+        path = ga.trajectory(model, 3.0, "semantic", n_iter=N_ITER, n_paths=20000)
         for d in dims:
             of_model = [row for row in rows if (row["name"], row["d"]) == (name, d)]
             values = [row["values"] for row in of_model]

@@ -22,11 +22,13 @@ import numpy as np
 from scipy.optimize import brentq
 
 import gamp_attention as ga
-from gamp_attention._core.display import to_json
-from gamp_attention.data import overlaps, risk_at, susceptibility
-from gamp_attention.experiments import COLORS, DARK, draw_legend
-from gamp_attention.state_evolution.equations import Hats, jump_shift
-from gamp_attention.state_evolution.fixed_points import GAP_PER_SHIFT, NEGLIGIBLE_JUMPS
+from gamp_attention._tools.display import to_json
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, draw_legend
+from gamp_attention.problem import susceptibility
+from gamp_attention.problem.risk import overlaps, risk_at
+from gamp_attention.theory.equations.channel import Hats
+from gamp_attention.theory.equations.weights import jump_shift
+from gamp_attention.theory.fixed_points.observables import GAP_PER_SHIFT, NEGLIGIBLE_JUMPS
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials

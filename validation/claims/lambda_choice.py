@@ -17,9 +17,10 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 import gamp_attention as ga
-from gamp_attention.data import risk_at
-from gamp_attention.experiments import COLORS, DARK, LAMBDA, draw_legend
-from gamp_attention.experiments.inference import leave_out, sample_errors
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, LAMBDA, draw_legend
+from gamp_attention.extensions.inference.left_out import leave_out
+from gamp_attention.extensions.inference.refits import sample_errors
+from gamp_attention.problem.risk import risk_at
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials

@@ -22,8 +22,8 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLORS, DARK, GREY, draw_legend
-from gamp_attention.experiments.inference import refit, sample_errors, tokens_fields
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, GREY, draw_legend
+from gamp_attention.extensions.inference.refits import Refitter, sample_errors, tokens_fields
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
@@ -64,7 +64,7 @@ def compare_errors(kind, d, refits, seed):
     samples = np.sort(np.random.default_rng([seed, 32]).permutation(data.n_samples)[:refits])
     fields, done = loo.fields.copy(), []
     for sample in map(int, samples):
-        Q, reached = refit(data, gamp.Q, sample)
+        Q, reached = Refitter().refit(data, gamp.Q, sample)
         fields[sample] = tokens_fields(data, Q, np.array([sample]))[0]
         done.append(bool(reached))
     exact = sample_errors(data, fields)[samples]
@@ -117,7 +117,7 @@ def compare_with_retraining(noise, d, seed):
     for sample in samples.tolist():
         rows = np.delete(np.arange(data.n_samples), sample)
         ends = {
-            "refit": refit(data, gamp.Q, sample)[0],
+            "refit": Refitter().refit(data, gamp.Q, sample)[0],
             "again": ga.run_gamp(data.select_rows(rows), "random", seed=seed).Q,
         }
         for name, Q in ends.items():

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import DARK, draw_legend
-from gamp_attention.experiments.inference import sample_errors
+from gamp_attention.extensions.comparison.figures import DARK, draw_legend
+from gamp_attention.extensions.inference.refits import sample_errors
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
@@ -154,7 +154,7 @@ def compare_choices(
     if convex:
         folds = choose_by_scikit_learn(family, x, y, lams)
     else:
-        from gamp_attention.experiments.inference import PathPlan, fold_errors
+        from gamp_attention.extensions.inference.path_training import PathPlan, fold_errors
 
         along = PathPlan(lams, list(made.values()), list(range(VALUES)), "spectral", 4, 1e-3, 10000, 0)
         folds = int(np.argmin(fold_errors(along, 5, {}, lambda is_new: None)[0].mean(axis=1)))

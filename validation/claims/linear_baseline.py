@@ -12,8 +12,8 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.baselines import fit_linear_baseline, linear_baseline
-from gamp_attention.experiments import DARK, OMEGA
+from gamp_attention.extensions.comparison.figures import DARK, OMEGA
+from gamp_attention.theory.linear import fit_linear_baseline, linear_baseline
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 

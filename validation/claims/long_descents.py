@@ -24,8 +24,9 @@ import numpy as np
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention._core.display import to_json
-from gamp_attention.experiments import COLORS, DARK, GREY, WORDS, draw_legend
+from gamp_attention._tools.display import to_json
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, GREY, WORDS, draw_legend
+from validation._tools.descents import predicted_descent
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options
 from validation._tools.resumable import run_trials
@@ -72,8 +73,8 @@ def predict(model, start, compression, n_paths, n_replicas, n_iter, **how):
     """Return the prediction by name, its errors, the stored times, and the seconds of the processor."""
     begun = time.process_time()
     path = ga.trajectory(
-        MODELS[model](), ALPHA, start, compression=compression, n_iter=n_iter, n_paths=n_paths, n_replicas=n_replicas,
-        max_memory=1e10, **how,
+        MODELS[model](), ALPHA, start, predicted_descent(how, compression), n_iter, n_paths=n_paths,
+        n_replicas=n_replicas, max_memory=1e10,
     )  # fmt: skip
     overlaps, errors = path.scalars(), path.error.scalars()
     value = {key: overlaps[key].tolist() for key in KEYS[:3]}
@@ -93,7 +94,7 @@ def measure_sensitivity(run, d, seed, n_paths, n_replicas, n_iter):
     usual = MODELS[model]()
     own = ga.sample(usual, d, ALPHA, np.random.default_rng([d, seed])).instance_model()
     change = float((own.coordinates.rho / usual.coordinates.rho).mean() - 1)
-    options = {"n_paths": n_paths, "n_replicas": n_replicas, "n_iter": n_iter, "compression": 1e-3} | GD
+    options = {"n_paths": n_paths, "n_replicas": n_replicas, "n_iter": n_iter, "method": predicted_descent(GD, 1e-3)}
     values, errors = [], []
     for each in (own, usual):
         path = ga.trajectory(each, ALPHA, start, **options)
@@ -142,8 +143,8 @@ def measure_cost(way, n_iter, n_paths):
             tracemalloc.start()
         begun = time.process_time()
         path = ga.trajectory(
-            ga.paper_model(), ALPHA, "semantic", n_iter=n_iter, n_paths=n_paths, n_replicas=2, max_memory=1e10,
-            compression=1e-3 if way == "compressed" else None, **GD,
+            ga.paper_model(), ALPHA, "semantic", predicted_descent(GD, 1e-3 if way == "compressed" else None),
+            n_iter=n_iter, n_paths=n_paths, n_replicas=2, max_memory=1e10,
         )  # fmt: skip
         seconds.append((time.process_time() - begun) / (4 if way == "compressed" else 2))
         if traced:
@@ -266,7 +267,7 @@ def main():
         return draw(verdict.stored(), verdict.path(".png"))
     where, size = folder(args, verdict.name), QUICK["size"] if args.quick else SIZE
     steps, seeds = (QUICK["steps"], QUICK["seeds"]) if args.quick else (STEPS, SEEDS)
-    ga.trajectory(ga.paper_model(), ALPHA, n_iter=2, n_paths=64, n_replicas=2, **GD)  # compiles
+    ga.trajectory(ga.paper_model(), ALPHA, "semantic", predicted_descent(GD), 2, n_paths=64, n_replicas=2)  # compiles
 
     plan = [
         {"model": model, "start": start, "compression": 1e-3, "n_iter": steps} | (size if args.quick else MANY) | GD

@@ -26,9 +26,9 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.data import risk_at
-from gamp_attention.experiments import DARK, draw_legend
-from gamp_attention.losses import softmax_rows
+from gamp_attention.extensions.comparison.figures import DARK, draw_legend
+from gamp_attention.problem.losses.attention import softmax_rows
+from gamp_attention.problem.risk import risk_at
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials

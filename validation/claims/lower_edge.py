@@ -2,7 +2,7 @@
 
 Method: the founding paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5. In theory the spectrum begins at
 x_k = Σ_l γ_l |jump mass_l| (page "Curvature"), which is computed on two grids at the stored solutions with k = 0 to 3
-steps (`further_steps`), extrapolated to k → ∞ as by `rsb="full"`. At finite d, the lowest eigenvalues at the minima
+steps (`further_steps`), extrapolated to k → ∞ as by `steps="full"`. At finite d, the lowest eigenvalues at the minima
 that GAMP finds from the positions, together with the minima of `curvature`, are fitted by x + b d^(−2/5): the number of
 eigenvalues below x increases as x^(5/2) if small curvatures come from samples near a jump. Rows are stored when they
 end (--quick: replica symmetry, d = 200). The exponent of d is measured, too, by a fit of b d^(−a) without a gap.
@@ -18,8 +18,9 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points import extrapolate_steps
-from gamp_attention.state_evolution.rsb import Levels, TwoFields
+from gamp_attention.extensions.rsb.broken import extrapolate_steps
+from gamp_attention.extensions.rsb.two_fields import TwoFields
+from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_instances, complete_parts

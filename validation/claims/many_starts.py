@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import DARK, draw_legend
+from gamp_attention.extensions.comparison.figures import DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.resumable import run_trials

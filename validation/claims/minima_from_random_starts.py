@@ -24,6 +24,7 @@ import numpy as np
 
 import gamp_attention as ga
 from validation._tools.catalog import ROOT
+from validation._tools.descents import predicted_descent
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_instances, complete_parts
 from validation._tools.tables import extrapolate, markdown_table, mean_and_error
@@ -91,8 +92,8 @@ def stored_minima():
 
 def follow_descent(n_paths, n_replicas):
     """Return q and the training loss at the end of descent from a random start in theory, each with its error."""
-    settings = {"n_iter": LONG, "n_paths": n_paths, "n_replicas": n_replicas, "compression": 1e-2}
-    path = ga.trajectory(ga.paper_model(), ALPHA, "random", seed=n_paths, **HOW, **settings)
+    settings = {"n_iter": LONG, "n_paths": n_paths, "n_replicas": n_replicas, "seed": n_paths}
+    path = ga.trajectory(ga.paper_model(), ALPHA, "random", predicted_descent(HOW, 1e-2), **settings)
     q = [float(of.q[-1, 0, 0, 0]) for of in (path, path.error)]
     return {"q": q, "train_loss": [float(path.train_loss[-1]), float(path.train_loss_error[-1])]}
 

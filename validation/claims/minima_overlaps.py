@@ -22,7 +22,7 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import figure
+from gamp_attention.extensions.comparison.figures import figure
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_rows

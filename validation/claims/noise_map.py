@@ -22,7 +22,7 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import DARK, GREY, LAMBDA, draw_legend
+from gamp_attention.extensions.comparison.figures import DARK, GREY, LAMBDA, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials

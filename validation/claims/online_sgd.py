@@ -1,8 +1,8 @@
 """Single-pass gradient descent: runs at finite d against theory, and the population loss of attention.
 
-Method: (1) Runs of `minimize_risk(method="online")` at growing d, from new samples at every step, for an attention
+Method: (1) Runs of `single_pass` at growing d, from new samples at every step, for an attention
 layer, logistic regression in steps on single samples, and single-location regression on the sphere. Overlaps with
-teacher, positions and themselves, and the loss of each batch, are compared with `trajectory(method="online")`.
+teacher, positions and themselves, and the loss of each batch, are compared with `trajectory(..., SinglePass(...))`.
 (2) The attention layer of arXiv 2506.02651 (L = 2, unit tokens, p_1 = −p_2, ‖Q‖² = d, a = 1): the curvatures of the
 population loss at zero overlap in the directions of positions and teacher; the ω at which they are equal, where the
 direction changes in which descent leaves random weights (published: 0.64); the minima at ω = 0.67 (published: two); and
@@ -64,11 +64,11 @@ def compare(name, d, runs):
     """Return predictions and means of runs (T + 1, ·), and the deviations in standard errors."""
     build, init, alpha, how = CASES[name]
     model = build()
-    path = ga.trajectory(model, alpha, init, method="online", n_iter=STEPS, **how)
+    path = ga.trajectory(model, alpha, init, ga.SinglePass(**how), STEPS)
     stated = ga.Trajectory(**vars(path) | path.error.arrays() | {"train_loss": path.train_loss_error})
     risk = "asymptotic" if model.attention else "exact"
     histories = [
-        ga.minimize_risk(model, init, risk, "online", d=d, alpha=alpha, max_iter=STEPS, seed=seed, **how).history
+        ga.single_pass(model, d, alpha, init, ga.SinglePass(**how), STEPS, risk=risk, seed=seed).history
         for seed in range(runs)
     ]
     values = np.array([rows_of(history) for history in histories])

@@ -22,8 +22,8 @@ from functools import partial
 
 import numpy as np
 
-from gamp_attention.experiments import COLORS, DARK
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentMethod
+from gamp_attention.descent.steps import DescentSteps
+from gamp_attention.extensions.comparison.figures import COLORS, DARK
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.drawing import figure
 from validation._tools.paired_paths import Descent, MessagePassing, follow_pair
@@ -53,7 +53,7 @@ AGREES = 3.5  # errors, see the criterion
 
 def build_pair(name):
     """Return both algorithms."""
-    ball = DescentMethod((HOW["lr"],), momentum=HOW["momentum"])
+    ball = DescentSteps(HOW["lr"], HOW["momentum"])
     first = MessagePassing(BETA, GLOBAL)
     if name == "descent":
         return first, Descent(ball)

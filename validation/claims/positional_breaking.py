@@ -1,6 +1,6 @@
 """Positional branch with one step of replica symmetry breaking, against minima at finite d.
 
-Method: the paper's model (ω = 0.3, σ = 0.5), α = 1.5, positional branch. `solve_state_evolution(..., rsb=1)` at
+Method: the paper's model (ω = 0.3, σ = 0.5), α = 1.5, positional branch. `solve_broken(...)` at
 the ground state and at fixed Parisi parameters (--quick: at one fixed Parisi parameter), each from the overlaps of
 replica symmetry. The minima are the stored minima of GAMP from positional starts, extrapolated to d → ∞
 (`rs_validity`, the asymptotic loss).
@@ -13,7 +13,7 @@ replica symmetry; at the ground state V is nearer to the minima than V with repl
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import figure
+from gamp_attention.extensions.comparison.figures import figure
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
@@ -44,7 +44,7 @@ def main():
     show("replica symmetry", [numbers(symmetric, name) for name in measured])
     ground = None
     for y in FIXED[1:2] if args.quick else (*FIXED, None):
-        se = ga.solve_state_evolution(model, ALPHA, symmetric.overlaps, rsb=1, parisi=y, rtol=RTOL)
+        se = ga.solve_broken(model, ALPHA, symmetric.overlaps, parisi=y, rtol=RTOL)
         label = f"y = {float(se.parisi[0]):.4g}" + (
             f" ± {float(se.parisi_error[0]):.1g} (ground state)" if y is None else ""
         )

@@ -28,7 +28,7 @@ import numpy as np
 from scipy import stats
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.rsb import TwoFields
+from gamp_attention.extensions.rsb.two_fields import TwoFields
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_rows

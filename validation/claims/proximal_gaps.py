@@ -4,7 +4,7 @@ Method: phase retrieval ℓ(z) = ¼(z² − p)² with intensities p = u² + 1.5 
 teacher's weights to zero gradient. With the response V = tr H⁻¹/d of the Hessian H, a sample with field z has the
 cavity field ω = z + V ℓ'(z), and the minima of its proximal problem are the outer roots of z³ + (1/V − p) z = ω/V. The
 fractions of samples whose gap is below ε, extrapolated to d → ∞ with 1/d, are compared with `gap_distribution` for
-replica symmetry and for one step of breaking, `solve_state_evolution(..., rsb=1)`. Further steps would change little:
+replica symmetry and for one step of breaking, `solve_broken`. Further steps would change little:
 with one step, the replicon eigenvalues are 1.03 and 0.99, and the jump mass is 1 % of V̂.
 Rows are stored when they end (--quick: d = 200, replica symmetry).
 
@@ -18,7 +18,10 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.rsb import Levels, OneField, Packing, gap_distribution, iterate, newton
+from gamp_attention.extensions.rsb.gaps import gap_distribution
+from gamp_attention.extensions.rsb.one_field import OneField
+from gamp_attention.extensions.rsb.solve import Packing, iterate, newton
+from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_instances, complete_parts
 from validation._tools.tables import extrapolate, markdown_table, mean_and_error
@@ -79,7 +82,7 @@ def solve(k):
     else:
         block = np.ones((1, 1, 1))
         start = ga.Overlaps(START["q"] * block, 0 * block[0], START["theta"] * block, START["V"] * block)
-        se = ga.solve_state_evolution(model, ALPHA, start, rsb=k, rtol=RTOL)
+        se = ga.solve_broken(model, ALPHA, start, steps=k, rtol=RTOL)
         converged, parisi = se.converged, se.parisi
         theta, V = se.overlaps.theta[:, 0, 0], se.overlaps.V[:, 0, 0]
         levels = Levels(se.levels[:, :, 0, 0], 0 * one, theta, V)

@@ -6,7 +6,7 @@ abstracts, reviews and summaries of arXiv 2509.21936, 2603.03993 and 2509.25153.
 
 Method: (1) Single location. Risk of erf attention in closed form, as in the code of 2410.01537, derived here again by
 integration by parts, against `population_loss` at random overlaps; and projected gradient descent on this risk with the
-settings of that code, against `trajectory(method="online")` for many samples. Risk of softmax attention against an
+settings of that code, against `trajectory(..., SinglePass(...))` for many samples. Risk of softmax attention against an
 integral over one number (2509.21936, proposition 4.2), its exponent (corollary 4.3), and linear attention: its risk for
 ν → ∞, also by a minimization over all weights, and the limit L → ∞ for the token with the largest key. (2) Heads
 (2603.03993): smallest risk of H heads with a common normalization for four spikes, by minimization with torch on random
@@ -158,7 +158,7 @@ def check_erf(table, quick):
     published = descend(*start, STEP, steps)
     alpha = 1e8
     path = ga.trajectory(
-        model, alpha, overlaps_of(model, *start), method="online", batch=1.0, lr=2 * STEP / alpha, spherical=True,
+        model, alpha, overlaps_of(model, *start), ga.SinglePass(lr=2 * STEP / alpha, batch=1.0, spherical=True),
         n_iter=steps, n_paths=256 if quick else 8192, n_replicas=4,
     )  # fmt: skip
     for time in (t for t in SHOWN if t <= steps):
@@ -402,7 +402,7 @@ def check_sparse(table, quick):
     model, zero = build_model(STEPS_TASK, 0.1), np.zeros
     S = model.n_sources
     start = ga.Overlaps(zero((S, 2, 2)), zero((S, 2)), zero((S, 2, 1)), np.full((S, 2, 2), np.nan))
-    path = ga.trajectory(model, 100.0, start, method="gd", lr=RATE / 100.0, n_iter=2, n_paths=4096)
+    path = ga.trajectory(model, 100.0, start, ga.GradientDescent(lr=RATE / 100.0), n_iter=2, n_paths=4096)
     place = STEPS_TASK.R
     cosine = float(path.theta[2, place, 0, 0] / np.sqrt(path.q[2, place, 0, 0]))
     table.add("query: cosine at α = 100, closed form", two_steps(STEPS_TASK, 100.0, RATE).query, cosine, 1e-4)

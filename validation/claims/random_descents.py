@@ -21,10 +21,10 @@ estimates of problems with little noise. (Page "Test error from the training dat
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import risk_at
-from gamp_attention.experiments.inference import sample_errors
-from gamp_attention.experiments.inference.left_out import leave_out
-from gamp_attention.gamp.settling import quasi_newton
+from gamp_attention.extensions.inference.left_out import leave_out
+from gamp_attention.extensions.inference.refits import sample_errors
+from gamp_attention.gamp.descent import quasi_newton
+from gamp_attention.problem.risk import risk_at
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table

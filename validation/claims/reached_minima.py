@@ -14,7 +14,7 @@ descent is the stored limit of `end_of_descent`, from d up to 8000. Minima with 
 
 
 - the ground state, k → ∞ (`further_steps`);
-- clusters at a higher energy: `solve_state_evolution(..., rsb=1, parisi=y)` gives the free energy F(y), the complexity
+- clusters at a higher energy: `solve_broken(..., parisi=y)` gives the free energy F(y), the complexity
   Σ = y²F'(y), and the energy of the clusters E = F + Σ/y. As dΣ/dE = y, the clusters of largest complexity, the
   threshold states, have the largest energy;
 - dynamics: heavy-ball descent in theory after 200 steps, a training time of 6000, by `trajectory` with compression,
@@ -43,6 +43,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.extensions.train.survey import N_ITER, STEP
 from validation._tools.catalog import ROOT, load_result
+from validation._tools.descents import predicted_descent
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.resumable import complete_parts, complete_rows
 from validation._tools.tables import extrapolate, fit_sizes, markdown_table, mean_and_error
@@ -131,7 +132,7 @@ def solve_at(parisi):
     """Return F, Σ, E, overlaps and replicons at a Parisi parameter, or at the ground state, with errors."""
     model = ga.paper_model()
     symmetric = ga.solve_state_evolution(model, ALPHA, "positional", rtol=1e-3, stability=False)
-    se = ga.solve_state_evolution(model, ALPHA, symmetric.overlaps, rsb=1, parisi=parisi, rtol=1e-2)
+    se = ga.solve_broken(model, ALPHA, symmetric.overlaps, parisi=parisi, rtol=1e-2)
     y, complexity, error = (float(value[0]) for value in (se.parisi, se.complexity, se.complexity_error))
     return describe(se) | {
         "y": y,
@@ -142,8 +143,8 @@ def solve_at(parisi):
 
 def follow_descent(n_paths, n_replicas):
     """Return q, m and the training loss at the end of descent in theory, each with its error."""
-    settings = {"n_iter": LONG, "n_paths": n_paths, "n_replicas": n_replicas, "compression": COMPRESSION}
-    path = ga.trajectory(ga.paper_model(), ALPHA, "positional", seed=n_paths, **HOW, **settings)
+    settings = {"n_iter": LONG, "n_paths": n_paths, "n_replicas": n_replicas, "seed": n_paths}
+    path = ga.trajectory(ga.paper_model(), ALPHA, "positional", predicted_descent(HOW, COMPRESSION), **settings)
     numbers = {key: [abs(float(getattr(of, key)[-1].flat[0])) for of in (path, path.error)] for key in ("q", "m")}
     return numbers | {"train_loss": [float(path.train_loss[-1]), float(path.train_loss_error[-1])]}
 
@@ -151,8 +152,8 @@ def follow_descent(n_paths, n_replicas):
 def follow_survey():
     """Return |m| and the spread U/(q + U) of the survey for d → ∞, each with its error, by iteration."""
     path = ga.trajectory(
-        ga.paper_model(), ALPHA, "positional", method="survey", parisi=SURVEY, damping=STEP, n_iter=N_ITER,
-        n_paths=4096, n_replicas=3, seed=0,
+        ga.paper_model(), ALPHA, "positional", ga.Survey(parisi=SURVEY, damping=STEP), n_iter=N_ITER, n_paths=4096,
+        n_replicas=3, seed=0,
     )  # fmt: skip
     q, U = path.q[:, 0, 0, 0], path.U[:, 0, 0, 0]
     spread = np.array([U, path.U_error[:, 0, 0, 0]]) / (q + U)

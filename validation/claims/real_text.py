@@ -48,8 +48,8 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.linalg import svds
 
 import gamp_attention as ga
-from gamp_attention.data import Layer, Units
-from gamp_attention.experiments import ALPHA, DARK, WORDS, draw_legend
+from gamp_attention.extensions.comparison.figures import ALPHA, DARK, WORDS, draw_legend
+from gamp_attention.problem.layer import Layer, Units
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials

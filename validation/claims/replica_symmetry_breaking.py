@@ -2,7 +2,7 @@
 
 Method: (1) the Sherrington-Kirkpatrick model, energy per spin: the recursion over fields with |ω| innermost, minimized
 over overlaps and Parisi parameters. (2) Phase retrieval with amplitudes and no overlap with the signal, α = 3, noise of
-variance 0.001, ridge λ = 1e-7: `solve_state_evolution(..., rsb=k)` for k = 1, 2 (--quick: 1), and F at fixed Parisi
+variance 0.001, ridge λ = 1e-7: `solve_broken(..., steps=k)` for k = 1, 2 (--quick: 1), and F at fixed Parisi
 parameters. The published values are from the code of Lucibello, Saglietti and Lu (2019), without ridge.
 (3) The spherical perceptron that counts errors of random labels (arXiv 2302.14112): errors at α = 3, the α at which
 there is an error per weight, and F at fixed Parisi parameters. k → ∞ is extrapolated from k = 1, 2, 3 in (1) and (3).
@@ -17,8 +17,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.experiments import figure
-from gamp_attention.state_evolution.fixed_points import extrapolate_steps
+from gamp_attention.extensions.comparison.figures import figure
+from gamp_attention.extensions.rsb.broken import extrapolate_steps
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
@@ -109,7 +109,7 @@ def main():
     model = amplitude_model(np.sqrt(0.001))
     best = {}
     for k in (1,) if args.quick else (1, 2):
-        se = best[k] = ga.solve_state_evolution(model, ALPHA, "random", rsb=k, rtol=RTOL)
+        se = best[k] = ga.solve_broken(model, ALPHA, "random", steps=k, rtol=RTOL)
         verdict.check(se.converged, f"phase retrieval, k = {k}: {se.status.value} {se.message}; {se.validity}")
         values = {
             "F": (se.train_loss, se.train_loss_error),
@@ -119,7 +119,7 @@ def main():
         values |= {("y" if k == 1 else f"y_{j + 1}"): (se.parisi[j], se.parisi_error[j]) for j in range(k)}
         if k == 1:  # F is flat, so that the published overlaps belong to the published y rather than to the maximum
             near = ga.Overlaps(se.overlaps.q, se.overlaps.m, se.overlaps.theta, se.overlaps.V)
-            at = ga.solve_state_evolution(model, ALPHA, near, rsb=1, parisi=PUBLISHED["y"][0], rtol=RTOL)
+            at = ga.solve_broken(model, ALPHA, near, parisi=PUBLISHED["y"][0], rtol=RTOL)
             values["V"] = at.overlaps.V[0, 0, 0], at.overlaps_error.V[0, 0, 0]
             values |= {f"q_{j}": (at.levels[j, 0, 0, 0], at.levels_error[j, 0, 0, 0]) for j in range(2)}
         for name, (value, error) in values.items():
@@ -127,7 +127,7 @@ def main():
     curve: list[list[float]] = []
     start = ga.Overlaps(best[1].overlaps.q, np.zeros((1, 1)), np.zeros((1, 1, 1)), best[1].overlaps.V)
     for y in FIXED[1:4] if args.quick else FIXED:
-        se = ga.solve_state_evolution(model, ALPHA, start, rsb=1, parisi=y, rtol=1e-2)
+        se = ga.solve_broken(model, ALPHA, start, parisi=y, rtol=1e-2)
         curve.append([y, se.train_loss, se.train_loss_error, se.complexity[0], se.status.value])
     columns = ["model", "quantity", "value", "error", "published", "difference/error"]
     verdict.write_table(markdown_table(columns, rows))

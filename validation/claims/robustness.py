@@ -18,9 +18,9 @@ from collections import Counter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations import relative_change
-from gamp_attention.state_evolution.fixed_points import OverlapMap
-from gamp_attention.state_evolution.rules import first_rule
+from gamp_attention.theory.equations.units import relative_change
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.choice import first_rule
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.resumable import run_trials
 

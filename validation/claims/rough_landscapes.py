@@ -16,7 +16,7 @@ the training data" of the manual.)
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.inference import sample_errors
+from gamp_attention.extensions.inference.refits import sample_errors
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table

@@ -15,7 +15,7 @@ from operator import itemgetter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLORS, DARK, WORDS, draw_legend
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, WORDS, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows

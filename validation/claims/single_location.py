@@ -231,8 +231,9 @@ def check_cases(verdict, table, rows, dims):
     for name, case in CASES.items():
         model = case.model()
         path = ga.trajectory(
-            model, case.alpha, "semantic", n_iter=ITERATIONS, damping=case.damping, n_paths=8192, n_replicas=4
-        )
+            model, case.alpha, "semantic", ga.MessagePassing(damping=case.damping), n_iter=ITERATIONS, n_paths=8192,
+            n_replicas=4,
+        )  # fmt: skip
         theory = ga.solve_state_evolution(model, case.alpha, "semantic", rtol=RTOL)
         predicted = np.array([*flat(theory.overlaps), theory.train_loss, theory.test_error])
         stated = np.array([*flat(theory.overlaps_error), theory.train_loss_error, theory.test_error_error])
@@ -270,19 +271,18 @@ def check_heads(verdict, dims, runs):
     """Compare runs of several heads with theory, and return the overlaps of heads and features from a weak start."""
     paths, numbers = {}, {}
     for name, student in {"common normalization": joint_heads, "mean of heads": mean_of_heads}.items():
-        model, options = several_heads(student), {"method": "online", "lr": LR}
-        theory = ga.trajectory(model, ALPHA, "semantic", n_iter=20, n_paths=4096, n_replicas=4, **options)
+        model, method = several_heads(student), ga.SinglePass(lr=LR)
+        theory = ga.trajectory(model, ALPHA, "semantic", method, 20, n_paths=4096, n_replicas=4)
         for d in dims:
-            run = partial(ga.minimize_risk, model, "semantic", d=d, alpha=ALPHA, max_iter=20, **options)
+            run = partial(ga.single_pass, model, d, ALPHA, "semantic", method, 20)
             ends = [flat(run(seed=seed).history, True) for seed in range(runs)]
             kept = np.isfinite(ends[0]).all(axis=0)
             at, stated = flat(theory, True)[:, kept], flat(theory.error, True)[:, kept]
             _, ratio = compare(np.array(ends)[:, :, kept], at, stated, d)
         verdict.check(ratio < SIGMAS, f"{name}, d = {d}: descents are {ratio:.1f} standard errors from theory")
         steps = 2 * STEPS if student is mean_of_heads else STEPS
-        path = ga.trajectory(
-            model, ALPHA, start_of(model, np.random.default_rng(0)), n_iter=steps, n_paths=1024, n_replicas=2, **options
-        )
+        start = start_of(model, np.random.default_rng(0))
+        path = ga.trajectory(model, ALPHA, start, method, steps, n_paths=1024, n_replicas=2)
         theta = path.theta[:, 0, :HEADS, :3]
         spread = theta.std(axis=1)
         first = [

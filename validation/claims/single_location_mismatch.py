@@ -57,7 +57,7 @@ def check_case(verdict, name, rows, d):
     model = build(name)
     theory = ga.solve_state_evolution(model, ALPHA, "semantic", rtol=RTOL)
     path = ga.trajectory(
-        model, ALPHA, "semantic", n_iter=ITERATIONS, damping=DAMPING, n_paths=4096, n_replicas=4
+        model, ALPHA, "semantic", ga.MessagePassing(damping=DAMPING), n_iter=ITERATIONS, n_paths=4096, n_replicas=4,
     )  # fmt: skip
     _, on_path = compare([row["path"] for row in rows], np.array(last_columns(path)), last_columns(path.error), d)
     values = np.array([row["values"] for row in rows if row["converged"]])

@@ -22,7 +22,7 @@ import warnings
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.test_errors import sample_test_errors
+from gamp_attention.sampling.test_errors import sample_test_errors
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table

@@ -57,7 +57,8 @@ def check_steps(verdict, table, d, runs):
     model, rows = build_model(STEP_TASK, LAM), []
     for alpha in STEP_ALPHAS:
         exact, options = two_steps(STEP_TASK, alpha, RATE), {"method": "gd", "lr": RATE / alpha}
-        path = ga.trajectory(model, alpha, zero_weights(model), n_iter=2, n_paths=4096, n_replicas=4, **options)
+        method = ga.GradientDescent(lr=RATE / alpha)
+        path = ga.trajectory(model, alpha, zero_weights(model), method, 2, n_paths=4096, n_replicas=4)
         theory, found = cosines(path), []
         for seed in range(runs):
             data = ga.sample(model, d, alpha, seed=seed)

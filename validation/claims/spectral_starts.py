@@ -17,7 +17,7 @@ edges, is at the edge of the bulk within 3 % and four standard errors. Complexit
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, DARK, draw_legend
+from gamp_attention.extensions.comparison.figures import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
@@ -50,7 +50,8 @@ def predict(weights, alpha, quick, noise=0.0):
 def measure(weights, alpha, d, seed, noise=0.0):
     """Return the lowest eigenvalues of one instance, and squared projections of directions on their eigenvectors."""
     data = ga.sample(build_model(noise), d, alpha, seed)
-    directions_found = ga.spectral_directions(data, k=KEPT, weights=weights)
+    posterior = weights == "posterior"
+    directions_found = ga.posterior_directions(data, KEPT) if posterior else ga.spectral_directions(data, KEPT, weights)
     directions = {"teacher": data.Q_star[:, 0], "positions": data.positions[0]}
     shares = {name: ((directions_found.vectors[:, :, 0] @ v) ** 2 / (v @ v)).tolist() for name, v in directions.items()}
     return {"eigenvalues": directions_found.eigenvalues.tolist(), **shares}

@@ -23,19 +23,15 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.numerics import half_width
-from gamp_attention.state_evolution.fixed_points import (
-    LOSSES,
-    OverlapMap,
-    Point,
-    newton,
-    newton_step,
-    point_of,
-    replicon,
-    response_slopes,
-    units_of,
-)
-from gamp_attention.state_evolution.rules import SobolRule, SplitRule, WorkExceeded
+from gamp_attention._tools.statistics import half_width
+from gamp_attention.theory.fixed_points import newton
+from gamp_attention.theory.fixed_points.newton import newton_step
+from gamp_attention.theory.fixed_points.observables import replicon
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.fixed_points.points import LOSSES, Point, point_of, response_slopes, units_of
+from gamp_attention.theory.rules.rule import WorkExceeded
+from gamp_attention.theory.rules.sobol import SobolRule
+from gamp_attention.theory.rules.split import SplitRule
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table

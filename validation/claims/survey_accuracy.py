@@ -4,9 +4,9 @@ Method: differences of q and m between minima of survey propagation and of GAMP 
 of `reached_minima`) are fitted with weights d and several sets of control variates: the change of the same number of
 GAMP since its iteration 20, which `reached_minima` uses; the changes and the numbers at iteration 20 of V, q, m and the
 training loss; and, on 28 instances at d = 500, q, m and the spread of the last iteration of the survey, whose limit
-`trajectory(method="survey")` could compute. The scatter that remains, times √d, is compared with the scatter of surveys
-from further starts on one instance. A tenth of the effect of broken symmetry is then compared with the three parts of
-the error: pairs, the change of GAMP since iteration 20, and the equations of these iterations.
+`trajectory(..., Survey(...))` could compute. The scatter that remains, times √d, is compared with the scatter of
+surveys from further starts on one instance. A tenth of the effect of broken symmetry is then compared with the three
+parts of the error: pairs, the change of GAMP since iteration 20, and the equations of these iterations.
 
 Criterion, fixed before the last iterations of surveys were computed (scatters with the numbers of GAMP were known, the
 limits that follow were not): an estimator with further control variates replaces the estimator of `reached_minima` if
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.risk import overlaps
+from gamp_attention.problem.risk import overlaps
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table, round_number

@@ -42,9 +42,9 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 import gamp_attention as ga
-from gamp_attention.data import several_starts
-from gamp_attention.denoisers import average_fields, inner_nodes
 from gamp_attention.extensions.train.survey import COLLAPSED, N_ITER, STEP, SurveyState, spread_of
+from gamp_attention.extensions.train.survey_averages import average_fields, inner_nodes
+from gamp_attention.problem.starts import several_starts
 from validation._tools.glasses import AmplitudeLoss, amplitude_model
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.sign_tests import LEVEL, adjust, sign_test
@@ -83,7 +83,7 @@ def solve_theory(y):
     """Return the solution of one step of replica symmetry breaking at y, without overlap with a signal."""
     begin = np.zeros((1, 1)), np.zeros((1, 1, 1)), np.full((1, 1, 1), 0.42)
     start = ga.Overlaps(np.full((1, 1, 1), 0.9), *begin)
-    return ga.solve_state_evolution(amplitude_model(np.sqrt(NOISE), LAM), ALPHA, start, rsb=1, parisi=y, rtol=1e-3)
+    return ga.solve_broken(amplitude_model(np.sqrt(NOISE), LAM), ALPHA, start, parisi=y, rtol=1e-3)
 
 
 def sample_complexity(y, n, name):

@@ -11,7 +11,7 @@ become orthogonal if they are not damped (cosine 0), and a damped average of suc
 statements are verified:
 
 1. Without damping of the weights, the limit d → ∞ of the iteration (`amplitude_survey.predict`, closed form, without
-   sampling) ends at `solve_state_evolution(..., rsb=1, parisi=y)`, with E = F + complexity/y.
+   sampling) ends at `solve_broken(..., parisi=y)`, with E = F + complexity/y.
 2. Runs at finite d without damping of the weights follow this limit, and runs with damped weights follow the limit of
    the damped iteration, in the mean over their last iterations. Its q₀ is smaller than in the equations.
 3. These runs use the closed form of the averages over inner fields. `survey_step(..., jumps=True)`, which computes the
@@ -34,7 +34,7 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import DARK, figure
+from gamp_attention.extensions.comparison.figures import DARK, figure
 from validation._tools.amplitude_survey import predict, run_iterations
 from validation._tools.glasses import AmplitudeLoss, amplitude_model
 from validation._tools.report import Verdict, options, plus_minus
@@ -59,7 +59,7 @@ def solve_equations(y):
     """Return q₀, q₁, V and E of one step of replica symmetry breaking, replicons, and the status."""
     begin = np.zeros((1, 1)), np.zeros((1, 1, 1)), np.full((1, 1, 1), 0.42)
     start = ga.Overlaps(np.full((1, 1, 1), 0.9), *begin)
-    se = ga.solve_state_evolution(amplitude_model(np.sqrt(NOISE), LAM), ALPHA, start, rsb=1, parisi=y, rtol=1e-3)
+    se = ga.solve_broken(amplitude_model(np.sqrt(NOISE), LAM), ALPHA, start, parisi=y, rtol=1e-3)
     energy = se.train_loss + float(se.complexity[0]) / y
     values = map(float, (*se.levels[:, 0, 0, 0], se.overlaps.V[0, 0, 0], energy))
     return dict(zip(NAMES, values, strict=True)), se.replicons, se.status.value

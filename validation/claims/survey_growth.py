@@ -25,10 +25,9 @@ import numpy as np
 from scipy.stats import chi2, ks_2samp
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, draw_legend
-from gamp_attention.extensions.train import LADDER, STEP
-from gamp_attention.extensions.train import LATE_ITERATION as LATE
-from gamp_attention.state_evolution.dynamics import follow_growth, sample_cosines
+from gamp_attention.extensions.comparison.figures import ALPHA, draw_legend
+from gamp_attention.extensions.dynamics.survey_paths import follow_growth, sample_cosines
+from gamp_attention.extensions.train.survey import LADDER, LATE_ITERATION as LATE, STEP
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.tables import markdown_table

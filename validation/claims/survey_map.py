@@ -30,7 +30,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, DARK, OMEGA, draw_legend
+from gamp_attention.extensions.comparison.figures import ALPHA, DARK, OMEGA, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table

@@ -30,7 +30,8 @@ from functools import partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data import Layer, Units, several_starts
+from gamp_attention.problem.layer import Layer, Units
+from gamp_attention.problem.starts import several_starts
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.tables import markdown_table
 from validation.claims import long_samples, real_text

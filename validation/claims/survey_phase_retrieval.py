@@ -17,9 +17,10 @@ import numpy as np
 from scipy.stats import beta
 
 import gamp_attention as ga
-from gamp_attention.data import agreement_of, several_starts
-from gamp_attention.experiments import DARK, figure
-from gamp_attention.extensions.train import LADDER
+from gamp_attention.extensions.comparison.figures import DARK, figure
+from gamp_attention.extensions.train.survey import LADDER
+from gamp_attention.problem.starts import several_starts
+from gamp_attention.problem.symmetries import agreement_of
 from validation._tools.glasses import AmplitudeLoss
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table

@@ -55,7 +55,7 @@ from functools import partial
 
 import numpy as np
 
-from gamp_attention.experiments import ALPHA, DARK, draw_legend
+from gamp_attention.extensions.comparison.figures import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.sign_tests import LEVEL

@@ -33,8 +33,10 @@ from functools import cache, partial
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.extensions.train import LADDER, STEP
-from gamp_attention.state_evolution.dynamics import sample_cosines, sample_survey
+from gamp_attention.extensions.dynamics.finite_surveys import sample_survey
+from gamp_attention.extensions.dynamics.survey_paths import sample_cosines
+from gamp_attention.extensions.train.survey import LADDER, STEP
+from gamp_attention.problem.risk import overlaps
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.tables import markdown_table, round_curve
 from validation.claims._survey_runs import draw_starts
@@ -97,7 +99,7 @@ def follow_run(data, risk, state, parisi):
     axes /= np.linalg.norm(axes, axis=1)[:, None]
     rows = []
     for t in range(EARLY[1] + 1):
-        q = ga.data.overlaps(data, state.Q, state.V).q[0, 0, 0]
+        q = overlaps(data, state.Q, state.V).q[0, 0, 0]
         rows.append([*(axes @ state.Q[:, 0] / np.linalg.norm(state.Q)), q, state.V[0, 0, 0]])
         if t < EARLY[1]:
             state, _ = ga.survey_step(data, risk, state, STEP, parisi)

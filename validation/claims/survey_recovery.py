@@ -22,9 +22,11 @@ from typing import NamedTuple
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data import agreement_of, several_starts
-from gamp_attention.experiments import DARK
-from gamp_attention.state_evolution.rsb import Levels, OneField
+from gamp_attention.extensions.comparison.figures import DARK
+from gamp_attention.extensions.rsb.one_field import OneField
+from gamp_attention.extensions.rsb.weights import Levels
+from gamp_attention.problem.starts import several_starts
+from gamp_attention.problem.symmetries import agreement_of
 from validation._tools.drawing import figure
 from validation._tools.glasses import amplitude_model
 from validation._tools.report import Verdict, options

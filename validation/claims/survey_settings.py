@@ -26,10 +26,10 @@ from unittest import mock
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.quadrature import gauss_hermite, gaussian_points
-from gamp_attention.data import several_starts
-from gamp_attention.denoisers import average_fields, inner_nodes
-from gamp_attention.gamp import GampState, gamp_step
+from gamp_attention._tools.quadrature import gauss_hermite, gaussian_points
+from gamp_attention.extensions.train.survey_averages import average_fields, inner_nodes
+from gamp_attention.gamp.step import GampState, gamp_step
+from gamp_attention.problem.starts import several_starts
 from validation._tools.report import Verdict, options, plus_minus
 from validation._tools.tables import markdown_table
 

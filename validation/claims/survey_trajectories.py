@@ -29,8 +29,9 @@ from typing import NamedTuple
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data import initial_weights, overlaps, several_starts
-from gamp_attention.experiments import COLORS, DARK, WORDS, draw_legend
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, WORDS, draw_legend
+from gamp_attention.problem.risk import overlaps
+from gamp_attention.problem.starts import initial_weights, several_starts
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table, round_curve
@@ -100,8 +101,8 @@ def compare_instance(run, first, d, seed):
 def follow_both(data, state, parisi, seed):
     """Return measured and predicted overlaps, errors of the prediction and its jumps, from a state of a survey."""
     path = ga.trajectory(
-        data.instance_model(), data.alpha, overlaps(data, state.Q, state.V), method="survey", parisi=parisi,
-        damping=STEP, n_iter=N_ITER, n_paths=1024, n_replicas=2, seed=seed,
+        data.instance_model(), data.alpha, overlaps(data, state.Q, state.V), ga.Survey(parisi=parisi, damping=STEP),
+        n_iter=N_ITER, n_paths=1024, n_replicas=2, seed=seed,
     )  # fmt: skip
     measured = run_steps(data, state, N_ITER, partial(ga.survey_step, damping=STEP, parisi=parisi))
     errors = first_entries(path.error, path.U_error)
@@ -139,8 +140,8 @@ def predict_spectral(name, quick, independent=False):
     """Return the row of the prediction for a run from spectral starts, or for independent weights with its overlaps."""
     run, (model, alpha, parisi, _) = SPECTRAL_RUNS[name], RUNS["attention, weak"]
     n_paths, n_replicas = (4096, 2) if quick else (run.n_paths, run.n_replicas)
-    options = {"method": run.method, "damping": run.step, "n_paths": n_paths, "n_replicas": n_replicas}
-    options |= {"parisi": parisi} if run.method == "survey" else {"hold_after": run.hold_after}
+    method = ga.Survey(parisi, run.step) if run.method == "survey" else ga.MessagePassing(run.step, run.hold_after)
+    options = {"method": method, "n_paths": n_paths, "n_replicas": n_replicas}
     path = ga.trajectory(model, alpha, "spectral", **options, n_iter=1 if independent else run.n_iter)
     if independent:
         start = ga.Overlaps(path.q[0], path.m[0], path.theta[0], np.full_like(path.V[0], np.nan))

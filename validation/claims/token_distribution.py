@@ -22,7 +22,7 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.law import Resolvent, Spectrum
+from gamp_attention.extensions.inference.law.tokens import SpectrumFit
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table, mean_and_error
@@ -107,9 +107,9 @@ def compare_spectra(name, ratio, seed):
     true = np.repeat(ga.power_law_spectrum(SPECTRA[name], 20).values, d // 20)
     x = rng.standard_normal((ratio * d, d)) * np.sqrt(true)
     x *= np.sqrt(true.mean() / np.mean(x**2))  # rescaled to the true trace, whose error is not of interest here
-    resolvent = Resolvent.of(x.T @ x / len(x), len(x))
+    resolvent = SpectrumFit().resolvent(x.T @ x / len(x), len(x))
     share, mean = ledoit_wolf_shrinkage(x, assume_centered=True), resolvent.eigenvalues.mean()
-    fitted = Spectrum.of(resolvent)
+    fitted = SpectrumFit().spectrum(resolvent)
     laws = {
         "true": (true, None), "as they are": (resolvent.eigenvalues, None),
         "shrunk": ((1 - share) * resolvent.eigenvalues + share * mean, None), "fitted": (fitted.gamma, fitted.weight),

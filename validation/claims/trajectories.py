@@ -13,8 +13,9 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLORS, DARK, LABELS, WORDS, deviation, draw_legend
-from gamp_attention.gamp import averaged_memory, naive_memory
+from gamp_attention.extensions.comparison.comparison import deviation
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, LABELS, WORDS, draw_legend
+from gamp_attention.gamp.step import averaged_memory, naive_memory
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import round_curve
@@ -89,7 +90,9 @@ def main():
     numbers = {}
     for name, run in RUNS.items():
         branch, damping, n_iter, _, _, checked = run
-        path = ga.trajectory(ga.paper_model(OMEGA), ALPHA, branch, damping=damping, n_iter=n_iter, seed=1)
+        path = ga.trajectory(
+            ga.paper_model(OMEGA), ALPHA, branch, ga.MessagePassing(damping=damping), n_iter=n_iter, seed=1
+        )
         predicted, naive = path.scalars(), name.startswith("naive")
         sizes_here = dict([list(sizes.items())[-1]]) if naive else sizes
         sizes_of_one, worst = [], {}

@@ -26,8 +26,8 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.display import to_json
-from gamp_attention.experiments import ALPHA, DARK, GREY, draw_legend
+from gamp_attention._tools.display import to_json
+from gamp_attention.extensions.comparison.figures import ALPHA, DARK, GREY, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
@@ -60,7 +60,7 @@ def predict(noise, alpha, lam, m, n_paths, n_replicas):
     square = SIGMA**2 * LENGTH
     start = ga.Overlaps(q=square * LENGTH * one, m=m * np.array([[1.0], [-1.0]]), theta=square * COSINE * one, V=one)
     path = ga.trajectory(
-        model, alpha, start, method="gd", lr=STEPS, n_iter=len(STEPS), n_paths=n_paths, n_replicas=n_replicas
+        model, alpha, start, ga.GradientDescent(lr=STEPS), n_iter=len(STEPS), n_paths=n_paths, n_replicas=n_replicas
     )
     return {
         "test_error": (path.test_error - model.task.noise_error).tolist(),

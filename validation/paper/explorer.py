@@ -19,10 +19,11 @@ Running time with --quick: about 19 s on one core, after compilation.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics import MessagePaths, build_weights, start_law
-from gamp_attention.state_evolution.equations import conjugates, sum_over_components
-from validation._tools import catalog
-from validation._tools import landscape as land
+from gamp_attention.extensions.dynamics.message_paths import MessagePaths
+from gamp_attention.extensions.dynamics.weight_paths import build_weights
+from gamp_attention.theory import start_law
+from gamp_attention.theory.equations.channel import conjugates, sum_over_components
+from validation._tools import catalog, landscape as land
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table, round_number
@@ -79,7 +80,7 @@ def solve_cell(branch, alpha, omega):
     """Return the solution of one branch at one point, and the trajectory from its start."""
     model = ga.paper_model(omega)
     se = ga.solve_state_evolution(model, alpha, branch, rtol=1e-3)
-    path = ga.trajectory(model, alpha, branch, damping=DAMPING[branch], **PATHS)
+    path = ga.trajectory(model, alpha, branch, ga.MessagePassing(DAMPING[branch]), **PATHS)
     values, errors = se.overlaps.scalars(), se.overlaps_error.scalars()
     other = "m" if branch == "semantic" else "theta"
     row = {"status": se.status.value, "message": se.message, "validity": se.validity, "replicon": se.replicon}

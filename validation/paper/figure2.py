@@ -24,8 +24,8 @@ Running time with --quick: about 80 s on one core, after compilation.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, COLORS, DARK, GREY, WORDS, draw_legend
-from gamp_attention.experiments.sweeps import row_overlaps
+from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GREY, WORDS, draw_legend
+from gamp_attention.extensions.sweeps.jobs import row_overlaps
 from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, draw_means, figure
 from validation._tools.report import Verdict, folder, options, pool

@@ -11,7 +11,7 @@ branch are within three standard errors of state evolution, plus half of one ins
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, COLORS, DARK, GREY, draw_legend
+from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GREY, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, draw_means, figure
 from validation._tools.report import Verdict, folder, options, pool

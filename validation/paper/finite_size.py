@@ -12,7 +12,7 @@ solution is approximate, so q may be anywhere between the fixed points with Stei
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import COLORS, DARK, GREY, WORDS, draw_legend
+from gamp_attention.extensions.comparison.figures import COLORS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from gamp_attention.experiments import COLORS, DARK
+from gamp_attention.extensions.comparison.figures import COLORS, DARK
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table

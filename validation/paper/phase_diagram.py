@@ -19,7 +19,7 @@ import time
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, DARK, OMEGA, draw_legend
+from gamp_attention.extensions.comparison.figures import ALPHA, DARK, OMEGA, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, build_branch_colormap, figure
 from validation._tools.report import Verdict, options, pool

@@ -26,10 +26,10 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 import gamp_attention as ga
-from gamp_attention.experiments import ALPHA, COLORS, DARK, GREY, draw_legend, figures
-from gamp_attention.losses import asymptotic_terms
-from validation._tools import catalog
-from validation._tools import landscape as land
+from gamp_attention.extensions.comparison import figures
+from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GREY, draw_legend
+from gamp_attention.problem.losses.attention import asymptotic_terms
+from validation._tools import catalog, landscape as land
 from validation._tools.drawing import BOUNDARIES, figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
@@ -184,7 +184,7 @@ SLICES = ("sigma", "lam", "omega")
 KEPT = (*SLICES, "alpha", "test_error", "test_error_spread", "m", "theta")
 TRIED = (0.673, 1.337, 2.0)  # α without a fixed point at which training is predicted
 # options of the theory, to the training time 5000 · 0.15
-TRAINING = {"method": "gd", "lr": 5.0, "n_iter": 150, "n_paths": 1280, "n_replicas": 2}
+TRAINING = {"method": ga.GradientDescent(lr=5.0), "n_iter": 150, "n_paths": 1280, "n_replicas": 2}
 
 
 SHADES = ("-", "--", ":")

@@ -15,8 +15,8 @@ import numpy as np
 from scipy.stats import binomtest
 
 import gamp_attention as ga
-from gamp_attention.data import initial_weights
-from gamp_attention.experiments import COLORS, GREY, draw_legend
+from gamp_attention.extensions.comparison.figures import COLORS, GREY, draw_legend
+from gamp_attention.problem.starts import initial_weights
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.display import to_json
-from gamp_attention.experiments import ALPHA, COLORS, DARK, GREY, WORDS, draw_legend
+from gamp_attention._tools.display import to_json
+from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
@@ -43,8 +43,9 @@ def predict(alpha, branch, n_paths, n_replicas):
     """Return the prediction at the end of training with errors, and the fixed point if it exists."""
     model = ga.paper_model(OMEGA)
     path = ga.trajectory(
-        model, alpha, branch, method="gd", lr=TIME / LONGER, n_iter=LONGER, n_paths=n_paths, n_replicas=n_replicas
-    )
+        model, alpha, branch, ga.GradientDescent(lr=TIME / LONGER), n_iter=LONGER, n_paths=n_paths,
+        n_replicas=n_replicas,
+    )  # fmt: skip
     value, error = path.scalars(), path.error.scalars()
     values = {key: (float(value[key][-1]), float(error[key][-1])) for key in KEYS[:3]}
     for key in KEYS[3:]:

@@ -84,7 +84,7 @@ def follow_messages():
 def follow_descent():
     """4096 paths in each of eight replicas."""
     n, paths = (6, 512) if QUICK else (100, 4096)
-    return lambda: ga.trajectory(ga.paper_model(0.3), 1.5, method="gd", n_iter=n, n_paths=paths)
+    return lambda: ga.trajectory(ga.paper_model(0.3), 1.5, method=ga.GradientDescent(lr=0.15), n_iter=n, n_paths=paths)
 
 
 @case("Bayes thresholds with score noise", repeats=1)

@@ -13,7 +13,7 @@ Running time: 4 minutes on one core.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.gamp import GampState, gamp_step
+from gamp_attention.gamp.step import GampState, gamp_step
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
@@ -62,8 +62,8 @@ def iteration_seconds(name, value):
 def prediction_seconds(method, name, value):
     """Return the time of a prediction from two replicas."""
     sizes = {"n_iter": 40, "n_paths": 2048, "n_replicas": 2, name: value}
-    lr = {} if method == "gamp" else {"lr": 3.0}
-    return best_time(lambda: ga.trajectory(ga.paper_model(), 1.5, "positional", method=method, **lr, **sizes))
+    predicted = ga.MessagePassing() if method == "gamp" else ga.GradientDescent(lr=3.0)
+    return best_time(lambda: ga.trajectory(ga.paper_model(), 1.5, "positional", predicted, **sizes))
 
 
 def measure(quick):

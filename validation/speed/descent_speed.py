@@ -16,8 +16,8 @@ import time
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.damping import DAMPING
-from gamp_attention.experiments import COLORS, draw_legend
+from gamp_attention.extensions.comparison.figures import COLORS, draw_legend
+from gamp_attention.gamp.damping import DAMPING
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, folder, options

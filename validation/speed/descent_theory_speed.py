@@ -14,10 +14,10 @@ import time
 import numba
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.dynamics import bytes_per_path
+from gamp_attention.extensions.dynamics.field_paths import bytes_per_path
 from validation._tools.report import Verdict, options
 
-HOW = {"method": "gd", "lr": 3.0, "n_replicas": 2}
+HOW = {"method": ga.GradientDescent(lr=3.0), "n_replicas": 2}
 SIZES = {100: 4096, 200: 4096, 300: 4096}  # number of paths by number of steps
 QUICK = {30: 512, 60: 512}
 MINUTE, CORES = 60.0, 2

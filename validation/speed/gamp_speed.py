@@ -26,10 +26,12 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention._core.compiled import field_kernel
-from gamp_attention.data import LOOP_ROWS, add_up, gradient_norm, initial_weights, project, risk_at
-from gamp_attention.experiments import draw_legend
-from gamp_attention.gamp import GampState, gamp_step
+from gamp_attention._kernels.compiled import field_kernel
+from gamp_attention.extensions.comparison.figures import draw_legend
+from gamp_attention.gamp.step import GampState, gamp_step
+from gamp_attention.problem.passes import LOOP_ROWS, add_up, project
+from gamp_attention.problem.risk import gradient_norm, risk_at
+from gamp_attention.problem.starts import initial_weights
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts

@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.inference import PathPlan
+from gamp_attention.extensions.inference.path_training import PathPlan
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
 

@@ -14,8 +14,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.experiments import draw_legend
-from gamp_attention.losses import pack_attention_parameters
+from gamp_attention.extensions.comparison.figures import draw_legend
+from gamp_attention.problem.losses.attention import pack_attention_parameters
 from validation._tools.drawing import figure
 from validation._tools.report import Verdict, options
 from validation._tools.timing import measure_times

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.cli.main import main as run_command
+from gamp_attention.extensions.cli.main import main as run_command
 from validation._tools.catalog import ROOT
 from validation._tools.report import Verdict, options
 

@@ -28,7 +28,7 @@ import json, os, resource, sys, time
 import numpy as np
 import gamp_attention as ga
 from gamp_attention.gamp.step import gamp_step
-from gamp_attention.data.stores import BLOCK_BYTES, FileTokens
+from gamp_attention.problem.stores import BLOCK_BYTES, FileTokens
 path, d, repeats = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 model = ga.paper_model()
 small = ga.sample(model, 60, 1.5, seed=0, storage="none")

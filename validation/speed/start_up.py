@@ -32,7 +32,7 @@ IMPORTS = {  # code, and the limit of its median time in seconds, in addition to
     "import gamp_attention": ("import gamp_attention", 0.6),
     "all public names": ("from gamp_attention import *", 1.0),
     "gamp-attention --help": (
-        "from gamp_attention.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass", 0.3
+        "from gamp_attention.extensions.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass", 0.3
     ),
 }  # fmt: skip
 RUNS = {

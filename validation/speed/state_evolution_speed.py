@@ -25,8 +25,9 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations import Channel, average, conjugates
-from gamp_attention.state_evolution.rules import SobolRule, SplitRule
+from gamp_attention.theory.equations.channel import Channel, average, conjugates
+from gamp_attention.theory.rules.sobol import SobolRule
+from gamp_attention.theory.rules.split import SplitRule
 from validation._tools.checkouts import BASE, run_side_by_side
 from validation._tools.report import Verdict, options
 from validation.speed.gamp_speed import draw_growth

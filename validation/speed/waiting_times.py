@@ -29,8 +29,8 @@ from scipy.optimize import minimize
 
 import gamp_attention as ga
 from docs.examples.two_layers import layers
-from gamp_attention._core.display import to_json
-from gamp_attention.data import risk_at
+from gamp_attention._tools.display import to_json
+from gamp_attention.problem.risk import risk_at
 from validation._tools.catalog import ROOT
 from validation._tools.checkouts import BASE, run_side_by_side
 from validation._tools.report import Verdict, options
@@ -58,7 +58,7 @@ TWO_LAYERS = {  # α, λ, requested accuracy, and target in seconds
 SECONDS |= {name: row[-1] for name, row in TWO_LAYERS.items()}
 START = {"import gamp_attention": 0.45, "gamp-attention --help": 0.25}
 CODE = ["import gamp_attention"]
-CODE += ["from gamp_attention.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass"]
+CODE += ["from gamp_attention.extensions.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass"]
 PARTS = ("long samples", "start", "solvers", "comparisons", "compilation", "diagram", "layers", "two layers")
 LENGTHS, N, D, OVER_LBFGS, TOL = (3, 5, 8, 12, 32), 300, 64, 2.0, 1e-8
 LBFGS = {"lbfgs": "a default run over one of L-BFGS-B"}

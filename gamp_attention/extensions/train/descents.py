@@ -16,16 +16,16 @@ from functools import cached_property
 
 import numpy as np
 
-from gamp_attention._core import progress
-from gamp_attention._core.check import read_only
-from gamp_attention._core.snapshots import Resumable, Tree
-from gamp_attention.data.risk import RiskAtPoint, overlaps, risk_at
-from gamp_attention.data.susceptibility import susceptibility
-from gamp_attention.data.symmetries import agreement_of
+from gamp_attention._tools import progress
+from gamp_attention._tools.check import read_only
+from gamp_attention._tools.snapshots import Resumable, Tree
 from gamp_attention.extensions.train.records import AGREEMENT, StoppedRun, order_of
+from gamp_attention.gamp.descent import settle
 from gamp_attention.gamp.loop import Plan, describe_risk
-from gamp_attention.gamp.settling import settle
 from gamp_attention.gamp.step import GampState, gamp_step, initial_state, near_fixed_point
+from gamp_attention.problem.risk import RiskAtPoint, overlaps, risk_at
+from gamp_attention.problem.susceptibility import susceptibility
+from gamp_attention.problem.symmetries import agreement_of
 
 SEARCH_STEP = 0.3  # step β of the iteration with searches at the end of a descent
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gamp_attention._core import check
-from gamp_attention.data.layer import Layer, Units
-from gamp_attention.data.loading import load_fit
+from gamp_attention._tools import check
+from gamp_attention.extensions.train.loading import load_fit
 from gamp_attention.gamp.result import Trained
-from gamp_attention.models.attention import with_heads
+from gamp_attention.problem.layer import Layer, Units
+from gamp_attention.problem.losses.heads import with_heads
 from gamp_attention.results import Status
 
 
@@ -59,7 +59,7 @@ def load_result(path: str | Path) -> FitResult:
     >>> from tempfile import TemporaryDirectory
     >>> import numpy as np
     >>> import gamp_attention as ga
-    >>> from gamp_attention.cli.main import main
+    >>> from gamp_attention.extensions.cli.main import main
     >>> tokens = np.random.default_rng(0).normal(size=(90, 2, 20))
     >>> with TemporaryDirectory() as folder, redirect_stdout(StringIO()):
     ...     np.savez(f"{folder}/mine.npz", tokens=tokens, outputs=0.8 * tokens + 0.2 * tokens[:, ::-1])

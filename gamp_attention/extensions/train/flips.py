@@ -13,10 +13,10 @@ not change if the signs of all fields change, as in attention with tied weights,
 
 import numpy as np
 
-from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import denoise_at, is_convex, risk_at
 from gamp_attention.gamp.step import GampState, gamp_step, near_fixed_point
-from gamp_attention.models.sources import apply_by_source
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.risk import denoise_at, is_convex, risk_at
+from gamp_attention.problem.sources import apply_by_source
 
 N_FLIPS = 6  # maximum number of samples that are flipped at a minimum
 FLIP_STEP = 0.3  # step β of the first iteration after a flip

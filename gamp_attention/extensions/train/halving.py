@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core import check
-from gamp_attention._core.checkpoints import CheckpointFile
-from gamp_attention._core.snapshots import Resumable, Tree
-from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.symmetries import agreement_of
+from gamp_attention._tools import check
+from gamp_attention._tools.checkpoints import CheckpointFile
+from gamp_attention._tools.snapshots import Resumable, Tree
 from gamp_attention.extensions.train.records import StartRecord, StoppedRun, order_of
 from gamp_attention.extensions.train.saddles import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.loop import Loop, Plan
 from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
 from gamp_attention.gamp.step import GampState, initial_state
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.symmetries import agreement_of
 from gamp_attention.results import Status
 
 CONTINUED = 0.5  # fraction of the starts that continue after a comparison

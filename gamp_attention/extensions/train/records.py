@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gamp_attention._core.display import count_noun
+from gamp_attention._tools.display import count_noun
 from gamp_attention.results import Columns, Overlaps, Result, Status
 
 MANY_TIMES = 10.0  # relative excess of a training loss from which a factor is printed instead of a percentage

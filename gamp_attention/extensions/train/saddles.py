@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import risk_at
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.risk import risk_at
 
 ESCAPE_STEP = 1e-2  # root mean square of the first change of the weights, in units of a teacher's weights
 ESCAPE_GROWTH = 2.0  # factor of the step while the risk falls; while no step lowers it, divided by its square

@@ -2,16 +2,13 @@
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
-from gamp_attention._core import check
-from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
-from gamp_attention._core.numerics import Stream, generator, guard_call
-from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.passes import TokenMatrix
-from gamp_attention.denoisers.spectral_weights import (
+from gamp_attention._tools import check
+from gamp_attention._tools.eigenpairs import all_eigenpairs, restarted_lanczos
+from gamp_attention._tools.numerics import Stream, generator, guard_call
+from gamp_attention.extensions.train.spectral_weights import (
     WEIGHTS,
     Shape,
     fitted_fields,
@@ -19,6 +16,8 @@ from gamp_attention.denoisers.spectral_weights import (
     spectral_weights,
     weights_of_moments,
 )
+from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.passes import TokenMatrix
 from gamp_attention.results import Result
 
 EXTRA_VECTORS = 3  # number of eigenvectors of fitted weights in addition to the columns of one start
@@ -57,9 +56,8 @@ def spectral_directions(
     ----------
     data : the samples.
     k : number of eigenvectors. Fewer are returned if there are no more, and none if the matrices h vanish.
-    weights : matrices h: "fitted", from the fields that fit each sample best; "hessian", the Hessian of the risk at
-        Q = 0; or "posterior", from the posterior moments of the teacher's fields, noise included, for samples drawn
-        from a model.
+    weights : matrices h: "fitted", from the fields that fit each sample best; or "hessian", the Hessian of the risk at
+        Q = 0. `posterior_directions` has matrices from the posterior of the teacher's fields.
     risk : "exact" or "asymptotic".
     seed : an integer or a numpy Generator, for the initial vector of the Lanczos iteration.
 
@@ -126,20 +124,10 @@ def lowest_eigenvectors(
     return values[order], (signs[:, None] * vectors).reshape(-1, *shape)
 
 
-def spectral_weights_of(data: Dataset, risk: str, kind: str, argument: str = "weights") -> np.ndarray:
-    """Return the matrices h (n, L c, L c) of the samples; `argument` is the name of `kind` in errors."""
-    check.choice(argument, kind, WEIGHTS)
-    if kind == "posterior":
-        return require_posterior(data, argument).weights(data, argument)
+def spectral_weights_of(data: Dataset, risk: str, kind: str) -> np.ndarray:
+    """Return the matrices h (n, L c, L c) of the samples."""
+    check.choice("weights", kind, WEIGHTS)
     return spectral_weights(kind, data.loss, data.terms(risk).params, Shape.of(data.student, data.n_tokens, data.rank))
-
-
-def require_posterior(data: Dataset, argument: str) -> Any:
-    """Return the `PosteriorStarts` of samples that were drawn from a model; raise ValueError for other samples."""
-    if data.posterior is None:
-        others = "'fitted' or 'hessian'" if argument == "weights" else "another start"
-        raise check.fail(argument, "posterior", f"{others}, unless samples are drawn from a model")
-    return data.posterior
 
 
 def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generator) -> list[np.ndarray]:

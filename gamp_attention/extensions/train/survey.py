@@ -2,7 +2,8 @@
 
 Generalized approximate survey propagation (Lucibello, Saglietti and Lu, 2019) is GAMP with one step of replica symmetry
 breaking. Besides the weights Q and the variances V, it has the covariance U of the fields between the minima of a
-cluster. With the averages of `gamp_attention.denoisers.survey` at the Parisi parameter y, one iteration with step β is
+cluster. With the averages of `gamp_attention.extensions.train.survey_averages` at the Parisi parameter y, one iteration
+with step β is
 
     ω_l = X̃_l Q − D_l
     ḡ, R̄, Δ_μ = averages of the output denoiser over the inner field ω + √U u
@@ -32,17 +33,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gamp_attention._core import check, progress
-from gamp_attention._core.display import DisplayMixin, count_noun
-from gamp_attention._core.numerics import guard_call, symmetrize
-from gamp_attention._core.snapshots import Resumable, Tree
-from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import is_convex, risk_at
-from gamp_attention.data.survey_pass import Inner, survey_pass
-from gamp_attention.data.symmetries import agreement_of
-from gamp_attention.denoisers.newton import NotPositiveDefinite
-from gamp_attention.denoisers.survey import InnerAverages, first_variances, inner_nodes, update_cluster
+from gamp_attention._tools import check, progress
+from gamp_attention._tools.display import DisplayMixin, count_noun
+from gamp_attention._tools.numerics import guard_call, symmetrize
+from gamp_attention._tools.snapshots import Resumable, Tree
+from gamp_attention.extensions.train.survey_averages import InnerAverages, first_variances, inner_nodes, update_cluster
+from gamp_attention.extensions.train.survey_pass import Inner, survey_pass
 from gamp_attention.gamp.step import averaged_memory, initial_state, is_remote
+from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
+from gamp_attention.problem.risk import is_convex, risk_at
+from gamp_attention.problem.symmetries import agreement_of
 from gamp_attention.results import Columns, Result
 
 # Parisi parameters of the surveys from each start, in units of `initial_survey`; then one random start for each of them

@@ -11,32 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core import check
-from gamp_attention._core.checkpoints import Checkpoint, CheckpointFile
-from gamp_attention._core.numerics import guard_call, hash_bytes
-from gamp_attention._core.progress import show_progress
-from gamp_attention._core.snapshots import Resumable
-from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import is_convex, risk_at
-from gamp_attention.data.starts import several_starts
-from gamp_attention.data.stores import hash_tokens
+from gamp_attention._tools import check
+from gamp_attention._tools.checkpoints import Checkpoint, CheckpointFile
+from gamp_attention._tools.numerics import guard_call, hash_bytes
+from gamp_attention._tools.progress import show_progress
+from gamp_attention._tools.snapshots import Resumable
 from gamp_attention.extensions.train.descents import DescentPhase
 from gamp_attention.extensions.train.flips import flipped_starts
 from gamp_attention.extensions.train.halving import SuccessiveHalving
 from gamp_attention.extensions.train.records import AGREEMENT, StartRecord, summarize_starts
-from gamp_attention.extensions.train.survey import (
-    LADDER,
-    PlannedSurvey,
-    SurveyPhase,
-    SurveyRecord,
-    distinct_surveys,
-)
+from gamp_attention.extensions.train.survey import LADDER, PlannedSurvey, SurveyPhase, SurveyRecord, distinct_surveys
 from gamp_attention.gamp.loop import Loop, Plan
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import Start, build_plan, build_starts
 from gamp_attention.gamp.step import GampState, initial_state
-from gamp_attention.penalties.columns import has_spheres
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.penalties.columns import has_spheres
+from gamp_attention.problem.risk import is_convex, risk_at
+from gamp_attention.problem.starts import several_starts
+from gamp_attention.problem.stores import hash_tokens
 from gamp_attention.results import finish
 
 SURVEY_VALUES = "True, False, 'auto', or positive numbers"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.snapshots import pack, unpack
+from gamp_attention._tools.snapshots import pack, unpack
 from tests.extensions.train.conftest import train_one
 
 

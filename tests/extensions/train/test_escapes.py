@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import lowest_curvature, risk_at
-from gamp_attention.extensions.train import descend_from_saddle
+from gamp_attention.extensions.train.saddles import descend_from_saddle
+from gamp_attention.problem.curvature import lowest_curvature
+from gamp_attention.problem.risk import risk_at
 from tests.conftest import compute_hessian, layer_gradient_norm
 from tests.extensions.train.conftest import train_one
 

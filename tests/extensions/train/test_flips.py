@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.extensions.train import flipped_starts
+from gamp_attention.extensions.train.flips import flipped_starts
 from tests.extensions.train.conftest import train_one
 
 MODEL = ga.paper_model(omega=0.2, sigma=0.8)

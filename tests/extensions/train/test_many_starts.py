@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import initial_weights, several_starts
+from gamp_attention.problem.starts import initial_weights, several_starts
 from tests.extensions.train.conftest import train_one
 
 

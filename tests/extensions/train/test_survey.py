@@ -5,17 +5,17 @@ import dataclasses
 import numba
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy.optimize import minimize
 from scipy.special import ndtri
 
 import gamp_attention as ga
-from gamp_attention._core.quadrature import gauss_hermite
-from gamp_attention.data import risk_at
-from gamp_attention.denoisers import average_fields, average_weights, inner_nodes
-from gamp_attention.extensions.train import SurveyPhase
-from gamp_attention.losses import pack_attention_parameters
+from gamp_attention._tools.quadrature import gauss_hermite
+from gamp_attention.extensions.train.survey import SurveyPhase
+from gamp_attention.extensions.train.survey_averages import average_fields, average_weights, inner_nodes
+from gamp_attention.problem.losses.attention import pack_attention_parameters
+from gamp_attention.problem.risk import risk_at
+from gamp_attention.problem.starts import initial_weights
 from tests.conftest import CLASSES, MEANS, SIGMA, MarginLoss, examples
 from tests.extensions.train.conftest import train_one
 from tests.properties.strategies import instances
@@ -88,7 +88,7 @@ def test_averages_over_fields_equal_averages_of_scipys_minimizers():
 
 def test_sums_over_samples_at_few_nodes_agree_with_dense_rules(hard, monkeypatch):
     """The iteration uses V̂ and Δ, averages over all samples, whose errors are smaller than errors of single samples."""
-    state, unit = ga.initial_survey(hard, "exact", ga.data.starts.initial_weights(hard, "random", 0))
+    state, unit = ga.initial_survey(hard, "exact", initial_weights(hard, "random", 0))
     for _ in range(12):
         before, (state, report) = state, ga.survey_step(hard, "exact", state, 0.4, 1.5 * unit)
     arguments = hard.loss, hard.terms("exact").params, report.omega, before.V, before.U, 1.5 * unit

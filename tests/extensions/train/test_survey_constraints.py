@@ -4,14 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy.optimize import brentq
 
 import gamp_attention as ga
-from gamp_attention.data import risk_at
-from gamp_attention.denoisers import average_fields, average_weights
-from gamp_attention.penalties.standard import InterceptPenalty
+from gamp_attention.extensions.train.survey_averages import average_fields, average_weights
+from gamp_attention.problem.penalties.standard import InterceptPenalty
+from gamp_attention.problem.risk import risk_at
 from tests.conftest import examples
 from tests.extensions.train.conftest import train_one
 

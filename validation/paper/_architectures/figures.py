@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gamp_attention.experiments import ALPHA, COLORS, DARK, GREY, OMEGA
+from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GREY, OMEGA
 from validation._tools.drawing import build_branch_colormap, figure
 from validation._tools.landscape import to_array
 from validation._tools.report import plus_minus

@@ -3,7 +3,7 @@
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.models import POSITIONAL_SIZE
+from gamp_attention.problem.named_starts import POSITIONAL_SIZE
 from validation.paper._architectures.instances import ARCHITECTURES, NOISE, ORDERS, SIGMA
 
 MAX_WORK = 1e6  # number of proximal problems of one average, at most
@@ -46,7 +46,7 @@ def build_mixed_start(model, alpha):
         theta=np.einsum("l,at->lat", gamma, np.array([[1.0], [0.0]])),
         V=np.einsum("l,ab->lab", gamma, np.eye(2)),
     )
-    path = ga.trajectory(model, alpha, begin, damping=DAMPING, n_iter=FOLLOWED, n_paths=PATHS)
+    path = ga.trajectory(model, alpha, begin, ga.MessagePassing(damping=DAMPING), n_iter=FOLLOWED, n_paths=PATHS)
     end = ga.Overlaps(**{name: values[-1] for name, values in path.arrays().items()})
     one_of_each = np.eye(2)
     return ga.Overlaps(end.q * one_of_each, end.m * [0.0, 1.0], end.theta * [[1.0], [0.0]], end.V * one_of_each)

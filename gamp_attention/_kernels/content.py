@@ -1,0 +1,165 @@
+"""Hashes of everything that compiled methods of user-defined classes depend on, in all files.
+
+Numba copies the functions that a method calls, and the values of the global variables that it reads, into the compiled
+code. Code on disk may therefore be used only while none of them has changed. `hash_content` follows them from the
+methods of a class: functions that numba compiles, their closures and default arguments, attributes of modules, arrays,
+and nested classes. Comments and other code of the same files have no effect.
+
+Libraries are identified by name: numba checks its version, and the stamp of kernels includes this package. Anything
+else, for example an instance of a user-defined class that is no NamedTuple, is unknown, and code that depends on it is
+not stored.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import Enum, EnumType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+from numba.core import types
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
+from numba.core.registry import cpu_target
+
+from gamp_attention._tools.numerics import hash_bytes
+
+LIBRARIES = frozenset({"builtins", "math", "cmath", "operator", "numpy", "scipy", "numba", "llvmlite"})
+NAMED = (FunctionType, BuiltinFunctionType, type, np.ufunc, type(np.sum))  # objects that libraries define by name
+PLAIN = (type(None), bool, int, float, complex, str, bytes)
+METHODS: set[Any] = set()  # methods of user-defined classes that kernels call
+
+
+class UnknownContentError(LookupError):
+    """Error of a value that cannot be identified in other processes."""
+
+
+def hash_content(value: Any) -> str | None:
+    """Return a hash of a class or function with everything that its compiled code depends on; None if unknown."""
+    try:
+        return hash_bytes(repr(_Walk().describe(value)).encode())
+    except UnknownContentError:
+        return None
+
+
+def check_helpers(cls: type) -> None:
+    """Make numba check everything that a stored helper function of a class depends on before it loads the function.
+
+    Of a function with `cache=True`, numba checks only the file that defines it.
+    """
+    walk = _Walk()
+    with suppress(UnknownContentError):  # the functions up to there are known
+        walk.describe(cls)
+    for helper in walk.helpers:
+        cache: Any = helper._cache
+        if isinstance(cache, FunctionCache):
+            content = hash_content(helper)
+            if content is None:
+                cache.disable()
+            else:
+                cache._cache_file._source_stamp = cache._impl.locator.get_source_stamp(), content
+
+
+class _Walk:
+    """Description of values by plain tuples; functions and classes are described once, as they may refer to another."""
+
+    def __init__(self) -> None:
+        self.helpers: list[Any] = []  # functions that numba compiles, in the order in which they are found
+        self._described: dict[int, Any] = {}
+
+    def describe(self, value: Any) -> Any:
+        """Return plain data that is equal in two processes if and only if the values are."""
+        kind = type(value)
+        if kind in PLAIN:
+            return kind.__name__, repr(value)
+        if isinstance(value, Enum):
+            return kind.__qualname__, value.name, self.describe(value.value)
+        if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+            array = np.asarray(value)
+            layout = array.dtype.descr, array.shape, array.flags.c_contiguous, array.flags.f_contiguous
+            return kind.__name__, layout, hash_bytes(array.tobytes())
+        if isinstance(value, types.Type | np.dtype | slice | range):
+            return kind.__name__, str(value)
+        if isinstance(value, frozenset):
+            return kind.__name__, sorted(map(repr, map(self.describe, value)))
+        if isinstance(value, dict):
+            return kind.__name__, [(self.describe(key), self.describe(item)) for key, item in value.items()]
+        if isinstance(value, tuple | list):
+            own = kind.__name__ if kind in (tuple, list) else self.describe(kind)
+            return own, [self.describe(item) for item in value]
+        if id(value) in self._described:
+            return "described", list(self._described).index(id(value))
+        self._described[id(value)] = value
+        return self._describe_definition(value)
+
+    def _describe_definition(self, value: Any) -> Any:
+        """Return a description of a function, class or code."""
+        library = str(getattr(value, "__module__", None) or "builtins").partition(".")[0]
+        if isinstance(value, NAMED) and library in (*LIBRARIES, "gamp_attention"):
+            return "library", getattr(value, "__module__", None), getattr(value, "__qualname__", value.__name__)
+        if isinstance(value, CodeType):
+            names = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
+            counts = value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags
+            return value.co_code, value.co_exceptiontable, names, counts, self.describe(value.co_consts)
+        if isinstance(value, FunctionType):
+            return self._describe_function(value)
+        if isinstance(value, Dispatcher):
+            if library == "gamp_attention":
+                return "library", value.py_func.__module__, value.py_func.__qualname__
+            self.helpers.append(value)
+            given = not getattr(value, "_can_compile", True)  # argument types in the decorator convert arguments
+            signatures = str(value.nopython_signatures) if given else None
+            return "dispatcher", self.describe(value.targetoptions), signatures, self._describe_function(value.py_func)
+        if isinstance(value, EnumType):
+            return "enum", value.__qualname__, [self.describe(member) for member in value]  # type: ignore[var-annotated]
+        if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+            return self._describe_class(value)
+        raise UnknownContentError(repr(value))
+
+    def _describe_class(self, cls: Any) -> Any:
+        """Return a description of the fields, traits and compiled methods of a NamedTuple."""
+        content = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+        used = [(k, v) for k, v in sorted(content.items()) if (type(v) in PLAIN and k[:2] != "__") or _is_method(v)]
+        fields = cls._fields, cls._field_defaults
+        return "class", cls.__qualname__, self.describe(fields), [(k, self.describe(v)) for k, v in used]
+
+    def _describe_function(self, function: Any) -> Any:
+        """Return a description of a function and of all values that it reads from outside."""
+        code, scope = function.__code__, function.__globals__
+        names = set(_names(code))
+        try:
+            cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        except ValueError:
+            raise UnknownContentError(f"{function.__qualname__}, which reads a variable without a value") from None
+        read = [(name, self._describe_outer(scope[name], names)) for name in sorted(names) if name in scope]
+        # numba compiles these functions in place of a function that is decorated by `overload` or `register_jitable`
+        cpu_target.typing_context.refresh()
+        templates = getattr(cpu_target.typing_context._lookup_global(function), "templates", ())
+        compiled = [template._overload_func for template in templates if hasattr(template, "_overload_func")]
+        return (
+            "function", self.describe(code), self.describe((function.__defaults__, function.__kwdefaults__)), read,
+            [self._describe_outer(value, names) for value in cells], [self._describe_function(f) for f in compiled],
+        )  # fmt: skip
+
+    def _describe_outer(self, value: Any, names: set[str]) -> Any:
+        """Return a description of a value outside of a function; for a module, of its attributes with given names."""
+        if not isinstance(value, ModuleType):
+            return self.describe(value)
+        if value.__name__.partition(".")[0] in LIBRARIES or id(value) in self._described:
+            return "module", value.__name__
+        self._described[id(value)] = value
+        read = [(name, getattr(value, name)) for name in sorted(names) if hasattr(value, name)]
+        del self._described[id(value)]  # another function may read other attributes
+        return "module", [(name, self._describe_outer(item, names)) for name, item in read]
+
+
+def _is_method(value: Any) -> bool:
+    return isinstance(value, FunctionType) and value in METHODS
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names of global variables and attributes in a function and in the functions inside of it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

@@ -1,0 +1,96 @@
+"""Checkpoints: files from which an interrupted run resumes with identical bits.
+
+A checkpoint is an .npz archive without pickles. It is written under another name and then renamed, so that it is
+complete or absent. It also holds a digest of data and options; a file with a different digest is refused.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.display import DisplayMixin
+from gamp_attention._tools.files import CHECKPOINT, MARK, require_checkpoint, write_archive
+from gamp_attention._tools.snapshots import Tree, pack, unpack
+
+CHECKPOINT_FORMAT = 3
+NEEDS_CHECKPOINT = "checkpoint: needs the name of a new file or of the checkpoint of an identical run"
+
+
+@dataclass(frozen=True)
+class Checkpoint(DisplayMixin):
+    """File of a run, and the time between two writes; pass it to `train(checkpoint=...)`.
+
+    Parameters
+    ----------
+    path : name of the file, in a folder that exists.
+    every : minimum number of seconds between two writes; 0 writes at every iteration.
+
+    Raises
+    ------
+    TypeError : if `path` is not a path, or `every` not a number.
+    ValueError : if `every` is negative, or the folder of `path` does not exist.
+    """
+
+    path: str | Path
+    every: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | Path):
+            raise check.fail("checkpoint", self.path, "the path of a file", TypeError)
+        check.real("every", self.every, low=0)
+        if not Path(self.path).parent.is_dir():
+            raise check.fail("checkpoint", str(self.path), "a file in a folder that exists")
+
+
+class CheckpointFile:
+    """File of a checkpoint, open to one run.
+
+    Parameters
+    ----------
+    checkpoint : the file and the time between two writes.
+    digest : digest of the data and options of the run.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, digest: str) -> None:
+        self.path, self._every, self._digest = Path(checkpoint.path), checkpoint.every, digest
+        self._written = time.monotonic()
+
+    def load(self) -> Tree | None:
+        """Return the tree written last, or None if the file does not exist or is empty.
+
+        Raises
+        ------
+        ValueError : if the file is not a checkpoint of an identical run; such a file is never replaced.
+        """
+        require_checkpoint("checkpoint", self.path)
+        if self.path.exists() and self.path.stat().st_size == 0:  # an empty file, for example from mktemp
+            return None
+        try:
+            with open(self.path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files if name != MARK}
+            identity = str(arrays.pop("digest")), int(arrays.pop("format"))
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # numpy and zipfile raise many different types for damaged archives
+            why = "which is a damaged checkpoint; delete it, or choose another name"
+            raise ValueError(f"{NEEDS_CHECKPOINT}, got {self.path}, {why}") from error
+        if identity != (self._digest, CHECKPOINT_FORMAT):
+            raise self.refuse()
+        return unpack(arrays)
+
+    def refuse(self) -> ValueError:
+        """Return the error for a checkpoint of another run."""
+        why = "which is of another run; choose another name"
+        return ValueError(f"{NEEDS_CHECKPOINT}, with the same data and options, got {self.path}, {why}")
+
+    def save(self, snapshot: Callable[[], Tree]) -> None:
+        """Write the tree that a function returns, unless the last write is more recent than `every` seconds."""
+        if time.monotonic() - self._written < self._every:
+            return
+        identity = {"digest": np.array(self._digest), "format": np.array(CHECKPOINT_FORMAT)}
+        write_archive("checkpoint", self.path, CHECKPOINT, pack(snapshot()) | identity)
+        self._written = time.monotonic()

@@ -1,0 +1,150 @@
+"""Extreme eigenvalues and eigenvectors of symmetric operators, which are given by their products with vectors.
+
+Small operators are diagonalized. The lowest eigenpair of a larger operator is computed by the Lanczos method with all
+vectors kept, then, if more vectors are needed, by the implicitly restarted method of ARPACK. Averages over the whole
+spectrum use the Gauss quadrature of the Lanczos method (Golub and Welsch, 1969; Ubaru, Chen and Saad, 2017).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+Product = Callable[[np.ndarray], np.ndarray]  # from a vector (n,) to the product (n,)
+
+
+@dataclass(frozen=True)
+class LanczosSettings:
+    """Settings of `lowest_eigenpair`."""
+
+    small: int = 40  # largest number of dimensions in which all eigenvalues are computed
+    min_products: int = 20  # number of products before the Lanczos method accepts an answer
+    max_vectors: int = 200  # number of Lanczos vectors in memory before the restarted method is used
+    max_restarts: int = 50  # number of restarts, of about twenty products each, before a larger shift is tried
+    # residual of the eigenvector, relative to the eigenvalue plus the shift. With larger residuals (0.003), the vector
+    # was sometimes still a mixture that did not contain the lowest of neighboring eigenvectors.
+    accuracy: float = 1e-4
+    shift: float = 0.1  # shift of the spectrum, in units of `scale`: accuracy is relative, and the eigenvalue may be 0
+
+
+DEFAULTS = LanczosSettings()
+
+
+def all_eigenpairs(product: Product, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return all eigenvalues (n,), in increasing order, and eigenvectors (n, n) in columns."""
+    matrix = np.stack([product(unit) for unit in np.eye(n)])
+    return np.linalg.eigh(0.5 * (matrix + matrix.T))
+
+
+def restarted_lanczos(
+    product: Product, k: int, which: str, start: np.ndarray, tol: float, max_restarts: int, basis: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k lowest ("SA") or highest ("LA") eigenvalues, and eigenvectors (n, k), by ARPACK.
+
+    `start` (n,) is the initial vector, `tol` the relative accuracy of the eigenvalues, `basis` the number of Lanczos
+    vectors. Only the converged eigenpairs are returned, possibly none, after `max_restarts` restarts.
+    """
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+    operator = LinearOperator((len(start), len(start)), matvec=product, dtype=float)
+    try:
+        return eigsh(operator, k, which=which, v0=start, ncv=basis, tol=tol, maxiter=max_restarts)
+    except ArpackNoConvergence as error:
+        return error.eigenvalues, error.eigenvectors
+
+
+def lowest_eigenpair(
+    product: Product, start: np.ndarray, scale: float, settings: LanczosSettings = DEFAULTS
+) -> tuple[float, np.ndarray]:
+    """Return the lowest eigenvalue and its eigenvector (n,), whose residual is small compared with the eigenvalue.
+
+    `start` (n,) is the initial vector, and `scale` > 0 the size of a typical eigenvalue, in units of which eigenvalues
+    near zero are accurate. Of two neighboring eigenvectors, the Lanczos method may find the higher one first if the
+    initial vector has a larger part of it. A second iteration, orthogonal to the first result, therefore looks for a
+    lower eigenvalue.
+    """
+    n = len(start)
+    if n <= settings.small:
+        values, vectors = all_eigenpairs(product, n)
+        return float(values[0]), vectors[:, 0]
+    value, vector = _converge(product, start, scale, settings)
+
+    def others(x: np.ndarray) -> np.ndarray:
+        image = product(x - vector * (vector @ x))
+        return image - vector * (vector @ image)
+
+    begin = np.random.default_rng(1).standard_normal(n)
+    other, lower, _ = _lanczos(others, begin - vector * (vector @ begin), scale, settings, value)
+    if other >= value:
+        return value, vector
+    coupling = float(vector @ product(lower))
+    weights = np.linalg.eigh([[value, coupling], [coupling, other]])[1][:, 0]
+    return _converge(product, weights[0] * vector + weights[1] * lower, scale, settings)
+
+
+def _converge(product: Product, start: np.ndarray, scale: float, settings: LanczosSettings) -> tuple[float, np.ndarray]:
+    """Return the eigenvalue and eigenvector that the Lanczos method finds from an initial vector, accurately."""
+    value, vector, accurate = _lanczos(product, start, scale, settings)
+    shift, accuracy = settings.shift * scale, settings.accuracy
+    while not accurate:
+        shifted, most = _add_shift(product, shift), settings.max_restarts
+        values, vectors = restarted_lanczos(shifted, 1, "SA", vector, accuracy, most)
+        if len(values):
+            return float(values[0]) - shift, vectors[:, 0]
+        shift *= 3.0  # a larger shift makes the relative accuracy easier to reach
+    return value, vector
+
+
+def _add_shift(product: Product, shift: float) -> Product:
+    return lambda x: product(x) + shift * x
+
+
+def krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
+    """Yield growing Krylov spaces: orthonormal vectors (k, n), the operator (k, k) in them, and the residual norm.
+
+    All vectors are kept and orthogonalized, so no product is lost to a restart.
+    """
+    basis, matrix = np.empty((32, len(start))), np.zeros((32, 32))  # doubled as often as necessary
+    basis[0], k = start / np.linalg.norm(start), 0
+    while True:
+        if k + 1 == len(basis):
+            basis = np.concatenate([basis, np.empty_like(basis)])
+            matrix = np.pad(matrix, (0, len(matrix)))
+        image = product(basis[k])
+        matrix[k, k] = image @ basis[k]
+        vectors = basis[: k + 1]
+        for _ in range(2):  # the second pass removes the rounding errors of the first
+            image = image - vectors.T @ (vectors @ image)
+        size = float(np.linalg.norm(image))
+        yield vectors, matrix[: k + 1, : k + 1], size
+        matrix[k, k + 1] = matrix[k + 1, k] = size
+        k += 1
+        basis[k] = image / size
+
+
+def _lanczos(
+    product: Product, start: np.ndarray, scale: float, settings: LanczosSettings, known: float = np.inf
+) -> tuple[float, np.ndarray, bool]:
+    """Return the lowest Ritz value and vector in a growing Krylov space, and whether they are accurate enough.
+
+    They also are if, after some more products, the Ritz value exceeds the eigenvalue `known` by more than its residual.
+    """
+    shift, most = settings.shift * scale, min(settings.max_vectors, len(start))
+    for basis, matrix, size in krylov_spaces(product, start):
+        if len(basis) < min(settings.min_products, most) and not is_invariant(np.diag(matrix), size):
+            continue
+        values, vectors = np.linalg.eigh(matrix)
+        value, weights = float(values[0]), vectors[:, 0]
+        residual = size * abs(weights[-1])
+        accurate = residual <= settings.accuracy * (abs(value) + shift) or (
+            len(basis) >= 2 * settings.min_products and value - residual > known
+        )
+        exhausted = is_invariant(values, size)
+        if accurate or exhausted or len(basis) == most:
+            break
+    return value, basis.T @ weights, accurate or exhausted
+
+
+def is_invariant(values: np.ndarray, size: float) -> bool:
+    """Return whether a Krylov space with Ritz values or diagonal entries `values` contains its image."""
+    return bool(size <= np.finfo(float).eps * np.abs(values).max())

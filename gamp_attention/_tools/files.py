@@ -1,0 +1,313 @@
+"""Output files: written completely or not at all, and only in place of files that the package has written.
+
+Every file that the package writes contains a mark, in a form that its format allows: an array of an archive, a key of
+JSON, an attribute of netCDF, the software field of a picture, or a line after the numbers of an .npy file. The mark
+lists the arrays, keys or variables of the file. If users have added others, the file counts as theirs and is not
+replaced.
+"""
+
+import gzip
+import json
+import os
+import re
+import secrets
+import stat
+import unicodedata
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from gamp_attention._version import __version__
+
+MARK = "gamp_attention"  # key of the mark in archives, JSON and netCDF
+SIGNATURE = f"Written by gamp_attention {__version__}"  # mark of pictures and .npy files
+TRAILER = f"\n{SIGNATURE}\n".encode()  # after the numbers of an .npy file, which numpy does not read
+# kinds of files that are known by their format, in the words of messages; an archive states its kind in its mark
+ARRAY, CHECKPOINT, DATASET = "an array", "a checkpoint", "a dataset"
+PICTURE, REPORT = "a picture", "a report in JSON"
+UNREADABLE = (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError, zipfile.BadZipFile)
+UNFINISHED = "unfinished"  # part of the names of outputs that must not take the place of outputs of finished runs
+PICTURE_BYTES = 1 << 26  # maximum number of bytes of a picture that are searched for the mark
+
+
+class ForeignFile(ValueError):
+    """Error for an output path that contains a file which must not be replaced."""
+
+
+def mark(kind: str, finished: bool = True) -> dict[str, Any]:
+    """Return the mark of an output file of a given kind (words for messages), as a dict for JSON.
+
+    `finished` is False for outputs of runs that were interrupted or did not converge.
+    """
+    return {"version": __version__, "kind": kind, "finished": finished}
+
+
+@contextmanager
+def replace_file(name: str, path: str | Path, kind: str, overwrite: bool = False) -> Iterator[Path]:
+    """Yield the path of an empty temporary file, which takes the place of `path` if the block ends without an error.
+
+    The temporary file is in the folder of `path` and is removed after an error. Symbolic links are followed; the
+    permissions of a file that is replaced are kept.
+
+    Parameters
+    ----------
+    name : argument or option that names the file, for messages.
+    path : file to write.
+    kind : contents of the file in words, such as "a picture".
+    overwrite : whether a file that the package did not write may be replaced.
+
+    Raises
+    ------
+    ForeignFile : if `path` contains anything but an output of this kind, before or after the block.
+    OSError : if the file cannot be written, for instance because the disk is full; the message names the file.
+    """
+    require_replaceable(name, path, kind, overwrite)
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f"{target.name[:40]}.{secrets.token_hex(4)}.part")
+    try:
+        # created with the permissions that the umask of the process leaves
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        try:
+            yield temporary
+            with suppress(FileNotFoundError):
+                os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+            require_replaceable(name, path, kind, overwrite)
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        if error.filename not in (None, str(temporary)):
+            raise
+        reason = error.strerror or str(error)
+        named = OSError(f"{name}: {path} cannot be written: {reason}; free space or choose another folder")
+        named.errno = error.errno
+        raise named from error
+
+
+def write_atomically(
+    path: str | Path, write: Callable[[BinaryIO], Any], *, name: str = "path", kind: str = "", overwrite: bool = False
+) -> None:
+    """Write a file under another name and rename it, so that it is complete or absent; see `replace_file`."""
+    with replace_file(name, path, kind, overwrite) as temporary, open(temporary, "wb") as file:
+        write(file)
+
+
+def write_archive(
+    name: str, path: str | Path, kind: str, arrays: dict[str, Any], overwrite: bool = False, finished: bool = True
+) -> None:
+    """Write arrays as .npz with a mark that lists them, so that archives to which users added arrays are recognized."""
+    about = np.array(json.dumps(mark(kind, finished) | {"arrays": sorted(arrays)}))
+    contents = {MARK: about, **arrays}  # the mark comes first, so that it survives in a file that was cut off
+    write_atomically(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)
+
+
+def require_replaceable(
+    name: str,
+    path: str | Path,
+    kind: str,
+    overwrite: bool = False,
+    remedy: str = "replace the file with `overwrite=True`",
+) -> None:
+    """Raise ForeignFile unless a path is free, contains an output of the same kind, or may be overwritten.
+
+    Only regular files are ever replaced.
+    """
+    needs = f"the name of a new file{f', or of {kind} that this package wrote' if kind else ''}"
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:  # for instance links that name each other
+        raise ForeignFile(f"{name}: needs {needs}, got {str(path)!r}: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        kind_of_path = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        raise ForeignFile(f"{name}: needs {needs}, got {str(path)!r}, which is {kind_of_path}; choose another name")
+    if overwrite or status.st_size == 0 or (kind and kind_of(path) == kind):
+        return
+    raise ForeignFile(
+        f"{name}: needs {needs}, got {str(path)!r}, which holds {contents(path)}; choose another name"
+        + (f", or {remedy}" if remedy else "")
+    )
+
+
+def path_of_unfinished(path: str, kind: str, keep: Iterable[str | Path] = (), overwrite: bool = False) -> str:
+    """Return the path to which a run that did not finish writes an output: `path`, or a similar name.
+
+    The path is free, or holds an output of this kind from a run that did not finish either; it is none of the files
+    `keep`. With `overwrite`, `path` may hold a file that the package did not write. Kind "" finds a free path.
+    """
+    kept, given = [*keep], Path(path)
+    for number in count():
+        suffix = f".{UNFINISHED}" + f"-{number}" * (number > 1)
+        target = str(given.with_name(f"{given.stem}{suffix}{given.suffix}")) if number else path
+        if not os.path.exists(target) or (os.path.isfile(target) and not os.path.getsize(target)):
+            return target
+        about = read_mark(target)
+        may_replace = overwrite and not number if about is None else about["kind"] == kind and not about["finished"]
+        if may_replace and not any(same_path(target, other) for other in kept):
+            return target
+    raise AssertionError
+
+
+def kind_of(path: str | Path) -> str | None:
+    """Return the kind of an output file in words; None if the package did not write it."""
+    about = read_mark(path)
+    return None if about is None else about["kind"]
+
+
+def read_mark(path: str | Path) -> dict[str, Any] | None:
+    """Return the mark of an output file with at least "kind" and "finished"; None if the package did not write it.
+
+    Pictures and tokens have no mark that can be read back; outputs of runs that did not finish are known by their name.
+    """
+    try:
+        with open(path, "rb") as file:
+            start = file.read(8)
+        about: dict[str, Any] = {"finished": f".{UNFINISHED}" not in Path(path).name}
+        if start[:4] == b"PK\x03\x04":
+            return _archive_mark(path)
+        if start == b"\x89HDF\r\n\x1a\n":
+            return _dataset_mark(path)
+        if start[:6] == b"\x93NUMPY":
+            return about | {"kind": ARRAY} if _ends_with_trailer(path) else None
+        if start.lstrip()[:1] == b"{":
+            return _report_mark(path)
+        return about | {"kind": PICTURE} if _is_picture(path, start) else None
+    except UNREADABLE:  # damaged or of another program
+        return None
+
+
+def contents(path: str | Path) -> str:
+    """Describe the contents of a file in a few words."""
+    kind = kind_of(path)
+    if kind is not None:
+        return kind
+    with suppress(OSError, ValueError, zipfile.BadZipFile), open(path, "rb") as file:
+        start = file.read(512)
+        if not start:
+            return "nothing"
+        if start[:4] == b"PK\x03\x04":
+            names = _array_names(path)
+            shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
+            return f"an archive with {shown}" if names else "an archive"
+        if start[:6] == b"\x93NUMPY":
+            return "an array"
+        if is_text(start):
+            return "text"
+    return "something else"
+
+
+def is_text(start: bytes) -> bool:
+    """Return whether the first bytes of a file are text in UTF-8."""
+    text = start.decode(errors="replace").rstrip("\ufffd")  # the last character may be cut
+    return bool(text) and all(
+        letter.isprintable() or letter in "\r\n\t\ufeff" for letter in text.replace("\ufffd", "\0")
+    )
+
+
+def require_checkpoint(name: str, path: str | Path) -> None:
+    """Raise ForeignFile unless a path is free or begins as a checkpoint does, which may be damaged."""
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
+            start = file.read(1024)
+        ours = re.match(rb"PK\x03\x04.{26}" + MARK.encode() + rb"\.npy", start, re.DOTALL)
+        if ours and b"checkpoint" in start.replace(b"\0", b""):
+            return
+    require_replaceable(name, path, CHECKPOINT, remedy="")
+
+
+def same_path(one: str | Path, other: str | Path) -> bool:
+    """Return whether two paths name the same file, also by links or by names that differ in case only."""
+    with suppress(OSError):
+        if os.path.samefile(one, other):
+            return True
+    return _fold_case(one) == _fold_case(other)
+
+
+def require_distinct(outputs: Iterable[tuple[str, str | Path]], inputs: Iterable[tuple[str, str | Path]]) -> None:
+    """Raise ValueError if two outputs are the same file, or an output is an input; each is an argument and a path."""
+    output_files, input_files = list(outputs), list(inputs)
+    for number, (name, path) in enumerate(output_files):
+        for argument, source in input_files:
+            if same_path(path, source):
+                needs = f"{name}: needs a file that is not read, as inputs are never replaced"
+                raise ValueError(f"{needs}, got {str(path)!r}, which is {argument}; choose another name")
+        for other, second in output_files[:number]:
+            if same_path(path, second):
+                raise ValueError(
+                    f"{other}, {name}: need two files, got {str(path)!r} for both; choose another name for {name}"
+                )
+
+
+def picture_metadata(kind: str) -> dict[str, Any]:
+    """Return arguments of `savefig` that put the mark into a picture; none for formats without metadata."""
+    if kind in ("png", "pdf", "ps", "eps", "svg", "svgz"):
+        return {"metadata": {"Software" if kind == "png" else "Creator": SIGNATURE}}
+    if kind in ("jpg", "jpeg", "gif"):
+        return {"pil_kwargs": {"comment": SIGNATURE.encode()}}
+    if kind in ("tif", "tiff"):
+        return {"pil_kwargs": {"software": SIGNATURE}}
+    if kind in ("webp", "avif"):
+        from PIL import Image
+
+        exif = Image.Exif()
+        exif[305] = SIGNATURE  # the tag Software
+        return {"pil_kwargs": {"exif": exif.tobytes()}}
+    return {}
+
+
+def _fold_case(path: str | Path) -> str:
+    return unicodedata.normalize("NFC", os.path.realpath(path)).casefold()
+
+
+def _array_names(path: str | Path) -> list[str]:
+    with zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
+def _archive_mark(path: str | Path) -> dict[str, Any] | None:
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:  # numpy leaves a damaged path open
+        about = json.loads(str(archive[MARK]))
+    return _valid_mark(about, {*about["arrays"], MARK} == set(_array_names(path)))
+
+
+def _dataset_mark(path: str | Path) -> dict[str, Any] | None:
+    try:
+        import h5py
+    except ImportError:
+        return None
+    with h5py.File(path, "r") as file:
+        about = json.loads(file.attrs[MARK])
+        return _valid_mark(about, about["kind"] == DATASET and set(about["variables"]) == set(file))
+
+
+def _report_mark(path: str | Path) -> dict[str, Any] | None:
+    with open(path, "rb") as file:
+        data = json.load(file)
+    about = data.pop(MARK)
+    return _valid_mark(about, about["kind"] == REPORT and set(about["keys"]) == set(data))
+
+
+def _valid_mark(about: dict[str, Any], unchanged: bool) -> dict[str, Any] | None:
+    """Return a mark with a kind if its file is unchanged, else None."""
+    return {"finished": True} | about if isinstance(about["kind"], str) and unchanged else None
+
+
+def _ends_with_trailer(path: str | Path) -> bool:
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 100))
+        return re.search(rb"\nWritten by gamp_attention \S+\n$", file.read()) is not None
+
+
+def _is_picture(path: str | Path, start: bytes) -> bool:
+    pictures = rb"\x89PNG|%PDF|%!PS|<\?xml|<svg|\xff\xd8\xff|GIF8|II\*\0|MM\0\*|RIFF|\x1f\x8b|....ftyp"
+    if not re.match(pictures, start, re.DOTALL):
+        return False
+    with gzip.open(path) if start[:2] == b"\x1f\x8b" else open(path, "rb") as file:
+        return b"Written by gamp_attention " in file.read(PICTURE_BYTES)

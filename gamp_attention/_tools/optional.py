@@ -1,0 +1,36 @@
+"""Optional dependencies, which extras of the package install."""
+
+import importlib.util
+
+EXTRAS = {  # the extra of gamp-attention that installs a module; modules without an extra are installed by their name
+    "torch": "torch",
+    "matplotlib": "plot",
+    "sklearn": "sklearn",
+    "xarray": "sweep",
+    "h5netcdf": "sweep",
+    "h5py": "sweep",
+}
+
+
+PROJECTS = {"sklearn": "scikit-learn"}  # names of modules that differ from their project's
+
+
+def require_modules(purpose: str, *modules: str) -> None:
+    """Raise ImportError unless all optional modules are installed, before any work and without importing them.
+
+    The message lists all that are missing and one command that installs them.
+
+    Parameters
+    ----------
+    purpose : subject of the message, for instance "minimize_risk".
+    modules : names that are imported.
+    """
+    missing = [name for name in dict.fromkeys(modules) if importlib.util.find_spec(name) is None]
+    if not missing:
+        return
+    projects = [PROJECTS.get(name, name) for name in missing]
+    named = " and ".join([", ".join(projects[:-1]), projects[-1]] if len(projects) > 1 else projects)
+    extras = sorted({EXTRAS[name] for name in missing if name in EXTRAS})
+    others = [PROJECTS.get(name, name) for name in missing if name not in EXTRAS]
+    words = [f"'gamp-attention[{','.join(extras)}]'"] if extras else []
+    raise ImportError(f"{purpose} needs {named}: {' '.join(['pip install', *words, *others])}")

@@ -1,0 +1,1 @@
+"""Gradient descent in torch, and L-BFGS."""

@@ -1,0 +1,327 @@
+"""Gradient descent in torch on the risk of the layer, independent of the compiled kernels.
+
+`minimize_risk` takes steps of a first-order method (`descend`), proximal for penalties other than the ridge, or runs
+L-BFGS (`quasi_newton.py`). `stable_step` derives a step size from the curvature of the risk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gamp_attention._tools import check
+from gamp_attention._tools.choices import DESCENTS
+from gamp_attention._tools.eigenpairs import all_eigenpairs, restarted_lanczos
+from gamp_attention._tools.numerics import Stream, generator, guard_call
+from gamp_attention._tools.optional import require_modules
+from gamp_attention.descent.quasi_newton import quasi_newton_in_units
+from gamp_attention.descent.steps import DescentSteps
+from gamp_attention.descent.torch_risk import (
+    DescentResult,
+    Risk,
+    TorchRisk,
+    Visit,
+    few_threads,
+    status_of,
+    value_and_norm,
+)
+from gamp_attention.problem.curvature import lowest_curvature
+from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.penalties.columns import has_spheres
+from gamp_attention.problem.penalties.standard import (
+    is_ridge,
+    penalty_total,
+    proximal_map,
+    ridge_strengths,
+    smallest_subgradient,
+)
+from gamp_attention.problem.recession import grows_without_bound
+from gamp_attention.problem.risk import gradient_norm, hessian_product, overlaps, risk_at
+from gamp_attention.problem.starts import initial_weights
+from gamp_attention.problem.susceptibility import susceptibility
+from gamp_attention.problem.tolerances import scale_tolerance, weight_unit
+from gamp_attention.results import Recorder, Status, finish
+
+if TYPE_CHECKING:
+    import torch
+
+METHODS = (*DESCENTS, "adam", "lbfgs")  # methods for given data
+# the learning rates of gd and Adam are from the paper
+LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {"adam": 0.01, "lbfgs": 1.0}
+
+
+def descend(
+    evaluate: Callable[[], tuple[float, float]], step: Callable[[int], None], max_iter: int, tol: float, visit: Visit,
+    is_evaluated: Callable[[int], bool] | None = None,
+) -> tuple[Status, int]:  # fmt: skip
+    """Take steps until the gradient norm is at most tol.
+
+    Parameters
+    ----------
+    evaluate : function that returns the risk and its gradient norm.
+    step : function that takes step t.
+    is_evaluated : function that returns whether the risk is evaluated before step t, and then recorded; if not given,
+        the risk is evaluated before all steps.
+    """
+    for t in range(max_iter + 1):
+        if is_evaluated is None or is_evaluated(t) or t == max_iter:
+            loss, norm = evaluate()
+            done = norm <= tol or t == max_iter or not math.isfinite(loss)
+            visit(t, loss, norm, done or is_evaluated is not None)
+            if done:
+                break
+        step(t)
+    return status_of(loss, norm, tol, Status.MAX_ITER), t
+
+
+def _step_function(
+    function: TorchRisk, Q: torch.Tensor, penalty: Any, method: str, steps: DescentSteps, batch: float, seed: Any
+) -> Callable[[int], None]:
+    """Return a function that takes step t of a first-order method, with the gradient in Q.grad except for "sgd"."""
+    import torch
+
+    if method == "sgd":
+        rng, n = generator(seed, Stream.MINIBATCHES), len(function)
+        size = max(1, round(batch * n))
+
+        def minibatch_step(t: int) -> None:
+            rows = torch.as_tensor(rng.choice(n, size, replace=False))
+            value_and_norm(partial(function, rows=rows), Q)
+            assert Q.grad is not None
+            if is_ridge(penalty):
+                Q.data.sub_(steps.step_size(t) * Q.grad)
+            else:
+                _proximal_step(Q, penalty, steps.step_size(t))
+
+        return minibatch_step
+    if not is_ridge(penalty):
+        return lambda t: _proximal_step(Q, penalty, steps.step_size(t))
+    optimizer: torch.optim.Optimizer = torch.optim.Adam([Q])
+    if method != "adam":
+        optimizer = torch.optim.SGD([Q], steps.step_size(0), momentum=steps.momentum, nesterov=steps.nesterov)
+
+    def optimizer_step(t: int) -> None:
+        optimizer.param_groups[0]["lr"] = steps.step_size(t)
+        optimizer.step()
+
+    return optimizer_step
+
+
+def _value_and_subgradient(function: Risk, Q: torch.Tensor, penalty: Any) -> tuple[float, float]:
+    """Return the risk with its penalty and the norm of its smallest subgradient; Q.grad excludes the penalty."""
+    value, _ = value_and_norm(function, Q)
+    assert Q.grad is not None
+    here, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()
+    norm = float(np.linalg.norm(smallest_subgradient(penalty, here, smooth)))
+    return value + penalty_total(penalty, here), norm
+
+
+def _proximal_step(Q: torch.Tensor, penalty: Any, lr: float) -> None:
+    """Replace Q by prox(Q − lr ∇f), with the gradient ∇f in Q.grad."""
+    import torch
+
+    assert Q.grad is not None
+    moved, _ = proximal_map(penalty, Q.detach().cpu().numpy() / lr - Q.grad.cpu().numpy(), 1 / lr)
+    Q.data.copy_(torch.as_tensor(moved))
+
+
+def require_method(name: str, method: Any, penalty: Any) -> None:
+    """Raise TypeError or ValueError if `method`, an argument called `name`, does not work with the penalty."""
+    options = METHODS if is_ridge(penalty) else ("gd", "sgd")
+    if method in METHODS and method not in options:
+        raise check.fail(
+            name, method, f"'gd' or 'sgd' for {type(penalty).__name__}, because the other methods need the ridge"
+        )
+    check.choice(name, method, options)
+
+
+def require_device(device: Any) -> None:
+    """Raise TypeError or ValueError if torch cannot compute on a device; without torch, accept any name."""
+    if not isinstance(device, str):
+        raise check.fail("device", device, "the name of a torch device, e.g. 'cpu'", TypeError)
+    try:
+        import torch
+
+        torch.zeros(1, dtype=torch.float64, device=device).add(1.0)
+    except ImportError:
+        return
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise check.fail("device", device, f"a device that torch can compute on ({reason})") from None
+
+
+@guard_call
+def minimize_risk(
+    data: Dataset,
+    init: str | ArrayLike | None = None,
+    risk: str = "exact",
+    method: str = "gd",
+    *,
+    lr: float | Sequence[float] | np.ndarray | None = None,
+    momentum: float | None = None,
+    batch: float | None = None,
+    max_iter: int = 5000,
+    tol: float = 1e-8,
+    device: str = "cpu",
+    seed: int | np.random.Generator = 0,
+    raise_on_failure: bool = False,
+) -> DescentResult:
+    """Minimize the training risk with torch, by full-batch gradient descent as in the paper or another method.
+
+    Eq. :eq:`risk`.
+
+    Parameters
+    ----------
+    data : the samples.
+    init : "semantic", "positional", "random", "spectral", or weights (d, r). If not given, "semantic" for data with a
+        teacher, and "spectral" for your arrays, which have no teacher.
+    risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
+    method : "gd", "momentum" (heavy ball; Polyak, 1964), "nesterov" (Nesterov, 1983), "sgd" (a new random minibatch at
+        each step), which `trajectory` predicts; "adam" (Kingma and Ba, 2015); or "lbfgs" (Liu and Nocedal, 1989; with a
+        strong Wolfe line search, and without it near the minimum). Penalties other than the ridge allow "gd" and
+        "sgd" only, with proximal steps Q ← prox(Q − lr ∇f(Q)), in which f is the risk without the penalty.
+    lr : step size; except for adam and lbfgs also a sequence of step sizes, whose last entry is repeated. By default
+        0.15, for adam 0.01 and for lbfgs 1.
+    momentum : μ in [0, 1), for "momentum" and "nesterov" only; by default 0.9.
+    batch : for "sgd" only: the fraction of the data in (0, 1] in a minibatch, by default 0.1; the gradient norm is then
+        evaluated at recorded steps only.
+    max_iter : maximum number of steps.
+    tol : value of ‖∇R‖_F/(λ√d) at which descent has converged, see `run_gamp`.
+    device : name of a torch device, for example "cpu" or "cuda".
+    seed : an integer or a numpy Generator, for the random part of initial weights and for minibatches.
+    raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
+
+    Returns
+    -------
+    DescentResult
+
+    Raises
+    ------
+    ImportError : if torch is not installed; install gamp-attention[torch].
+    TypeError : if an argument has the wrong type.
+    ValueError : if a name is unknown or does not suit the data or the penalty, `momentum` or `batch` is given for
+        another method, a number is out of range, or torch cannot use the device.
+    ConvergenceError : if descent does not converge and `raise_on_failure` is True.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=60, alpha=1.5, seed=0)
+    >>> descent = ga.minimize_risk(data, "semantic", method="lbfgs")
+    >>> descent.converged, abs(descent.train_loss - ga.run_gamp(data, "semantic").train_loss) < 1e-10
+    (True, True)
+    """
+    check.choice("method", method, METHODS)
+    check.flag("raise_on_failure", raise_on_failure)
+    result = _minimize(require_dataset(data), init, risk, method, lr, momentum, batch, max_iter, tol, device, seed)
+    return finish(result, raise_on_failure, f"minimize_risk ({method})")
+
+
+def _minimize(
+    data: Dataset, init: Any, risk: str, method: str, lr: Any, momentum: Any, batch: Any, max_iter: int, tol: float,
+    device: str, seed: Any,
+) -> DescentResult:  # fmt: skip
+    """Minimize the risk of given samples; `minimize_risk` describes the arguments."""
+    data.terms(risk)
+    require_method("method", method, data.penalty)
+    rate: Any = LEARNING_RATES[method] if lr is None else lr
+    if method not in DESCENTS:
+        rate = check.real("lr", rate, low=0, strict=True)
+    steps, batch = _read_steps(method, rate, momentum, batch)
+    max_iter = check.integer("max_iter", max_iter, low=1)
+    tol = scale_tolerance(data, check.real("tol", tol, low=0))
+    start = initial_weights(data, init, seed, risk)
+    if has_spheres(data.penalty):
+        start = data.penalty.retract(start)
+    require_device(device)
+    require_modules("minimize_risk", "torch")
+    import torch
+
+    function = TorchRisk(data, risk, device)
+    Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
+    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // 100)
+    record, iterations = Recorder(), list[int]()
+    no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
+
+    def is_recorded(t: int) -> bool:
+        return t <= 40 or t % every == 0  # each of the first steps, and about 100 over the whole descent
+
+    def visit(t: int, value: float, norm: float, always: bool) -> None:
+        if is_recorded(t) or always:
+            if iterations:
+                record.step(steps.step_size(t - 1))
+            iterations.append(t)
+            record.add(overlaps(data, function.retract(Q.detach()).cpu().numpy(), no_V), norm / size, value / data.dim)
+
+    def evaluate() -> tuple[float, float]:
+        if is_ridge(data.penalty):
+            return value_and_norm(function, Q)
+        return _value_and_subgradient(function, Q, data.penalty)
+
+    with few_threads(data.tokens.size):
+        if method == "lbfgs":
+            unit = 1.0 if has_spheres(data.penalty) else weight_unit(data)
+            unit = 1.0 if 0.01 <= unit <= 100 else unit  # L-BFGS needs no unit for weights of about one
+            gain = 1.0 if unit == 1.0 else data.penalty.strength * unit**2
+            status, n_iter = quasi_newton_in_units(function, Q, unit, gain, rate, max_iter, tol * size, visit)
+        else:
+            step = _step_function(function, Q, data.penalty, method, steps, batch, seed)
+            some = is_recorded if method == "sgd" else None
+            status, n_iter = descend(evaluate, step, max_iter, tol * size, visit, some)
+    end = function.retract(Q.detach()).cpu().numpy().copy()
+    if not np.isfinite(end).all():
+        end = start
+    at = risk_at(data, end, risk)
+    norm = gradient_norm(data, at.gradient)
+    if tol > 0 and status is not Status.NONFINITE and grows_without_bound(data, end, risk):
+        status = Status.DIVERGED
+    curvature = lowest_curvature(data, at, end) if status.converged else None
+    return DescentResult(
+        status=status, n_iter=n_iter, residual=norm, history=record.history(), iterations=np.array(iterations), Q=end,
+        overlaps=overlaps(data, end, susceptibility(data, at, end)), train_loss=at.train_loss, gradient_norm=norm,
+        is_minimum=curvature is not None and curvature.is_minimum,
+        lowest_eigenvalue=math.nan if curvature is None else curvature.lowest_eigenvalue,
+        lowest_eigenvalue_error=math.nan if curvature is None else curvature.lowest_eigenvalue_error,
+    )  # fmt: skip
+
+
+def _read_steps(method: str, lr: Any, momentum: Any, batch: Any) -> tuple[DescentSteps, float]:
+    """Return the steps of a method and the fraction of the data in a minibatch; raise if a setting is not used."""
+    users = {"momentum": ("momentum", "nesterov"), "batch": ("sgd",)}
+    for name, value in (("momentum", momentum), ("batch", batch)):
+        if value is not None and method not in users[name]:
+            needs = f"method {' or '.join(map(repr, users[name]))}, as {method!r} does not use it"
+            raise ValueError(f"{name}: needs {needs}, got {value!r}; leave {name} out")
+    fraction = check.real("batch", 0.1 if batch is None else batch, low=0, high=1, strict=True)
+    if method not in users["momentum"]:
+        return DescentSteps(lr), fraction
+    return DescentSteps(lr, 0.9 if momentum is None else momentum, method == "nesterov"), fraction
+
+
+def stable_step(data: Dataset, Q: np.ndarray, risk: str, fraction: float = 0.7) -> float:
+    """Return a step η ≤ 0.7/L, rounded down to one digit; L is the largest eigenvalue of ∇²R at Q (d, r).
+
+    Gradient descent is unstable for steps above 2/L; the curvature may grow by 40 % before the step exceeds 1/L. If the
+    penalty has kinks, L is the curvature of the smooth part of the risk. L is computed by the implicitly restarted
+    Lanczos method (ARPACK).
+    """
+    at, ridge = risk_at(data, Q, risk), ridge_strengths(data.penalty, data.dim) if is_ridge(data.penalty) else 0.0
+
+    def product(x: np.ndarray) -> np.ndarray:
+        return hessian_product(data, at, x.reshape(Q.shape), ridge).ravel()
+
+    if Q.size < 3:  # ARPACK needs more dimensions than eigenvalues
+        values = all_eigenpairs(product, Q.size)[0]
+    else:
+        start = np.random.default_rng(0).standard_normal(Q.size)
+        values = restarted_lanczos(product, 1, "LA", start, tol=0.01, max_restarts=50)[0]
+        if not len(values):
+            values = np.array([np.linalg.norm(product(start))])
+    step = fraction / max(float(values[-1]), data.penalty.strength)
+    digit = 10.0 ** math.floor(math.log10(step))
+    return math.floor(step / digit) * digit

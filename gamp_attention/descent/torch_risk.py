@@ -1,0 +1,127 @@
+"""The risk of the layer as a torch function, independent of the compiled kernels, and the result of its descent."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.penalties.columns import has_spheres
+from gamp_attention.problem.penalties.standard import is_ridge, ridge_strengths
+from gamp_attention.results import Ended, History, Overlaps, Status
+
+if TYPE_CHECKING:
+    import torch
+
+
+@contextmanager
+def few_threads(n_numbers: int) -> Iterator[None]:
+    """Use one torch thread if the tokens have few numbers: synchronization would take longer than the work."""
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        if n_numbers < 10_000_000:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class TorchRisk:
+    """Risk R(Q) of equation (3) or (41) as a torch function of Q, in float64; it includes a ridge, no other penalty.
+
+    The layer is S[(x+p)Q/√d](x+p). Its expanded squared distance to y depends on Q only through the
+    fields, see eq. (41) and `gamp_attention.problem.losses.attention.RiskTerms`.
+    """
+
+    def __init__(self, data: Dataset, risk: str, device: str) -> None:
+        import torch
+
+        terms = data.terms(risk)
+
+        def tensor(values: np.ndarray) -> "torch.Tensor":
+            return torch.as_tensor(values, dtype=torch.float64, device=device)
+
+        self._tokens, self._positions = tensor(np.asarray(data.tokens)), tensor(data.positions)
+        self._params, self._loss = tensor(terms.params), data.loss
+        self.constant = float(terms.constant.sum())
+        ridge = ridge_strengths(data.penalty, data.dim) if is_ridge(data.penalty) else 0.0
+        self._ridge = ridge if isinstance(ridge, float) else tensor(ridge)
+        self._root = math.sqrt(data.dim)
+        self._sphere = tensor(data.penalty.sphere) > 0 if has_spheres(data.penalty) else None
+
+    def __call__(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
+        """Return R(Q), or an estimate of it, up to a constant, from some rows of the data."""
+        Q, scale = self.retract(Q), 1.0 if rows is None else len(self._tokens) / len(rows)
+        ridge = self._ridge * (Q**2).sum() if isinstance(self._ridge, float) else (self._ridge * Q**2).sum()
+        return self.fit(Q, rows) * scale + self.constant + 0.5 * ridge
+
+    def fit(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
+        """Return the sum of the losses of all samples, or of some rows of the data, without constants."""
+        tokens, params = (v if rows is None else v[rows] for v in (self._tokens, self._params))
+        z = (tokens @ Q + self._positions @ Q) / self._root
+        return self._loss.torch(params, z).sum()
+
+    def retract(self, Q: "torch.Tensor") -> "torch.Tensor":
+        """Return Q with spherical columns scaled to norm √d, so that the risk is a function without constraints."""
+        import torch
+
+        return Q if self._sphere is None else torch.where(self._sphere, self._root * Q / Q.norm(dim=0), Q)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._tokens)
+
+
+Risk = Callable[["torch.Tensor"], "torch.Tensor"]
+
+
+def value_and_norm(function: Risk, Q: "torch.Tensor") -> tuple[float, float]:
+    """Return the risk and the norm of its gradient; the gradient is left in Q.grad."""
+    Q.grad = None
+    value = function(Q)
+    value.backward()
+    assert Q.grad is not None
+    return float(value.detach()), float(Q.grad.norm())
+
+
+@dataclass(frozen=True, eq=False)
+class DescentResult(Ended):
+    """Outcome of `minimize_risk`.
+
+    Attributes
+    ----------
+    status, converged, n_iter, residual, history : as for every solver; the residual is the gradient norm.
+    iterations : iteration numbers of the entries of `history`, whose V is NaN.
+    Q : (d, r) the last weights; the initial weights if the last weights are not finite.
+    overlaps : overlaps of Q, with V from the Hessians of the samples; V is NaN if these do not determine it.
+    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at Q.
+    is_minimum, lowest_eigenvalue, lowest_eigenvalue_error : as for `run_gamp`; False and NaN without convergence.
+    """
+
+    status: Status
+    n_iter: int
+    residual: float
+    history: History
+    iterations: np.ndarray
+    Q: np.ndarray
+    overlaps: Overlaps
+    train_loss: float
+    gradient_norm: float
+    is_minimum: bool
+    lowest_eigenvalue: float
+    lowest_eigenvalue_error: float
+
+
+Visit = Callable[[int, float, float, bool], None]  # called with step, risk, gradient norm, and whether to record it
+
+
+def status_of(loss: float, norm: float, tol: float, otherwise: Status) -> Status:
+    """Return the status of a descent that ended at a loss and a gradient norm; `otherwise` if it did not converge."""
+    if not math.isfinite(loss):
+        return Status.NONFINITE
+    return Status.CONVERGED if norm <= tol else otherwise

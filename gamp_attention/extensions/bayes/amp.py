@@ -1,0 +1,410 @@
+"""Runs of Bayes-optimal message passing from data: the problem of the data, stages of starts, and results.
+
+`gamp_attention.extensions.bayes.messages` has the iteration, and `gamp_attention.extensions.bayes.class_amp` the
+differences for samples with classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gamp_attention._tools import check
+from gamp_attention._tools.display import count_noun
+from gamp_attention._tools.numerics import Stream, generator, guard_call
+from gamp_attention._tools.runs import Run
+from gamp_attention.extensions.bayes.channels.choice import channel_of
+from gamp_attention.extensions.bayes.class_amp import build_class_problem
+from gamp_attention.extensions.bayes.known_columns import KnownColumns, separate_known_columns
+from gamp_attention.extensions.bayes.messages import (
+    AmpPosterior,
+    AmpProblem,
+    AmpState,
+    amp_step,
+    build_start,
+    free_entropy,
+    overlap_with,
+    start_remaining_columns,
+)
+from gamp_attention.extensions.bayes.priors import MixturePrior, kinds_of
+from gamp_attention.extensions.sequence.sequence_labels import is_function
+from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.passes import token_products
+from gamp_attention.results import Columns, Ended, Result, Status, finish
+from gamp_attention.theory.models.model import Model, require_model
+
+
+def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
+    """Return the problem of data and a model, by default the model from which the data were sampled.
+
+    If the data have neither labels nor targets, the targets are T = y xᵀ(x xᵀ)⁻¹, the solution of y = T x.
+    """
+    model = _model_of(data, model)
+    if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
+        needs = "a model of labels" if data.is_labelled else "an attention model"
+        raise check.fail_words("model", type(model).__name__, f"{needs} of {data.n_tokens} tokens, as the data are")
+    if model.is_mixture and is_function(model.teacher):
+        return build_class_problem(data, model)
+    channel = channel_of(model)
+    kinds = kinds_of(model.coordinates)
+    gamma = np.broadcast_to(data.spectra, (len(data.spectra), data.dim)).T
+    kind = np.zeros(data.dim, dtype=int)
+    if len(kinds) > 1:
+        tau = np.sqrt(data.dim) * data.source_means.T
+        gamma_scale = np.array([np.abs(law.gamma).max() for law in kinds]).max()
+        tau_scale = max(np.abs(tau).max(), 1e-300)
+        distances = [
+            np.sum((gamma - law.gamma) ** 2, axis=1) / gamma_scale**2
+            + np.sum((tau - law.tau) ** 2, axis=1) / tau_scale**2
+            for law in kinds
+        ]
+        kind = np.argmin(distances, axis=0)
+        gamma = np.stack([law.gamma for law in kinds])[kind]  # identical variances for coordinates with the same prior
+    y = channel.convert_targets(_labels_or_targets(data))
+    return AmpProblem(data, y, channel, np.asarray(gamma), kind, [law.prior for law in kinds])
+
+
+def _model_of(data: Dataset, model: Model | None) -> Model:
+    """Return the model, by default the model from which the data were sampled."""
+    model = data.model if model is None else require_model(model)
+    if model is None:
+        raise ValueError("model: needs a model of teacher and noise for data that were not sampled, got none")
+    return model
+
+
+def _labels_or_targets(data: Dataset) -> np.ndarray:
+    """Return labels (n, P) or targets (n, L, L) of a dataset."""
+    if data.labels is not None:
+        return data.labels
+    if data.targets is not None:
+        return data.targets
+    if data.dim < data.n_tokens:
+        raise check.fail_words("data", f"d = {data.dim}", f"at least as many dimensions as tokens, {data.n_tokens}")
+    x = np.asarray(data.tokens, dtype=float)
+    gram, cross = token_products(x, x), token_products(np.asarray(data.outputs, dtype=float), x)
+    return np.linalg.solve(gram, cross.transpose(0, 2, 1)).transpose(0, 2, 1)
+
+
+BAYES_AMP_STARTS = ("spectral", "staged", "random", "informed")
+LEARNED = ("prior", "noise")
+ENDINGS = {
+    Status.CONVERGED: "converged",
+    Status.MAX_ITER: "stopped",
+    Status.NONFINITE: "numbers overflowed",
+    Status.DIVERGED: "weights grew without bound: try a smaller damping",
+    Status.LOST: "the estimate went to zero: no signal below weak recovery; above, other starts may find it; stopped",
+}
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings of a run of message passing, and of the runs after which columns are started."""
+
+    stage_tol: float = 1e-2  # residual of a run after which columns are started
+    stage_iter: int = 60  # maximum number of iterations of such a run
+    lost: float = 1e-7  # ‖Q‖², in units of the prior's, below which a run without prior mean has lost its signal
+    known: float = 1e-11  # variance of the fields, in units of the prior's, below which the teacher is known exactly
+    learn_after: int = 15  # iterations before hyperparameters are learned, because the first posteriors are poor
+    patience: int = 10  # excess of iterations that reverse the previous change, after which the step is halved
+    window: int = 75  # number of iterations without a change below 0.9 of all before, after which the step is halved
+    min_step: float = 0.05  # smallest step β that halving leads to
+    max_norm: float = 1e6  # ‖Q‖, in units of the prior's, above which a run diverges
+
+
+@dataclass(frozen=True, eq=False)
+class BayesHistory(Result):
+    """History of a run; entry 0 is the start."""
+
+    overlap: np.ndarray  # (T + 1, t, t) QᵀQ★/d, NaN if no teacher is known
+    # (T + 1, t, t) QᵀQ/d. For d → ∞ it equals the overlap up to a sign or rotation that data do not determine.
+    norm: np.ndarray
+    V: np.ndarray  # (T + 1, L, t, t) posterior variances of the fields
+
+
+@dataclass(frozen=True, eq=False)
+class BayesAmpResult(Ended):
+    """Outcome of `run_bayes_amp`.
+
+    Attributes
+    ----------
+    status, converged, n_iter, residual, history : as for every solver; the residual is the last change of Q divided by
+        the step and by the norm of the prior. The status is LOST if the run ended at a posterior mean of zero, because
+        the data contain no signal or the run lost it.
+    Q, variance : (d, t) posterior mean and variance of the teacher's weights.
+    overlap : (t, t) QᵀQ★/d, NaN if no teacher is known. It is defined up to a sign, or a rotation of the columns, if
+        the data do not determine these.
+    V : (L, t, t) posterior variances of the fields; (C L, t, t) for samples of C classes, for known classes.
+    free_entropy : Bethe free entropy per dimension; of several starts the start with the largest value is selected.
+    priors : prior of each kind of coordinate, as given or as learned: `weight` (K,), `mean` (K, t) and `cov` (K, t, t)
+        of a mixture of Gaussians.
+    noise : standard deviation of the noise, as given or as learned.
+    starts : name, status and free entropy of every start.
+    message : the outcome in words.
+    """
+
+    status: Status
+    n_iter: int
+    residual: float
+    history: BayesHistory
+    Q: np.ndarray
+    variance: np.ndarray
+    overlap: np.ndarray
+    V: np.ndarray
+    free_entropy: float
+    priors: tuple[MixturePrior, ...]
+    noise: float
+    starts: tuple[tuple[str, Status, float], ...]
+    message: str
+
+    _columns: ClassVar[Columns] = {
+        "‖QᵀQ*‖/d": lambda result: f"{norm:.4f}" if np.isfinite(norm := np.linalg.norm(result.overlap)) else "",
+        "‖Q‖²/d": lambda result: f"{np.trace(result.history.norm[-1]):.4f}",
+        "variance": lambda result: f"{np.mean(result.variance):.4f}",
+        "Φ": lambda result: f"{result.free_entropy:.4f}",
+    }
+
+    def _heading(self) -> str:
+        return f"{type(self).__name__}: {self.status.value} after {count_noun(self.n_iter, 'iteration')}"
+
+
+@guard_call
+def run_bayes_amp(
+    data: Dataset,
+    init: str | ArrayLike = "spectral",
+    *,
+    model: Model | None = None,
+    learn: str | Sequence[str] = (),
+    damping: float = 0.7,
+    tol: float = 1e-5,
+    max_iter: int = 500,
+    n_starts: int = 1,
+    seed: int | np.random.Generator = 0,
+    raise_on_failure: bool = False,
+) -> BayesAmpResult:
+    """Compute posterior mean and variance of the teacher's weights by Bayes-optimal message passing.
+
+    Eq. :eq:`bayes-amp`. `gamp_attention.extensions.bayes.messages` has the iteration.
+
+    Parameters
+    ----------
+    data : the samples; their student, penalty and positions are not used.
+    init : "spectral", from the lowest eigenvectors of posterior weights, see `spectral_directions`; "random";
+        "informed", the teacher; or weights (d, t). Further starts are random. "staged" begins as "spectral"; when a run
+        has converged, columns without overlap start from the lowest eigenvector of separate posterior weights, given
+        the fields of the other columns (see `start_remaining_columns`).
+    model : model of teacher, tokens and noise; None for the model from which the data were sampled.
+    learn : hyperparameters to learn by expectation maximization: any of "prior" (weights and covariances of the
+        components of the prior) and "noise".
+    damping : first step in (0, 1]; unless tol = 0, it is halved when the iterates oscillate.
+    tol : maximum change of Q in an iteration at convergence, divided by the step and by the norm of the prior; 0 runs
+        exactly `max_iter` iterations.
+    max_iter : maximum number of iterations.
+    n_starts : number of starts; the run with the largest free entropy is returned.
+    seed : seed of the random starts.
+    raise_on_failure : raise ConvergenceError if the run does not converge.
+
+    Returns
+    -------
+    BayesAmpResult
+
+    Raises
+    ------
+    TypeError : if an argument does not have the documented type.
+    ValueError : if a name is unknown, a number is out of its range, `init` does not have the shape (d, t), no model is
+        known or it does not fit the data, or its channel or noise has no known posterior.
+    ConvergenceError : if the run does not converge and `raise_on_failure` is True.
+
+    Examples
+    --------
+    With 0.6 samples per dimension the teacher is recovered, whereas a trained attention layer learns nothing:
+
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=500, alpha=0.6, seed=0)
+    >>> result = ga.run_bayes_amp(data)
+    >>> result.status.value, bool(abs(result.overlap[0, 0]) > 0.9)
+    ('converged', True)
+    """
+    require_dataset(data)
+    if not isinstance(init, str):
+        init = check.array("init", init, (data.dim, "t"))
+    else:
+        check.choice("init", init, BAYES_AMP_STARTS)
+    if not isinstance(learn, str | tuple | list):
+        raise check.fail("learn", learn, "names of hyperparameters", TypeError)
+    learn = (learn,) if isinstance(learn, str) else tuple(learn)
+    for part in learn:
+        check.choice("learn", part, LEARNED)
+    damping = check.real("damping", damping, low=0, high=1, strict=True)
+    tol, max_iter = check.real("tol", tol, low=0), check.integer("max_iter", max_iter, low=1)
+    n_starts = check.integer("n_starts", n_starts, low=1, high=10_000)
+    given_data, known = data, separate_known_columns(_model_of(data, model), centered=True)
+    if known is not None:
+        data, init, model = _without_known_columns(known, data, init, learn)
+    problem = build_problem(data, model)
+    if "noise" in learn:
+        problem.channel.with_noise(problem.channel.noise)  # raises if the noise of this channel cannot be learned
+    random = generator(seed, Stream.STARTS)
+    selected, outcomes = None, list[tuple[str, Status, float]]()
+    for k in range(n_starts):
+        name = f"random {k}" if k else init if isinstance(init, str) else "given"
+        first = "spectral" if isinstance(init, str) and init == "staged" else init
+        start = build_start(problem, first if not k else "random", random)
+        if name == "staged":
+            start = start_in_stages(problem, start, damping, random)
+        run = AmpRun(replace(problem), start, learn, damping, tol, max_iter)
+        status = run.run()
+        assert status is not None
+        result = run.result(status)
+        if known is not None:
+            result = _with_known_columns(known, given_data, result, run)
+        outcomes.append((name, status, result.free_entropy))
+        # `not >=` instead of `<`, so that a run with free entropy NaN is replaced as well
+        if selected is None or (not selected.free_entropy >= result.free_entropy and np.isfinite(result.Q).all()):
+            selected = result
+    assert selected is not None
+    return finish(replace(selected, starts=tuple(outcomes)), raise_on_failure, "run_bayes_amp")
+
+
+def _without_known_columns(
+    known: KnownColumns, data: Dataset, init: str | np.ndarray, learn: tuple[str, ...]
+) -> tuple[Dataset, str | np.ndarray, Model]:
+    """Return samples, start and model of the unknown columns, for a model with fixed columns."""
+    if learn:
+        raise check.fail("learn", list(learn), "() for models with fixed columns")
+    of_unknown = known.data(data)
+    if not isinstance(init, str):
+        assert data.Q_star is not None
+        if init.shape[1] != len(known.values):
+            raise check.fail("init", init.shape, f"an array (d, {len(known.values)}), as the teacher of the model")
+        init = known.coefficients(init, data.Q_star)
+    return of_unknown, init, known.unknown
+
+
+def _with_known_columns(known: KnownColumns, data: Dataset, result: BayesAmpResult, run: AmpRun) -> BayesAmpResult:
+    """Return the result for all columns of the teacher, from the result of a run for the unknown columns."""
+    assert data.Q_star is not None
+    Q, variance = known.estimate(result.Q, data.Q_star), np.full(data.Q_star.shape, np.nan)
+    if run.posterior is not None:
+        for k, rows in enumerate(run.posterior.rows):
+            variance[run.problem.kind == k] = np.diagonal(known.variance(rows.cov), axis1=1, axis2=2)
+    history = BayesHistory(
+        overlap=known.overlap(result.history.overlap), norm=known.overlap(result.history.norm),
+        V=known.variance(result.history.V),
+    )  # fmt: skip
+    priors = (MixturePrior(np.ones(1), np.zeros((1, len(known.covariance))), known.covariance[None]),)
+    return replace(
+        result, Q=Q, variance=variance, overlap=overlap_with(Q, data.Q_star), V=known.variance(result.V),
+        history=history, priors=priors,
+    )  # fmt: skip
+
+
+class AmpRun(Run[Status]):
+    """A run of Bayes-optimal message passing from a start; the parameters are as for `run_bayes_amp`.
+
+    Attributes
+    ----------
+    problem : the problem, with hyperparameters as learned so far.
+    state, before : the state, and the state before the last iteration.
+    posterior : posteriors of the last iteration; None before the first.
+    residual : last change of Q, divided by the step and by the norm of the prior.
+    """
+
+    settings = RunSettings()
+
+    def __init__(
+        self, problem: AmpProblem, start: AmpState, learn: tuple[str, ...], damping: float, tol: float, max_iter: int
+    ) -> None:
+        super().__init__()
+        self.problem, self.state, self.before = problem, start, start
+        self.posterior: AmpPosterior | None = None
+        self.residual = np.inf
+        self._learn, self._damping, self._tol, self._max_iter = learn, damping, tol, max_iter
+        self._change, self._n_reversals, self._residuals = np.zeros_like(start.Q), 0, list[float]()
+        Q_star = problem.data.Q_star
+        self._Q_star = Q_star if Q_star is not None and Q_star.shape == start.Q.shape else None
+        self._norm = problem.norm
+        self._prior_V = np.trace(problem.variances(problem.second_moments), axis1=1, axis2=2)
+        self._may_be_lost = problem.channel.even and not any(prior.first.any() for prior in problem.priors)
+        self._history = list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
+        self._record()
+
+    def _record(self) -> None:
+        Q = self.state.Q
+        V = self.problem.of_sources(self.state.V)
+        self._history.append((overlap_with(Q, self._Q_star), Q.T @ Q / len(Q), V))
+
+    def advance(self) -> Status | None:
+        """Do one iteration; return the status of the run if it has ended, or None if it continues."""
+        try:
+            after, self.posterior = amp_step(self.problem, self.state, self._damping)
+        except np.linalg.LinAlgError:
+            return Status.NONFINITE
+        if not all(np.isfinite(array).all() for array in after):
+            return Status.NONFINITE
+        change = after.Q - self.state.Q
+        self.residual = float(np.linalg.norm(change)) / (self._damping * self._norm)
+        self._adapt_damping(change)
+        self.before, self.state = self.state, after
+        self._record()
+        settings, learning = self.settings, bool(self._learn) and self.t >= self.settings.learn_after
+        self.t += 1
+        if np.linalg.norm(after.Q) > settings.max_norm * self._norm:
+            return Status.DIVERGED
+        if self._may_be_lost and np.sum(after.Q**2) < settings.lost * self._norm**2:
+            return Status.LOST
+        settled = self.residual <= self._tol and (learning or not self._learn)
+        is_certain = (np.trace(after.V, axis1=1, axis2=2) < settings.known * self._prior_V).all()
+        if self._tol > 0 and (settled or is_certain):
+            return Status.CONVERGED
+        if learning:
+            self.problem = self.problem.learn(self.posterior, self._learn)
+        return Status.MAX_ITER if self.t == self._max_iter else None
+
+    def _adapt_damping(self, change: np.ndarray) -> None:
+        """Halve the step if the iterates oscillate, or if the changes have not become smaller for long."""
+        self._n_reversals = max(self._n_reversals + (1 if np.sum(change * self._change) < 0 else -1), 0)
+        self._change = change
+        self._residuals.append(self.residual)
+        settings, changes, window = self.settings, self._residuals, self.settings.window
+        stalled = len(changes) >= 2 * window and min(changes[-window:]) > 0.9 * min(changes[:-window])
+        if self._tol > 0 and (self._n_reversals == settings.patience or stalled):
+            self._damping, self._n_reversals = max(0.5 * self._damping, min(settings.min_step, self._damping)), 0
+            self._residuals = changes[-window:] if stalled else changes
+
+    def result(self, status: Status) -> BayesAmpResult:
+        """Return the result of a run that ended with `status`."""
+        problem, Q = self.problem, self.state.Q
+        variance, entropy = np.full(Q.shape, np.nan), -np.inf
+        if self.posterior is not None:
+            for k, rows in enumerate(self.posterior.rows):
+                variance[problem.kind == k] = np.diagonal(rows.cov, axis1=1, axis2=2)
+            entropy = free_entropy(problem, self.before, self.posterior)
+        overlaps, norms, variances = (np.array(column) for column in zip(*self._history, strict=True))
+        return BayesAmpResult(
+            status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
+            variance=variance, overlap=overlap_with(Q, self._Q_star), V=problem.of_sources(self.state.V),
+            free_entropy=entropy, priors=tuple(problem.priors), noise=problem.channel.noise, starts=(),
+            message=f"{ENDINGS[status]} after {count_noun(self.t, 'iteration')}",
+        )  # fmt: skip
+
+
+def start_in_stages(problem: AmpProblem, start: AmpState, damping: float, random: np.random.Generator) -> AmpState:
+    """Return a state in which each column has started from a spectral direction, one group of columns after another.
+
+    Columns that are not found first are small in the spectral start, and are zero until the others have converged.
+    """
+    norms = np.sum(start.Q**2, axis=0)
+    state = start._replace(Q=np.where(norms > 0.5 * norms.max(), start.Q, 0.0))
+    for _ in range(start.Q.shape[1] - 1):
+        run = AmpRun(replace(problem), state, (), damping, AmpRun.settings.stage_tol, AmpRun.settings.stage_iter)
+        if run.run() not in (Status.CONVERGED, Status.MAX_ITER):
+            return state
+        after = start_remaining_columns(problem, run.state, random)
+        if after is None:
+            return run.state
+        state = after
+    return state

@@ -1,0 +1,1 @@
+"""Posterior distributions of the fields of one sample, given its target."""

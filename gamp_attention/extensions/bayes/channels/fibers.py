@@ -1,0 +1,692 @@
+"""Points on the fibers of a teacher: all variables at which it returns a given target, with posterior weights.
+
+The variables v (D,) of a sample are the teacher's fields and its noise, with the Gaussian prior N(ω, V). The target
+y = h(v) restricts them to a surface, its fiber: for h(v) = v₁² + v₂² and y = 1 the unit circle. If h depends on p
+combinations of the variables, the surface has the dimension D − p. The moments of the posterior, which is the prior
+restricted to the fiber, are computed by importance sampling. `fill_points` draws points:
+
+1. A subset S of p variables is solved for; the others, the free variables a, are drawn from their prior N(ω_a, V_aa).
+2. All solutions v of h(v) = y with these a are computed by Levenberg-Marquardt steps from many starts.
+3. A change of signs F that leaves h unchanged maps points of the fiber to points of the fiber, its images. Only one of
+   the m_S solutions of a draw that are images of each other is stored; m_S is the number of F that keep a.
+
+With K_S draws for each subset S, the density of all points and images is
+
+    Σ_F Σ_S (K_S/m_S) N((Fv)_a; ω_a, V_aa) |∂h/∂v_S|.
+
+`weigh_points` gives each point the weight N(v; ω, V) divided by this density, whichever subset it was drawn with. ω and
+V of the weights may differ from ω and V of the draw: points are drawn once, and used as long as both are similar.
+
+The determinants of rectangular Jacobians, of targets that contain the same information several times, are
+|J| = √det(JᵀJ). A fold of the fiber, at which |∂h/∂v_S| vanishes for one subset, has finite weights because of the
+other subsets (balance heuristic of Veach and Guibas, 1995).
+
+A `FiberProgram` is made for one traced function, as a `gamp_attention.extensions.sequence.sequence_loss.SequenceLoss`
+is: its class contains the function and its Jacobian as a `Program`, which numba receives as machine instructions. These
+are compiled for each function; all other kernels are compiled once, and call them at the address in a `Fiber`.
+
+**Reuse of points.** The fiber of a sample, the surface of variables with its target, does not change during message
+passing or state evolution. Only the prior N(ω, V) of the fields does. Points of the fiber that were drawn for one
+prior therefore give the posterior for any similar prior, by other weights, at a hundredth of the cost of new points.
+`ReusedPoints` draws new points if the prior has changed too much:
+
+- the posterior needs variables that the points do not cover: V exceeds the covariance of the draw in some direction;
+- the effective number of points, in the mean over the samples, is less than a fraction `min_effective` of the number
+  immediately after the draw.
+
+Points are drawn with a covariance somewhat larger than V, so that they remain useful if V fluctuates.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import typeof
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from scipy.linalg import block_diag
+
+from gamp_attention._kernels.compiled import inner_kernel, kernel, sample_kernel
+from gamp_attention._kernels.pointers import emit_call
+from gamp_attention._tools.numerics import hash_bytes, symmetrize
+from gamp_attention.extensions.bayes.channels.channel import Halves, Posterior
+from gamp_attention.extensions.sequence.expressions import Program, emit
+
+N_GROUPS = 4  # number of independent groups of points
+NEGLIGIBLE = -45.0  # logarithm of a weight over the largest weight below which it is zero
+LOG_TWO_PI = float(np.log(2 * np.pi))
+VECTOR = types.Array(types.float64, 1, "C")
+
+
+class FiberProgram(NamedTuple):
+    """A traced function h of D variables with P results, and its Jacobian; base of one class for each function."""
+
+    n_targets: int = 0
+    n_variables: int = 0
+    program = None  # type: ignore[misc]
+
+    def __reduce__(self) -> Any:
+        return (fiber_program, (self.program, *self)) if self.program is not None else (FiberProgram, tuple(self))
+
+
+@cache
+def fiber_program(program: Program, n_targets: int, n_variables: int) -> FiberProgram:
+    """Return the compiled form of a program whose results are h (P,) and the Jacobian (P, D), row by row."""
+    name = f"FiberProgram_{hash_bytes(repr((program, n_targets)).encode())}"
+    cls = type(name, (FiberProgram,), {"__module__": __name__, "__slots__": (), "program": program})
+    setattr(sys.modules[__name__], name, cls)  # stored code refers to the class by its name
+    return cls(n_targets, n_variables)
+
+
+class Fiber(NamedTuple):
+    """A `FiberProgram` as kernels receive it."""
+
+    address: int  # of the compiled program
+    n_targets: int
+    n_variables: int
+
+
+class Fibers(NamedTuple):
+    """Fibers of n samples."""
+
+    fiber: Fiber  # the traced function h
+    y: np.ndarray  # (n, P) targets
+    error: np.ndarray  # (n, P) or more rows: allowed differences from the targets
+    flips: np.ndarray  # (F, D) changes of sign that leave h unchanged
+
+
+class Subsets(NamedTuple):
+    """Subsets of variables that are solved for."""
+
+    chosen: np.ndarray  # (s, p) the variables of each subset
+    affine: np.ndarray  # (s,) whether h is affine in them
+    single: np.ndarray  # (s,) whether all solutions with the same free variables are images of each other
+    kept: np.ndarray  # (s, F) whether a change of sign keeps the free variables
+
+
+class FreePrior(NamedTuple):
+    """Prior of the free variables of each subset; matrices are zero for the other variables."""
+
+    center: np.ndarray  # (n, D) prior means ω of the variables
+    roots: np.ndarray  # (s, D, D) matrices that map standard normal numbers to deviations
+    precisions: np.ndarray  # (s, D, D) inverse covariances
+    constants: np.ndarray  # (s,) logarithms of the normalization of the density times K_S/m_S
+
+
+class Search(NamedTuple):
+    """Search for all solutions with given free variables: random starts and settings.
+
+    The values are the results of trials: a smaller number of starts or evaluations loses solutions of some targets.
+    """
+
+    starts: np.ndarray  # (k, D) random starts, all of which the first node of a subset uses
+    n_starts: int = 3  # number of random starts of any other node, which also starts from the solutions before
+    max_branches: int = 32  # maximum number of solutions, which limits the memory
+    max_previous: int = 8  # maximum number of solutions from which the search with the next free variables starts
+    max_evaluations: int = 40  # maximum number of evaluations of h from one start
+    same: float = 1e-5  # relative distance below which two solutions are equal
+    step_error: float = 1e-10  # size of a step at which a solution has converged
+    max_step: float = 3.0  # largest change of a variable in one step, because h may overflow far away
+    # a start ends at a minimum that is no solution if the squared distance from the target is above `stuck_cost`, and
+    # its relative decrease and the step are below the other two
+    stuck_cost: float = 1e-6
+    stuck_decrease: float = 1e-2
+    stuck_step: float = 0.1
+
+
+class Work(NamedTuple):
+    """Memory of the search for one solution."""
+
+    v: np.ndarray  # (D,) variables
+    out: np.ndarray  # (P + P D,) h and its Jacobian at v
+    trial: np.ndarray  # (D,) variables after a step
+    trial_out: np.ndarray  # (P + P D,)
+    gram: np.ndarray  # (p, p)
+    step: np.ndarray  # (p,)
+
+
+class Points(NamedTuple):
+    """Memory of M points, see `FiberPoints`."""
+
+    fields: np.ndarray  # (M, k) fields of each point
+    logs: np.ndarray  # (M,) logarithm of the density of its noise over the density of the point
+    groups: np.ndarray  # (M,) group of its node, which is the node's index modulo `N_GROUPS`
+
+
+def for_kernels(fiber: FiberProgram) -> Fiber:
+    """Return a compiled program in the form that kernels receive, which is valid in this process only."""
+    cls: Any = type(fiber)
+    return Fiber(_compile(cls), fiber.n_targets, fiber.n_variables)
+
+
+@cache
+def _compile(cls: Any) -> int:
+    return int(_fill.address((types.CPointer(typeof(cls())), VECTOR, VECTOR))[0])
+
+
+def _emit_evaluation(typing_context: Any, fiber: Any, v: Any, out: Any) -> Any:
+    """Fill out (P + P D,) with h and its Jacobian at v (D,), for a pointer to a program, whose type is all it needs."""
+    program: Program = fiber.dtype.instance_class.program
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kinds = signature.args[1:3]
+        views = [context.make_array(k)(context, builder, a) for k, a in zip(kinds, arguments[1:3], strict=True)]
+
+        def place(which: int, index: int) -> Any:
+            at = [context.get_constant(types.intp, index)]
+            return cgutils.get_item_pointer(
+                context, builder, kinds[which], views[which], at, wraparound=False, boundscheck=False
+            )
+
+        inputs = [builder.load(place(0, i)) for i in range(program.n_inputs)]
+        for number, result in enumerate(emit(context, builder, program, inputs)):
+            builder.store(result, place(1, number))
+        return context.get_dummy_value()
+
+    return types.void(fiber, v, out), generate
+
+
+_fill_results: Any = intrinsic(_emit_evaluation)
+
+
+@sample_kernel
+def _fill(fiber, v, out):
+    _fill_results(fiber, v, out)
+
+
+def _emit_call(typing_context: Any, fiber: Any, v: Any, out: Any) -> Any:
+    """Fill out (P + P D,) with h and its Jacobian at v (D,), for a `Fiber`."""
+    if (v, out) != (VECTOR, VECTOR):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = builder.extract_value(arguments[0], 0)
+        no_program = context.get_constant_null(types.voidptr)
+        emit_call(context, builder, address, types.none, (types.voidptr, v, out), [no_program, *arguments[1:]])
+        return context.get_dummy_value()
+
+    return types.void(fiber, v, out), generate
+
+
+_evaluate: Any = intrinsic(_emit_call)
+
+
+@sample_kernel
+def _gram(fiber, out, chosen, gram):
+    """Fill gram (p, p) with J_SᵀJ_S."""
+    P, D = fiber.n_targets, fiber.n_variables
+    for i in range(len(chosen)):
+        for j in range(i + 1):
+            total = 0.0
+            for k in range(P):
+                total += out[P + k * D + chosen[i]] * out[P + k * D + chosen[j]]
+            gram[i, j] = total
+            gram[j, i] = total
+
+
+@sample_kernel
+def _log_root_det(gram, p):
+    """Return ½ log det of a positive matrix (p, p), which is overwritten; −inf if it is singular."""
+    total = 0.0
+    for j in range(p):
+        size = gram[j, j]
+        for k in range(j):
+            gram[j, j] -= gram[j, k] * gram[j, k]
+        if not gram[j, j] > 1e-14 * size or not gram[j, j] > 0.0:
+            return -np.inf
+        gram[j, j] = np.sqrt(gram[j, j])
+        total += np.log(gram[j, j])
+        for i in range(j + 1, p):
+            for k in range(j):
+                gram[i, j] -= gram[i, k] * gram[j, k]
+            gram[i, j] /= gram[j, j]
+    return total
+
+
+@sample_kernel
+def _copy(source, target):
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
+@sample_kernel
+def _cost(out, y):
+    total = 0.0
+    for k in range(len(y)):
+        total += (out[k] - y[k]) ** 2
+    return total
+
+
+@sample_kernel
+def _take_step(fiber, y, chosen, damp, out, gram, step):
+    """Fill step (p,) with the Levenberg-Marquardt step; return whether its matrix is not singular."""
+    P, D, p = fiber.n_targets, fiber.n_variables, len(chosen)
+    _gram(fiber, out, chosen, gram)
+    largest = 0.0
+    for i in range(p):
+        largest = max(largest, gram[i, i])
+    for i in range(p):
+        gram[i, i] += damp * largest
+        total = 0.0
+        for k in range(P):
+            total -= out[P + k * D + chosen[i]] * (out[k] - y[k])
+        step[i] = total
+    if not _log_root_det(gram, p) > -np.inf:
+        return False
+    for i in range(p):
+        for k in range(i):
+            step[i] -= gram[i, k] * step[k]
+        step[i] /= gram[i, i]
+    for i in range(p - 1, -1, -1):
+        for k in range(i + 1, p):
+            step[i] -= gram[k, i] * step[k]
+        step[i] /= gram[i, i]
+    return True
+
+
+@sample_kernel
+def _solve(fiber, y, error, chosen, search, work):
+    """Solve h(v) = y for the variables `chosen` of v, starting from v; return the number of evaluations of h.
+
+    It is negative if there is no solution nearby. At the end, work.out has h and its Jacobian at v.
+    """
+    p, (v, out, trial, trial_out, gram, step) = len(chosen), work
+    _evaluate(fiber, v, out)
+    cost, count = _cost(out, y), 1
+    damp = 0.0 if cost < 1e-4 else 1e-3  # a start that is a solution needs no step that decreases the cost
+    for _ in range(search.max_evaluations):
+        if not np.isfinite(cost):
+            return -count
+        if p == 0:
+            break
+        if not _take_step(fiber, y, chosen, damp, out, gram, step):
+            if damp > 1e3:
+                return -count
+            damp = max(10 * damp, 1e-12)
+            continue
+        size = 0.0
+        for i in range(p):
+            size = max(size, abs(step[i]))
+        if damp < 1e-6 and size < search.step_error:
+            break
+        scale = min(1.0, search.max_step / size) if size > 0 else 1.0
+        _copy(v, trial)
+        for i in range(p):
+            trial[chosen[i]] += scale * step[i]
+        _evaluate(fiber, trial, trial_out)
+        count += 1
+        new = _cost(trial_out, y)
+        if new < cost or (damp < 1e-6 and size < 1e-6):
+            _copy(trial, v)
+            _copy(trial_out, out)
+            stuck = cost > search.stuck_cost and cost - new < search.stuck_decrease * cost and size < search.stuck_step
+            damp = 0.0 if cost < 1e-4 else 0.1 * damp
+            cost = new
+            if stuck:
+                return -count
+            if size < search.step_error or cost == 0.0:
+                break
+        else:
+            damp = max(10 * damp, 1e-6)
+            if damp > 1e6:
+                return -count
+    solved = True
+    for k in range(len(y)):
+        solved = solved and abs(out[k] - y[k]) <= error[k]
+    return count if solved else -count
+
+
+@sample_kernel
+def _is_known(branches, n_branches, v, chosen, flips, kept, same):
+    """Return whether v or an image of v under a change of sign that keeps the free variables is a known solution."""
+    for f in range(len(flips)):
+        if not kept[f]:
+            continue
+        for b in range(n_branches):
+            equal = True
+            for i in range(len(chosen)):
+                if abs(branches[b, i] - flips[f, chosen[i]] * v[chosen[i]]) > same * (1 + abs(v[chosen[i]])):
+                    equal = False
+            if equal:
+                return True
+    return False
+
+
+@sample_kernel
+def _log_density(fiber, flips, prior, center, chosen, work):
+    """Return the logarithm of the density of points of a sample with prior mean `center` and their images at work.v."""
+    p, D, v = chosen.shape[1], fiber.n_variables, work.v
+    top, total = -np.inf, 0.0
+    for s in range(len(chosen)):
+        size = prior.constants[s]
+        if p > 0:
+            _gram(fiber, work.out, chosen[s], work.gram)
+            size += _log_root_det(work.gram, p)
+        for f in range(len(flips)):
+            part = size
+            for i in range(D):
+                for j in range(D):
+                    left, right = flips[f, i] * v[i] - center[i], flips[f, j] * v[j] - center[j]
+                    part -= 0.5 * left * prior.precisions[s, i, j] * right
+            if part > top:
+                total = total * np.exp(top - part) + 1.0 if top > -np.inf else 1.0
+                top = part
+            elif part > -np.inf:
+                total += np.exp(part - top)
+    return top + np.log(total)
+
+
+@sample_kernel
+def _fill_start(v, free, start, chosen, previous, n_previous, center, starts, row):
+    """Fill v with a start of the search: a solution found before, then the prior mean, then random starts."""
+    _copy(free, v)
+    for i in range(len(chosen)):
+        if start < n_previous:
+            v[chosen[i]] = previous[start, i]
+        elif start == n_previous:
+            v[chosen[i]] = center[chosen[i]]
+        else:
+            v[chosen[i]] = starts[(row + start - n_previous - 1) % len(starts), chosen[i]]
+
+
+@inner_kernel
+def _allocate(fiber, p):
+    """Return the memory of the search for p variables."""
+    D, size, k = fiber.n_variables, fiber.n_targets * (1 + fiber.n_variables), max(p, 1)
+    return Work(np.empty(D), np.empty(size), np.empty(D), np.empty(size), np.empty((k, k)), np.empty(k))
+
+
+@kernel
+def count_solutions(fibers, variables, chosen, affine, kept, search, found, n_solutions):
+    """Search for all solutions with given free variables from random starts.
+
+    Parameters
+    ----------
+    fibers, search : as for `fill_points`.
+    variables : (n, D) variables, of which those that are not `chosen` are the free variables of the search.
+    chosen, affine, kept : one subset of variables.
+    found : (n,) to be filled with True if the search finds the given variables themselves, or an image of them.
+    n_solutions : (n,) to be filled with the number of solutions that are not images of each other.
+    """
+    fiber, flips, p, center = fibers.fiber, fibers.flips, len(chosen), np.zeros(fibers.fiber.n_variables)
+    work = _allocate(fiber, p)
+    branches, truth = np.empty((search.max_branches, max(p, 1))), np.empty((1, max(p, 1)))
+    for mu in range(len(fibers.y)):
+        found[mu], count = False, 0
+        for i in range(p):
+            truth[0, i] = variables[mu, chosen[i]]
+        for start in range(1 if affine else 1 + len(search.starts)):
+            _fill_start(work.v, variables[mu], start, chosen, branches, 0, center, search.starts, 0)
+            if _solve(fiber, fibers.y[mu], fibers.error[mu], chosen, search, work) < 0:
+                continue
+            full = count == search.max_branches
+            if full or _is_known(branches, count, work.v, chosen, flips, kept, search.same):
+                continue
+            found[mu] = found[mu] or _is_known(truth, 1, work.v, chosen, flips, kept, search.same)
+            for i in range(p):
+                branches[count, i] = work.v[chosen[i]]
+            count += 1
+        n_solutions[mu] = count
+
+
+@kernel
+def fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, ends, evaluations):
+    """Fill points on the fibers of n samples, from sample `first` on; return the first sample without enough memory.
+
+    Parameters
+    ----------
+    fibers : the fibers. Other arrays may have more rows than its targets, which are not used.
+    prior : prior of the free variables.
+    nodes : (n, K, D) standard normal numbers, of which each subset uses its free variables.
+    n_nodes : (s,) number of nodes of each subset, at most K.
+    subsets : the subsets of variables that are solved for.
+    search : starts and settings of the search for solutions.
+    first : index of the first sample.
+    points, ends : memory of the points, to be filled, and (n,) the end of the points of each sample.
+    evaluations : (s,) numbers of evaluations of h, to which the new evaluations are added.
+    """
+    fiber, flips, p, n_fields = fibers.fiber, fibers.flips, subsets.chosen.shape[1], points.fields.shape[1]
+    n, D, free, work = len(fibers.y), fiber.n_variables, np.empty(fiber.n_variables), _allocate(fiber, p)
+    branches = np.empty((search.max_branches, max(p, 1)))
+    previous = np.empty((search.max_branches, max(p, 1)))
+    for mu in range(first, n):
+        end = 0 if mu == 0 else ends[mu - 1]
+        for s in range(len(subsets.chosen)):
+            chosen, n_previous = subsets.chosen[s], 0
+            for k in range(n_nodes[s]):
+                if end + search.max_branches > len(points.logs):
+                    return mu
+                for i in range(D):
+                    free[i] = prior.center[mu, i]
+                    for j in range(D):
+                        free[i] += prior.roots[s, i, j] * nodes[mu, k, j]
+                n_branches = 0
+                n_random = search.n_starts if k > 0 else len(search.starts)
+                for start in range(1 if p == 0 or subsets.affine[s] else n_previous + 1 + n_random):
+                    row = k * search.n_starts
+                    _fill_start(work.v, free, start, chosen, previous, n_previous, prior.center[mu], search.starts, row)
+                    count = _solve(fiber, fibers.y[mu], fibers.error[mu], chosen, search, work)
+                    evaluations[s] += abs(count)
+                    if count < 0:
+                        continue
+                    full = n_branches == search.max_branches
+                    if full or _is_known(branches, n_branches, work.v, chosen, flips, subsets.kept[s], search.same):
+                        continue
+                    for i in range(p):
+                        branches[n_branches, i] = work.v[chosen[i]]
+                    n_branches += 1
+                    log_density = _log_density(fiber, flips, prior, prior.center[mu], subsets.chosen, work)
+                    if np.isfinite(log_density):
+                        for i in range(n_fields):
+                            points.fields[end, i] = work.v[i]
+                        points.logs[end] = -log_density
+                        for i in range(n_fields, D):
+                            points.logs[end] -= 0.5 * (work.v[i] * work.v[i] + LOG_TWO_PI)
+                        points.groups[end] = k % N_GROUPS
+                        end += 1
+                    if subsets.single[s]:
+                        break
+                if n_branches > 0:
+                    n_previous = min(n_branches, search.max_previous)
+                    for q in range(n_previous):
+                        _copy(branches[q], previous[q])
+        ends[mu] = end
+    return n
+
+
+@sample_kernel
+def _add(mean, second, factor, mu, source, target):
+    """Add `factor` times the moments of sample mu of one group to the moments of another."""
+    for i in range(mean.shape[2]):
+        mean[target, mu, i] += factor * mean[source, mu, i]
+        for j in range(i + 1):
+            second[target, mu, i, j] += factor * second[source, mu, i, j]
+
+
+@sample_kernel
+def _normalize(mean, second, mu, total, top, highest):
+    """Divide sums over the points of each group by their weights, and fill the moments of the pairs of groups.
+
+    Weights are relative to exp(top) of each group, `total` are their sums. Returns their sum relative to exp(highest).
+    """
+    both = 0.0
+    for pair in range(N_GROUPS // 2):
+        to, size = N_GROUPS + pair, 0.0
+        higher = max(top[2 * pair], top[2 * pair + 1])
+        for g in (2 * pair, 2 * pair + 1):
+            if total[g] > 0:
+                factor = np.exp(top[g] - higher)
+                size += factor * total[g]
+                _add(mean, second, factor, mu, g, to)
+        _divide(mean, second, size, mu, to)
+        for g in (2 * pair, 2 * pair + 1):
+            if total[g] > 0:
+                _divide(mean, second, total[g], mu, g)
+            else:
+                _add(mean, second, 1.0, mu, to, g)
+        if size > 0:
+            both += size * np.exp(higher - highest)
+    return both
+
+
+@sample_kernel
+def _divide(mean, second, size, mu, group):
+    for i in range(mean.shape[2]):
+        mean[group, mu, i] /= size
+        for j in range(i + 1):
+            second[group, mu, i, j] /= size
+
+
+@sample_kernel
+def _fill_weights(points, begin, end, flips, omega, inverse, weight, top, image):
+    """Fill weight with the logarithms of the posterior weights of a sample's points, top with the largest of a group.
+
+    The arguments are described in `weigh_points`; image (k,) is overwritten.
+    """
+    fields, k = points.fields, points.fields.shape[1]
+    for g in range(N_GROUPS):
+        top[g] = -np.inf
+    for q in range(begin, end):
+        for f in range(len(flips)):
+            value = points.logs[q]
+            for i in range(k):
+                image[i] = flips[f, i] * fields[q, i] - omega[i]
+            for i in range(k):
+                part = 0.5 * inverse[i, i] * image[i]
+                for j in range(i):
+                    part += inverse[i, j] * image[j]
+                value -= part * image[i]
+            weight[q - begin, f] = value
+            top[points.groups[q]] = max(top[points.groups[q]], value)
+
+
+@kernel
+def weigh_points(points, ends, flips, omega, inverse, normalization, mean, second, log_z, effective):
+    """Fill posterior moments of the fields of n samples, separately for the points of each group.
+
+    Parameters
+    ----------
+    points, ends : points, as filled by `fill_points`.
+    flips : (F, k) changes of sign of the fields.
+    omega, inverse : (n, k) and (k, k) prior means and inverse prior covariance of the fields.
+    normalization : logarithm of the normalization of the prior density.
+    mean, second : (G + G/2, n, k) and (G + G/2, n, k, k) posterior moments of G groups, then of the pairs of groups
+        (0, 1), (2, 3), …; a group without points has the moments of its pair, NaN if that has no points either.
+    log_z, effective : (n,) log Z and effective number of points, of all groups.
+    """
+    n, k, F, longest = len(ends), points.fields.shape[1], len(flips), 0
+    for mu in range(n):
+        longest = max(longest, ends[mu] - (ends[mu - 1] if mu > 0 else 0))
+    total = np.empty(N_GROUPS)
+    weight, top, image = np.empty((longest, F)), np.empty(N_GROUPS), np.empty(k)
+    for mu in range(n):
+        begin = ends[mu - 1] if mu > 0 else 0
+        _fill_weights(points, begin, ends[mu], flips, omega[mu], inverse, weight, top, image)
+        for g in range(N_GROUPS):
+            total[g] = 0.0
+        squares, highest = 0.0, -np.inf
+        for g in range(N_GROUPS):
+            highest = max(highest, top[g])
+        for g in range(len(mean)):
+            for i in range(k):
+                mean[g, mu, i] = 0.0
+                for j in range(i + 1):
+                    second[g, mu, i, j] = 0.0
+        for q in range(begin, ends[mu]):
+            g = points.groups[q]
+            for f in range(F):
+                exponent = weight[q - begin, f] - top[g]
+                if not exponent > NEGLIGIBLE:
+                    continue
+                w = np.exp(exponent)
+                total[g] += w
+                squares += (w * np.exp(top[g] - highest)) ** 2
+                for i in range(k):
+                    image[i] = flips[f, i] * points.fields[q, i]
+                    mean[g, mu, i] += w * image[i]
+                    for j in range(i + 1):
+                        second[g, mu, i, j] += w * image[i] * image[j]
+        both = _normalize(mean, second, mu, total, top, highest)
+        for g in range(len(second)):
+            for i in range(k):
+                for j in range(i):
+                    second[g, mu, j, i] = second[g, mu, i, j]
+        log_z[mu] = normalization + highest + np.log(both)
+        effective[mu] = both * both / squares if squares > 0 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class FiberPoints:
+    """Points of n samples, which `fill_points` has drawn."""
+
+    points: Points
+    ends: np.ndarray  # (n,) end of the points of each sample
+    flips: np.ndarray  # (F, k) changes of sign of the fields that map points to points
+    shift: np.ndarray  # (n,) number that is added to log Z
+
+    def weigh(self, omega: np.ndarray, V: np.ndarray) -> tuple[Posterior, np.ndarray]:
+        """Return the posterior of the fields for the prior N(ω, V), and the effective numbers of points (n,).
+
+        Moments are ratios of sums over K points, with a bias of order 1/K. Each half of the points consists of two
+        groups, and the jackknife estimate of the moments in `halves`, twice the ratio of the half minus the mean ratio
+        of its groups, has a bias of order 1/K². `mean` and `cov` are not corrected, so that a mean is always between
+        points, as message passing needs. A sample without points is treated as if it had no target.
+        """
+        n, L, t = omega.shape
+        cov = block_diag(*V)
+        center, normalization = omega.reshape(n, -1), -0.5 * np.linalg.slogdet(2 * np.pi * cov)[1]
+        mean, second = np.empty((6, n, L * t)), np.empty((6, n, L * t, L * t))
+        log_z, effective = np.empty(n), np.empty(n)
+        weigh_points(
+            self.points, self.ends, self.flips, np.ascontiguousarray(center), np.ascontiguousarray(np.linalg.inv(cov)),
+            normalization, mean, second, log_z, effective,
+        )  # fmt: skip
+        lost = ~np.isfinite(mean).all(axis=(0, 2))
+        if lost.any():
+            mean[:, lost], log_z[lost] = center[lost], 0.0
+            second[:, lost] = cov + center[lost, :, None] * center[lost, None, :]
+        corrected = (2 * m[4:] - m[:4].reshape(2, 2, *m.shape[1:]).mean(axis=1) for m in (mean, second))
+        halves = Halves(*(m.reshape(2, n, L, t) if m.ndim == 3 else m for m in corrected))
+        average = mean[4:].mean(axis=0).reshape(n, L, t)
+        covariance = second[4:].mean(axis=0) - symmetric_product(mean[4:])
+        return Posterior(average, covariance, log_z + self.shift, None, halves), effective
+
+
+def symmetric_product(halves: np.ndarray) -> np.ndarray:
+    """Return the symmetric part of the outer products (n, k, k) of two independent means (2, n, k)."""
+    crossed = halves[0][:, :, None] * halves[1][:, None, :]
+    return np.asarray(symmetrize(crossed))
+
+
+@dataclass
+class ReusedPoints:
+    """Posteriors of given samples, from points that are drawn again only if the prior has changed too much."""
+
+    draw: Callable[[np.ndarray, np.ndarray], FiberPoints]  # draws points for means (n, L, t) and covariances (L, t, t)
+    rho: np.ndarray  # (L, t, t) covariances of the fields without information
+    widened: float = 1.5  # ratio of the covariance of a draw to V, for V much smaller than the prior ρ
+    min_effective: float = 0.6  # fraction of the first effective number of points below which points are drawn again
+    covered: float = 1.02  # largest ratio of V to the covariance of a draw, in any direction
+    _points: FiberPoints | None = field(init=False, default=None)
+    _effective: float = field(init=False, default=0.0)
+
+    def posterior(self, omega: np.ndarray, V: np.ndarray) -> Posterior:
+        """Return the posterior of the fields for prior means ω (n, L, t) and covariances V (L, t, t)."""
+        if self._points is not None and self._covers(V):
+            posterior, effective = self._points.weigh(omega, V)
+            if effective.mean() >= self.min_effective * self._effective:
+                return posterior
+        inverse = np.linalg.inv(self.rho)
+        self._V = np.linalg.inv(inverse + (np.linalg.inv(V) - inverse) / self.widened)
+        self._points = self.draw(omega, self._V)
+        posterior, effective = self._points.weigh(omega, V)
+        self._effective = float(effective.mean())
+        return posterior
+
+    def _covers(self, V: np.ndarray) -> bool:
+        """Return whether no direction has a larger variance than the covariance of the draw."""
+        ratios = np.linalg.eigvals(np.linalg.solve(self._V, V))
+        return bool(np.real(ratios).max() <= self.covered)

@@ -1,0 +1,469 @@
+"""Channel of any teacher that can be traced: posteriors of the fields by sums over points of the teacher's fibers.
+
+The variables of a sample are its fields u (L, t) and the random numbers ξ that the teacher receives. Targets that are
+always positive are replaced by their logarithms, so that a softmax close to 0 or 1 keeps its information, and all
+targets are divided by their standard deviations. `gamp_attention.extensions.bayes.channels.fibers` computes the
+posterior.
+
+The subsets of variables that are solved for are selected on random samples (`_select_subsets`):
+
+- If noise is added to all targets, the noise is solved for, which has one solution; its density is the likelihood.
+- Otherwise, and if this noise is weak, a subset is tested by solving for it from random starts, with the other
+  variables at their true values. Only subsets for which nearly all true values are found are used. The subset with the
+  largest effective number of points is first; further subsets are added until each variable is solved for by some
+  subset, so that a part of the fields that is nearly known can be drawn from its narrow prior.
+
+A posterior is a sum over K points for each subset. Points of a sample are a Sobol sequence with a random shift, so that
+errors of different samples are independent, and include all images under the changes of sign that leave the targets
+unchanged, so that symmetries hold exactly. Four shifts give four independent groups. Two groups are a half of the
+points, and products of averages over both halves have no bias from the finite number of points, except a bias of ratios
+of sums of order 1/K², see `gamp_attention.extensions.bayes.channels.fibers`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from itertools import combinations, product
+from math import comb
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import block_diag
+from scipy.special import ndtri
+
+from gamp_attention._tools import check
+from gamp_attention._tools.numerics import psd_root
+from gamp_attention._tools.quadrature import inside_cube
+from gamp_attention._tools.sobol import sobol_points
+from gamp_attention.extensions.bayes.channels.channel import Channel, Posterior
+from gamp_attention.extensions.bayes.channels.fibers import (
+    N_GROUPS,
+    FiberPoints,
+    FiberProgram,
+    Fibers,
+    FreePrior,
+    Points,
+    ReusedPoints,
+    Search,
+    Subsets,
+    count_solutions,
+    fiber_program,
+    fill_points,
+    for_kernels,
+)
+from gamp_attention.extensions.sequence.expressions import Graph, Program
+from gamp_attention.extensions.sequence.sequence_labels import SYMMETRY_ERROR, SequenceLabels, evaluate_rows
+
+
+@dataclass(frozen=True)
+class TeacherSettings:
+    """Settings of a `TeacherChannel`: sizes of draws, and the selection of its subsets on random samples."""
+
+    max_fields: int = 6  # maximum number of fields L t: with more, few points have weight
+    max_variables: int = 24  # maximum number of fields and random numbers, which limits the dimension of Sobol points
+    n_interruptible: int = 256  # number of samples after whose points a run can be interrupted
+    n_first_starts: int = 24  # number of random starts of the first search of a sample, and of searches on trial
+    wider: float = 3.0  # ratio of the standard deviations of both draws of the fields of targets that are steps
+    spread: float = 1.5  # standard deviation of random starts, in units of the prior's: solutions far out are found
+    target_error: float = 1e-7  # allowed difference from a target
+    rounding: float = 1e-13  # allowed difference of a number before its logarithm
+    n_probes: int = 256  # number of random samples of the selection
+    n_pilot: int = 24  # number of samples from which the nodes are divided among the subsets
+    n_trials: int = 32  # number of samples from which the effective number of points is computed
+    max_subsets: int = 500  # maximum number of subsets that are tested, which takes about a minute
+    positive_at: tuple[float, ...] = (1.0, 3.0, 10.0)  # standard deviations at which targets with a logarithm are >= 0
+    rank_error: float = 1e-9  # singular values of the Jacobian below this, relative to the largest, count as zero
+    min_same_rank: float = 0.98  # minimum fraction of samples with the most frequent rank
+    min_found: float = 0.98  # minimum fraction of samples whose true variables are found
+    enough: float = 0.2  # effective fraction of points above which a subset of noise is used alone
+
+
+@dataclass(frozen=True, eq=False)
+class TeacherChannel(Channel):
+    """Observation model of `SequenceLabels`, for teachers that can be traced.
+
+    Attributes
+    ----------
+    labels : label model of the samples.
+    shape : shape (L, t) of the fields.
+    used : indices of the random numbers on which targets depend.
+    fiber, h : the targets as functions of the variables, compiled with their Jacobian, and as a program.
+    logarithm, scale : (P,) whether a target is replaced by its logarithm, and the number by which it is then divided.
+    subsets : subsets of variables that are solved for.
+    flips : (F, D) changes of sign of the variables that leave targets unchanged, with the identity.
+    spread : (D,) standard deviations of the variables.
+    found : fraction of random samples whose true variables were found when they were solved for.
+    n_nodes, seed : number of points for each subset, before they are multiplied by signs, and the seed of their shifts.
+    settings : further settings.
+    """
+
+    labels: SequenceLabels
+    shape: tuple[int, int]
+    used: tuple[int, ...]
+    fiber: FiberProgram = field(repr=False)
+    h: Program = field(repr=False)
+    logarithm: np.ndarray
+    scale: np.ndarray
+    subsets: Subsets
+    flips: np.ndarray
+    spread: np.ndarray
+    found: float
+    n_nodes: int = 256
+    seed: int = 0
+    settings: TeacherSettings = TeacherSettings()
+
+    is_function = True
+
+    @property
+    def n_noise(self) -> int:
+        """Number of random numbers that the teacher receives for each sample."""
+        return self.labels.count
+
+    @property
+    def noise(self) -> float:
+        """0 without noise, else NaN: noise enters the teacher in any way."""
+        return float("nan") if self.used else 0.0
+
+    @property
+    def n_seen(self) -> int:
+        """Number of entries of a target."""
+        return len(self.scale)
+
+    @property
+    def even(self) -> bool:
+        """True if the sign of each column can be changed without a change of targets, so that E[u | y] = 0."""
+        return bool(self.signless_columns.all())
+
+    @property
+    def column_signs(self) -> np.ndarray:
+        """Changes of signs (F, t) of the columns, together with the noise, that leave targets unchanged."""
+        return self.flips[:, : self.shape[1]]
+
+    @property
+    def has_mirror_images(self) -> bool:
+        """True if targets do not change if all fields and the noise change sign."""
+        return bool((self.flips < 0).all(axis=1).any())
+
+    def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
+        """Return the targets (N, P) of fields (N, L, t), given the noise (N, n_noise)."""
+        return self.labels(u, white)
+
+    def convert_targets(self, observed: np.ndarray) -> np.ndarray:
+        """Return the targets (N, P)."""
+        return observed.reshape(len(observed), -1)
+
+    def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> Channel:
+        """Return the channel with another seed of the points."""
+        return replace(self, seed=int(rng.integers(1 << 62)))
+
+    def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
+        """Return the posterior of the fields, with the moments of two independent halves of the points."""
+        return self.draw(y, omega, V).weigh(omega, V)[0]
+
+    def reuse(self, y: np.ndarray, rho: np.ndarray) -> Callable[[np.ndarray, np.ndarray], Posterior]:
+        """Return the posterior of samples y as a function of ω and V, with points that are drawn only if necessary."""
+        return ReusedPoints(partial(self.draw, y), rho).posterior
+
+    def draw(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> FiberPoints:
+        """Return points on the fibers of n samples, drawn for prior means (n, L, t) and covariances (L, t, t)."""
+        n_subsets, p = self.subsets.chosen.shape
+        n_nodes = self._nodes(1).shape[1] * np.ones(n_subsets, dtype=np.int64)
+        if n_subsets > 1 and p < self.fiber.n_variables:
+            n_nodes = self._divide(y, omega, V, int(n_nodes.sum()))
+        return self._draw(y, omega, V, n_nodes)[0]
+
+    def _divide(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, total: int) -> np.ndarray:
+        """Return numbers of nodes (s,) in proportion to the effective number of points per evaluation of h."""
+        pilot = np.linspace(0, len(y) - 1, min(len(y), self.settings.n_pilot)).astype(int)
+        gain = np.empty(len(self.subsets.chosen))
+        for s in range(len(gain)):
+            alone = replace(self, subsets=Subsets(*(part[s : s + 1] for part in self.subsets)))
+            points, work = alone._draw(y[pilot], omega[pilot], V, np.array([total // len(gain)]))
+            gain[s] = points.weigh(omega[pilot], V)[1].mean() / work.sum()
+        return np.maximum(N_GROUPS * np.round(total * gain / gain.sum() / N_GROUPS), N_GROUPS).astype(np.int64)
+
+    def _draw(
+        self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, n_nodes: np.ndarray
+    ) -> tuple[FiberPoints, np.ndarray]:
+        """Return points for given numbers of nodes (s,), and the numbers of evaluations of h (s,)."""
+        n, k, D = len(y), self.shape[0] * self.shape[1], self.fiber.n_variables
+        transformed, error = self._transform(y)
+        center, cov = np.zeros((n, D)), np.eye(D)
+        center[:, :k] = omega.reshape(n, -1)
+        cov[:k, :k] = block_diag(*V)
+        field_flips, subsets, search = np.unique(self.flips[:, :k], axis=0), self.subsets, self.search
+        factors = n_nodes / subsets.kept.sum(axis=1) * len(field_flips) / len(self.flips)
+        prior = _free_prior(center, cov, subsets.chosen, factors, self.settings.wider)
+        ends, first, size = np.empty(n, dtype=np.int64), 0, 2 * n * int(n_nodes.sum()) + search.max_branches
+        points = Points(np.empty((size, k)), np.empty(size), np.empty(size, dtype=np.int64))
+        nodes, evaluations = self._nodes(n, int(n_nodes.max())), np.zeros(len(n_nodes), dtype=np.int64)
+        while first < n:  # in parts, because Python cannot handle Ctrl-C while a kernel runs
+            last = min(first + self.settings.n_interruptible, n)
+            fibers = Fibers(for_kernels(self.fiber), transformed[:last], error, self.flips)
+            first = fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, ends, evaluations)
+            if first < last:
+                points = Points(*(np.concatenate([array, np.empty_like(array)]) for array in points))
+        shift = np.zeros(n)
+        if subsets.chosen.shape[1] == self.n_seen:  # log Z is the logarithm of the density of y itself
+            shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
+        used = Points(*(array[: ends[-1]].copy() for array in points))
+        return FiberPoints(used, ends, field_flips, shift), evaluations
+
+    @property
+    def search(self) -> Search:
+        """Starts and settings of the search for solutions."""
+        white = np.random.default_rng(1).standard_normal((self.settings.n_first_starts, len(self.spread)))
+        return Search(self.settings.spread * self.spread * white)
+
+    def _transform(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the targets (n, P) as the compiled function returns them, and the allowed differences."""
+        out = np.array(y, dtype=float)
+        error = np.full(out.shape, self.settings.target_error)
+        positive = np.maximum(out[:, self.logarithm], np.finfo(float).tiny)
+        error[:, self.logarithm] += self.settings.rounding / positive
+        out[:, self.logarithm] = np.log(positive)
+        return out / self.scale, error
+
+    def _nodes(self, n: int, count: int | None = None) -> np.ndarray:
+        """Return standard normal points (n, K, D); points with different indices modulo 4 are independent."""
+        D = self.fiber.n_variables
+        if self.subsets.chosen.shape[1] == D:
+            return np.zeros((n, N_GROUPS, D))
+        size = max(self.n_nodes // (N_GROUPS * len(self.flips)), 1) if count is None else count // N_GROUPS
+        shifts = np.random.default_rng(self.seed).random((n, 1, N_GROUPS, D))
+        cube = (sobol_points(size, D)[None, :, None, :] + shifts) % 1.0
+        return np.asarray(ndtri(inside_cube(cube)).reshape(n, N_GROUPS * size, D))
+
+
+def _free_prior(
+    center: np.ndarray, cov: np.ndarray, subsets: np.ndarray, factors: np.ndarray, wider: float
+) -> FreePrior:
+    """Return the prior of the free variables for prior means (n, D) and a covariance (D, D) of all variables.
+
+    `factors` (s,) multiply the density of the free variables. If targets are steps, no variable is solved for, and
+    points of a target that is unlikely for this prior need a density that is `wider`.
+    """
+    D = len(cov)
+    (roots, precisions), constants = np.zeros((2, len(subsets), D, D)), []
+    for s, chosen in enumerate(subsets):
+        free = np.setdiff1d(np.arange(D), chosen)
+        part, entries = cov[np.ix_(free, free)] * wider ** (2 * s * (not len(chosen))), np.ix_(free, free)
+        roots[s][entries] = psd_root(part) if len(free) else part
+        precisions[s][entries] = np.linalg.inv(part)
+        constants.append(np.log(factors[s]) - 0.5 * np.linalg.slogdet(2 * np.pi * part)[1])
+    return FreePrior(center, roots, precisions, np.array(constants))
+
+
+def teacher_channel(labels: SequenceLabels, rho: np.ndarray) -> TeacherChannel:
+    """Return the channel of a function of the fields, with subsets of variables selected on random samples.
+
+    Parameters
+    ----------
+    labels : the label model.
+    rho : (L, t, t) prior covariances of the fields.
+
+    Raises
+    ------
+    ValueError : if the teacher cannot be traced; it has too many fields or random numbers; the number of fields that
+        its targets determine is not the same everywhere; or its equations cannot be solved reliably.
+    """
+    return _cached_channel(labels, rho.tobytes(), rho.shape)
+
+
+@lru_cache(maxsize=64)
+def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ...]) -> Any:
+    rho = np.frombuffer(content).reshape(shape)
+    (L, t), rng, settings = rho.shape[:2], np.random.default_rng(2), TeacherSettings()
+    if labels.program is None:
+        raise check.fail_words("model.teacher", "a function that cannot be traced", "arithmetic and functions of numpy")
+    if L * t > settings.max_fields:
+        raise check.fail_words("model", f"L t = {L * t} fields of the teacher", f"at most {settings.max_fields}")
+    read = {arguments[0] for name, *arguments in labels.program.drop_unused().code if name == "input"}
+    used = tuple(sorted(i - L * t for i in read if i >= L * t))
+    D = L * t + len(used)
+    if settings.max_variables < D:
+        got = f"{D} fields and random numbers of a sample"
+        raise check.fail_words("model", got, f"at most {settings.max_variables}")
+    spread = np.concatenate([np.sqrt(np.diagonal(rho, axis1=1, axis2=2)).ravel(), np.ones(len(used))])
+    probes = _draw(rho, len(used), settings.n_probes, rng)
+    h, logarithm, scale = _transform_targets(labels.program, used, probes, settings.positive_at)
+    compiled = _differentiate(h, D)
+    fiber = fiber_program(compiled, len(scale), D)
+    rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(len(probes), -1, D) * spread, settings)
+    bare = TeacherChannel(
+        labels=labels, shape=(L, t), used=used, fiber=fiber, h=h, logarithm=logarithm, scale=scale,
+        subsets=Subsets(
+            np.zeros((1, rank), dtype=int), np.zeros(1, dtype=bool), np.zeros(1, dtype=bool),
+            np.zeros((1, 1), dtype=bool),
+        ),
+        flips=_find_flips(h, (L, t), spread), spread=spread, found=1.0,
+    )  # fmt: skip
+    return _select_subsets(bare, rho, probes)
+
+
+def _draw(rho: np.ndarray, n_noise: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Return n random samples of the variables (n, D)."""
+    u = np.einsum("lab,nlb->nla", psd_root(rho), rng.standard_normal((n, *rho.shape[:2])))
+    return np.concatenate([u.reshape(n, -1), rng.standard_normal((n, n_noise))], axis=1)
+
+
+def _transform_targets(
+    program: Program, used: tuple[int, ...], probes: np.ndarray, sizes: tuple[float, ...]
+) -> tuple[Program, np.ndarray, np.ndarray]:
+    """Return the targets as a program of the variables, in the units and with the logarithms of `TeacherChannel`.
+
+    Targets with a logarithm are not negative at `sizes` times the random variables.
+    """
+    D = probes.shape[1]
+    n_fields = D - len(used)
+    graph = Graph(D)
+    inputs = [*graph.inputs[:n_fields], *[graph.constant(0.0)] * (program.n_inputs - n_fields)]
+    for index, number in enumerate(used):
+        inputs[n_fields + number] = graph.inputs[n_fields + index]
+    results = graph.include(program, inputs)
+    raw = graph.program(results)
+    with np.errstate(all="ignore"):
+        values = [evaluate_rows(raw, size * probes) for size in sizes]
+    # an exponential that overflows far away gives NaN, which says nothing about the sign
+    logarithm = (values[0] > 0).all(axis=0) & ~np.any([(v < 0).any(axis=0) for v in values], axis=0)
+    results = [graph.apply("log", k) if log else k for k, log in zip(results, logarithm, strict=True)]
+    scale = evaluate_rows(graph.program(results), probes).std(axis=0)
+    scale[scale == 0] = 1.0
+    scaled = [graph.apply("mul", k, graph.constant(1 / size)) for k, size in zip(results, scale, strict=True)]
+    return graph.program(scaled), logarithm, scale
+
+
+def _differentiate(h: Program, D: int) -> Program:
+    """Return the program of h (P,) and its Jacobian (P, D), row by row."""
+    graph = Graph(D)
+    results = graph.include(h, graph.inputs)
+    return graph.program(results + [graph.derivative(k, i) for k in results for i in range(D)])
+
+
+def _read_inputs(program: Program) -> list[frozenset[int]]:
+    """Return the inputs on which each result of a program depends."""
+    read: list[frozenset[int]] = []
+    for name, *arguments in program.code:
+        if name in ("input", "constant"):
+            read.append(frozenset(arguments if name == "input" else ()))
+        else:
+            read.append(frozenset().union(*(read[k] for k in arguments)))
+    return [read[k] for k in program.outputs]
+
+
+def _common_rank(jacobians: np.ndarray, settings: TeacherSettings) -> int:
+    """Return the rank of Jacobians (N, P, D); ValueError if it differs between samples."""
+    values = np.linalg.svd(jacobians, compute_uv=False)
+    ranks = np.sum(values > settings.rank_error * np.maximum(values[:, :1], np.finfo(float).tiny), axis=1)
+    rank = int(np.bincount(ranks).argmax())
+    same = float(np.mean(ranks == rank))
+    if same < settings.min_same_rank:
+        got = f"a rank of the Jacobian that is {rank} for {same:.0%} of random samples only"
+        needs = "targets that determine the same number of fields for all samples, for example by noise on each target"
+        raise check.fail_words("model.teacher", got, needs)
+    return rank
+
+
+def _find_flips(h: Program, shape: tuple[int, int], spread: np.ndarray) -> np.ndarray:
+    """Return the changes of sign (F, D) of columns and of all noise under which h does not change."""
+    (L, t), D = shape, len(spread)
+    v = spread * np.random.default_rng(4).standard_normal((16, D))
+    values = evaluate_rows(h, v)
+    flips = []
+    for signs in product((1.0, -1.0), repeat=t):
+        for of_noise in (1.0, -1.0) if L * t < D else (1.0,):
+            flip = np.concatenate([np.tile(signs, L), np.full(D - L * t, of_noise)])
+            with np.errstate(all="ignore"):
+                changed = evaluate_rows(h, flip * v)
+            if np.abs(changed - values).max() <= SYMMETRY_ERROR * (1 + np.abs(values).max()):
+                flips.append(flip)
+    return np.array(flips)
+
+
+def _select_subsets(channel: TeacherChannel, rho: np.ndarray, probes: np.ndarray) -> TeacherChannel:
+    """Return the channel with the subsets of variables that are solved for; see the description of the module."""
+    D, p, n_fields, settings = probes.shape[1], channel.subsets.chosen.shape[1], rho[:, :, 0].size, channel.settings
+    if p == 0:
+        return _with_subsets(channel, [_Test((), True, True, 1.0, 1.0)] * 2)
+    slopes = _read_inputs(_differentiate(channel.h, D))[len(channel.scale) :]
+    noise_only = list(combinations(range(n_fields, D), p))
+    if comb(D, p) > settings.max_subsets:
+        rng = np.random.default_rng(6)
+        draws = [np.sort(rng.choice(D, p, replace=False)) for _ in range(settings.max_subsets)]
+        every = list(dict.fromkeys(tuple(map(int, draw)) for draw in draws))
+    else:
+        every = list(combinations(range(D), p))
+    tested = [_test(channel, chosen, slopes, rho, probes) for chosen in noise_only[: settings.max_subsets]]
+    noise = max(
+        (test for test in tested if test.affine and test.found == 1), key=lambda test: test.effective, default=None
+    )
+    if noise is not None and noise.effective > settings.enough:
+        return _with_subsets(channel, [noise])
+    others = [_test(channel, chosen, slopes, rho, probes) for chosen in every]
+    valid = sorted((test for test in others if test.found >= settings.min_found), key=lambda test: -test.effective)
+    if not valid:
+        best = max((test.found for test in others), default=0.0)
+        got = f"a teacher for which the fields of at most {best:.0%} of random samples were found from their targets"
+        raise check.fail_words("model.teacher", got, f"at least {settings.min_found:.0%}, or noise on each target")
+    selected = [valid[0] if noise is None else noise]
+    for test in valid:
+        if not set(test.chosen) <= {i for other in selected for i in other.chosen}:
+            selected.append(test)
+    return _with_subsets(channel, selected)
+
+
+class _Test(NamedTuple):
+    """Outcome of `_test`."""
+
+    chosen: tuple[int, ...]
+    affine: bool
+    single: bool  # whether there is never more than one solution, up to changes of sign
+    found: float  # fraction of samples whose true variables are found
+    effective: float  # median effective number of points, as a fraction of the number of points
+
+
+def _test(
+    channel: TeacherChannel, chosen: tuple[int, ...], slopes: list[frozenset[int]], rho: np.ndarray, probes: np.ndarray
+) -> _Test:
+    """Return how well a subset of variables can be solved for."""
+    D, P = probes.shape[1], len(channel.scale)
+    jacobian = [slopes[k * D + i] for k in range(P) for i in chosen]
+    affine = not any(read & set(chosen) for read in jacobian)
+    out = evaluate_rows(_differentiate(channel.h, D), probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
+    values = np.linalg.svd(out * channel.spread[list(chosen)], compute_uv=False)
+    if len(chosen) > P or np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < channel.settings.rank_error:
+        return _Test(chosen, affine, affine, 0.0, 0.0)
+    one = _with_subsets(channel, [_Test(chosen, affine, affine, 1.0, 1.0)])
+    y = _targets_of(one, probes)
+    transformed, error = one._transform(y)
+    found, n_solutions = np.zeros(len(probes), dtype=bool), np.zeros(len(probes), dtype=np.int64)
+    fibers, largest, of_one = Fibers(for_kernels(one.fiber), transformed, error, one.flips), 0, one.subsets
+    # the free variables of another sample, for the number of solutions, then of the sample itself
+    for variables in (np.roll(probes, 1, axis=0), probes):
+        count_solutions(fibers, variables, of_one.chosen[0], affine, of_one.kept[0], one.search, found, n_solutions)
+        largest = max(largest, int(n_solutions.max()))
+    if found.mean() < channel.settings.min_found:
+        return _Test(chosen, affine, False, float(found.mean()), 0.0)
+    one = replace(one, subsets=of_one._replace(single=np.array([largest == 1])))
+    few = slice(channel.settings.n_trials)
+    omega = np.zeros((len(y[few]), *rho.shape[:2]))
+    points = one.draw(y[few], omega, rho)
+    effective, count = points.weigh(omega, rho)[1], one._nodes(1).shape[1] * len(points.flips)
+    return _Test(chosen, affine, largest == 1, float(found.mean()), float(np.median(effective)) / count)
+
+
+def _targets_of(channel: TeacherChannel, variables: np.ndarray) -> np.ndarray:
+    """Return the targets (N, P) of variables (N, D)."""
+    L, t = channel.shape
+    noise = np.zeros((len(variables), channel.n_noise))
+    noise[:, list(channel.used)] = variables[:, L * t :]
+    return channel.observe(variables[:, : L * t].reshape(-1, L, t), noise)
+
+
+def _with_subsets(channel: TeacherChannel, tests: list[_Test]) -> TeacherChannel:
+    chosen = np.array([test.chosen for test in tests], dtype=np.int64).reshape(len(tests), -1)
+    affine, single = (np.array([getattr(test, name) for test in tests]) for name in ("affine", "single"))
+    free = np.ones((len(tests), 1, channel.fiber.n_variables), dtype=bool)
+    np.put_along_axis(free[:, 0], chosen, False, axis=1)
+    kept = np.logical_not((free & (channel.flips < 0)).any(axis=2))
+    return replace(channel, subsets=Subsets(chosen, affine, single, kept), found=min(test.found for test in tests))

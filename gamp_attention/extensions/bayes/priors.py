@@ -1,0 +1,173 @@
+"""Prior of the teacher's rows: a Gaussian mixture for each kind of coordinates with equal covariances and positions."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.numerics import symmetrize
+from gamp_attention._tools.quadrature import legendre_panels
+from gamp_attention.extensions.bayes.channels.channel import softmax_sum
+from gamp_attention.theory.models.coordinates import CoordinateLaw
+
+
+@dataclass(frozen=True)
+class PanelRule:
+    """Panels of Gauss-Legendre nodes for averages over b."""
+
+    nodes: int = 12  # number of nodes in each panel
+    reach: float = 10.0  # integration limit, in standard deviations of the component
+    max_panels: int = (
+        80  # maximum number in a standard deviation, which separates atoms up to a probability of e^(−200)
+    )
+    n_doublings: int = 30  # number of panels on each side of a component's mean, each twice as wide as the last
+
+    def component(self, k: int, centers: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return nodes b (J,), and weights times the density of component k.
+
+        Panels are fine near the means of all components, where the posterior probability of another component may rise.
+        """
+        low, high = centers[k] - self.reach * spreads[k], centers[k] + self.reach * spreads[k]
+        steps = 0.5 * spreads.min() * 2.0 ** np.arange(self.n_doublings)
+        ends = np.concatenate([[low, high], centers, *(centers[:, None] + sign * steps for sign in (1, -1))], axis=None)
+        # between two atoms the posterior changes within 1/|μ_j − μ_k|, which is √A |μ_j − μ_k| times less than a spread
+        apart = float(np.ptp(centers)) / float(spreads.min())
+        parts = int(np.clip(np.ceil(2 * apart), 1, self.max_panels))
+        ends = np.unique(
+            np.append(ends, centers[k] + spreads[k] * np.arange(-self.reach, self.reach + 1 / parts, 1 / parts))
+        )
+        ends = ends[(ends >= low) & (ends <= high)]
+        nodes, weight = legendre_panels(ends, self.nodes)
+        density = np.exp(-0.5 * ((nodes - centers[k]) / spreads[k]) ** 2) / (spreads[k] * np.sqrt(2 * np.pi))
+        return nodes.ravel(), (weight * density).ravel()
+
+
+class PriorAverages(NamedTuple):
+    """Averages of the posterior over rows q* of the prior and observations b = A q* + N(0, A)."""
+
+    cov: np.ndarray  # (t, t) E Cov(q | b)
+    known: np.ndarray  # (t, t) E q̂ q̂ᵀ, the prior's second moment minus cov, computed without cancellation
+    log_z: float  # E log Z
+    net: float  # E log Z − ½ Tr A known, the contribution of a row to the free entropy
+
+
+class InputPosterior(NamedTuple):
+    """Posterior of N rows, of `MixturePrior.posterior`."""
+
+    mean: np.ndarray  # (N, t)
+    cov: np.ndarray  # (N, t, t)
+    log_z: np.ndarray  # (N,) log of ∫ P(q) exp(bᵀq − qᵀAq/2) dq
+    probability: np.ndarray  # (N, K) posterior probability of each component
+    second: np.ndarray  # (N, K, t, t) posterior second moment of each component, about its prior mean
+
+
+@dataclass(frozen=True, eq=False)
+class MixturePrior:
+    """Mixture P(q) = Σ_k w_k N(q; μ_k, Σ_k) for rows of t numbers. Components of zero covariance are atoms."""
+
+    weight: np.ndarray  # (K,)
+    mean: np.ndarray  # (K, t)
+    cov: np.ndarray  # (K, t, t)
+
+    def posterior(self, b: np.ndarray, A: np.ndarray) -> InputPosterior:
+        """Return the posterior P(q) exp(bᵀq − qᵀAq/2)/Z of rows with fields b (N, t) and precision A (t, t).
+
+        Eq. :eq:`bayes-input`.
+        """
+        t = b.shape[1]
+        stretch = np.linalg.inv(np.eye(t) + self.cov @ A)  # (I + ΣA)⁻¹
+        narrow = stretch @ self.cov
+        narrow = symmetrize(narrow)
+        off = b[:, None] - self.mean @ A.T  # (N, K, t)
+        shift = np.einsum("kab,nkb->nka", narrow, off)
+        logs = b @ self.mean.T - 0.5 * np.einsum("ka,ab,kb->k", self.mean, A, self.mean)
+        logs = logs + 0.5 * np.einsum("nka,nka->nk", off, shift) + 0.5 * np.linalg.slogdet(stretch)[1]
+        probability, log_z = softmax_sum(logs + np.log(self.weight))
+        means = self.mean + shift
+        mean = np.einsum("nk,nka->na", probability, means)
+        deviations = means - mean[:, None]
+        cov = np.einsum("nk,kab->nab", probability, narrow) + np.einsum(
+            "nk,nka,nkb->nab", probability, deviations, deviations
+        )
+        second = narrow + shift[:, :, :, None] * shift[:, :, None, :]
+        return InputPosterior(mean, cov, log_z, probability, second)
+
+    @property
+    def first(self) -> np.ndarray:
+        """Mean E q (t,)."""
+        return self.weight @ self.mean
+
+    @property
+    def second(self) -> np.ndarray:
+        """Second moment E q qᵀ (t, t)."""
+        return np.einsum("k,kab->ab", self.weight, self.cov + self.mean[:, :, None] * self.mean[:, None, :])
+
+    def averages(self, A: np.ndarray) -> PriorAverages:
+        """Return averages of the posterior over rows q* of the prior and observations b = A q* + N(0, A).
+
+        A Gaussian prior has closed forms. For mixtures of numbers (t = 1) b is integrated by quadrature; mixtures of
+        rows of more numbers raise ValueError.
+
+        Parameters
+        ----------
+        A : (t, t) precision of the observation, positive semi-definite.
+        """
+        if len(self.weight) == 1:
+            mu, cov = self.mean[0], self.cov[0]
+            stretch = np.linalg.inv(np.eye(len(A)) + cov @ A)
+            posterior_cov, explained = stretch @ cov, stretch @ cov @ A @ cov
+            posterior_cov, explained = symmetrize(posterior_cov), symmetrize(explained)
+            # E log Z = ½ log det + ½ μᵀAμ + ½ Tr[C Cov(b)], and C (AΣA + A) = ΣA
+            half_det = 0.5 * float(np.linalg.slogdet(stretch)[1])
+            log_z = half_det + 0.5 * float(mu @ A @ mu) + 0.5 * float(np.trace(cov @ A))
+            return PriorAverages(
+                posterior_cov, explained + np.outer(mu, mu), log_z, half_det + 0.5 * float(np.sum(A * posterior_cov))
+            )
+        if len(A) > 1:
+            needs = "one column (teacher_rank = 1), or Gaussian teacher rows"
+            raise check.fail_words("model", f"a mixture of rows of {len(A)} numbers", needs)
+        a = max(float(A[0, 0]), np.finfo(float).tiny)
+        spreads, centers = np.sqrt(a * a * self.cov[:, 0, 0] + a), a * self.mean[:, 0]
+        cov = known = log_z = 0.0
+        for k, weight in enumerate(self.weight):
+            b, density = PanelRule().component(k, centers, spreads)
+            posterior = self.posterior(b[:, None], np.array([[a]]))
+            cov += weight * float(density @ posterior.cov[:, 0, 0])
+            known += weight * float(density @ posterior.mean[:, 0] ** 2)
+            log_z += weight * float(density @ posterior.log_z)
+        return PriorAverages(np.array([[cov]]), np.array([[known]]), log_z, log_z - 0.5 * a * known)
+
+    def learn(self, posterior: InputPosterior) -> "MixturePrior":
+        """Return the prior after one step of expectation maximization of weights and covariances.
+
+        Means do not change. Atoms stay atoms, because the posterior covariance of an atom is zero.
+        """
+        probability = posterior.probability.mean(axis=0)
+        total = np.maximum(posterior.probability.sum(axis=0), np.finfo(float).tiny)
+        second = np.einsum("nk,nkab->kab", posterior.probability, posterior.second) / total[:, None, None]
+        return replace(self, weight=np.maximum(probability, np.finfo(float).tiny), cov=symmetrize(second))
+
+
+class Kind(NamedTuple):
+    """Coordinates with equal covariances and positions, which the student cannot distinguish."""
+
+    fraction: float  # fraction of the coordinates
+    gamma: np.ndarray  # (L,) variances of the tokens
+    tau: np.ndarray  # (L,) positions
+    prior: MixturePrior  # prior of the teacher's rows
+
+
+def kinds_of(law: CoordinateLaw) -> list[Kind]:
+    """Return the kinds of coordinates of a distribution.
+
+    Classes of coordinates that differ only in the teacher are components of one prior.
+    """
+    rows, number = np.unique(np.concatenate([law.gamma, law.tau], axis=1), axis=0, return_inverse=True)
+    kinds, L = [], law.gamma.shape[1]
+    for j, row in enumerate(rows):
+        members = np.nonzero(number.ravel() == j)[0]
+        fraction = law.weight[members].sum()
+        prior = MixturePrior(law.weight[members] / fraction, law.teacher_mean[members], law.teacher_cov[members])
+        kinds.append(Kind(float(fraction), row[:L], row[L:], prior))
+    return kinds

@@ -1,0 +1,414 @@
+"""Fixed points of Bayes-optimal state evolution at a given α, with errors.
+
+`bayes_fixed_points` finds them in three steps:
+
+1. The curve α(s) of the first set of points, see `bayes.equations`, is traced from no to full information. Each of its
+   crossings with α is a fixed point. Two ends of the curve can be fixed points without a crossing: no information, if
+   q = 0 is a fixed point, and full information, if samples have no noise and α(s) stays below α for s → ∞.
+2. Each fixed point is solved again with every set of points: a finer and a coarser quadrature rule if averages over
+   samples are integrals, independent random sets otherwise. `_find_bracket` searches other sets near the log s of the
+   first set only, in growing intervals, so that they converge to the same fixed point.
+3. The difference of the two rules, or the spread of the random sets, gives the errors. If a set does not have the fixed
+   point, as may happen at a threshold, the status is INACCURATE.
+
+For teachers that are functions of the fields, fixed points are found by iteration from both starts (`bayes.stages`),
+which does not find unstable fixed points.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.numerics import generator, guard_call
+from gamp_attention._tools.statistics import half_width
+from gamp_attention.extensions.bayes.channels.classes import class_channel
+from gamp_attention.extensions.bayes.channels.integrals import COARSE, FINE
+from gamp_attention.extensions.bayes.classes import ClassEquations, build_equations
+from gamp_attention.extensions.bayes.equations import Curve, Equations, Point
+from gamp_attention.extensions.bayes.known_columns import separate_known_columns
+from gamp_attention.extensions.bayes.results import BayesStateEvolution, FreshSamples
+from gamp_attention.extensions.bayes.stages import IterationSettings, iterate
+from gamp_attention.extensions.sequence.sequence_labels import is_function
+from gamp_attention.results import ConvergenceError, Status
+from gamp_attention.theory.models.model import Model, require_model
+
+BAYES_STARTS = ("uninformed", "informed")
+POINTS = 4096  # default number of points
+MIN_POINTS = 64  # minimum number of points
+SAME_OVERLAP = 0.01  # difference of overlaps, in addition to errors, up to which fixed points from two starts are equal
+ACCURACY = 1e-10  # relative accuracy of integrals, to which their errors from rounding and from roots are set
+
+
+class Branch(NamedTuple):
+    """A fixed point found on the curve of the first set of points."""
+
+    kind: Literal["zero", "crossing", "full"]  # no overlap, a crossing of α(s) with α, or full information
+    low: float  # interval of log s that contains a crossing; NaN for the other kinds
+    high: float
+    stable: bool
+
+
+class Solution(NamedTuple):
+    """A fixed point computed with one set of points."""
+
+    q: np.ndarray
+    V: np.ndarray
+    known: np.ndarray
+    free_entropy: float
+    residual: float
+    rounding: tuple[np.ndarray, np.ndarray, float]  # errors of q, V and the free entropy from rounding and the root
+
+
+@guard_call
+def solve_bayes_state_evolution(
+    model: Model,
+    alpha: float,
+    init: str = "uninformed",
+    *,
+    n_points: int | None = None,
+    n_replicas: int = 4,
+    seed: int | np.random.Generator = 0,
+) -> BayesStateEvolution:
+    """Compute the fixed point that Bayes-optimal message passing reaches for d → ∞.
+
+    The equations are in `gamp_attention.extensions.bayes.equations`; for generalized linear models see Barbier et al.
+    (2019).
+
+    Parameters
+    ----------
+    model : problem whose teacher is estimated; its student and penalty have no effect.
+    alpha : sample complexity α = n/d.
+    init : "uninformed" for the stable fixed point of smallest overlap, which a run without information on the teacher
+        reaches; "informed" for the stable fixed point of largest overlap, which a run from the teacher reaches.
+    n_points : number of random points of averages over samples, even; without effect if the averages are integrals.
+        If not given, 4096.
+    n_replicas : number of independent sets of points, whose spread gives the errors.
+    seed : seed or generator of the points.
+
+    Returns
+    -------
+    BayesStateEvolution
+
+    Raises
+    ------
+    TypeError : if `model` is not a Model, or an argument has the wrong type.
+    ValueError : if `alpha` is not in (0, 1e12]; `n_points` is odd or below 64, or `n_replicas` is below 2; `init` is
+        unknown; or the posterior of the fields is not available: classes of tokens in attention layers, samples with
+        classes whose targets are neither linear nor have a density with at most six fields, user-defined labels,
+        attention without score noise that does not determine the fields up to a rotation, or a teacher prior that is a
+        mixture in more than one column.
+    ConvergenceError : if no fixed point was found.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.paper_model()
+    >>> points = [ga.solve_bayes_state_evolution(model, alpha, n_points=1024) for alpha in (0.15, 0.4, 0.55)]
+    >>> [round(float(point.q[0, 0]), 1) for point in points]
+    [0.0, 0.6, 1.0]
+    """
+    check.choice("init", init, BAYES_STARTS)
+    if is_function(require_model(model).teacher):
+        alpha = check.real("alpha", alpha, low=0, high=1e12, strict=True)
+        return _iterate_replicas(model, alpha, init, *check_points(model, n_points, n_replicas), generator(seed))
+    fixed_points = bayes_fixed_points(model, alpha, n_points=n_points, n_replicas=n_replicas, seed=seed)
+    stable = [point for point in fixed_points if point.stable] or fixed_points
+    return stable[0] if init == "uninformed" else stable[-1]
+
+
+@guard_call
+def bayes_fixed_points(
+    model: Model, alpha: float, *, n_points: int | None = None, n_replicas: int = 4, seed: int | np.random.Generator = 0
+) -> list[BayesStateEvolution]:
+    """Compute all fixed points of Bayes-optimal state evolution, see Barbier et al. (2019).
+
+    Parameters
+    ----------
+    model, alpha, n_points, n_replicas, seed : as for `solve_bayes_state_evolution`.
+
+    Returns
+    -------
+    list of BayesStateEvolution, in the order of their overlap tr q. The data determine the stable fixed point of
+    largest free entropy; message passing without information on the teacher reaches the stable fixed point of smallest
+    overlap.
+
+    Raises
+    ------
+    TypeError, ValueError : as for `solve_bayes_state_evolution`.
+    ConvergenceError : if no fixed point was found.
+
+    Examples
+    --------
+    For 1 < α < 1.13 phase retrieval is possible, but message passing does not achieve it:
+
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.PhaseRetrievalLoss())
+    >>> [(round(float(point.q[0, 0]), 2), point.stable) for point in ga.bayes_fixed_points(model, 1.1)]
+    [(0.0, False), (0.69, True), (0.95, False), (1.0, True)]
+    """
+    alpha = check.real("alpha", alpha, low=0, high=1e12, strict=True)
+    n_points, n_replicas = check_points(model, n_points, n_replicas)
+    rng = generator(seed)
+    if is_function(model.teacher):
+        return _distinct([_iterate_replicas(model, alpha, init, n_points, n_replicas, rng) for init in BAYES_STARTS])
+    curves = build_curves(model, n_points, n_replicas, rng)
+    fresh = [FreshSamples(model, n_points, rng) for _ in range(n_replicas if model.attention else 1)]
+    if curves[0].equations.exact and not model.attention:
+        fresh.append(FreshSamples(model, n_points, rng, COARSE))
+    if not curves[0].unknown_fraction(curves[0].without_data.V):  # a prior that is certain of all weights
+        return [_solve_branch(Branch("full", np.nan, np.nan, True), alpha, curves, fresh, [])]
+    points = curves[0].trace(alpha)
+    branches = _find_branches(curves[0], points, alpha)
+    if not branches:
+        raise ConvergenceError(_describe_failure(points, alpha), None)
+    fixed_points = [_solve_branch(branch, alpha, curves, fresh, points) for branch in branches]
+    return sorted(fixed_points, key=lambda point: float(np.trace(point.q)))
+
+
+def _iterate_replicas(
+    model: Model, alpha: float, init: str, n_points: int, n_replicas: int, rng: np.random.Generator
+) -> BayesStateEvolution:
+    """Return the fixed point that iterations from a start reach, for teachers that are functions; with errors."""
+    runs, known, settings = [], separate_known_columns(model), IterationSettings()
+    unknown = model if known is None else known.unknown
+    for _ in range(n_replicas):
+        few = build_equations(unknown, max(n_points // settings.few, MIN_POINTS) // 2 * 2, rng)
+        runs.append(iterate(few, build_equations(unknown, n_points, rng), alpha, init, settings))
+    with_classes = model.is_mixture
+    q, V, entropy = (np.array([getattr(run, name) for run in runs]) for name in ("q", "V", "free_entropy"))
+    fields = [run.known for run in runs]
+    if known is not None:
+        model = known.complete
+        q, V = known.overlap(q), known.variance(V)
+        fields = [known.prior_variance(run.V + run.known) - of_run for run, of_run in zip(runs, V, strict=True)]
+    try:
+        fresh = [(ClassEquations if with_classes else FreshSamples)(model, settings.n_fresh, rng) for _ in runs]
+        errors = np.array([samples.test_error(*of_run) for samples, *of_run in zip(fresh, V, fields, strict=True)])
+    except ValueError:
+        if known is None:
+            raise
+        errors = np.full(len(runs), np.nan)  # the posterior of all fields, known fields included, is not implemented
+    if with_classes:
+        V = V[:, class_channel(unknown).sources]
+    agree = len({(bytes(np.diagonal(run.q) > settings.found), run.full) for run in runs}) == 1
+    status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
+    full, law, t = all(run.full for run in runs), model.coordinates, q.shape[1]
+    left, least = (0.0, 0.0) if full else (max(run.error for run in runs), float(np.exp(-settings.full)))
+    prior = np.tensordot(law.weight, law.moments[:, -t:, -t:], 1)
+    q_error = _half_width(q) + left * _scale(prior - q.mean(axis=0)) + least * _scale(prior)
+    V_error = _half_width(V) + (left + least) * _scale(V.mean(axis=0))
+    return BayesStateEvolution(
+        status=status, n_iter=sum(run.n_iter for run in runs), residual=max(run.residual for run in runs),
+        q=q.mean(axis=0), q_error=q_error, V=V.mean(axis=0), V_error=V_error,
+        free_entropy=float(entropy.mean()), free_entropy_error=float(_half_width(entropy)),
+        test_error=float(errors.mean()), test_error_error=float(_half_width(errors) + left * errors.mean()),
+        stable=True, full=full,
+    )  # fmt: skip
+
+
+def _scale(cov: np.ndarray) -> np.ndarray:
+    """Return products of standard deviations (…, t, t) for covariances (…, t, t)."""
+    deviation = np.sqrt(np.maximum(np.diagonal(cov, axis1=-2, axis2=-1), 0.0))
+    return np.asarray(deviation[..., :, None] * deviation[..., None, :])
+
+
+def _distinct(points: list[BayesStateEvolution]) -> list[BayesStateEvolution]:
+    """Return both fixed points, or the first of them if they agree within their errors."""
+    first, second = points
+    if (np.abs(first.q - second.q) <= first.q_error + second.q_error + SAME_OVERLAP).all():
+        return [first]
+    return sorted(points, key=lambda point: float(np.trace(point.q)))
+
+
+def build_curves(model: Model, n_points: int, n_replicas: int, rng: np.random.Generator) -> list[Curve]:
+    """Return one curve for each set of random points, or for a fine and a coarse rule if averages are integrals."""
+    first = Curve(Equations(model, n_points, rng, FINE))
+    if first.equations.exact:
+        return [first, Curve(Equations(model, n_points, rng, COARSE))]
+    return [first] + [Curve(Equations(model, n_points, rng)) for _ in range(n_replicas - 1)]
+
+
+def check_points(model: Model, n_points: int | None, n_replicas: int) -> tuple[int, int]:
+    """Return the sizes of averages over samples as integers, if they and the model are valid."""
+    require_model(model)
+    n_points = check.integer("n_points", POINTS if n_points is None else n_points, low=MIN_POINTS)
+    if n_points % 2:
+        raise check.fail("n_points", n_points, "an even number")
+    n_replicas = check.integer("n_replicas", n_replicas, low=2)
+    size = model.n_tokens * (3 * model.teacher_rank + model.n_tokens)
+    check.require_memory("n_points, n_replicas", n_points, n_replicas, size)
+    return n_points, n_replicas
+
+
+def _describe_failure(points: list[Point], alpha: float) -> str:
+    alphas = [point.alpha for point in points]
+    unknown = float(np.trace(points[-1].V, axis1=1, axis2=2).sum())
+    return (
+        f"bayes_fixed_points: no fixed point found at alpha = {alpha:g}. Fixed points exist for alpha between "
+        f"{min(alphas):g} and {max(alphas):g}: conjugates of size {np.exp(points[0].x):.1e} to "
+        f"{np.exp(points[-1].x):.1e} were searched, and at the largest of them the fields' posterior variance is still "
+        f"{unknown:.1e}; increase n_points"
+    )
+
+
+def _find_branches(curve: Curve, points: list[Point], alpha: float) -> list[Branch]:
+    """Return the fixed points at α between the traced points of the first curve and at its ends, in the order of s."""
+    branches = []
+    above = np.array([point.alpha > alpha for point in points])
+    if curve.equations.has_zero_fixed_point():
+        branches.append(Branch("zero", np.nan, np.nan, bool(above[0])))
+    for k in np.nonzero(above[1:] != above[:-1])[0]:
+        branches.append(Branch("crossing", points[k].x, points[k + 1].x, bool(above[k + 1])))
+    if curve.equations.noiseless and not above[-1] and curve.ends_level(points):
+        branches.append(Branch("full", np.nan, np.nan, True))
+    return branches
+
+
+def _solve_branch(
+    branch: Branch, alpha: float, curves: list[Curve], fresh: list[FreshSamples], points: list[Point]
+) -> BayesStateEvolution:
+    """Return the fixed point of a branch, computed with all sets of points, with errors."""
+    exact = curves[0].equations.exact
+    solutions, n_missing = list[Solution](), 0
+    for curve in curves:
+        if branch.kind == "full":
+            solutions.append(_solve_full(curve, alpha, points))
+            continue
+        bracket, as_first = _find_bracket(curve, alpha, branch, is_first=curve is curves[0])
+        n_missing += not as_first
+        if bracket is not None:
+            solutions.append(_solve_crossing(curve, alpha, *bracket))
+        elif curve.equations.has_zero_fixed_point():
+            solutions.append(_solve_zero(curve, alpha))
+    columns = [np.array([solution[k] for solution in solutions]) for k in (0, 1, 3)]  # q, V and the free entropy
+    if exact:
+        means = [column[0] for column in columns]
+        errors = [np.abs(column[1] - column[0]) for column in columns]
+    else:
+        means, errors = [column.mean(axis=0) for column in columns], [_half_width(column) for column in columns]
+    errors = [error + rounding for error, rounding in zip(errors, solutions[0].rounding, strict=True)]
+    test_error, test_error_error = _average_test_error(solutions, exact, fresh, errors[1])
+    return BayesStateEvolution(
+        status=Status.INACCURATE if n_missing else Status.CONVERGED, n_iter=sum(curve.evaluations for curve in curves),
+        residual=max(solution.residual for solution in solutions), q=means[0], q_error=errors[0],
+        V=means[1], V_error=errors[1],
+        free_entropy=float(means[2]), free_entropy_error=float(errors[2]) if np.isfinite(means[2]) else np.nan,
+        test_error=test_error, test_error_error=test_error_error, stable=branch.stable, full=branch.kind == "full",
+    )  # fmt: skip
+
+
+def _average_test_error(
+    solutions: Sequence[Solution], exact: bool, fresh: list[FreshSamples], V_error: np.ndarray
+) -> tuple[float, float]:
+    """Return the test error of a fixed point and its error.
+
+    If state evolution and test error are integrals, `fresh` has a fine and a coarse rule, whose difference is the
+    error. If only state evolution is, all sets of fresh samples are used at the first solution. Otherwise the sets are
+    used in turn for the solutions, whose spread is the error.
+    """
+    if exact and len(fresh) == 2 and not fresh[0].model.attention:
+        values = [sample.test_error(point.V, point.known) for sample, point in zip(fresh, solutions, strict=True)]
+    elif exact:
+        values = [sample.test_error(solutions[0].V, solutions[0].known) for sample in fresh]
+    else:
+        sets = fresh * len(solutions)
+        values = [sets[k].test_error(point.V, point.known) for k, point in enumerate(solutions)]
+    if exact and not fresh[0].model.attention:
+        test_error, error = values[0], abs(values[1] - values[0])
+    else:
+        test_error, error = float(np.mean(values)), float(_half_width(np.array(values)))
+    if exact:  # the spread of fresh samples does not contain the effect of the error of V
+        shifted = fresh[0].test_error(solutions[0].V + V_error, solutions[0].known)
+        error += abs(shifted - fresh[0].test_error(solutions[0].V, solutions[0].known)) + ACCURACY * abs(test_error)
+    return test_error, error
+
+
+def _half_width(column: np.ndarray) -> np.ndarray:
+    """Return half-widths (95 %) over replicas (k, …); NaN for fewer than two, or if a value is not finite."""
+    if len(column) < 2 or not np.isfinite(column).all():
+        return np.full(column.shape[1:], np.nan)
+    return half_width(column)
+
+
+def _solve_zero(curve: Curve, alpha: float) -> Solution:
+    """Return the fixed point without overlap, of problems whose samples do not determine the sign."""
+    prior = curve.without_data
+    entropy = alpha * curve.equations.output(prior.V, prior.known).log_z
+    rounding = np.zeros_like(prior.q), np.zeros_like(prior.V), ACCURACY * abs(entropy)
+    return Solution(prior.q, prior.V, prior.known, entropy, 0.0, rounding)
+
+
+def _solve_full(curve: Curve, alpha: float, points: list[Point]) -> Solution:
+    """Return the fixed point at which the weights are known exactly."""
+    q = np.sum([kind.fraction * kind.prior.second for kind in curve.equations.kinds], axis=0)
+    entropy = np.nan
+    if points:
+        entropy = (
+            np.inf if curve.conjugates_diverge(points) else curve.free_entropy(alpha, curve.solve_at(points[-1].x))
+        )
+    V = np.zeros_like(curve.equations.rho)
+    rounding = np.zeros_like(q), np.zeros_like(V), ACCURACY * abs(entropy) if np.isfinite(entropy) else 0.0
+    return Solution(q, V, curve.equations.rho, entropy, 0.0, rounding)
+
+
+def _solve_crossing(curve: Curve, alpha: float, low: float, high: float) -> Solution:
+    """Return the fixed point between two values of log s on different sides of α.
+
+    The residual is the relative change of V in one more iteration. For integrals, the error of the root in log s is the
+    accuracy of α over the slope of log α, and its effect on q and V follows from their difference quotients.
+    """
+    point = curve.find_crossing(alpha, low, high)
+    next_V = curve.equations.input(alpha * curve.equations.output(point.V, point.input.known).hats).V
+    residual = np.abs(next_V - point.V).max() / np.abs(point.V).max() if point.V.any() else np.abs(next_V).max()
+    entropy = curve.free_entropy(alpha, point)
+    if not curve.equations.exact:
+        no_error = np.zeros_like(point.input.q), np.zeros_like(point.V), 0.0
+        return Solution(point.input.q, point.V, point.input.known, entropy, float(residual), no_error)
+    step = curve.settings.slope_step
+    ends = [curve.solve_at(point.x + sign * step) for sign in (-1, 1)]
+    slope = abs(np.log(ends[1].alpha / ends[0].alpha)) / (2 * step)
+    root_error = 1e-2 * ACCURACY / max(slope, 1e-9) / (2 * step)  # error of log s over the distance of the ends
+    q_change, V_change = np.abs(ends[1].input.q - ends[0].input.q), np.abs(ends[1].V - ends[0].V)
+    rounding = (
+        root_error * q_change + ACCURACY * np.abs(point.input.q),
+        root_error * V_change + ACCURACY * np.abs(point.V),
+        ACCURACY * (1 + abs(entropy) + abs(alpha * point.output.log_z)),
+    )
+    return Solution(point.input.q, point.V, point.input.known, entropy, float(residual), rounding)
+
+
+def _find_bracket(
+    curve: Curve, alpha: float, branch: Branch, is_first: bool
+) -> tuple[tuple[float, float] | None, bool]:
+    """Return an interval of log s with the fixed point of a branch on the curve of one set of points.
+
+    Returns
+    -------
+    bracket : two values of log s on different sides of α; None if the fixed point is q = 0 or was not found.
+    as_first : whether this set of points has the fixed point of the first set.
+    """
+    if is_first:
+        return (None if branch.kind == "zero" else (branch.low, branch.high)), True
+    lowest, settings, bounded = curve.lowest, curve.settings, curve.equations.has_zero_fixed_point()
+    if branch.kind == "zero":
+        if not branch.stable or curve.solve_at(lowest).alpha > alpha:
+            return None, True
+        # q = 0 is unstable with this set of points: search for the stable fixed point of smallest overlap
+        low, high = lowest, lowest
+        while high < np.log(settings.max_s):
+            low, high = high, high + settings.log_step
+            if curve.solve_at(high).alpha > alpha:
+                return (low, high), False
+        return None, False
+    middle = 0.5 * (branch.low + branch.high)
+    reach = 0.5 * (branch.high - branch.low) if curve.equations.exact else settings.first_reach
+    for _ in range(settings.n_reaches):
+        low, high = middle - reach, middle + reach
+        low = max(low, lowest) if bounded else low
+        above = curve.solve_at(low).alpha > alpha, curve.solve_at(high).alpha > alpha
+        if above == (not branch.stable, branch.stable):
+            return (low, high), True
+        reach *= 2
+    return None, False

@@ -1,0 +1,196 @@
+"""Symmetries of the posterior, which averages over random points do not have exactly.
+
+An orthogonal matrix O (t, t) is a symmetry of the columns if targets are the same for the fields u and u O, and if the
+prior of the columns does not change. State evolution then maps covariances that O leaves unchanged, O S Oᵀ = S, to such
+covariances. The symmetries can have infinitely many elements, for example all rotations for targets u_1·u_2.
+
+**Unstable directions.** Near a fixed point without overlap of some columns, a small overlap δq becomes
+Σ_m E[G_lm δq_m G_lmᵀ] (`bayes.stages`). This map preserves positive semidefinite matrices, so that its largest
+eigenvalue has a positive semidefinite eigenmatrix (theorem of Krein and Rutman, 1948), and the average of this
+eigenmatrix over the symmetries is another. It is therefore sufficient to search among matrices that do not change.
+Without this restriction the eigenvalue can be degenerate. For targets u_1·u_2, the response G_lm is a multiple of the
+identity, so that all δq increase at the same rate; the same holds for attention layers whose columns are known up to a
+rotation. Random errors then select an arbitrary combination of them, perhaps without any diagonal entries, and the
+largest of several random eigenvalues is too large.
+
+**Search.** Rotations are exponentials of antisymmetric matrices A with Σ ∂y/∂u_la (u A)_la = 0, a linear system. Finite
+symmetries are searched among exchanges of columns with changes of signs.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations, permutations, product
+from typing import Any
+
+import numpy as np
+
+from gamp_attention.extensions.bayes.channels.channel import Channel
+from gamp_attention.extensions.sequence.sequence_labels import N_SYMMETRY, SequenceLabels, are_equal, is_function
+from gamp_attention.theory.models.coordinates import CoordinateLaw
+from gamp_attention.theory.models.model import Model
+from gamp_attention.theory.models.teachers import SoftmaxTeacher, keeps_columns, keeps_order
+
+ALL_ORDERS = 4  # number of columns up to which all orders with all signs are tested
+STEP = 1e-5  # angle of difference quotients
+ROTATION_ERROR = 1e-7  # relative change of targets up to which a rotation by one radian is a symmetry
+NO_SLOPE = 1e-12  # eigenvalue, relative to the largest, up to which a squared derivative counts as zero
+SAME_MATRIX = 1e-8  # relative difference of matrices up to which they count as equal
+
+
+def find_symmetries(model: Model, channel: Channel) -> tuple[bool, bool, bool]:
+    """Return three symmetries of the posterior, which averages over random points do not have exactly.
+
+    Returns
+    -------
+    exchangeable : permutations of the tokens leave the problem unchanged, so that V_l is the same for all tokens.
+    isotropic : rotations of the teacher's columns leave it unchanged, so that V_l is a multiple of the identity. False
+        for teachers that are functions, see `find_column_symmetries`.
+    classes : permutations of the columns and shifts of all columns by a common vector leave it unchanged.
+    """
+    law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
+    tokens = np.arange(L)
+    orders = np.concatenate([tokens[:2][::-1], tokens[2:]]), np.roll(tokens, 1)
+    same_variances = all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders)
+    if channel.is_function:
+        keeps = all(model.teacher.keeps_targets(L, t, order) for order in orders)
+        return bool(same_variances and L > 1 and keeps), False, False
+    attention = attention_of(model.teacher)
+    exchangeable = same_variances and (not model.attention or all(keeps_order(attention, t, order) for order in orders))
+    spread = law.teacher_cov
+    isotropic_prior = not law.teacher_mean.any() and np.array_equal(spread, spread[:, :1, :1] * np.eye(t))
+    isotropic = t > 1 and model.attention and isotropic_prior and keeps_columns(attention, L, t)
+    classes = t > 1 and channel.has_common_shifts and isotropic_prior
+    return bool(exchangeable), bool(isotropic), bool(classes)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionTargets:
+    """Noiseless targets of an attention layer, as a function of fields and noise."""
+
+    attention: Any  # function of fields (n, L, t)
+    count = 0  # number of noises of a sample; the noise of scores is independent of the fields
+
+    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Return the attention matrices (n, L, L) of fields (n, L, t)."""
+        return np.asarray(self.attention(u))
+
+
+Targets = SequenceLabels | AttentionTargets
+
+
+def attention_of(teacher: Any) -> Any:
+    """Return the attention matrices of a teacher as a function of the fields, without a positional matrix."""
+    return teacher.attention if isinstance(teacher, SoftmaxTeacher) else teacher
+
+
+def targets_of(model: Model) -> Targets:
+    """Return the noiseless targets of a teacher, with the noise that is an argument of a function."""
+    return model.teacher if is_function(model.teacher) else AttentionTargets(attention_of(model.teacher))
+
+
+def find_column_symmetries(labels: Targets, n_tokens: int, law: CoordinateLaw) -> np.ndarray:
+    """Return orthogonal matrices O (n, t, t), with the identity, of which each is a symmetry of the columns.
+
+    A matrix that commutes with all of them commutes with all symmetries of the search: rotations, exchanges of columns,
+    and changes of signs. For more than `ALL_ORDERS` columns, only exchanges of one or two pairs of columns are tested.
+    """
+    from scipy.linalg import expm
+
+    t = law.teacher_cov.shape[1]
+    if t == 1 or law.spikes is not None:
+        return np.eye(t)[None]
+    exchanges, slopes = _symmetries_of_targets(labels, n_tokens, t)
+    kept = [O for O in exchanges if _keeps_prior(O, law)]
+    generators = _antisymmetric(t)
+    rows = [np.concatenate([(A @ law.teacher_cov - law.teacher_cov @ A).ravel(), (law.teacher_mean @ A).ravel()])
+            for A in generators]  # fmt: skip
+    values, vectors = np.linalg.eigh(slopes + np.array(rows) @ np.array(rows).T)
+    for value, weights in zip(values, vectors.T, strict=True):
+        if value <= NO_SLOPE * max(values[-1], 1.0):
+            rotation = np.asarray(expm(np.einsum("k,kab->ab", weights, generators)))
+            if _keeps_targets(labels, n_tokens, rotation, ROTATION_ERROR) and _keeps_prior(rotation, law):
+                kept.append(rotation)
+    return np.array(kept)
+
+
+def invariant_projector(symmetries: np.ndarray) -> np.ndarray:
+    """Return the projector (t, t, t, t) on matrices S = Sᵀ with O S Oᵀ = S for all symmetries O (n, t, t)."""
+    t = symmetries.shape[1]
+    one = np.eye(t * t)
+    conditions = [np.kron(O, O) - one for O in symmetries]
+    conditions.append(one.reshape(t, t, t, t).swapaxes(2, 3).reshape(t * t, t * t) - one)
+    values, vectors = np.linalg.eigh(sum(condition.T @ condition for condition in conditions))
+    basis = vectors[:, values < SAME_MATRIX]
+    return np.asarray((basis @ basis.T).reshape(t, t, t, t))
+
+
+def restrict_symmetries(symmetries: np.ndarray, known: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return the symmetries that do not change the covariances `known` (L, t, t), restricted to `columns` (k,).
+
+    The other columns are known, so that these symmetries do not combine both sets of columns.
+    """
+    changed = np.einsum("nab,lbc,ndc->nlad", symmetries, known, symmetries)
+    differences = np.abs(changed - known).max(axis=(1, 2, 3))
+    kept = symmetries[differences <= SAME_MATRIX * max(float(np.abs(known).max()), 1e-300)]
+    return np.asarray(kept[:, columns[:, None], columns])
+
+
+@lru_cache(maxsize=16)
+def _symmetries_of_targets(labels: Targets, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return exchanges of columns (n, t, t) that keep targets, and products (K, K) of derivatives along rotations."""
+    exchanges = np.array([O for O in _exchanges(t) if _keeps_targets(labels, L, O)])
+    u, noise = _random_arguments(labels, L, t)
+    derivatives = []
+    for A in _antisymmetric(t):
+        ahead, back = (labels(u + sign * STEP * (u @ A), noise) for sign in (1, -1))
+        derivatives.append((ahead - back).ravel() / (2 * STEP))
+    rows = np.array(derivatives)
+    if not np.isfinite(rows).all():
+        return exchanges, np.eye(len(rows))
+    return exchanges, rows @ rows.T / max(float(np.abs(labels(u, noise)).max()) ** 2, 1e-300)
+
+
+def _exchanges(t: int) -> list[np.ndarray]:
+    """Return the matrices (t, t) of the tested exchanges of columns and changes of signs, with the identity."""
+    one = np.eye(t)
+    if t <= ALL_ORDERS:
+        return [
+            one[list(order)] * signs for order in permutations(range(t)) for signs in product((1.0, -1.0), repeat=t)
+        ]
+    found = [one * signs for signs in product((1.0, -1.0), repeat=t)]
+    for a, b, *others in [*combinations(range(t), 2), *permutations(range(t), 4)]:
+        order = list(range(t))
+        order[a], order[b] = b, a
+        if others:
+            order[others[0]], order[others[1]] = others[1], others[0]
+        found.append(one[order])
+    return found
+
+
+def _antisymmetric(t: int) -> np.ndarray:
+    """Return a basis (t (t − 1)/2, t, t) of the antisymmetric matrices."""
+    return np.array([np.outer(*np.eye(t)[[a, b]]) - np.outer(*np.eye(t)[[b, a]]) for a, b in combinations(range(t), 2)])
+
+
+def _random_arguments(labels: Targets, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(9)
+    return rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, labels.count))
+
+
+def _keeps_targets(labels: Targets, L: int, O: np.ndarray, error: float | None = None) -> bool:
+    """Return whether targets are the same for fields u and u O, up to a relative `error`, by default rounding.
+
+    Without `error`, the noise may change its sign.
+    """
+    u, noise = _random_arguments(labels, L, len(O))
+    before, after = labels(u, noise), labels(u @ O, noise)
+    if error is not None:
+        return bool(np.abs(after - before).max() <= error * (1 + np.abs(before).max()))
+    return are_equal(before, after) or (labels.count > 0 and are_equal(before, labels(u @ O, -noise)))
+
+
+def _keeps_prior(O: np.ndarray, law: CoordinateLaw) -> bool:
+    """Return whether the prior of the columns in all classes of coordinates is the same after multiplication by O."""
+    cov, mean = law.teacher_cov, law.teacher_mean
+    return bool(np.allclose(O.T @ cov @ O, cov, rtol=0, atol=SAME_MATRIX * np.abs(cov).max())
+                and np.allclose(mean @ O, mean, rtol=0, atol=SAME_MATRIX))  # fmt: skip

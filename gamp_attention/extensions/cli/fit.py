@@ -1,0 +1,488 @@
+"""The command `gamp-attention fit`: train an attention layer on the user's arrays, and report test errors.
+
+The errors are leave-one-out, errors of samples held out, and errors of reference predictions; λ may be chosen along a
+path (`PathSearch`). `fit_data.py` reads the arrays.
+"""
+
+import argparse
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._tools import check, progress
+from gamp_attention._tools.checkpoints import Checkpoint
+from gamp_attention._tools.choices import FURTHER_STARTS, STARTS
+from gamp_attention._tools.display import count_noun, format_text, format_to_error
+from gamp_attention._tools.files import PICTURE, path_of_unfinished, write_archive
+from gamp_attention._tools.statistics import mean_and_error
+from gamp_attention.extensions.cli.fit_data import Problem, describe_data, describe_spread, load_problem
+from gamp_attention.extensions.cli.options import FIT_STARTS, VALUES, name_options
+from gamp_attention.extensions.cli.output import (
+    FIT,
+    checkpoint_of_path,
+    indent,
+    picture_of_path,
+    report,
+    say,
+    select,
+    target_of,
+)
+from gamp_attention.extensions.comparison.figures import plot_fit, plot_path
+from gamp_attention.extensions.inference.leave_one_out import interval_with_selection, leave_one_out
+from gamp_attention.extensions.inference.paths import RegularizationPath, regularization_path
+from gamp_attention.extensions.inference.reference import ReferenceErrors, reference_errors
+from gamp_attention.extensions.train.loading import load_weights
+from gamp_attention.extensions.train.records import AGREEMENT
+from gamp_attention.extensions.train.survey import SurveyEnd
+from gamp_attention.extensions.train.train import TrainResult, train
+from gamp_attention.gamp.options import IterationOptions
+from gamp_attention.gamp.result import GampResult
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.layer import Layer
+from gamp_attention.problem.penalties.standard import with_lam
+from gamp_attention.problem.stores import Tokens
+from gamp_attention.problem.tolerances import scale_tolerance
+from gamp_attention.results import Status
+
+ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0", "ridge": "ridge on all tokens"}
+
+
+@dataclass(frozen=True)
+class PathSearch:
+    """Choice of λ along a path that is extended until its best value lies inside, and its settings."""
+
+    span: float = 30.0  # range of --path without values: from λ/30 to 30 λ
+    widest: float = 1e4  # maximum ratio of a value and --lam if the path is extended
+    added: int = 8  # number of values by which a path is extended at a time, with the spacing of the other values
+    flat: float = 0.01  # relative decrease of the error by an extension below which there is no further one
+    zero: float = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
+
+    def run(self, problem: Problem, init: Any, options: argparse.Namespace) -> RegularizationPath:
+        """Return the path that --path requests, which is extended unless values are given."""
+        given = [lam for values in options.path for lam in values]
+        spacing = self.span ** (2 / (VALUES - 1))
+        lams = given or [options.lam]
+        if not given and options.lam > 0:
+            lams = np.geomspace(options.lam / self.span, options.lam * self.span, VALUES).tolist()
+        say(options, "Choice of λ")
+        path = _path(problem, lams, init, options, 0)
+        extensions, flat = 0, False
+        while not given and options.lam > 0 and not flat and (edge := self._direction(path)):
+            end = path.lam.max() if edge > 0 else path.lam.min()
+            more = [end * spacing ** (edge * k) for k in range(1, self.added + 1)]
+            more = [lam for lam in more if options.lam / self.widest <= lam <= options.lam * self.widest]
+            if not more:
+                break
+            before, extensions = path, extensions + 1
+            extreme, beyond = ("largest", "larger") if edge > 0 else ("smallest", "smaller")
+            why = self._all_zero(path) or f"The best λ is the {extreme} of {len(path.lam)} values"
+            say(options, indent(f"{why}: {len(more)} {beyond} values are tried."))
+            smallest = path.results[int(np.argmin(path.lam))]
+            begin = smallest if smallest.converged else init
+            path = _path(problem, sorted([*path.lam.tolist(), *more]), begin, options, extensions)
+            errors = [float(earlier.test_error[earlier.best]) for earlier in (before, path)]
+            flat = errors[1] > (1 - self.flat) * errors[0] and not self._all_zero(path)
+        table = str(path).partition("\n")[2]  # without the first line, which names the class
+        explanation = (
+            f"The layer was trained with {len(path.lam)} values of λ. The test errors ε_g are estimated from the "
+            'training data, with standard errors in parentheses; "1 s.e." marks the largest λ within one standard '
+            "error of the best:"
+        )
+        say(options, indent(explanation, table))
+        if edge := self._direction(path):
+            say(options, indent(self._about_edge(path, edge, bool(given), flat)))
+        if options.plot:
+            target = picture_of_path(options.plot)
+            plot_path(path, target, options.force)
+            say(options, indent(f"{target} shows the test error as a function of λ."))
+        say(options, indent(f"The following sections describe the layer with the best λ, {path.lam[path.best]:.4g}."))
+        return path
+
+    def _direction(self, path: RegularizationPath) -> int:
+        """Return -1 or 1 if smaller or larger values may be better than all values of a path, else 0.
+
+        This holds if the best value is the smallest or the largest, or if all weights are zero because λ is too large.
+        """
+        if len(path.lam) < 2:
+            return 0
+        if self._all_zero(path):
+            return -1
+        best, is_zero = path.lam[path.best], self._is_zero(path.results[path.best])
+        larger = best == path.lam.max() and not is_zero  # zero weights stay zero at larger λ
+        return int(larger) - int(best == path.lam.min())
+
+    def _all_zero(self, path: RegularizationPath) -> str:
+        """Return a clause if the weights are zero at every value of a path, else an empty one."""
+        return "The weights are zero at every λ" if all(map(self._is_zero, path.results)) else ""
+
+    def _is_zero(self, result: GampResult) -> bool:
+        """Return whether the weights of a result are zero up to `zero`."""
+        return bool(np.linalg.norm(result.Q) < self.zero * np.sqrt(len(result.Q)))
+
+    def _about_edge(self, path: RegularizationPath, edge: int, given: bool, flat: bool) -> str:
+        """Return a remedy if the best value is at the edge of the path; the message of the path states that it is."""
+        zero = f"{self._all_zero(path)}. " if self._all_zero(path) else ""
+        if given:
+            return f"{zero}Give {'larger' if edge > 0 else 'smaller'} values as well, or use --path without values."
+        if flat:
+            decrease = f"the last {self.added} values lowered the error by less than {self.flat:.0%}"
+            return f"{zero}The path is not extended: {decrease}."
+        return f"{zero}The path is not extended beyond a factor of {self.widest:g} from --lam."
+
+
+def _path(
+    problem: Problem, lams: list[float], init: Any, options: argparse.Namespace, extension: int
+) -> RegularizationPath:
+    """Train along values of λ; each extension has a separate checkpoint and a single start."""
+    file = options.checkpoint and checkpoint_of_path(options.checkpoint, extension)
+    n_starts = 1 if extension else options.n_starts
+    groups, seed = problem.groups, options.seed
+    return regularization_path(problem.data, lams, init, n_starts=n_starts, groups=groups, seed=seed, checkpoint=file)
+
+
+def path_numbers(path: RegularizationPath) -> dict[str, Any]:
+    """Return the entries of a path in the file of --json."""
+    entries = path.to_dict()
+    names = ("lam", "test_error", "test_error_error", "in_training", "trusted", "best", "best_1se", "message")
+    return {name: entries[name] for name in names}
+
+
+class TestErrors(NamedTuple):
+    """Test errors of a layer and of the reference predictions, in the units of the file."""
+
+    verdict: str  # sentence that compares the layer with the reference predictions
+    better: bool  # True if the layer is better than all references, by at least two standard errors
+    text: str  # table and remarks
+    numbers: dict[str, Any]  # entries of --json
+    left_out: np.ndarray  # (n,) leave-one-out error of each training sample
+
+
+def test_errors(
+    data: Dataset, result: TrainResult, layer: Layer, train: tuple[Tokens, Tokens], test: tuple[Tokens, Tokens] | None
+) -> TestErrors:
+    """Return test errors of a layer by leave-one-out and on held-out samples, and errors of reference predictions.
+
+    Parameters
+    ----------
+    data, result : the training samples and the run, in the units that they were trained in.
+    layer : the trained layer in the units of the file.
+    train, test : tokens and outputs of the training and the held-out samples, in the units of the file.
+    """
+    progress.describe("estimating the test error by leave-one-out")
+    loo = leave_one_out(data, result)
+    left_out = layer.errors(*train, layer.student(loo.fields))
+    mean, error, covariance, selection = loo.average_in_units(left_out)
+    means = [(mean, error)]
+    columns = {"leave-one-out": (left_out, reference_errors(data, units=layer.units))}
+    if test is not None:
+        held_out = layer.errors(*test)
+        means.append(mean_and_error(held_out))
+        columns[f"{len(held_out)} held out"] = (held_out, reference_errors(data, *test, units=layer.units))
+    trust: dict[str, Any] = {"trusted": loo.trusted, "doubtful": int(np.count_nonzero(loo.doubtful))}
+    trust |= {"form": loo.form, "message": loo.message}
+    numbers: dict[str, Any] = {"leave_one_out": _numbers(means[0], columns["leave-one-out"][1]) | trust}
+    if test is not None:
+        in_training = mean_and_error(layer.errors(*train))
+        numbers["held_out"] = {"samples": len(held_out), **_numbers(means[1], list(columns.values())[1][1])}
+        numbers["held_out"] |= {"train_error": in_training[0], "train_error_error": _finite(in_training[1])}
+    better, verdict = _verdict(columns, loo.trusted, covariance)
+    rows = {"this layer": means}
+    for k, name in enumerate(columns["leave-one-out"][1].names):
+        rows[ROWS[name]] = [(of.test_error[k], of.test_error_error[k]) for _, of in columns.values()]
+    table: list[Any] = [["", *columns]]
+    table += [[name, *(format_to_error(*pair) for pair in row)] for name, row in rows.items()]
+    intervals = _describe_intervals(columns, means, selection)
+    skipped = columns["leave-one-out"][1].skipped
+    intervals = f"{skipped.capitalize()}.\n{intervals}" if skipped else intervals
+    text = (
+        "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the "
+        f"last digit:\n{format_text(table)}\n{intervals}\nLeave-one-out is the error of each "
+        "training sample under weights trained without this sample: an approximation that is corrected by refits. For "
+        f"this layer: {loo.message}."
+    )
+    return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
+
+
+def _describe_intervals(
+    columns: dict[str, tuple[np.ndarray, ReferenceErrors]], means: list[tuple[float, float]], selection: float
+) -> str:
+    """Return a sentence with 95 % intervals of the error of the layer on new data; `selection` as of `LeaveOneOut`."""
+    intervals = []
+    for (how, (errors, _)), (_, error) in zip(columns.items(), means, strict=True):
+        ends = interval_with_selection(errors, error, selection if how == "leave-one-out" else 0.0)
+        intervals.append(f"{ends[0]:.3g} to {ends[1]:.3g} ({how})" if np.isfinite(ends).all() else f"unknown ({how})")
+    return f"95 % intervals for the error of this layer on new samples: {', '.join(intervals)}."
+
+
+def _verdict(
+    columns: dict[str, tuple[np.ndarray, ReferenceErrors]], trusted: bool, covariance: float
+) -> tuple[bool, str]:
+    """Return whether the layer is better than the references, and a sentence.
+
+    `covariance` is the covariance part of the squared standard error of leave-one-out, see `LeaveOneOut.covariance`.
+    Errors of held-out samples are used if leave-one-out is not trusted, or if they are worse than a reference.
+    """
+    finite = {how: column for how, column in columns.items() if np.isfinite(column[0]).all()}
+    verdicts = [
+        (how, references.verdict(errors, covariance if how == "leave-one-out" else 0.0))
+        for how, (errors, references) in finite.items()
+    ]
+    if not verdicts:
+        return False, "The test error of the layer could not be estimated."
+    use_last = not trusted or verdicts[-1][1].worse_than
+    how, verdict = verdicts[-1] if use_last else verdicts[0]
+    doubt = "" if trusted or how != "leave-one-out" else ", which is not reliable here: compare with --held-out 0.2"
+    return verdict.better, f"{verdict.message.removesuffix('.')} ({how}{doubt})."
+
+
+def _numbers(of_layer: tuple[float, float], references: ReferenceErrors) -> dict[str, Any]:
+    """Return means and standard errors of errors of the layer (given) and of the references, for --json."""
+    numbers: dict[str, Any] = {}
+    pairs = of_layer, *zip(references.test_error.tolist(), references.test_error_error.tolist(), strict=True)
+    for name, (mean, error) in zip(("", *(f"{name}_" for name in references.names)), pairs, strict=True):
+        numbers |= {f"{name}test_error": mean, f"{name}test_error_error": _finite(error)}
+    return numbers
+
+
+def _finite(value: float) -> float | None:
+    """Return a number, or None if it is not finite, which JSON cannot represent."""
+    return value if np.isfinite(value) else None
+
+
+def run_fit(options: argparse.Namespace) -> int:
+    """Run the command `fit` and return its exit status."""
+    if options.survey is True and options.path is not None:
+        raise check.fail("--survey", "--path", "a single λ, such as --lam")
+    if options.groups is not None and options.path is None and not options.held_out:
+        raise check.fail("--groups", options.groups, "--path or --held-out, which leave out whole groups")
+    init, problem = _load_init(options.init), load_problem(options)
+    _check_numbers(problem, init, options)
+    say(options, describe_data(problem, options))
+    path = None
+    if options.path is not None:
+        path = _path_or_remedy(problem, init, options)
+        problem, init = problem.along(path)
+        options.n_starts, options.lam = 1, float(path.lam[path.best])
+    result = _run(problem, init, options)
+    layer = problem.layer(result.Q)
+    tokens, outputs, positions, _ = problem.arrays
+    arrays: dict[str, Any] = problem.layer_arrays(layer, options) | {
+        **{name: value for name, value in result.overlaps.arrays().items() if value.size},
+        "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
+        "n_iter": result.n_iter, "is_minimum": result.is_minimum, "lowest_eigenvalue": result.lowest_eigenvalue,
+    }  # fmt: skip
+    weights = _save_weights(arrays, options)
+    train, test = (tokens, outputs), None
+    if len(problem.test):
+        x, y = np.asarray(tokens), np.asarray(outputs)
+        train, test = (x[problem.train], y[problem.train]), (x[problem.test], y[problem.test])
+    try:
+        attention, errors = layer.attention(tokens), layer.errors(tokens, outputs)
+        estimated = test_errors(problem.data, result, layer, train, test)
+    except (KeyboardInterrupt, MemoryError) as error:
+        if weights is None:
+            raise
+        event = str(error) or ("interrupted" if isinstance(error, KeyboardInterrupt) else "out of memory")
+        missing = f"the weights are trained and in {weights}, without attention matrices and errors"
+        remedy = f"--init {shlex.quote(weights)} --n-starts 1 with another --out computes these"
+        raise type(error)(f"{event}, {missing}: {remedy}") from None
+    in_training = format_to_error(*mean_and_error(errors[problem.train]))
+    verdict = f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}"
+    quality = [verdict, f"The mean error of the training samples is {in_training}.", estimated.text]
+    training = _describe_training(result, scale_tolerance(problem.data, options.tol))
+    text = "\n".join(["Training", indent(*training), "Test error", indent(*quality)])
+    arrays |= {"attention": attention, "errors": errors, "errors_left_out": estimated.left_out}
+    out, failure = _save_result(arrays, weights, result.converged, options)
+    numbers = result.to_dict()
+    numbers |= numbers["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
+    numbers |= {"standardized": options.standardize, "lam": problem.data.lam} | estimated.numbers
+    numbers |= {"path": path_numbers(path)} if path is not None else {}
+    try:
+        report(options, text, numbers, finished=result.converged and failure is None)
+    except OSError as error:
+        raise failure or error from None
+    if failure is not None:
+        raise failure
+    files = [f"{out} contains the weights Q, and the attention matrix and the error of each sample."]
+    if out != options.out:
+        files.append(f"{options.out} is unchanged: it holds the result of a run that has converged.")
+    if options.plot:
+        plot = target_of(options, options.plot, PICTURE, result.converged)
+        plot_fit(result, attention, plot, options.force)
+        files.append(f"{plot} shows learning curves, attention matrices and all starts.")
+    options.out = out
+    steps = _next_steps(result, estimated, options)
+    if not result.converged and not options.standardize and describe_spread(problem):
+        steps.insert(0, "Give all coordinates of the tokens the same scale, of order 1: --standardize.")
+    say(options, "\n".join(["Files", indent(*files), "Next steps", indent(*steps)]))
+    return 0 if result.converged else 1
+
+
+def _check_numbers(problem: Problem, init: Any, options: argparse.Namespace) -> None:
+    """Raise before the work if options do not fit the data or each other."""
+    if not isinstance(init, str):
+        check.array("--init", init, (problem.data.dim, problem.data.rank))
+    check.integer("--n-starts", options.n_starts, low=1)
+    check.integer("--max-iter", options.max_iter, low=1)
+    check.integer("--seed", options.seed, low=0, high=None)
+    check.real("--tol", options.tol, low=0, strict=options.path is not None)
+    check.real("--checkpoint-every", options.checkpoint_every, low=0)
+    lams = [lam for values in options.path or [] for lam in values]
+    if len(set(lams)) < len(lams):
+        raise check.fail("--path", lams, "values that all differ")
+    for lam in lams:
+        try:
+            with_lam(problem.data.penalty, lam)
+        except ValueError as error:
+            raise ValueError(name_options(str(error), {"lam": "--path"})) from error
+
+
+def _load_init(name: str) -> Any:
+    """Return the start that --init names: a start that needs no teacher, or the weights of a file."""
+    if name in (*STARTS, *FURTHER_STARTS) and name not in FIT_STARTS:
+        remedy = f"use {', '.join(FIT_STARTS)} or an .npz file with weights Q"
+        raise ValueError(f"--init: {name!r} needs a known teacher, which the arrays of a file do not have; {remedy}")
+    return name if name in FIT_STARTS else load_weights("--init", name)
+
+
+def _save_weights(arrays: dict[str, Any], options: argparse.Namespace) -> str | None:
+    """Write the weights before errors are computed, to a path where there is no file; return it, None if it failed.
+
+    If the disk is full, the report is printed before the error.
+    """
+    target = path_of_unfinished(options.out, "")
+    with suppress(OSError):
+        write_archive("--out", target, FIT, arrays, finished=False)
+        return target
+    return None
+
+
+def _save_result(
+    arrays: dict[str, Any], weights: str | None, finished: bool, options: argparse.Namespace
+) -> tuple[str | None, OSError | None]:
+    """Write the result in place of the weights; return its path, or the path of the weights and the error."""
+    target = target_of(options, options.out, FIT, finished)
+    try:
+        write_archive("--out", target, FIT, arrays, options.force, finished)
+    except OSError as error:
+        if weights is None:
+            return None, error
+        return weights, OSError(f"{error}; the weights are in {weights}, without attention matrices and errors")
+    if weights is not None and weights != target:
+        Path(weights).unlink(missing_ok=True)
+    return target, None
+
+
+def _describe_training(result: TrainResult, tol: float) -> list[str]:
+    """Return sentences on the outcome of the training, with the tolerance in the unit of the weights."""
+    norm = f"Its gradient norm is {result.gradient_norm:.2g}; --tol requires at most {tol:.3g}."
+    loss = f"{result.train_loss:.6g}" if result.train_loss > 0 else "zero up to rounding errors"
+    lines = [result.message, f"The training loss is {loss}. {norm}"]
+    if result.is_minimum:
+        eigenvalue = f"the lowest eigenvalue of its Hessian is {result.lowest_eigenvalue:.2g}"
+        lines.append(f"The weights are a minimum of the training loss: {eigenvalue}.")
+    if [record.name for record in result.surveys] == ["minimum"]:
+        ends = [record for record in result.starts if record.status is not None]
+        before = min(record.train_loss for record in ends if not record.name.startswith(("minimum", "flip")))
+        decrease = f"decreased the training loss by {100 * (1 - result.train_loss / before):.2g} %"
+        lines.append(
+            "As few starts agreed and the training loss was low, survey propagation continued from the lowest minimum. "
+            f"It {decrease if result.train_loss < before else 'found no lower minimum'}."
+        )
+    elif result.surveys:
+        n_collapsed = sum(record.ending is SurveyEnd.COLLAPSED for record in result.surveys)
+        lowest = min(record.train_loss for record in result.surveys)
+        lines.append(
+            f"Before message passing, survey propagation made {count_noun(len(result.surveys), 'survey')}, "
+            f"{n_collapsed} of which collapsed to a single minimum. Their lowest training loss was {lowest:.6g}."
+        )
+    if result.n_off_global:
+        searched = f"{count_noun(result.n_searched, 'sample')} that were searched for other minima"
+        away = "are not at the global minimum of their proximal step: other minima of the training loss are near."
+        lines.append(f"{result.n_off_global} of {searched} {away}")
+    return lines
+
+
+def _next_steps(result: TrainResult, estimated: TestErrors, options: argparse.Namespace) -> list[str]:
+    """Return proposals for the next command, the most important first."""
+    steps, out = [], shlex.quote(options.out)
+    if not result.converged:
+        longer = ", a larger --max-iter" * (result.status is Status.MAX_ITER)
+        steps.append(f"Continue from these weights: --init {out} --n-starts 1{longer} and another name for --out.")
+    elif not result.is_minimum:
+        steps.append("Leave the saddle for a minimum: --escape.")
+    if not estimated.numbers["leave_one_out"]["trusted"] and "held_out" not in estimated.numbers:
+        steps.append("Measure the test error on other samples, as leave-one-out is not reliable here: --held-out 0.2.")
+    if result.converged and not estimated.better:
+        steps += [
+            f"If the outputs come from a layer with {'more' if options.heads > 1 else 'several'} heads, try --heads "
+            f"{options.heads + 1}. For value matrices and for separate weights of keys, use GampAttention in Python or "
+            "torch.nn.MultiheadAttention.",
+            f"Otherwise try {'other penalties (--path), ' * (options.path is None)}more columns of Q (--rank 2) or "
+            "more samples.",
+        ]
+    elif result.converged and options.path is None:
+        steps.append("Choose the penalty λ by its leave-one-out error: --path.")
+    if (
+        len(result.starts) > 1
+        and options.survey is not True
+        and sum(r.agreement >= AGREEMENT for r in result.starts) == 1
+    ):
+        steps.append("Look for a lower training loss, as no other start gave these weights: --survey or --n-starts 32.")
+    if not options.plot:
+        steps.append("Draw learning curves, attention matrices and starts: --plot fit.png.")
+    if estimated.better and options.heads == 1:  # the theory of the command is for one head
+        law = f"gamp-attention law {shlex.quote(options.data)} --teacher {out}{' --standardize' * options.standardize}"
+        steps.append(f"Predict the error for other numbers of samples, if theory applies: {law} --alphas 1 2 4.")
+    steps.append(f"Predict outputs for other tokens: gamp-attention predict {out} TOKENS.npz.")
+    steps.append(f"Use the layer in Python: gamp_attention.load_result({options.out!r}).")
+    return steps
+
+
+def _run(problem: Problem, init: Any, options: argparse.Namespace) -> TrainResult:
+    """Return the result of message passing; if interrupted, write the weights with the lowest training loss."""
+    seen: list[Any] = []
+
+    def remember(t: int, state: Any, step: Any) -> None:
+        if not seen or step.train_loss <= seen[2].train_loss:
+            seen[:] = t, state.Q, step
+
+    wanted = select(options, "tol", "max_iter", "escape", "seed", "n_starts", "survey")
+    checkpoint = options.checkpoint and Checkpoint(options.checkpoint, options.checkpoint_every)
+    try:
+        iteration = IterationOptions(callback=remember)
+        return train(problem.data, init, "exact", **wanted, checkpoint=checkpoint, iteration=iteration)
+    except KeyboardInterrupt:
+        if not seen:  # during a survey
+            raise _resumable(options.checkpoint) from None
+        t, Q, step = seen
+        arrays = problem.layer_arrays(problem.layer(Q), options) | {"status": "interrupted", "n_iter": t}
+        arrays |= {"train_loss": step.train_loss, "gradient_norm": step.gradient_norm}
+        out = target_of(options, options.out, FIT, False)
+        write_archive("--out", out, FIT, arrays, options.force, finished=False)
+        kept = "" if out == options.out else f", and {options.out}, the result of an earlier run, is unchanged"
+        where = f"the weights of iteration {t} are in {out}{kept}"
+        another = " with another --out" * (out == options.out)
+        remedy = f"{where}: --init {shlex.quote(out)}{another} continues from them"
+        if checkpoint and Path(options.checkpoint).exists():
+            remedy = f"{where}; the same command resumes from {options.checkpoint}"
+        raise KeyboardInterrupt(f"interrupted, {remedy}") from None
+
+
+def _path_or_remedy(problem: Problem, init: Any, options: argparse.Namespace) -> RegularizationPath:
+    """Return the path that --path requests; if interrupted, raise an error that names its checkpoint."""
+    try:
+        return PathSearch().run(problem, init, options)
+    except KeyboardInterrupt:
+        raise _resumable(options.checkpoint and checkpoint_of_path(options.checkpoint)) from None
+
+
+def _resumable(checkpoint: str | None) -> KeyboardInterrupt:
+    """Return the error of an interruption before there are weights; it names the checkpoint, if there is one."""
+    if not (checkpoint and Path(checkpoint).exists()):
+        return KeyboardInterrupt()
+    return KeyboardInterrupt(f"interrupted: the same command resumes from {checkpoint}")

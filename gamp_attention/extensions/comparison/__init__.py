@@ -1,0 +1,4 @@
+"""Comparison of message passing, theory and descent on one instance, and figures of results.
+
+Uses: the core; `dynamics`, `inference`, `phases` and `train`.
+"""

@@ -1,0 +1,394 @@
+"""Comparison of GAMP, state evolution, gradient descent and the linear baseline on one instance of any model.
+
+`compare` runs every solver from the same start on each branch (`compare_branch`), and returns a table of the results.
+"""
+
+import math
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.choices import RISKS, STARTS
+from gamp_attention._tools.display import Rows, format_with_error
+from gamp_attention._tools.numerics import Stream, generator, guard_call
+from gamp_attention._tools.optional import require_modules
+from gamp_attention._tools.progress import Progress
+from gamp_attention.descent.minimize import minimize_risk, require_device, stable_step
+from gamp_attention.descent.torch_risk import DescentResult
+from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent
+from gamp_attention.extensions.dynamics.message_passing import MessagePassing
+from gamp_attention.extensions.dynamics.replicas import Trajectory
+from gamp_attention.extensions.dynamics.trajectory import trajectory
+from gamp_attention.gamp.damping import DAMPING
+from gamp_attention.gamp.options import IterationOptions
+from gamp_attention.gamp.result import GampResult
+from gamp_attention.gamp.run import run_gamp
+from gamp_attention.gamp.step import averaged_memory
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.passes import Memory
+from gamp_attention.problem.starts import initial_weights
+from gamp_attention.problem.symmetries import align_weights
+from gamp_attention.results import SIGNS, Result
+from gamp_attention.sampling.draw import require_size, sample
+from gamp_attention.sampling.test_errors import sampled_test_error
+from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
+from gamp_attention.theory.fixed_points.solve import require_rtol, solve_state_evolution
+from gamp_attention.theory.linear import LinearBaseline, linear_baseline
+from gamp_attention.theory.models.model import Model, has_omega, softmax_teacher
+
+HEADS = ["", *(sign for sign, _ in SIGNS.values()), "‖∇R‖/λ√d", "‖ΔQ‖/√d", "status", "iterations", "seconds"]
+
+
+@dataclass(frozen=True, eq=False)
+class Row(Result):
+    """Row of the table: the end point of one solver.
+
+    Errors are standard errors for data of finite d, half-widths of 95 % confidence for d → ∞, and NaN if unknown.
+    """
+
+    name: str
+    status: str
+    n_iter: int
+    values: dict[str, float]
+    errors: dict[str, float]
+    gradient_norm: float
+    distance: float  # ‖Q − Q_GAMP‖/√d, minimized over the symmetries of the model
+    seconds: float
+
+    def cells(self) -> list[str]:
+        """Return the cells of the table."""
+        pairs = [(self.values[name], self.errors.get(name, math.nan), digits) for name, (_, digits) in SIGNS.items()]
+        numbers = [format_with_error(*pair) for pair in pairs]
+        norms = ["-" if math.isnan(norm) else f"{norm:.1e}" for norm in (self.gradient_norm, self.distance)]
+        return [self.name, *numbers, *norms, self.status, str(self.n_iter), f"{self.seconds:.1f}"]
+
+    def _rows(self) -> Rows:
+        return [HEADS, self.cells()]
+
+
+@dataclass(frozen=True, eq=False)
+class Branch(Result):
+    """Results of all solvers on one branch.
+
+    Attributes
+    ----------
+    gamp, predicted, predicted_descent, fixed_point, descent, quasi_newton, returned : GAMP, whose first iterations use
+        predicted responses; the predicted trajectories of GAMP and of gradient descent, and the fixed point of state
+        evolution; gradient descent and L-BFGS from the informed start; L-BFGS from the perturbed weights of GAMP. With
+        another penalty than the ridge, proximal steps replace L-BFGS and `quasi_newton` is None.
+    instances : deviations of other instances from their predictions, an array (instances, T + 1) for each scalar.
+    rows : rows of the table.
+    """
+
+    name: str
+    gamp: GampResult
+    predicted: Trajectory
+    predicted_descent: Trajectory
+    fixed_point: StateEvolutionResult
+    descent: DescentResult
+    quasi_newton: DescentResult | None
+    returned: DescentResult
+    instances: dict[str, np.ndarray]
+    rows: list[Row]
+
+    def _rows(self) -> Rows:
+        return [f"{self.name} branch", HEADS, *(row.cells() for row in self.rows), *self._notes()]
+
+    def _notes(self) -> list[str]:
+        """Return remarks below the table: how GAMP ended, validity of state evolution, different minima."""
+        gamp, fixed = self.gamp, self.fixed_point
+        off = f"{gamp.n_off_global} of {gamp.n_searched} searched samples"
+        notes = [f"  {gamp.message} {off} are not at their global proximal minimum."]
+        if not fixed.consistent and np.isfinite(fixed.replicon):
+            notes.append(f"  Replica symmetry of state evolution: {fixed.validity}.")
+        if self.quasi_newton is None:
+            return notes
+        gap = self.quasi_newton.train_loss - gamp.train_loss
+        if abs(gap) > 1e-9:
+            lower = "GAMP" if gap > 0 else "L-BFGS"
+            notes.append(f"  GAMP and L-BFGS end at different minima; {lower} has the lower loss, by {abs(gap):.1e}.")
+        return notes
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison(Result):
+    """Result of `compare`; `str()` returns the table, `to_dict()` plain data for a report in JSON.
+
+    Attributes
+    ----------
+    settings : arguments, with d, n, α, λ and the damping of each branch.
+    branches : results of GAMP, state evolution and descents, one entry for each start.
+    baseline : the linear baseline; None for a model without attention.
+    seconds : total elapsed time in seconds.
+    """
+
+    settings: dict[str, Any]
+    branches: list[Branch]
+    baseline: LinearBaseline | None
+    seconds: float
+
+    @property
+    def converged(self) -> bool:
+        """True if GAMP and state evolution converged on every branch."""
+        return all(branch.gamp.converged and branch.fixed_point.converged for branch in self.branches)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data of all fields, with the versions of the packages."""
+        import numba
+
+        from gamp_attention._version import __version__
+
+        data = super().to_dict()
+        versions = {"gamp_attention": __version__, "numpy": np.__version__, "numba": numba.__version__}
+        versions["python"] = platform.python_version()
+        return data | {"linear_baseline": data["baseline"], "versions": versions}
+
+    def heading(self, *names: str) -> str:
+        """Return a line with the named sizes and parameters, as far as they are set."""
+        signs, s = {"alpha": "α", "omega": "ω", "lam": "λ"}, self.settings
+        return ", ".join(f"{signs.get(name, name)} = {s[name]:g}" for name in names if name in s)
+
+    def _rows(self) -> Rows:
+        s, base = self.settings, self.baseline
+        rows: Rows = [f"{self.heading('d', 'n', 'alpha', 'omega', 'lam')}, seed {s['seed']}, {s['risk']} risk"]
+        for branch in self.branches:
+            first, *others = branch._rows()
+            rows += ["", f"{first}, β = {s['damping'][branch.name]:g}", *others]
+        if base is not None:
+            error = format_with_error(base.test_error, base.test_error_error, 6)
+            rows += ["", f"linear baseline, d → ∞: ε_g = {error}, {base.status.value}"]
+        about = "Numbers in brackets are errors in the last digit: half-widths of 95 % for d → ∞, else standard errors."
+        return [*rows, f"{about} Total time {self.seconds:.0f} s."]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Interruption of a comparison; attribute `result` has the finished branches."""
+
+    def __init__(self, result: Comparison, unfinished: str) -> None:
+        state = f"the {', '.join(branch.name for branch in result.branches)} branch is finished"
+        super().__init__(f"interrupted on the {unfinished} branch; {state}: run the same command again for both")
+        self.result = result
+
+
+SOLVERS = 7  # maximum number of solvers of a branch, for the progress bar
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Options of a comparison: arguments of `gamp_attention.compare`, and the effort of each solver."""
+
+    alpha: float
+    seed: int
+    risk: str
+    rtol: float | None
+    lr: float | None
+    gd_steps: int | None
+    instances: int
+    device: str
+    n_iter: int = 20  # iterations of the predicted trajectories, after which they hardly change
+    test_samples: int = 4000  # number of new samples for test errors, which are then accurate to about one per cent
+    perturbation: float = 1e-3  # relative change of GAMP's weights before a descent, which stays in the same basin
+    training_time: float = 750.0  # steps of gradient descent times step size: 5000 steps of 0.15, as in the paper
+    max_descent_work: float = 1.6e10  # maximum of n L d × number of steps of gradient descent
+    replicas: int = 4  # number of independent predictions of the trajectory of gradient descent
+
+    def count_steps(self, data: Dataset, lr: float) -> int:
+        """Return the number of steps of gradient descent with the training time of the paper, limited by the work."""
+        affordable = self.max_descent_work / data.tokens.size
+        return self.gd_steps or max(1, int(min(np.ceil(self.training_time / lr), max(affordable, 200))))
+
+
+def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Progress) -> Branch:
+    """Run all solvers from one start; `progress` counts at most `SOLVERS` steps."""
+    alpha, seed, risk = plan.alpha, plan.seed, plan.risk
+    quasi_newton = model.penalty.quadratic
+
+    def time_run(task: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
+        progress.describe(f"{name} branch, {task}")
+        began = time.perf_counter()
+        result = solver(*args, **options)
+        progress.update()
+        return result, time.perf_counter() - began
+
+    instance = data.instance_model(), data.alpha, name
+    predicted, _ = time_run("trajectory", trajectory, *instance, MessagePassing(damping), plan.n_iter)
+    tracked = IterationOptions(predicted.V_hat, empirical_after=plan.n_iter, hold_after=plan.n_iter)
+    gamp, gamp_time = time_run("GAMP", run_gamp, data, name, risk, damping=damping, iteration=tracked)
+    fixed, fixed_time = time_run("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
+    lr = stable_step(data, initial_weights(data, name, 0), risk) if plan.lr is None else plan.lr
+    of_descent = GradientDescent(lr), plan.n_iter
+    predicted_descent, _ = time_run(
+        "trajectory of gradient descent", trajectory, *instance, *of_descent, n_replicas=plan.replicas
+    )
+    plain: Any = {"method": "gd", "lr": lr, "max_iter": plan.count_steps(data, lr), "device": plan.device}
+    descent, descent_time = time_run("gradient descent", minimize_risk, data, name, risk, **plain)
+    best = {"method": "lbfgs", "device": plan.device} if quasi_newton else plain
+    quasi, quasi_time = time_run("L-BFGS", minimize_risk, data, name, risk, **best) if quasi_newton else (None, np.nan)
+    noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
+    size = plan.perturbation * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
+    returned, returned_time = time_run("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
+    others = [
+        deviation(
+            sample(model, data.dim, alpha, other), name, risk, damping, plan.n_iter, seed=other, predicted_response=True
+        )[0]
+        for other in range(seed + 1, seed + 1 + plan.instances)
+    ]
+
+    def row(label: str, result: Any, seconds: float) -> Row:
+        test_error, error = sampled_test_error(data, result.Q, n_samples=plan.test_samples, seed=seed)
+        away = align_weights(model.student, model.penalty, result.Q, gamp.Q) - gamp.Q
+        norms = result.gradient_norm, float(np.linalg.norm(away) / np.sqrt(data.dim))
+        return _row(label, result, seconds, test_error, {"test_error": error}, norms)
+
+    errors = _floats(fixed.overlaps_error.scalars())
+    errors |= {"train_loss": fixed.train_loss_error, "test_error": fixed.test_error_error}
+    rows = [
+        _row("state evolution", fixed, fixed_time, fixed.test_error, errors, (np.nan, np.nan)),
+        row("GAMP", gamp, gamp_time),
+        row(f"gradient descent, {descent.n_iter} steps of {lr:g}", descent, descent_time),
+        *([] if quasi is None else [row("L-BFGS", quasi, quasi_time)]),
+        row(f"{'L-BFGS' if quasi_newton else 'descent'} from GAMP + noise", returned, returned_time),
+    ]
+    spread = {key: np.array([other[key] for other in others]) for key in others[0]}
+    return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
+
+
+def deviation(
+    data: Dataset,
+    name: str,
+    risk: str,
+    damping: float,
+    n_iter: int = 20,
+    *,
+    seed: int,
+    predicted_response: bool = False,
+    memory: Memory = averaged_memory,
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return GAMP's scalars minus their prediction for this instance, at every iteration, and its standard errors.
+
+    With `predicted_response`, GAMP uses the predicted responses instead of the responses of the samples.
+    """
+    task = data.instance_model(), data.alpha, name, MessagePassing(damping), n_iter
+    path = trajectory(*task, n_replicas=2, seed=seed)
+    iteration = IterationOptions(path.V_hat if predicted_response else None, memory=memory)
+    run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, iteration=iteration)
+    measured, predicted = run.history.scalars(), path.scalars()
+    return {key: measured[key] - predicted[key] for key in measured}, path.error.scalars()
+
+
+def _row(
+    label: str, result: Any, seconds: float, test_error: float, errors: dict[str, float], norms: tuple[float, float]
+) -> Row:
+    """Return the row of a result; `norms` has the gradient norm and the distance from GAMP's weights."""
+    values = _floats(result.overlaps.scalars()) | {"train_loss": result.train_loss, "test_error": test_error}
+    return Row(label, result.status.value, result.n_iter, values, errors, *norms, seconds)
+
+
+def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return scalars as Python numbers."""
+    return {name: float(value) for name, value in values.items()}
+
+
+@guard_call
+def compare(
+    model: Model,
+    d: int = 1000,
+    alpha: float = 1.5,
+    seed: int = 0,
+    *,
+    risk: str = "asymptotic",
+    branches: str | Sequence[str] | None = None,
+    damping: float | None = None,
+    rtol: float | None = None,
+    lr: float | None = None,
+    gd_steps: int | None = None,
+    instances: int = 6,
+    device: str = "cpu",
+) -> Comparison:
+    """Compare GAMP, state evolution and gradient descent on one instance, on the semantic and the positional branch.
+
+    Parameters
+    ----------
+    model : the problem.
+    d, alpha, seed : dimension of a token, sample complexity n/d, and seed of the instance.
+    risk : "asymptotic", whose values state evolution predicts up to O(1/√d), or "exact", of equation (3).
+    branches : the starts; if not given, "semantic", and "positional" if the model has positions.
+    damping : step β of GAMP and of its trajectory; if not given, 0.5 on the semantic and 0.3 on other branches.
+    rtol : accuracy of state evolution, see `solve_state_evolution`.
+    lr : step size of gradient descent; if not given, the largest stable step at the start, to one digit.
+    gd_steps : number of steps of plain gradient descent from the informed start; if not given, the training time of the
+        paper (5000 steps of 0.15) divided by `lr`, or fewer for large data.
+    instances : number of further instances, whose deviations from their predictions show the fluctuations.
+    device : torch device of the descents.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    TypeError : if `model` is not a model, or an argument has the wrong type.
+    ValueError : if a number is out of range, or `branches` has unknown or repeated names.
+    MemoryError : if the tokens do not fit into the available memory.
+    ImportError : if torch is not installed; install gamp-attention[torch].
+    Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt whose `result` has this branch.
+
+    Examples
+    --------
+    A small instance of a generalized linear model:
+
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
+    >>> comparison = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
+    >>> comparison.branches[0].name, comparison.branches[0].gamp.converged
+    ('semantic', True)
+    """
+    model, d, alpha = require_size(model, d, alpha)
+    check.require_memory("d, alpha", round(alpha * d), model.n_tokens, d)
+    check.choice("risk", risk, RISKS)
+    if branches is None:
+        branches = ("semantic", "positional") if model.coordinates.tau.any() else ("semantic",)
+    if isinstance(branches, str):
+        branches = (branches,)
+    if not isinstance(branches, list | tuple) or not branches:
+        raise check.fail("branches", branches, "a list of at least one start", TypeError)
+    names = [check.choice("branches", name, STARTS) for name in branches]
+    if len(set(names)) < len(names):
+        raise check.fail("branches", branches, "distinct starts")
+    steps = {name: DAMPING.get(name, DAMPING["positional"]) for name in names}
+    if damping is not None:
+        steps = dict.fromkeys(names, check.real("damping", damping, low=0, high=1, strict=True))
+    if lr is not None:
+        check.real("lr", lr, low=0, strict=True)
+    if rtol is not None:
+        require_rtol(rtol)
+    if gd_steps is not None:
+        check.integer("gd_steps", gd_steps, low=1)
+    seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)
+    require_modules("compare", "torch")
+    require_device(device)
+    began = time.perf_counter()
+    data = sample(model, d, alpha, seed)
+    plan = Plan(alpha, seed, risk, rtol, lr, gd_steps, instances, device)
+    with Progress("compare ", total=len(names) * SOLVERS) as progress:
+        finished: list[Branch] = []
+        try:
+            for name in names:
+                finished.append(compare_branch(model, data, name, steps[name], plan, progress))
+        except KeyboardInterrupt:
+            if not finished:
+                raise
+    settings: dict[str, Any] = {"alpha": alpha, "seed": seed, "risk": risk, "lr": lr, "gd_steps": gd_steps}
+    settings |= {"instances": instances, "d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
+    if has_omega(model):
+        settings["omega"] = softmax_teacher(model).omega
+    base = linear_baseline(model) if model.attention else None
+    result = Comparison(settings, finished, base, time.perf_counter() - began)
+    if len(finished) < len(names):
+        raise Interrupted(result, names[len(finished)])
+    return result

@@ -1,0 +1,117 @@
+"""Trajectories of damped GAMP, with global proximal minima or as it runs on data.
+
+The Onsager terms cancel the memory of the data, so that the paths need no derivatives (`message_paths`). If samples
+keep their current minima, or the start is computed from them, the iteration has a memory (`current_minima`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.progress import Progress
+from gamp_attention.extensions.dynamics.compressed_descent import Compression
+from gamp_attention.extensions.dynamics.current_minima import follow_current_minima, require_current_minima
+from gamp_attention.extensions.dynamics.field_paths import min_paths
+from gamp_attention.extensions.dynamics.jump_statements import average_jumps, state_validity
+from gamp_attention.extensions.dynamics.message_paths import MeanLosses, follow
+from gamp_attention.extensions.dynamics.replicas import (
+    Task,
+    Trajectory,
+    average_replicas,
+    damping_steps,
+    no_responses,
+    stack_replicas,
+)
+from gamp_attention.extensions.spectra.sample_starts import require_spectral
+from gamp_attention.gamp.damping import Steps
+from gamp_attention.results import Overlaps
+from gamp_attention.theory.equations.channel import Hats
+from gamp_attention.theory.equations.weights import jump_shift
+
+
+@dataclass(frozen=True)
+class MessagePassing:
+    """Damped GAMP, as `run_gamp` iterates it.
+
+    Parameters
+    ----------
+    damping : step β in (0, 1], or a sequence with a step for each iteration, whose last entry is repeated; "adaptive"
+        stands for the first step of adaptive damping, 0.3.
+    hold_after : number of iterations with global proximal minima, at least 0. If given, the prediction is for GAMP as
+        it runs on data: later, each sample keeps the minimum that continues its last minimum
+        (`IterationOptions.hold_after`, 20 by default in runs), and V̂ is the average of the derivatives of samples,
+        eq. :eq:`current-minima`. The prediction then holds also if the proximal map jumps, up to the minimum in which a
+        run ends. Needs the ridge and no intercept. By default all minima are global; from spectral starts the equations
+        are then the same, with global minima.
+    compression : with `hold_after` only: tolerance of its histories, as for `GradientDescent`. By default 0.01.
+
+    Raises
+    ------
+    TypeError, ValueError : if an argument has a wrong type or is out of its range.
+    """
+
+    damping: Steps = 0.5
+    hold_after: int | None = None
+    compression: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "damping", damping_steps(self.damping))
+        if self.hold_after is not None:
+            check.integer("hold_after", self.hold_after, low=0)
+        if self.compression is not None:
+            check.real("compression", self.compression, low=1e-6, high=0.1)
+            if self.hold_after is None:
+                needs = "hold_after, without which message passing stores no histories"
+                raise check.fail("compression", self.compression, needs)
+
+    def follow(self, task: Task) -> Trajectory:
+        """Return the prediction of all iterations."""
+        if task.is_spectral:
+            require_spectral(task.model)
+        if self.hold_after is None and not task.is_spectral:
+            return self._follow_messages(task)
+        return self._follow_current_minima(task)
+
+    def _follow_messages(self, task: Task, fewer: int = 4) -> Trajectory:
+        """Return the trajectory with global minima.
+
+        Noise of V̂ enters later overlaps and losses at second order. They therefore have a bias that is inversely
+        proportional to the number of paths, and that replicas do not show. The bias is estimated from replicas with
+        `fewer` times fewer paths, and is part of the errors. (Values that are extrapolated to infinitely many paths
+        have larger errors, because the bias of few paths grows faster: with 64 paths, losses of three columns became
+        negative.)
+        """
+        model, n_iter, n_paths = task.model, task.n_iter, task.count_paths(4096, task.n_iter)
+        start = task.starts()[0]
+
+        def replicas(n_sampled: int) -> tuple[list[tuple[list[Overlaps], list[Hats]]], dict[str, np.ndarray]]:
+            losses: list[list[MeanLosses]] = [[] for _ in range(task.n_replicas)]
+            sizes = self.damping, n_iter, n_sampled, task.rng
+            runs = [follow(model, task.alpha, start, *sizes, of_replica) for of_replica in losses]
+            return runs, stack_replicas(zip([states for states, _ in runs], losses, strict=True))
+
+        n_few = max(n_paths // fewer, 3 * min_paths(model, n_iter) // 4) // 2 * 2
+        with task.finite("damping"):
+            (runs, many), (_, few) = replicas(n_paths), replicas(n_few)
+            bias = {name: (few[name].mean(axis=0) - many[name].mean(axis=0)) / (n_paths / n_few - 1) for name in many}
+            shift = np.array([[jump_shift(model, hats) for hats in all_hats] for _, all_hats in runs]).mean(axis=0)
+            jumps, share, unsure = average_jumps([all_hats for _, all_hats in runs])
+            numbers = no_responses(start.V.shape) | average_replicas(many, bias) | jumps | {"jump_shift": shift}
+            validity = state_validity(share, jumps["jump_share_error"], unsure, shift)
+        return Trajectory(**numbers, method=self, validity=validity)
+
+    def _follow_current_minima(self, task: Task) -> Trajectory:
+        """Return the trajectory with a memory, which has no separate jump mass."""
+        require_current_minima(task.model, self.hold_after)
+        n_paths = task.count_paths(8192 if self.hold_after is None else 2**15, 0)
+        tolerance = 1e-2 if self.compression is None else self.compression
+        compression, starts = Compression(tolerance, task.max_memory, doubling=False), task.starts()
+        n_steps = 2 * task.n_replicas * (task.n_iter + 1)
+        with Progress("iteration ", n_steps, task.progress) as bar, task.finite("damping"):
+            settings = self.damping, self.hold_after, task.n_iter, n_paths, task.rng, compression
+            numbers = follow_current_minima(task.model, task.alpha, starts, *settings, bar)
+        memory = "kept minima" if starts[0].forces is None else "the memory of the start"
+        validity = f"consistent: the equations contain {memory} and jumps, and hold on every branch"
+        numbers = no_responses(starts[0].V.shape) | numbers
+        return Trajectory(**numbers, method=self, validity=validity, compression=tolerance)

@@ -1,0 +1,152 @@
+"""Trajectories of damped GAMP for d → ∞: the distribution of every iterate, not only of fixed points.
+
+The weights depend on the start, the positions, the teacher and the Gaussian noises ζ_s of the iterations,
+
+    x^{t+1} = (1−β) x^t + β η(h_t + ζ_t, A_t),   cov(ζ_s, ζ_t) = Σ_l γ_l q̂_l^{s,t},
+
+(`weight_paths`), which gives the overlaps q^{s,t} between any two times. The fields ω̃^0, ω̃^1, … and y are sampled
+as paths with those covariances (`field_paths`). This is the state evolution of Bayati and Montanari (2011) and
+Javanmard and Montanari (2013), extended to damping by the covariances between times.
+"""
+
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._tools.progress import refresh
+from gamp_attention.extensions.dynamics.field_paths import FieldPaths, PathValues, component_paths
+from gamp_attention.extensions.dynamics.weight_paths import Weights, build_weights
+from gamp_attention.gamp.damping import Damping
+from gamp_attention.problem.denoisers.output import denoise
+from gamp_attention.problem.losses.point import sample_derivatives
+from gamp_attention.results import Overlaps
+from gamp_attention.theory.equations.channel import (
+    Hats,
+    Moments,
+    average,
+    conjugates,
+    select_sources,
+    sum_over_components,
+)
+from gamp_attention.theory.equations.symmetry import Symmetry
+from gamp_attention.theory.models.model import Component, Model
+from gamp_attention.theory.start_law import StartLaw
+
+
+@dataclass(frozen=True)
+class MeanLosses:
+    """Training loss ε_t and test error ε_g at one time."""
+
+    train: float
+    test: float
+
+
+def follow(
+    model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, rng: np.random.Generator,
+    losses: list[MeanLosses] | None = None, jumps: bool = True,
+) -> tuple[list[Overlaps], list[Hats]]:  # fmt: skip
+    """Return overlaps at every iteration, and conjugates at all but the last, from one set of sampled paths.
+
+    Parameters
+    ----------
+    model : the model.
+    alpha : sample complexity.
+    start : second moments of the initial weights.
+    damping : step β, or a sequence of steps, see `Damping`.
+    n_iter : number of iterations.
+    n_paths : number of sampled paths, even.
+    rng : generator of the paths.
+    losses : list to which the losses at every iteration are appended; None if they are not needed.
+    jumps : whether V̂ includes the jumps of the proximal map. If not, it has a lower variance, and follows GAMP with the
+        derivatives of its samples.
+    """
+    step = Damping(damping)
+    weights = build_weights(model, start, n_iter, n_paths, rng)
+    even = Symmetry.of(model, start.overlaps(model)).m_zero
+    paths = [MessagePaths(component, n_paths, n_iter, rng, even) for component in model.components]
+    states, all_hats = [weights.overlaps()], []
+    for t in range(n_iter):
+        refresh()
+        now, q = states[-1], weights.covariances()
+        moments = sum_over_components(model.components, [path.advance(now, q) for path in paths])
+        hats = conjugates(model, alpha, now, moments, jumps)
+        q_hats = sum_by_source(model, paths, alpha)
+        if losses is not None:
+            losses.append(mean_losses(alpha, weights, paths))
+        weights.step(hats, q_hats, step(t))
+        if losses is not None:
+            for path in paths:
+                path.update_memory(weights.W, step(t))
+        states.append(weights.overlaps())
+        all_hats.append(hats)
+    if losses is not None:
+        for path in paths:
+            path.draw(states[-1], weights.covariances(), deepcopy(rng))  # a copy, so that rng is not advanced
+        losses.append(mean_losses(alpha, weights, paths))
+    return states, all_hats
+
+
+class MessagePaths:
+    """Sampled paths of the fields in one component of a mixture, and the results of the denoiser on them.
+
+    `even` is the argument of `FieldPaths`; if it is true, averages of odd functions are not used.
+    """
+
+    def __init__(
+        self, component: Component, n_paths: int, n_iter: int, rng: np.random.Generator, even: bool = False
+    ) -> None:
+        self.probability, self.sources, self._model = component
+        self._paths = FieldPaths(self._model, component_paths(component, n_paths, n_iter), rng, even)
+        self._n, L, r = self._paths.n, self._model.n_tokens, self._model.rank
+        self._g = PathValues(n_iter, self._n, L, r)
+        self._z: np.ndarray | None = None
+        self._D = np.zeros((self._n, L, r))
+
+    def draw(self, overlaps: Overlaps, covariances: np.ndarray, rng: np.random.Generator | None = None) -> Overlaps:
+        """Draw ω̃ at the next time, given q^{s,t} of all sources for every s ≤ t; return the overlaps of the tokens."""
+        now = select_sources(overlaps, self.sources)
+        self._noise = self._paths.draw(now, covariances[:, self.sources], rng)
+        self._fields = self._fields_of_new_samples = self._noise + now.m
+        return now
+
+    def advance(self, overlaps: Overlaps, covariances: np.ndarray) -> Moments:
+        """Return the moments at the next time, given the overlaps and q^{s,t} of all sources for every s ≤ t."""
+        now, paths = self.draw(overlaps, covariances), self._paths
+        out = denoise(self._model.loss, paths.terms.params, self._fields, now.V, self._z)
+        self._z = out.z
+        self._g.append(out.g)
+        return average(paths.y, self._noise, paths.terms, out, now)
+
+    def q_hats(self, alpha: float) -> np.ndarray:
+        """Return α E[g^s g^tᵀ] (t + 1, L, r, r) for the latest t and every s ≤ t."""
+        return alpha / self._n * self._g.products()
+
+    def update_memory(self, W: np.ndarray, damping: float) -> None:
+        """Update the damped memory D, the difference between the fields of the training data and ω."""
+        self._D = (1 - damping) * self._D + damping * np.einsum("lab,nlb->nla", W[self.sources], self._g.array[-1])
+
+    def losses(self) -> MeanLosses:
+        """Return E[ℓ + constant] at the fields ω + D of the data, and the test error at the fields of new samples."""
+        model, terms = self._model, self._paths.terms
+        value, _, _ = sample_derivatives(model.loss, terms.params, self._fields + self._D)
+        errors = model.task.errors(self._fields_of_new_samples, self._paths.y, terms)
+        return MeanLosses(float(np.mean(value + terms.constant)), float(np.mean(errors)))
+
+
+def sum_by_source(model: Model, paths: Iterable[MessagePaths], alpha: float) -> np.ndarray:
+    """Return q̂^{s,t} (t + 1, S, r, r) for the latest t and every s ≤ t, summed over the components."""
+    blocks = [path.q_hats(alpha) for path in paths]
+    total = np.zeros((len(blocks[0]), model.n_sources, model.rank, model.rank))
+    for path, block in zip(paths, blocks, strict=True):
+        total[:, path.sources] += path.probability * block
+    return total
+
+
+def mean_losses(alpha: float, weights: Weights, paths: Iterable[MessagePaths]) -> MeanLosses:
+    """Return the losses of all components together, with the penalty."""
+    losses = [(path.probability, path.losses()) for path in paths]
+    train, test = sum(p * mean.train for p, mean in losses), sum(p * mean.test for p, mean in losses)
+    return MeanLosses(alpha * train + weights.penalty(), test)

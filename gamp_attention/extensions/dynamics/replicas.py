@@ -1,0 +1,185 @@
+"""What all methods of `trajectory` share: their task, means over independent replicas, and the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.display import Rows
+from gamp_attention.extensions.dynamics.field_paths import min_paths
+from gamp_attention.extensions.dynamics.message_paths import MeanLosses
+from gamp_attention.extensions.spectra.sample_starts import spectral_start
+from gamp_attention.gamp.damping import Damping, Steps
+from gamp_attention.results import Overlaps, stack_overlaps
+from gamp_attention.theory.models.model import Model
+from gamp_attention.theory.start_law import SPECTRAL, StartLaw, start_law
+
+
+class Method(Protocol):
+    """An algorithm whose iterations are predicted."""
+
+    def follow(self, task: Task) -> Trajectory:
+        """Return the prediction of all iterations."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Problem, start and size of the computation of a trajectory, as for `trajectory`."""
+
+    model: Model
+    alpha: float
+    init: str | Overlaps
+    n_iter: int
+    n_paths: int | None  # None for the default of the method
+    n_replicas: int
+    max_memory: float
+    rng: np.random.Generator
+    progress: bool | None
+
+    @property
+    def is_spectral(self) -> bool:
+        """True if the initial weights are computed from the samples."""
+        return isinstance(self.init, str) and self.init == SPECTRAL
+
+    def count_paths(self, default: int, n_times: int) -> int:
+        """Return the number of paths of a replica, which must be enough for the covariances between `n_times` times."""
+        n_paths, enough = default if self.n_paths is None else self.n_paths, min_paths(self.model, n_times)
+        if n_paths % 2 or n_paths < enough:
+            raise check.fail("n_paths", n_paths, f"an even number of at least {enough} for {self.n_iter} iterations")
+        check.require_memory("n_paths, n_iter", n_paths, enough // 4)
+        size = 4 * self.model.n_sources * self.model.rank
+        check.require_memory("n_replicas, n_iter", self.n_replicas, self.n_iter + 1, size)
+        return n_paths
+
+    def refuse_spectral(self, method: str) -> None:
+        """Raise ValueError if the start depends on samples that `method` does not use in every step."""
+        if self.is_spectral:
+            needs = f"another start for {method}, as predictions from {SPECTRAL!r} are for runs on all of the data"
+            raise check.fail("init", self.init, needs)
+
+    def starts(self, needs_V: bool = True) -> list[StartLaw]:
+        """Return the distribution of the initial weights for each replica; spectral starts have separate points."""
+        if self.is_spectral:
+            return [spectral_start(self.model, self.alpha, self.rng) for _ in range(self.n_replicas)]
+        return [start_law(self.model, self.init, needs_V)] * self.n_replicas
+
+    @contextmanager
+    def finite(self, steps: str) -> Iterator[None]:
+        """Raise ValueError if fields overflow; `steps` is the name of the argument with the step sizes."""
+        try:
+            yield
+        except (FloatingPointError, np.linalg.LinAlgError):
+            needs = f"numbers for which all fields stay finite, such as a smaller {steps}, alpha or penalty"
+            raise check.fail(f"model, alpha, {steps}", self.model, needs) from None
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory(Overlaps):
+    """Overlaps and losses predicted at every iteration, entry 0 being the start: means over independent replicas.
+
+    The attributes from `V_hat` to `U_error` are empty (no times) for gradient descent, which takes no proximal steps.
+    With `hold_after`, `V_hat` is the average of derivatives of samples, and the jump masses are empty. For survey
+    propagation, `V_hat` and the jump mass belong to ḡ, the average of g over the inner field. With
+    `init="spectral"`, `V_hat` is the average of derivatives, and the jump masses are empty.
+
+    Attributes
+    ----------
+    q, m, theta, V : overlaps with an additional first axis of time (T + 1); V is NaN for descents.
+    error : standard errors of the overlaps, from the spread over replicas; if histories are compressed, combined with
+        the error of the compression, and for message passing with the bias by the finite number of paths.
+    train_loss, test_error : (T + 1,) training loss ε_t and test error ε_g.
+    train_loss_error, test_error_error : (T + 1,) standard errors of both, combined in the same way.
+    V_hat : (T, L, r, r) responses V̂_t for `IterationOptions(V_hat=...)`; without `hold_after` in Stein's form.
+    jump_mass : (T, L, r, r) contribution of jumps V̂_Stein − V̂_derivative, never positive except for numerical errors.
+    jump_mass_error : (T, L, r, r) standard error of `jump_mass`.
+    jump_share, jump_share_error : (T,) trace of the jump mass, relative to the trace of V̂ in the larger of its two
+        forms, both summed over tokens; and the standard error of this ratio.
+    jump_shift : (T,) relative change of the new V if the jumps are left out of V̂, as in message passing on data; empty
+        for survey propagation.
+    U, U_error : (T + 1, L, r, r) covariances U of the inner fields of survey propagation, and their standard errors;
+        empty (no times) for other methods.
+    method : the method whose iterations are predicted.
+    validity : statement whether runs at finite d follow the prediction.
+    compression : tolerance of the compressed histories; None if nothing is compressed.
+    stored : times at which the first replica stored its histories; empty if nothing is compressed.
+    """
+
+    error: Overlaps
+    train_loss: np.ndarray
+    train_loss_error: np.ndarray
+    test_error: np.ndarray
+    test_error_error: np.ndarray
+    V_hat: np.ndarray
+    jump_mass: np.ndarray
+    jump_mass_error: np.ndarray
+    jump_share: np.ndarray
+    jump_share_error: np.ndarray
+    jump_shift: np.ndarray
+    U: np.ndarray
+    U_error: np.ndarray
+    method: Any = None
+    validity: str = ""
+    compression: float | None = None
+    stored: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields: arrays as lists, NaN as None, the method as text."""
+        return super().to_dict() | {"method": repr(self.method)}
+
+    def _rows(self) -> Rows:
+        rows = [*super()._rows(), f"  validity: {self.validity}"]
+        if self.compression is not None:
+            stored, times = len(self.stored), len(self.q)
+            rows.append(f"  histories: stored at {stored} of {times} times, tolerance {self.compression:g}")
+        return rows
+
+
+def damping_steps(damping: Steps) -> Steps:
+    """Return a valid `damping`, sequences as tuples; raise an error if it is not a step or a sequence of steps."""
+    given: Any = damping
+    Damping(given)
+    return given if check.ndim("damping", given) == 0 else tuple(map(float, given))
+
+
+def no_responses(shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the fields of `Trajectory` from V̂ to the errors of U without times, for V of a given shape."""
+    matrices = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error", "U", "U_error"), np.zeros((0, *shape)))
+    return matrices | dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
+
+
+def stack_replicas(runs: Iterable[tuple[list[Overlaps], list[MeanLosses]]]) -> dict[str, np.ndarray]:
+    """Return the overlaps, "train_loss" and "test_error" of replicas by name, with axes of replicas and times."""
+    states, losses = zip(*runs, strict=True)
+    values = np.array([[(loss.train, loss.test) for loss in run] for run in losses])
+    stacks = stack_overlaps([Overlaps(**stack_overlaps(run)) for run in states])
+    return stacks | {"train_loss": values[:, :, 0], "test_error": values[:, :, 1]}
+
+
+def join_errors(values: dict[str, Any], errors: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return values and their errors, both by the names of `stack_replicas`, as fields of `Trajectory`."""
+    overlaps = {name: errors[name] for name in ("q", "m", "theta", "V")}
+    losses = {f"{name}_error": errors[name] for name in ("train_loss", "test_error")}
+    return values | losses | {"error": Overlaps(**overlaps)}
+
+
+def average_replicas(stacks: dict[str, np.ndarray], bias: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
+    """Return means over replicas as fields of `Trajectory`, and their standard errors, which include a `bias`."""
+    errors = {name: values.std(axis=0, ddof=1) / np.sqrt(len(values)) for name, values in stacks.items()}
+    if bias is not None:
+        errors = {name: np.hypot(error, bias[name]) for name, error in errors.items()}
+    return join_errors({name: values.mean(axis=0) for name, values in stacks.items()}, errors)
+
+
+def average_descents(
+    stacks: dict[str, np.ndarray], bias: dict[str, np.ndarray] | None = None, **others: Any
+) -> Trajectory:
+    """Return the means over replicas of a descent, whose V is unknown, with `others` as fields of the result."""
+    unknown = np.full_like(stacks["V"], np.nan)
+    validity = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
+    means = average_replicas(stacks | {"V": unknown}, bias)
+    return Trajectory(**means, **no_responses(unknown.shape[2:]), **others, validity=validity)

@@ -1,0 +1,4 @@
+"""`GampAttention`, an estimator of scikit-learn.
+
+Uses: the core; `inference`, `sequence` and `train`.
+"""

@@ -1,0 +1,1 @@
+"""The distribution of given tokens, estimated from data, for predictions by state evolution."""

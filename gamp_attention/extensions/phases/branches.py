@@ -1,0 +1,340 @@
+"""Several fixed points of one model, and branches of fixed points as a parameter changes.
+
+`branches` lists the fixed points at one sample complexity that are found from given starts and from mixtures of the
+solutions. `continue_branch` follows one branch in a parameter up to its end, through unstable parts and around folds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.choices import RESPONSES, STARTS
+from gamp_attention._tools.display import Rows, format_with_error
+from gamp_attention._tools.numerics import guard_call
+from gamp_attention.extensions.phases import arclength
+from gamp_attention.extensions.phases.arclength import Curve
+from gamp_attention.extensions.phases.crossings import Crossing, crossing
+from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stack_overlaps
+from gamp_attention.theory.equations.units import Packing, is_feasible, relative_change
+from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, newton
+from gamp_attention.theory.fixed_points.observables import SECTORS, family_growth, stability, stationary_loss
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
+from gamp_attention.theory.fixed_points.solve import solve_state_evolution
+from gamp_attention.theory.models.model import PARAMETERS, Model, parameter_value, require_model
+from gamp_attention.theory.rules.choice import first_rule
+
+MIXTURES = (0.3, 0.5, 0.7)  # weights of linear mixtures of two solutions, used as starts
+MIXTURE_RESIDUAL = 1e-4  # residual to which Newton steps solve from a mixture
+MIXTURE_STEPS = 40  # maximum number of Newton steps; a mixture may be far from a solution
+SAME = 2e-2  # relative change of the overlaps below which two solutions are considered identical
+MEETING_RANGE = 0.02  # relative distance of two parameter values that give the first slope at the end of a branch
+
+
+@dataclass(frozen=True, eq=False)
+class Branches(Result):
+    """Fixed points at one sample complexity, in order of training loss.
+
+    Attributes
+    ----------
+    solutions : the fixed points, lowest training loss first.
+    names : start, or mixture of two solutions, from which each was first found.
+    missing : for each start without a new solution: the status, or the name of the start with the same solution.
+    """
+
+    solutions: list[StateEvolutionResult]
+    names: list[str]
+    missing: dict[str, str]
+
+    @property
+    def global_minimum(self) -> StateEvolutionResult | None:
+        """Solution with the lowest training loss among those found; None if there is none."""
+        return self.solutions[0] if self.solutions else None
+
+    def _rows(self) -> Rows:
+        """Return a row for each solution, then a line for each start without a new solution."""
+        rows: Rows = [["found from", "q", "m_1", "θ", "V", "ε_t", "stable", "replica symmetry"]]
+        for name, se in zip(self.names, self.solutions, strict=True):
+            values = [f"{float(value):.5f}" for value in se.overlaps.scalars().values()]
+            stable = "" if se.stability is None else ("yes" if se.stability.stable else "no")
+            rows.append([name, *values, f"{se.train_loss:.7f}", stable, se.validity])
+        return rows + [f"{name}: {why}" for name, why in self.missing.items()]
+
+
+@guard_call
+def branches(
+    model: Model,
+    alpha: float,
+    starts: str | Overlaps | Sequence[str | Overlaps] = STARTS,
+    *,
+    rtol: float | None = None,
+    response: str = "stein",
+    stability: bool = True,
+    seed: int = 0,
+) -> Branches:
+    """List the fixed points of state evolution found from given starts and from mixtures of the solutions.
+
+    Eq. :eq:`conjugates`, :eq:`weights`.
+
+    From mixtures only Newton steps are used, which also converge to unstable solutions that separate two basins. The
+    list need not be complete.
+
+    Parameters
+    ----------
+    model : the model.
+    alpha : sample complexity α > 0.
+    starts : a name or Overlaps, or a list of them, as for `solve_state_evolution`.
+    rtol, response, stability, seed : as for `solve_state_evolution`.
+
+    Returns
+    -------
+    Branches
+
+    Raises
+    ------
+    TypeError : if `model` is not a Model, or `starts` is not a list of names or Overlaps or is empty.
+    ValueError : if a start is an unknown name, or an argument is invalid for `solve_state_evolution`.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
+    >>> result = ga.branches(model, 1.5, ["semantic", "random"], stability=False)
+    >>> result.names, result.missing
+    (['semantic'], {'random': 'the solution found from semantic'})
+    """
+    model = require_model(model)
+    if isinstance(starts, str | Overlaps):
+        starts = (starts,)
+    if not isinstance(starts, tuple | list) or not starts:
+        raise check.fail("starts", starts, "a list of names or Overlaps", TypeError)
+    solve = partial(solve_state_evolution, model, alpha, rtol=rtol, response=response, stability=stability, seed=seed)
+    solutions: list[tuple[str, StateEvolutionResult]] = []
+    missing: dict[str, str] = {}
+    for number, start in enumerate(starts):
+        name = start if isinstance(start, str) else f"overlaps {number}"
+        with check.rename(init=f"starts[{number}]"):
+            se = solve(start)
+        if se.status is Status.LOST:  # the solution that was reached instead is also on the list
+            se = solve(se.overlaps)
+        if not (np.isfinite(se.overlaps.q).all() and np.isfinite(se.relative_error)):
+            missing[name] = se.status.value
+        elif twin := _name_of(se.overlaps, solutions):
+            missing[name] = f"the solution found from {twin}"
+        else:
+            solutions.append((name, se))
+    F = OverlapMap(model, float(alpha), first_rule("auto", model, (seed,)), response)
+    for i, (first, a) in enumerate(list(solutions)):
+        for second, b in solutions[i + 1 :]:
+            for weight in MIXTURES:
+                ends = a.overlaps.arrays(), b.overlaps.arrays()
+                mixed = {name: (1 - weight) * v + weight * ends[1][name] for name, v in ends[0].items()}
+                rough = _newton_from(F, Overlaps(**mixed))
+                if rough is None or _name_of(rough, solutions):
+                    continue
+                se = solve(rough)
+                if se.converged and not _name_of(se.overlaps, solutions):
+                    solutions.append((f"{first} and {second}, mixed", se))
+    solutions.sort(key=lambda entry: entry[1].train_loss)
+    return Branches([se for _, se in solutions], [name for name, _ in solutions], missing)
+
+
+def _name_of(overlaps: Overlaps, solutions: list[tuple[str, StateEvolutionResult]]) -> str | None:
+    """Return the name of the solution with the given overlaps, up to the signs of m and θ; None if it is new."""
+    for name, solution in solutions:
+        for s, t in product((1, -1), repeat=2):
+            mirrored = replace(solution.overlaps, m=s * solution.overlaps.m, theta=t * solution.overlaps.theta)
+            if relative_change(mirrored, overlaps) < SAME:
+                return name
+    return None
+
+
+def _newton_from(F: OverlapMap, start: Overlaps) -> Overlaps | None:
+    """Return a fixed point found by Newton steps without damped steps, or None."""
+    if not is_feasible(F.model, start):
+        return None
+    try:
+        root = newton(F, start, MIXTURE_RESIDUAL, MIXTURE_STEPS)
+    except BREAKDOWNS:
+        return None
+    return root.overlaps if root.status.converged else None
+
+
+@dataclass(frozen=True, eq=False)
+class BranchPath(Result):
+    """Fixed points along a branch, in the order in which they were computed.
+
+    Attributes
+    ----------
+    parameter, values : name of the parameter that was varied, and its values (P,).
+    overlaps : overlaps of the P points, with the points as first axis.
+    train_loss : (P,) training loss ε_t.
+    growth : for each sector, the largest real part of the eigenvalues of the map's Jacobian (P,); above 1, the point is
+        unstable under damped iteration. NaN without `stability`.
+    end : "reached" (the goal), "fold" (the branch turns back), "vanished" (all weights go to zero, or the overlap that
+        distinguishes the branch from a more symmetric branch does), or "stalled" (no further point was found).
+    end_value, end_error : parameter value at which the branch turns back or vanishes, with its error; NaN for other
+        ends.
+    changes : crossings of 1 by the growth in a sector, each with value, error and sector.
+    """
+
+    parameter: str
+    values: np.ndarray
+    overlaps: Overlaps
+    train_loss: np.ndarray
+    growth: dict[str, np.ndarray]
+    end: str
+    end_value: float
+    end_error: float
+    changes: list[Crossing]
+
+    def at(self, index: int) -> Overlaps:
+        """Return the overlaps of one point."""
+        return Overlaps(**{name: values[index] for name, values in self.overlaps.arrays().items()})
+
+    def _rows(self) -> Rows:
+        """Return rows for at most 12 points, the end of the branch and the changes of its stability."""
+        columns = self.overlaps.scalars() | {"train_loss": self.train_loss}
+        points = [[f"{self.values[k]:.6g}", *cells(columns, k)] for k in spread(len(self.values))]
+        events = [(self.end, self.end_value, self.end_error)]
+        events += [(f"stability to {c.sector} changes", c.value, c.error) for c in self.changes]
+        notes = [
+            event + (f" at {self.parameter} = {format_with_error(value, error, 4)}" if np.isfinite(value) else "")
+            for event, value, error in events
+        ]
+        return [[self.parameter, *(SIGNS[name][0] for name in columns)], *points, *notes]
+
+
+@guard_call
+def continue_branch(
+    model: Model,
+    alpha: float,
+    init: str | Overlaps,
+    parameter: str = "alpha",
+    to: float = 0.1,
+    *,
+    response: str = "stein",
+    stability: bool = True,
+    max_points: int = 200,
+) -> BranchPath:
+    """Follow a branch of fixed points in a parameter, by pseudo-arclength continuation with step control.
+
+    Eq. :eq:`conjugates`, :eq:`weights`, :eq:`growth`. The method is Keller's (1977); it continues around folds.
+
+    Parameters
+    ----------
+    model, alpha : the model and the sample complexity α > 0 at which to start.
+    init : "semantic", "positional", "random" or Overlaps, as for `solve_state_evolution`.
+    parameter : "alpha", "omega", "lam" or "sigma".
+    to : parameter value at which to end.
+    response : form of V̂, "stein" or "derivative".
+    stability : whether to compute the stability of every point.
+    max_points : maximum number of points, at least 3.
+
+    Returns
+    -------
+    BranchPath
+
+    Raises
+    ------
+    TypeError : if `model` is not a Model, or an argument has the wrong type.
+    ValueError : if `parameter`, `response` or `init` is an unknown name, `to` is outside the range of the parameter,
+        `max_points` is below 3, or the model does not have the parameter.
+    ConvergenceError : if there is no such branch at the start.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> path = ga.continue_branch(ga.paper_model(), 1.5, "semantic", to=1.45, stability=False)
+    >>> path.end, path.values[-1].round(6).item()
+    ('reached', 1.45)
+    """
+    model = require_model(model)
+    check.choice("parameter", parameter, PARAMETERS)
+    check.choice("response", response, RESPONSES)
+    to = check.real("to", to, low=0, strict=parameter != "omega", high=1 if parameter == "omega" else np.inf)
+    max_points = check.integer("max_points", max_points, low=3)
+    check.flag("stability", stability)
+    start = solve_state_evolution(
+        model, alpha, init, rtol=1e-3, response=response, stability=False, raise_on_failure=True
+    )
+    first = parameter_value(model, alpha, parameter)
+    curve = curve_of(model, alpha, parameter, start.overlaps, response)
+    points, end, family = _walk_branch(curve, start.overlaps, first, to, max_points)
+    value, error = np.nan, np.nan
+    if end == "fold":
+        value, error, points = arclength.extremum(curve, points)
+    elif end == "vanished":
+        limit = _meeting_point(curve, points, family) if family else arclength.find_vanishing_point(curve, points)
+        (value, error), points = limit, points[:-1]
+    return _build_path(curve, points, end, to, value, error, stability)
+
+
+def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, response: str = "stein") -> Curve:
+    """Return the equations of branches with the symmetries of given overlaps, on a rule of moderate cost."""
+    rule = first_rule("auto", model, (0,)).at_level(1)
+    unit = max(parameter_value(model, alpha, parameter), 0.05)
+    return Curve(model, alpha, parameter, rule, response, Packing.of(model, like), unit)
+
+
+def _walk_branch(
+    curve: Curve, start: Overlaps, first: float, to: float, max_points: int
+) -> tuple[list[np.ndarray], str, str | None]:
+    """Return the points of the branch, its end as in `BranchPath`, and the family that vanishes there, if any."""
+    points: list[np.ndarray] = []
+    end = "stalled"
+    for u in arclength.walk(curve, start, first, to):
+        points.append(u)
+        family = arclength.fading_family(curve, points) if len(points) > 2 else None
+        if family:
+            return points, "vanished", family
+        if len(points) > 2 and arclength.has_folded(points):
+            end = "fold"
+            break
+        if u[-1] == to / curve.unit:
+            return points, "reached", None
+        if len(points) >= max_points:
+            break
+    if len(points) < max_points and arclength.weights_vanish(curve, points):
+        end = "vanished"
+    return points, end, None
+
+
+def _meeting_point(curve: Curve, points: list[np.ndarray], family: str) -> tuple[float, float]:
+    """Return the parameter where the branch meets the branch without the vanishing family, and its error.
+
+    There the vanishing family becomes unstable on the branch without it.
+    """
+    bare = curve.packing.unpack(points[-1][:-1]).without(family)
+    p = points[-1][-1] * curve.unit
+    ends = p * (1 - MEETING_RANGE), p * (1 + MEETING_RANGE)
+    meeting = crossing(curve, ends, (bare, bare), family, family_growth)
+    return meeting.value, meeting.error
+
+
+def _build_path(
+    curve: Curve, points: list[np.ndarray], end: str, to: float, value: float, error: float, stable: bool
+) -> BranchPath:
+    """Return the path of given points, with losses, crossings of 1 and, if `stable` is True, growths."""
+    overlaps = [curve.packing.unpack(u[:-1]) for u in points]
+    losses, growths = [], []
+    for u, x in zip(points, overlaps, strict=True):
+        F = curve.map(u).with_choices_at(x)
+        losses.append(stationary_loss(F, x, F.images(x)[0]))
+        growths.append(stability(F, x).growth if stable else dict.fromkeys(SECTORS, np.nan))
+    growth = {name: np.array([point[name] for point in growths]) for name in SECTORS}
+    values = np.array([u[-1] for u in points]) * curve.unit
+    if end == "reached":
+        values[-1] = to
+    changes = [
+        crossing(curve, (values[i], values[i + 1]), (overlaps[i], overlaps[i + 1]), name)
+        for name, series in growth.items()
+        for i in range(len(series) - 1)
+        if (series[i] - 1) * (series[i + 1] - 1) < 0
+    ]
+    path, changes = Overlaps(**stack_overlaps(overlaps)), sorted(changes)
+    return BranchPath(curve.parameter, values, path, np.array(losses), growth, end, value, error, changes)

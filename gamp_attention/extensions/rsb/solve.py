@@ -1,0 +1,686 @@
+"""Stationary points of the free energy with k steps of replica symmetry breaking, with errors by refinement.
+
+The unknowns are the logarithms of V, q_0, the gaps q_j − q_{j−1} and the Parisi parameters y_j, and m and θ unless they
+vanish by symmetry. The equations are the overlap map, output channel followed by weights, and ∂F/∂y_j = 0. Steps:
+
+1. Damped iterations of the map at fixed Parisi parameters lead near a solution (`iterate`).
+2. F is maximized over the Parisi parameters by Newton steps (`find_maximum`). Far from the maximum, the overlaps are
+   solved at fixed Parisi parameters at each point (`ascend`).
+3. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve the equations of the overlaps
+   (`newton`) and, around them, of the Parisi parameters (`maximize`). A step is shortened until the step after it is
+   shorter.
+4. Step 3 on finer and finer grids give the errors: the change of a number from one resolution to the next
+   (`refine_levels`).
+5. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gamp_attention.extensions.rsb.weights import BrokenWeights, LevelHats, Levels, WeightsUnbounded
+from gamp_attention.results import Status
+
+ROUGH = -1  # resolution of damped iterations
+FLOOR = 1e-10  # smallest relative error of a number, from rounding
+ROUNDING = 1e-11  # smallest residual that Newton steps can reach
+COLLAPSE = "the clusters collapse, so that successive overlaps q are equal: fewer steps describe this branch"
+
+
+class ClustersCollapsed(FloatingPointError):
+    """Error raised if two levels of overlaps become equal, because the grids would need too many nodes."""
+
+
+UNSOLVED = (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError)  # errors far from solutions
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings of the search for solutions; steps and changes are of the unknowns (see `Packing`)."""
+
+    strengths: tuple[float, ...] = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the starts, in the order of the trials
+    weak: float = 0.1  # strength below which a start counts as near a solution, so that Newton steps begin there
+    total: float = 1.6  # y (q_1 − q_0) at the starts in units of the strength times V with replica symmetry
+    attempts: int = 3  # maximum number of searches for the overlaps at given Parisi parameters
+    tol: float = 1e-4  # largest residual after the search on the coarsest grids
+    # (q_j − q_{j−1})/q_k below which a cluster has collapsed; grids need 1/√ of it nodes
+    collapsed: float = 1e-3
+    # Replica-symmetric overlaps near the start, and θ or m that goes to zero, in units of √q_k
+    symmetric_steps: int = 30  # number of damped iterations before Newton steps
+    symmetric_tol: float = 1e-3  # residual of these Newton steps
+    reference_tol: float = 1e-4  # residual of the replica-symmetric equations for the comparison in `validity`
+    faded: float = 1e-4  # θ or m below which it counts as zero
+    seed: float = 1e-3  # θ or m at which its growth is computed
+    restored: float = 0.3  # θ or m at which a search begins again
+    # Damped iterations of the map
+    damping: float = 0.5  # step of an iteration
+    damped_steps: int = 12  # number of iterations before Newton steps
+    retreat: tuple[float, float] = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
+    # Newton steps
+    difference: float = 1e-4  # step of finite differences; larger if the averages are not smooth functions
+    newton_steps: int = 40  # maximum number of steps
+    max_move: float = 0.5  # largest change of an unknown in a step; first change of log y along a path of solutions
+    shortest: float = 1 / 64  # fraction of a step at which the Jacobian is computed again, or the search ends
+    slow: float = 0.5  # ratio of successive steps above which the Jacobian is computed again
+    old_grids: float = 0.2  # change of an unknown after which the grids are chosen again
+    # Maximization over the Parisi parameters
+    ascent_steps: int = 20  # maximum number of steps far from the maximum
+    inner_tol: float = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
+    overlap_tol: float = 1e-3  # the same in units of the shortest step in log y: ∂F/∂y_j depends strongly on overlaps
+    parisi_step: float = 0.2  # change of log y_j in finite differences of ∂F/∂y_j, which is nearly linear and flat
+    rough_step: float = 0.02  # step in log y_j at which the search on the coarsest grids ends
+    shortest_ascent: float = 1 / 8  # fraction of a step in log y_j at which the derivatives are computed again
+    shortest_move: float = 0.01  # smallest change of log y along a path of solutions
+    # Refinement of the grids and errors
+    max_resolution: int = 6  # number of refinements
+    first_residual: float = 1e-3  # residual on the coarsest grids in units of the root of the requested accuracy
+    residual: float = 0.02  # residual on finer grids in units of the requested accuracy
+    step_tol: float = 0.1  # shortest step in log y in units of the requested accuracy
+    safety: float = 1.5  # error in units of the change by the last refinement
+    memory: float = 0.05  # weight of the change by the refinement before the last
+    # smallest error of an unknown in units of the largest, because two resolutions can agree by accident
+    min_error: float = 0.1
+
+
+class Problem(Protocol):
+    """An output channel with its weights."""
+
+    @property
+    def weights(self) -> BrokenWeights:
+        """Input channel."""
+
+    @property
+    def signs(self) -> np.ndarray:
+        """Signs (L,) of m of the tokens; all other overlaps are equal for all tokens."""
+
+    @property
+    def search(self) -> SearchSettings:
+        """Settings of the search."""
+        return SearchSettings()
+
+    def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
+        """Return the averages of the output channel on grids of a resolution, 0 for the coarsest.
+
+        Without `replicons`, `squares` of the result may be NaN.
+        """
+
+    def with_fixed_grids(self, levels: Levels, parisi: np.ndarray, resolution: int) -> "Problem":
+        """Return the problem with the grids for these overlaps; itself if changes of the grids have small effects."""
+        return self
+
+
+class Indicators(NamedTuple):
+    """Numbers that follow from the conjugates, or their errors."""
+
+    # V_hat, V_derivative: V̂ of the first token with and without the jumps of the proximal map
+    V_hat: float
+    V_derivative: float
+    complexity: np.ndarray  # (k,) y_j² ∂F/∂y_j, which is zero at the ground state
+    replicons: np.ndarray  # (k + 1,) replicon eigenvalues, of which the last omits jumps
+
+
+class BrokenPoint(NamedTuple):
+    """Overlaps, Parisi parameters, conjugates, and indicators."""
+
+    levels: Levels
+    parisi: np.ndarray
+    hats: LevelHats
+    indicators: Indicators
+
+
+class BrokenSolution(NamedTuple):
+    """Solution on the finest grids, its numbers and their errors."""
+
+    status: Status  # CONVERGED, INACCURATE, MAX_ITER or LOST
+    point: BrokenPoint  # overlaps, Parisi parameters, conjugates and indicators
+    # energy, energy_error: F, the training loss per coordinate, and its error
+    energy: float
+    energy_error: float
+    error: np.ndarray  # errors of the unknowns (see `Packing`), relative for logarithms
+    indicator_errors: Indicators  # errors of the indicators
+    relative_error: float  # largest of the errors of the unknowns and of the relative error of F
+    residual: float  # largest residual of the equations
+    n_iter: int  # number of evaluations of the output channel
+    resolution: int  # resolution of the finest grids
+    path: list[Levels]  # points of the search
+    message: str  # explanation if the status is not CONVERGED
+
+
+class Root(NamedTuple):
+    """Result of Newton steps."""
+
+    # x, residual: unknowns and residuals there
+    x: np.ndarray
+    residual: np.ndarray
+    size: float  # largest residual; for Parisi parameters the length of Newton's step instead, see `maximize`
+    n_iter: int  # number of evaluations of the output channel
+    J: np.ndarray | None  # Jacobian, or None if it has to be computed again
+    hats: LevelHats  # conjugates at x
+
+
+class Slopes(NamedTuple):
+    """Derivatives at a maximum of F over the Parisi parameters."""
+
+    J: np.ndarray | None  # Jacobian of the equations of the overlaps, or None if it has to be computed again
+    moves: np.ndarray  # (n, k) derivatives of the unknown overlaps, solved at each point, in log y_j
+    # (k, k) derivatives of the residuals of ∂F/∂y_j in log y_j, with the overlaps solved at each point
+    bends: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Conversion between overlaps with Parisi parameters and the vector of unknowns.
+
+    The vector is log V, log q_0, log(q_j − q_{j−1}), m and θ in units of √q_k if they are free, and log y_j if free.
+    """
+
+    signs: np.ndarray  # (L,) signs of m of the tokens
+    k: int  # number of steps
+    # m, theta: whether m and θ are free; otherwise they are zero
+    m: bool
+    theta: bool
+    parisi: np.ndarray | None = None  # fixed Parisi parameters, or None if they are free
+
+    def pack(self, levels: Levels, parisi: np.ndarray) -> np.ndarray:
+        """Return the unknowns; NaN if an overlap is not positive."""
+        unit = np.sqrt(levels.q[-1, 0])
+        parts = [np.log([levels.V[0], levels.q[0, 0], *levels.gaps[:, 0]])]
+        parts += [levels.m[:1] * self.signs[0] / unit] if self.m else []
+        parts += [levels.theta[:1] / unit] if self.theta else []
+        return np.concatenate([*parts, np.log(parisi) if self.parisi is None else []])
+
+    def units(self, x: np.ndarray) -> np.ndarray:
+        """Return changes of V in units of V, and of other overlaps in units of q_k or √q_k, by the unknown overlaps."""
+        parts = np.exp(x[1 : self.k + 2])
+        return np.concatenate([[1.0], parts / parts.sum(), np.ones(self.m + self.theta)])
+
+    def unpack(self, x: np.ndarray) -> tuple[Levels, np.ndarray]:
+        """Return overlaps and Parisi parameters of a vector."""
+        k, one = self.k, np.ones(len(self.signs))
+        q = np.cumsum(np.exp(x[1 : k + 2]))
+        rest, unit = list(x[k + 2 :]), np.sqrt(q[-1])
+        m = rest.pop(0) * unit if self.m else 0.0
+        theta = rest.pop(0) * unit if self.theta else 0.0
+        parisi = np.exp(np.array(rest)) if self.parisi is None else self.parisi
+        return Levels(q[:, None] * one, m * self.signs, theta * one, np.exp(x[0]) * one), parisi
+
+
+def evaluate(problem: Problem, packing: Packing, x: np.ndarray, resolution: int) -> tuple[np.ndarray, LevelHats]:
+    """Return the residual of all equations at the unknowns x, and the conjugates.
+
+    Residuals of the map are changes of the unknowns. The slope ∂F/∂y_j is in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j −
+    q_{j−1}), of which all its terms are multiples.
+    """
+    if not np.isfinite(x).all():
+        raise FloatingPointError("the overlaps are not finite numbers")
+    levels, parisi = packing.unpack(x)
+    if packing.k and levels.gaps.min() < problem.search.collapsed * levels.q[-1].max():
+        raise ClustersCollapsed(COLLAPSE)
+    hats = problem.hats(levels, parisi, resolution, replicons=False)
+    new = problem.weights.step(hats, parisi)
+    change = packing.pack(new, parisi) - packing.pack(levels, parisi)
+    if packing.parisi is None and packing.k:
+        change[-packing.k :] = relative_slopes(problem, levels, hats, parisi)
+    if not np.isfinite(change).all():
+        raise FloatingPointError("the overlaps or the averages are not finite numbers")
+    return change, hats
+
+
+def relative_slopes(problem: Problem, levels: Levels, hats: LevelHats, parisi: np.ndarray) -> np.ndarray:
+    """Return ∂F/∂y_j (k,) in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j − q_{j−1})."""
+    unit = 0.5 * np.sum(np.diff(hats.q, axis=0) * levels.gaps, axis=1)
+    return problem.weights.parisi_slopes(levels, hats, parisi) / np.maximum(np.abs(unit), np.finfo(float).tiny)
+
+
+def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> np.ndarray:
+    """Return the unknowns after damped iterations of the map at fixed Parisi parameters.
+
+    If the average over the weights diverges, V is decreased and q_0 increased: the response −∂g/∂ω of fields that are
+    large in units of √V is positive.
+    """
+    search = problem.search
+    n_free = 0 if packing.parisi is not None else packing.k
+    for _ in range(n_steps):
+        try:
+            change, _ = evaluate(problem, packing, x, ROUGH)
+        except WeightsUnbounded:
+            x = x + np.concatenate([search.retreat, np.zeros(len(x) - 2)])
+            continue
+        if n_free:
+            change[-n_free:] = 0.0
+        x = x + search.damping * np.clip(change, -2 * search.max_move, 2 * search.max_move)
+    return x
+
+
+def find_maximum(problem: Problem, packing: Packing, x: np.ndarray, near: bool) -> tuple[np.ndarray, Slopes | None]:
+    """Return the unknowns at the maximum of F over the Parisi parameters on the coarsest grids, and its derivatives.
+
+    If `near`, the start is near the maximum, and Newton steps (`maximize`) are accepted if F is a maximum at their end.
+    Otherwise `ascend` searches for it, except if the clusters of a single step collapse: they would collapse again.
+    """
+    search = problem.search
+    if near:
+        try:
+            root, slopes = maximize(problem, packing, x, search.tol, search.rough_step, ROUGH)
+            if root.size <= search.tol and np.linalg.eigvals(slopes.bends).real.max() < 0:
+                return root.x, slopes
+        except ClustersCollapsed:
+            if packing.k == 1:
+                raise
+        except UNSOLVED:
+            pass
+    return ascend(problem, packing, x, search.tol, ROUGH), None
+
+
+def maximize(
+    problem: Problem, packing: Packing, x: np.ndarray, tol: float, shortest: float, resolution: int,
+    known: Slopes | None = None,
+) -> tuple[Root, Slopes]:  # fmt: skip
+    """Return the solution of all equations from a start near it by nested Newton steps, and the derivatives there.
+
+    Newton steps in log y with Broyden's updates solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat
+    as a function of the Parisi parameters that in joint Newton steps the effect of errors of the overlaps is larger
+    than its slope. Steps are accepted as in `newton`. The search ends at a step shorter than `shortest`, with a size of
+    at most `tol`, or if no step is accepted, with a larger size.
+    """
+    search = problem.search
+    k, count, J = packing.k, 0, known.J if known else None
+    inner_tol = max(min(search.inner_tol * tol, search.overlap_tol * shortest), ROUNDING)
+    fixed = problem.with_fixed_grids(*packing.unpack(x), resolution)
+
+    def solve_at(inner: np.ndarray, logs: np.ndarray) -> tuple[Root, np.ndarray]:
+        nonlocal count, J
+        chosen = replace(packing, parisi=np.exp(logs))
+        root = newton(fixed, chosen, inner, inner_tol, resolution, J)
+        count, J = count + root.n_iter, root.J
+        if not root.size <= tol:
+            raise FloatingPointError("no overlaps at these Parisi parameters")
+        levels, parisi = chosen.unpack(root.x)
+        return root, relative_slopes(fixed, levels, root.hats, parisi)
+
+    def differences() -> tuple[np.ndarray, np.ndarray]:
+        moves, bends = np.empty((len(root.x), k)), np.empty((k, k))
+        for j, shift in enumerate(search.parisi_step * np.eye(k)):
+            there, new = solve_at(root.x, logs + shift)
+            moves[:, j], bends[:, j] = (there.x - root.x) / search.parisi_step, (new - here) / search.parisi_step
+        return moves, bends
+
+    logs = x[-k:]
+    root, here = solve_at(x[:-k], logs)
+    moves, bends = differences() if known is None else known[1:]
+    fresh, step = known is None, np.zeros(k)
+    for _ in range(search.newton_steps):
+        step = -np.linalg.solve(bends, here)
+        if np.abs(step).max() <= shortest:
+            break
+        longest = min(1.0, search.max_move / np.abs(step).max())
+        t, accepted = longest, False
+        while t >= search.shortest_ascent * longest and not accepted:
+            move = t * step
+            try:
+                there, new = solve_at(root.x + moves @ move, logs + move)
+                accepted = bool(np.linalg.norm(np.linalg.solve(bends, new)) < (1 - 0.1 * t) * np.linalg.norm(step))
+            except UNSOLVED:
+                pass
+            t *= 0.5
+        if accepted:
+            bends = bends + np.outer(new - here - bends @ move, move) / (move @ move)
+            moves = moves + np.outer(there.x - root.x - moves @ move, move) / (move @ move)
+            root, here, logs, fresh = there, new, logs + move, False
+        elif fresh:
+            break
+        else:
+            (moves, bends), fresh = differences(), True
+    size = root.size if np.abs(step).max() <= shortest else max(tol, float(np.abs(step).max())) * (1 + ROUNDING)
+    full = np.append(root.x, logs)
+    return Root(full, np.append(root.residual, here), size, count, None, root.hats), Slopes(J, moves, bends)
+
+
+def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolution: int) -> np.ndarray:
+    """Return the unknowns near the maximum of F over the Parisi parameters, where residuals of ∂F/∂y_j are below `tol`.
+
+    Each step solves all linearized equations; then the overlaps are solved at the new Parisi parameters. The step is
+    shortened until F increases. If Newton's direction is not uphill, the step follows the gradient instead.
+    """
+    search = problem.search
+    k = packing.k
+
+    def residual(at: np.ndarray) -> np.ndarray:
+        return evaluate(problem, packing, at, resolution)[0]
+
+    def solve_overlaps(at: np.ndarray, J: np.ndarray | None) -> tuple[np.ndarray, float]:
+        fixed = replace(packing, parisi=np.exp(at[-k:]))
+        inner, size = at[:-k], np.inf
+        for attempt in range(search.attempts):
+            if attempt:  # damped iterations return to the branch from which Newton steps went astray
+                inner, J = iterate(problem, fixed, at[:-k], attempt * search.damped_steps), None
+            root = newton(problem, fixed, inner, search.inner_tol * tol, resolution, J)
+            inner, size = root.x, root.size
+            if size <= tol:
+                break
+        levels, parisi = fixed.unpack(inner)
+        if not size <= tol:
+            raise FloatingPointError("no overlaps at these Parisi parameters")
+        value = problem.weights.free_energy(levels, root.hats, parisi)
+        return np.append(inner, at[-k:]), value
+
+    x, value = solve_overlaps(x, None)
+    for _ in range(search.ascent_steps):
+        here = residual(x)
+        if np.abs(here).max() <= tol:
+            break
+        J = jacobian(residual, x, here, search.difference)
+        step = -np.linalg.solve(J, here)
+        if not here[-k:] @ step[-k:] > 0:  # not uphill: residuals of ∂F/∂y_j have the sign of the gradient
+            step = np.append(np.zeros(len(x) - k), here[-k:])
+        step *= min(1.0, search.max_move / np.abs(step).max())
+        t = 1.0
+        while t >= search.shortest:
+            try:
+                new, higher = solve_overlaps(x + t * step, J[:-k, :-k])
+                if higher > value:
+                    break
+            except UNSOLVED:
+                pass
+            t *= 0.5
+        if t < search.shortest:
+            break
+        x, value = new, higher
+    return x
+
+
+def jacobian(
+    residual: Callable[[np.ndarray], np.ndarray], x: np.ndarray, base: np.ndarray, difference: float
+) -> np.ndarray:
+    """Return forward differences of the residual."""
+    # V is last, because the averages at the same V may share the solutions of the proximal problems
+    columns = [(residual(x + shift) - base) / difference for shift in difference * np.eye(len(x))[::-1]]
+    return np.stack(columns[::-1], axis=1)
+
+
+def newton(
+    problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolution: int, J: np.ndarray | None = None
+) -> Root:
+    """Return the solution of the equations from a start.
+
+    A step is accepted if the next step with the same Jacobian is shorter; unlike the norm of the residuals, this test
+    does not depend on their units (natural monotonicity test, Deuflhard, 2011). The search ends below `tol`,
+    after `newton_steps` steps, or if no step along Newton's direction of a fresh Jacobian is accepted.
+    """
+    search = problem.search
+    count = 0
+    hats: Any = None
+
+    def residual(at: np.ndarray) -> np.ndarray:
+        nonlocal count, hats
+        count += 1
+        change, hats = evaluate(fixed, packing, at, resolution)
+        return change
+
+    fixed, origin = problem.with_fixed_grids(*packing.unpack(x), resolution), x
+    here, fresh = residual(x), False
+    known = hats
+    for _ in range(search.newton_steps):
+        if np.abs(x - origin).max() > search.old_grids:
+            fixed, origin = problem.with_fixed_grids(*packing.unpack(x), resolution), x
+            here = residual(x)
+            known = hats
+        size = np.abs(here).max()
+        if size <= tol:
+            break
+        if J is None:
+            J, fresh = jacobian(residual, x, here, search.difference), True
+        step = -np.linalg.solve(J, here)
+        longest = min(1.0, search.max_move / np.abs(step).max())
+        t, there, ratio = longest, None, np.inf
+        while t >= search.shortest * longest:
+            try:
+                there = residual(x + t * step)
+                ratio = float(np.linalg.norm(np.linalg.solve(J, there)) / np.linalg.norm(step))
+                if ratio < 1 - 0.1 * t:
+                    break
+            except (WeightsUnbounded, FloatingPointError):
+                pass
+            there, t = None, 0.5 * t
+        if there is None:
+            if fresh:
+                break
+            J = None
+            continue
+        move = t * step
+        J = J + np.outer(there - here - J @ move, move) / (move @ move)
+        x, here, known, fresh = x + move, there, hats, False
+        if ratio > search.slow:
+            J = None
+    return Root(x, here, float(np.abs(here).max()), count, J, known)
+
+
+def numbers_at(problem: Problem, packing: Packing, x: np.ndarray, resolution: int) -> tuple[BrokenPoint, np.ndarray]:
+    """Return the point at the unknowns x, and its numbers as one vector: x, F and the entries of `Indicators`."""
+    levels, parisi = packing.unpack(x)
+    hats = problem.hats(levels, parisi, resolution)
+    indicators = Indicators(
+        V_hat=hats.V[0],
+        V_derivative=hats.V_derivative[0],
+        complexity=parisi**2 * problem.weights.parisi_slopes(levels, hats, parisi),
+        replicons=problem.weights.replicons(hats, parisi),
+    )
+    energy = problem.weights.free_energy(levels, hats, parisi)
+    return BrokenPoint(levels, parisi, hats, indicators), np.concatenate([x, np.append(energy, np.hstack(indicators))])
+
+
+def refine_levels(
+    problem: Problem, packing: Packing, start: np.ndarray, rtol: float, max_resolution: int | None = None,
+    slopes: Slopes | None = None,
+) -> BrokenSolution:  # fmt: skip
+    """Return the solution from a start near it, on grids that are refined until all errors are within `rtol`.
+
+    The errors of V̂, complexity and replicons are reported, but not required to be within `rtol`. `slopes` are the
+    derivatives at the start if they are known.
+    """
+    search = problem.search
+    max_resolution = search.max_resolution if max_resolution is None else max_resolution
+    free, J = packing.k if packing.parisi is None else 0, None
+    n, x, count, path = len(start), start, 0, [packing.unpack(start)[0]]
+    numbers: list[np.ndarray] = []
+    error, relative = np.full(0, np.inf), np.inf
+    status, message = Status.INACCURATE, f"{max_resolution} refinements of the grids do not reach rtol"
+    for resolution in range(max_resolution + 1):
+        tol = max(search.first_residual * rtol**0.5 if resolution == 0 else search.residual * rtol, ROUNDING)
+        if free:
+            root, slopes = maximize(problem, packing, x, tol, search.step_tol * rtol, resolution, slopes)
+        else:
+            root = newton(problem, packing, x, tol, resolution, J)
+            J = root.J
+        x, size, count = root.x, root.size, count + root.n_iter
+        point, values = numbers_at(problem, packing, x, resolution)
+        path.append(point.levels)
+        if not size <= (tol if resolution == 0 else rtol):
+            status, message = Status.MAX_ITER, f"the equations have a residual of {size:.1g}; try another start"
+            error, relative = np.full(len(values), np.nan), np.inf
+            break
+        numbers.append(values)
+        if resolution == 0:
+            error = np.full(len(values), np.inf)
+            continue
+        changes = [np.abs(b - a) for a, b in pairwise(numbers[-3:])]
+        weights = [search.memory ** (len(changes) - 1 - i) for i in range(len(changes))]
+        error = search.safety * np.max([w * change for w, change in zip(weights, changes, strict=True)], axis=0)
+        error[:n] += FLOOR
+        if free and slopes is not None:
+            inner, left = n - free, np.abs(np.linalg.solve(slopes.bends, root.residual[-free:]))
+            error[inner:n] = np.maximum(error[inner:n] + left, search.min_error * error[inner:n].max())
+            error[:inner] += next_change(slopes.J, root.residual[:inner])
+            error[:inner] = np.maximum(error[:inner], np.abs(slopes.moves) @ error[inner:n])
+        else:
+            inner, left = n, np.zeros(1)
+            error[:n] += next_change(J, root.residual)
+        units = packing.units(x)
+        error[:inner] = np.maximum(error[:inner], search.min_error * (error[:inner] * units).max() / units)
+        error[n] += np.abs(values[n]) * (next_change(J, root.residual[:inner]).max() ** 2 + left.max() ** 2 + FLOOR)
+        relative = float(max(error[:n].max(), error[n] / np.abs(values[n])))
+        if relative <= rtol:
+            status, message = Status.CONVERGED, ""
+            break
+    indicators = Indicators(error[n + 1], error[n + 2], *np.split(error[n + 3 :], [packing.k]))
+    return BrokenSolution(
+        status, point, float(values[n]), float(error[n]), error[:n], indicators, relative, size, count, resolution,
+        path, message,
+    )  # fmt: skip
+
+
+def next_change(J: np.ndarray | None, residual: np.ndarray) -> np.ndarray:
+    """Return the absolute changes of the unknowns by one more Newton step; the residual if J is unknown."""
+    return np.abs(residual if J is None else np.linalg.solve(J, residual))
+
+
+def solve_steps(
+    problem: Problem, packing: Packing, starts: list[tuple[Levels, np.ndarray]], rtol: float,
+    max_resolution: int | None = None,
+) -> BrokenSolution:  # fmt: skip
+    """Return the solution from the first of several starts that leads to one with distinct levels; else the last.
+
+    `max_resolution` is the finest resolution, at which the status is INACCURATE if errors are not within `rtol`.
+    The status is LOST if clusters collapse from the last start, or from a start with weak breaking, near which a
+    solution with weak breaking would be: two successive levels of q become equal.
+    """
+    search = problem.search
+    solution, failure, status = None, "no start", Status.NONFINITE
+    for levels, parisi in starts:
+        x = packing.pack(levels, parisi)
+        weak = bool(packing.k) and levels.gaps[0].max() < search.weak * levels.q[-1].max()
+        try:
+            near = weak or (packing.k > 1 and packing.parisi is None)
+            if not near:
+                x = iterate(problem, packing, x, search.damped_steps)
+            for attempt in range(0 if packing.parisi is None else search.attempts):
+                root = newton(problem, packing, x, search.tol, ROUGH)
+                if root.size <= search.tol:
+                    x = root.x
+                    break
+                x = iterate(problem, packing, x, (2 + attempt) * search.damped_steps)
+            slopes = None
+            if packing.k and packing.parisi is None:
+                x, slopes = find_maximum(problem, packing, x, near)
+            solution = refine_levels(problem, packing, x, rtol, max_resolution, slopes)
+        except ClustersCollapsed as error:
+            failure, status = str(error), Status.LOST
+            if weak:
+                break
+            continue
+        except UNSOLVED as error:
+            failure, status = str(error), Status.NONFINITE
+            continue
+        if solution.status is not Status.MAX_ITER:
+            return solution
+    return _build_failure(packing, levels, parisi, status, failure) if solution is None else solution
+
+
+def follow_parisi(
+    problem: Problem, packing: Packing, origins: list[tuple[Levels, np.ndarray]], rtol: float
+) -> BrokenSolution | None:
+    """Return the solution at fixed Parisi parameters, followed from a solution at other Parisi parameters.
+
+    The logarithms of the Parisi parameters change in steps. Each solution is the start of the next, extrapolated
+    linearly; y_j (q_j − q_{j−1}) is nearly constant in the first step. A step that fails is divided by two.
+
+    Parameters
+    ----------
+    problem, packing : the equations, at the Parisi parameters `packing.parisi`.
+    origins : overlaps and Parisi parameters from which a first solution is searched in turn.
+    rtol : requested relative error.
+
+    Returns
+    -------
+    BrokenSolution, or None if no origin has a solution from which steps of at least `SHORTEST_MOVE` lead to the end.
+    """
+    search = problem.search
+    assert packing.parisi is not None
+    target, tol = np.log(packing.parisi), search.tol
+    for levels, parisi in origins:
+        origin = np.log(parisi)
+        distance = float(np.abs(target - origin).max())
+
+        def at(fraction: float, origin: np.ndarray = origin) -> Packing:
+            return replace(packing, parisi=np.exp(origin + fraction * (target - origin)))
+
+        try:
+            x = iterate(problem, at(0.0), at(0.0).pack(levels, parisi), search.damped_steps)
+            root = newton(problem, at(0.0), x, tol, ROUGH)
+            x, size = root.x, root.size
+        except UNSOLVED:
+            continue
+        slope = np.zeros_like(x)
+        slope[2 : packing.k + 2] = origin - target
+        here, step = 0.0, min(1.0, search.max_move / max(distance, search.max_move))
+        while size <= tol and here < 1 and step * distance >= search.shortest_move:
+            there = min(here + step, 1.0)
+            try:
+                root = newton(problem, at(there), x + (there - here) * slope, tol, ROUGH)
+                new, left = root.x, root.size
+            except UNSOLVED:
+                left = np.inf
+            if not left <= tol:
+                step *= 0.5
+                continue
+            slope, x, here, step = (new - x) / (there - here), new, there, 1.5 * step
+        if here == 1:
+            return refine_levels(problem, packing, x, rtol)
+    return None
+
+
+def _build_failure(
+    packing: Packing, levels: Levels, parisi: np.ndarray, status: Status, message: str
+) -> BrokenSolution:
+    """Return a solution without numbers except the overlaps of the last start."""
+    k, L = packing.k, len(packing.signs)
+    unknown = Indicators(np.nan, np.nan, np.full(k, np.nan), np.full(k + 1, np.nan))
+    nothing = np.full(L, np.nan)
+    hats = LevelHats(
+        q=np.full((k + 1, L), np.nan), m=nothing, theta=nothing, V=nothing, V_derivative=nothing,
+        phi=np.full(k + 1, np.nan), squares=np.full((k + 1, L, L), np.nan),
+    )  # fmt: skip
+    point = BrokenPoint(levels, parisi, hats, unknown)
+    error = np.full(len(packing.pack(levels, parisi)), np.nan)
+    return BrokenSolution(
+        status=status, point=point, energy=np.nan, energy_error=np.nan, error=error, indicator_errors=unknown,
+        relative_error=np.inf, residual=np.inf, n_iter=0, resolution=0, path=[levels], message=message,
+    )  # fmt: skip
+
+
+def first_starts(
+    symmetric: Levels, parisi: np.ndarray | None, search: SearchSettings
+) -> list[tuple[Levels, np.ndarray]]:
+    """Return starts with one step and several strengths (q_1 − q_0)/q_1 from replica-symmetric overlaps (q (1, L)).
+
+    The response V + y (q_1 − q_0) of all clusters together is somewhat larger than V with replica symmetry. This
+    determines y, or the largest gap if the Parisi parameter (1,) is given.
+    """
+    q, V = symmetric.q, symmetric.V
+    starts = []
+    for strength in search.strengths:
+        y = search.total * V[:1] / q[0, :1] if parisi is None else parisi
+        gap = np.minimum(strength * q, search.total * strength * V / y)
+        starts.append((symmetric._replace(q=np.concatenate([q - gap, q]), V=(1 - strength) * V), y))
+    return starts
+
+
+def split_start(levels: Levels, parisi: np.ndarray) -> tuple[Levels, np.ndarray]:
+    """Return a start with one more step from a solution with k ≥ 1 steps.
+
+    The function q(y) of the solution is a staircase; the new levels sample a smoother staircase with k + 1 steps.
+    """
+    k, top = len(parisi), levels.q[-1, 0]
+    fraction = np.append(levels.q[:, 0] / top, 1.0)
+    old = np.linspace(0, 1, k + 1)
+    new = np.interp(np.linspace(0, 1, k + 2), old, fraction[: k + 1])
+    new[0] = fraction[0] - 0.2 * min(fraction[0], 1 - fraction[0])
+    new[-2] = 1 - 0.6 * (1 - new[-2])
+    ends = np.log(parisi[0]) - 0.35, np.log(parisi[-1]) + 0.6
+    inner = np.interp(np.linspace(0, 1, k + 1)[1:-1], np.linspace(0, 1, k) if k > 1 else [0.5], np.log(parisi))
+    return levels._replace(q=top * new[:, None] * np.ones(len(levels.V))), np.exp(
+        np.concatenate([[ends[0]], inner, [ends[1]]])
+    )

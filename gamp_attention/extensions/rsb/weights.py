@@ -1,0 +1,155 @@
+"""Weights with k steps of replica symmetry breaking: from conjugates at every level to overlaps, and the free energy.
+
+For the ridge penalty, r = t = 1, and one class of coordinates with eigenvalues γ_l,
+
+    1/c_k = λ + Σ_l γ_l V̂_l,   1/c_{j−1} = 1/c_j − y_j D_j,   D_j = Σ_l γ_l (q̂_j − q̂_{j−1}),
+    V_l = γ_l c_k,   q_j − q_{j−1} = γ_l (c_{j−1} − c_j)/y_j,   q_0 = γ_l c_0² (E h² + Σ_l γ_l q̂_0),
+    m_l = τ_l c_0 E h,   θ_l = γ_l c_0 E[h π],   h = Σ_l (m̂_l τ_l + γ_l θ̂_l π),
+
+and all overlaps are averaged over the classes. The free energy
+
+    F = Σ_l [m̂m + θ̂θ + ½q̂_kV − ½V̂q_k + ½Σ_j y_j (q̂_j q_j − q̂_{j−1} q_{j−1})]
+        − ½ (E h² + N_0) c_0 + Σ_j log(c_j/c_{j−1})/(2y_j) − α E φ_0
+
+is stationary in all overlaps and conjugates, and the ground state is its stationary point in the Parisi parameters y_j.
+With `spherical`, ‖Q‖² = d replaces the ridge: λ is the multiplier for which q_k = 1.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from gamp_attention.theory.equations.weights import drift
+from gamp_attention.theory.models.coordinates import CoordinateLaw
+
+MARGIN = 1e-9  # smallest 1/c_0 of a class, in units of 1/c_k, at which the average over the weights is finite
+SMALLEST = 1e-8  # smallest variance of the outermost field given the teacher's fields, in units of q_k
+GROWTH = 2.0**60  # largest multiplier of a spherical constraint, in units of V̂
+
+
+class WeightsUnbounded(ArithmeticError):
+    """Error raised if the average over the weights diverges, 1/c_0 ≤ 0, which happens far from solutions."""
+
+
+class Levels(NamedTuple):
+    """Overlaps of k-step replica symmetry breaking for r = t = 1."""
+
+    q: np.ndarray  # (k + 1, L) overlaps q_0 ≤ … ≤ q_k
+    # m, theta, V: (L,) as in `Overlaps`; V is the response within the innermost clusters
+    m: np.ndarray
+    theta: np.ndarray
+    V: np.ndarray
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """Differences q_j − q_{j−1} (k, L)."""
+        return np.diff(self.q, axis=0)
+
+
+class LevelHats(NamedTuple):
+    """Conjugates, the averages of the output channel, multiplied by α."""
+
+    q: np.ndarray  # (k + 1, L) q̂_j = α E (φ_j')²
+    # m, theta, V: (L,) m̂, θ̂ and V̂ including the jumps of the proximal map
+    m: np.ndarray
+    theta: np.ndarray
+    V: np.ndarray
+    V_derivative: np.ndarray  # (L,) V̂ without jumps, the average of the a.e. derivative over P_k
+    phi: np.ndarray  # (k + 1,) α E φ_j over P_j; −phi[k] is α times the average Moreau envelope of a minimum
+    squares: np.ndarray  # (k + 1, L, L) α E (∂²φ_j/∂ω_l∂ω_l')² over P_j, for the replicons
+
+
+@dataclass(frozen=True, eq=False)
+class BrokenWeights:
+    """Input channel: the distribution of the coordinates, and the ridge strength λ or a spherical constraint."""
+
+    law: CoordinateLaw
+    lam: float
+    spherical: bool = False
+
+    def _precisions(self, hats: LevelHats, parisi: np.ndarray, lam: float) -> np.ndarray:
+        """Return 1/c_j (k + 1, K) of each level and class."""
+        gaps = np.diff(hats.q, axis=0) @ self.law.gamma.T
+        top = lam + self.law.gamma @ hats.V
+        below = top - np.cumsum((parisi[:, None] * gaps)[::-1], axis=0)[::-1]
+        precisions = np.concatenate([below, top[None]])
+        if not precisions.min() > MARGIN * np.abs(top).max():
+            raise WeightsUnbounded("the average over the weights of a cluster diverges: 1/c_0 is not positive")
+        return precisions
+
+    def _drift(self, hats: LevelHats) -> tuple[np.ndarray, np.ndarray]:
+        """Return E[h (τ, π)] (K, L + 1) and E h² (K,) in each class."""
+        H = drift(self.law.gamma, hats.m[:, None], hats.theta[:, None, None])
+        first = H @ self.law.moments
+        return first[:, 0], np.einsum("kac,kac->k", first, H)
+
+    def with_multiplier(self, hats: LevelHats, parisi: np.ndarray) -> "BrokenWeights":
+        """Return the weights with the λ that a spherical constraint needs at these conjugates; self for a ridge."""
+        if not self.spherical:
+            return self
+        from scipy.optimize import brentq  # takes long to import
+
+        gaps = parisi[:, None] * np.diff(hats.q, axis=0) @ self.law.gamma.T
+        lowest = float(np.max(gaps.sum(axis=0) - self.law.gamma @ hats.V))
+
+        def excess(log_shift: float) -> float:
+            chosen = replace(self, lam=lowest + np.exp(log_shift), spherical=False)
+            return float(np.log(np.mean(chosen.step(hats, parisi).q[-1])))
+
+        size = float(np.abs(hats.V).max() + gaps.sum())
+        bounds = [np.log(size * bound) for bound in (10 * MARGIN, GROWTH)]
+        return replace(self, lam=lowest + float(np.exp(brentq(excess, *bounds, xtol=1e-14, rtol=1e-14))))
+
+    def step(self, hats: LevelHats, parisi: np.ndarray) -> Levels:
+        """Return the overlaps of weights with given conjugates and Parisi parameters (k,)."""
+        weights = self.with_multiplier(hats, parisi)
+        c = 1 / self._precisions(hats, parisi, weights.lam)
+        first, second = self._drift(hats)
+        gamma, fraction, L = self.law.gamma, self.law.weight, self.law.gamma.shape[1]
+        outer = (fraction * c[0] ** 2 * (second + gamma @ hats.q[0])) @ gamma
+        gaps = np.einsum("jk,k,kl->jl", (c[:-1] - c[1:]) / parisi[:, None], fraction, gamma)
+        means = c[0][:, None] * first
+        return Levels(
+            q=np.cumsum(np.concatenate([outer[None], gaps]), axis=0),
+            m=fraction @ means[:, :L],
+            theta=(fraction * means[:, L]) @ gamma,
+            V=(fraction * c[-1]) @ gamma,
+        )
+
+    def free_energy(self, levels: Levels, hats: LevelHats, parisi: np.ndarray) -> float:
+        """Return F for independent overlaps and conjugates."""
+        weights = self.with_multiplier(hats, parisi)
+        precisions = self._precisions(hats, parisi, weights.lam)
+        _, second = self._drift(hats)
+        coupling = hats.m @ levels.m + hats.theta @ levels.theta + 0.5 * (hats.q[-1] @ levels.V)
+        coupling += -0.5 * (hats.V @ levels.q[-1]) + 0.5 * float(parisi @ np.diff((hats.q * levels.q).sum(axis=1)))
+        prior = -0.5 * (second + self.law.gamma @ hats.q[0]) / precisions[0]
+        prior = prior + (np.log(precisions[:-1] / precisions[1:]) / (2 * parisi[:, None])).sum(axis=0)
+        constraint = -0.5 * weights.lam if self.spherical else 0.0
+        return float(coupling + self.law.weight @ prior - hats.phi[0] + constraint)
+
+    def parisi_slopes(self, levels: Levels, hats: LevelHats, parisi: np.ndarray) -> np.ndarray:
+        """Return ∂F/∂y_j (k,) at the overlaps that follow from the conjugates; y_j² times it is the complexity."""
+        weights = self.with_multiplier(hats, parisi)
+        precisions = self._precisions(hats, parisi, weights.lam)
+        gaps = np.diff(hats.q, axis=0) @ self.law.gamma.T
+        c, y = 1 / precisions, parisi[:, None]
+        # of the terms of the weights: 1/c_i with i < j decreases by D_j; their sum over i is ½ D_j q_{j−1} of the class
+        _, second = self._drift(hats)
+        outer = c[0] ** 2 * (second + self.law.gamma @ hats.q[0])
+        inside = np.cumsum(np.concatenate([outer[None], (c[:-1] - c[1:]) / y]), axis=0)[:-1]
+        slope = -0.5 * gaps * inside - np.log(precisions[:-1] / precisions[1:]) / (2 * y**2) - gaps * c[:-1] / (2 * y)
+        coupling = 0.5 * np.diff((hats.q * levels.q).sum(axis=1))
+        return coupling + slope @ self.law.weight - np.diff(hats.phi) / parisi
+
+    def replicons(self, hats: LevelHats, parisi: np.ndarray) -> np.ndarray:
+        """Return the replicon eigenvalue (k + 1,) of each level, which is stable against further steps if it is < 1.
+
+        At level j it is the spectral radius of E[γ c_j² γ'] α E[(∂²φ_j)²] over the tokens.
+        """
+        weights = self.with_multiplier(hats, parisi)
+        c = 1 / self._precisions(hats, parisi, weights.lam)
+        gamma = self.law.gamma
+        response = np.einsum("k,jk,kl,km->jlm", self.law.weight, c**2, gamma, gamma)
+        return np.array([np.abs(np.linalg.eigvals(a @ b)).max() for a, b in zip(response, hats.squares, strict=True)])

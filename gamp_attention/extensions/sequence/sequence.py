@@ -1,0 +1,503 @@
+"""Sequence multi-index models: targets and predictions are plain functions of the fields of a sample's tokens.
+
+    u = x Q*/√d (L, t),  y = teacher(u, ξ),  z = (x + p) Q/√d (L, r),  R(Q) = Σ_μ loss(y, student(z)) + (λ/2)‖Q‖²
+
+Attention layers, generalized linear models and multi-layer attention are all of this form. `sequence_model` checks the
+three functions on random numbers, traces them (`gamp_attention.extensions.sequence.tracing`), and returns a model with
+a registered loss (`gamp_attention.extensions.sequence.sequence_loss`) and a label model (`SequenceLabels`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gamp_attention._tools import check
+from gamp_attention._tools.display import Words, count_noun
+from gamp_attention.extensions.sequence.expressions import Graph, Program
+from gamp_attention.extensions.sequence.sequence_labels import (
+    N_SYMMETRY,
+    TRACE_ERROR,
+    LabelsOfClasses,
+    SequenceLabels,
+    UserFunction,
+    are_equal,
+    evaluate_rows,
+    trace_teacher,
+)
+from gamp_attention.extensions.sequence.sequence_loss import SequenceSpec, differentiate_twice, sequence_loss
+from gamp_attention.problem.losses.checks import KinkSearch, KinkWarning
+from gamp_attention.problem.penalties.standard import require_penalty
+from gamp_attention.problem.sources import ClassLaw
+from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, isotropic_law, value_classes
+from gamp_attention.theory.models.coordinates import CoordinateLaw
+from gamp_attention.theory.models.glm import GLMModel, LabelTask
+from gamp_attention.theory.models.labels import ShiftedLabels
+from gamp_attention.theory.models.model import Model, TokenClasses
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceModel(GLMModel):
+    """A sequence multi-index model, built by `sequence_model`.
+
+    Attributes
+    ----------
+    teacher : label model, which returns the teacher's targets as rows (N, P).
+    student : registered loss of a target and of the fields z.
+    prediction : the traced student, as a function of the entries of z.
+    functions : names of teacher, student and loss, for displays.
+    head : the attention map of a head, if the student is a layer with value matrices; else None.
+    fixed_columns : indices of the columns that `fix_columns` has taken out of the weights.
+    Others : as for `Model`.
+    """
+
+    prediction: Program | None = field(default=None, kw_only=True, repr=False)
+    functions: tuple[str, ...] = field(default=("teacher", "student", "loss"), kw_only=True, metadata={"display": True})
+    head: Any = field(default=None, kw_only=True, repr=False)
+    fixed_columns: tuple[int, ...] = field(default=(), kw_only=True)
+
+    def _items(self) -> list[tuple[str, Any]]:
+        """Return the fields for displays, with the user's functions by name."""
+        teacher, student, loss = self.functions
+        arguments = ["u", "noise", "c"][: 2 + hasattr(self.teacher, "of_class")]
+        items = dict(super()._items())
+        del items["prediction"], items["functions"]
+        sizes = f"{count_noun(self.n_tokens, 'token')}, {count_noun(self.rank, 'column')}"
+        items["teacher"] = Words(f"{teacher}({', '.join(arguments)}), targets of shape {self.target_shape}")
+        items["student"] = Words(f"{student}(z), {sizes}; {loss}(target, prediction)")
+        return list(items.items())
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of the target of a sample."""
+        return self.student.spec.target_shape
+
+    @cached_property
+    def has_column_signs(self) -> bool:
+        """True if each column of student and teacher, at least two of each, may change sign together."""
+        law, r = self.coordinates, self.rank
+        is_diagonal = np.array_equal(law.teacher_cov, law.teacher_cov * np.eye(self.teacher_rank))
+        if not (self.even and 1 < r == self.teacher_rank and is_diagonal) or law.teacher_mean.any():
+            return False
+        return all(self._keeps_loss(partial(np.multiply, signs)) for signs in 1 - 2 * np.eye(r))
+
+    @cached_property
+    def column_signs(self) -> np.ndarray:
+        """Signs (n, r) of the columns of the fields that leave the loss unchanged at fixed targets; the first are 1."""
+        if self.rank > 6:  # there are 2^r signs
+            return np.ones((1, self.rank))
+        rng, spec = np.random.default_rng(10), self.student.spec
+        u, z = (rng.standard_normal((N_SYMMETRY, self.n_tokens, size)) for size in (self.teacher_rank, self.rank))
+        targets = self.teacher(u, rng.standard_normal((N_SYMMETRY, self.teacher.count)))
+        before, signs = spec.evaluate(targets, z), 1.0 - 2.0 * np.indices((2,) * self.rank).reshape(self.rank, -1).T
+        return np.array([sign for sign in signs if are_equal(before, spec.evaluate(targets, sign * z))])
+
+    def _has_token_symmetry(self, order: np.ndarray) -> bool:
+        """Return whether a permutation of the tokens keeps the loss of teacher and student, and the covariances."""
+        law = self.coordinates
+        if (
+            not self.even
+            or len(order) < 2
+            or law.teacher_mean.any()
+            or not np.array_equal(law.gamma, law.gamma[:, order])
+        ):
+            return False
+        return self._keeps_loss(lambda u: u[:, order])
+
+    def _keeps_loss(self, transform: Callable[[np.ndarray], np.ndarray]) -> bool:
+        """Return whether the same transformation of the fields of teacher and student leaves all losses unchanged."""
+        rng, shape = np.random.default_rng(9), (N_SYMMETRY, self.n_tokens)
+        u, z = rng.standard_normal((*shape, self.teacher_rank)), rng.standard_normal((*shape, self.rank))
+        noise, evaluate = rng.standard_normal((N_SYMMETRY, self.teacher.count)), self.student.spec.evaluate
+        changed = evaluate(self.teacher(transform(u), noise), transform(z))
+        return are_equal(evaluate(self.teacher(u, noise), z), changed)
+
+    def trained_layer(self, data: Any, Q: np.ndarray) -> Any:
+        """Return the layer with weights Q (d, r) of a dataset; None if the predictions are unknown."""
+        from gamp_attention.extensions.sequence.traced_layer import TracedLayer
+        from gamp_attention.problem.layer import Units
+
+        if self.prediction is None:
+            return None
+        d = data.dim - data.intercept  # an intercept is one more coordinate of the data
+        weights = Q[:d] * np.sqrt(d / data.dim)
+        return TracedLayer(self, weights, data.positions[:, :d], Units.raw(d), data.intercepts(Q))
+
+    def predict(self, z: ArrayLike) -> np.ndarray:
+        """Return the student's predictions (N, ...) for fields z (N, L, r).
+
+        Raises
+        ------
+        ValueError : if columns are fixed: the model without fixed columns predicts from the fields of all columns.
+        """
+        if self.prediction is None:
+            needs = "none for predictions: call predict of the model without fixed columns, with fields of all columns"
+            raise check.fail("fixed_columns", list(self.fixed_columns), needs)
+        fields = check.array("z", z, ("N", self.n_tokens, self.rank))
+        with np.errstate(all="ignore"):
+            rows = evaluate_rows(self.prediction, fields.reshape(len(fields), -1))
+        return rows.reshape(len(fields), *self.target_shape)
+
+    def derivatives(self, targets: ArrayLike, z: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the loss (N,), its gradient (N, L, r) and its Hessian (N, L, r, L, r) in the fields z (N, L, r).
+
+        `targets` has the shape (N, ...) of `data.targets`. The numbers are those of the compiled code up to rounding.
+        """
+        fields = check.array("z", z, ("N", self.n_tokens, self.rank))
+        n, spec = len(fields), self.student.spec
+        rows = check.array("targets", targets, (n, *spec.target_shape)).reshape(n, spec.n_targets)
+        value, gradient, hessian = _derivatives(differentiate_twice(spec.program, spec.n_targets), spec, rows, fields)
+        return value, gradient.reshape(fields.shape), hessian.reshape(*fields.shape, *fields.shape[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceMixture(TokenClasses, SequenceModel):
+    """A sequence model whose samples have classes, built by `sequence_model`.
+
+    Token l of a sample of class c is drawn from source c L + l.
+
+    Attributes
+    ----------
+    teacher : label models of all classes.
+    coordinates : distribution ν over the sources, with the spikes of their means.
+    classes : distribution of the classes; pattern c has the sources of class c.
+    class_means : (K, S) means of the sources times √d, without spikes, in each class of coordinates.
+    Others : as for `SequenceModel`.
+    """
+
+    classes: ClassLaw = field(kw_only=True)
+    class_means: np.ndarray = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._check_classes()
+        if not hasattr(self.teacher, "of_class"):
+            raise check.fail("teacher", self.teacher, "label models of all classes, as of `sequence_model`", TypeError)
+        super().__post_init__()
+
+    @cached_property
+    def task(self) -> LabelTask:
+        """Learning task of the samples of the first class; other classes differ in their targets."""
+        return self.task_of(self.classes.patterns[0])
+
+    def task_of(self, sources: np.ndarray) -> LabelTask:
+        """Return the learning task of the samples whose tokens are drawn from given sources (L,)."""
+        labels, loss = self.teacher.of_class[sources[0] // self.n_tokens], self.student
+        return LabelTask(labels, loss, self.rank, labels.count, jumps=not loss.convex)
+
+    def given(self, number: int) -> Model:
+        """Return the model of samples of a class, for fields without their means."""
+        labels, shift = self.teacher.of_class[number], self.teacher_shift[self.classes.patterns[number]]
+        teacher = ShiftedLabels(labels, shift) if shift.any() else labels
+        return GLMModel(teacher, self.law_of_pattern(number), self.penalty, self.rank, self.student)
+
+    def _keeps_loss(self, transform: Callable[[np.ndarray], np.ndarray]) -> bool:
+        """Return False: symmetries of samples with classes are not searched for."""
+        return False
+
+
+def _classes_law(
+    classes: Any, means: Any, spikes: Any, sigma: Any, L: int, t: int
+) -> tuple[ClassLaw, CoordinateLaw, np.ndarray]:
+    """Return the distribution of classes, the distribution of coordinates over all sources, and the class means."""
+    probability = check.array("classes", classes, ("C",))
+    C, max_sources = len(probability), 4096
+    if C < 2 or max_sources < C * L or (probability <= 0).any() or abs(probability.sum() - 1) > 1e-9:
+        needs = f"the probabilities of 2 or more classes, positive numbers that add to 1, for at most {max_sources} "
+        remedy = "; list a single class twice, with probabilities of a half" * (C == 1)
+        raise check.fail("classes", classes, needs + "pairs of class and token" + remedy)
+    mu = value_classes("means", np.zeros((C, L)) if means is None else means, (C, L))
+    shape: tuple[int, ...] = {0: (), 1: (L,)}.get(check.ndim("sigma", sigma), (C, L))
+    deviations = np.broadcast_to(check.standard_deviations("sigma", sigma, shape), (C, L)).ravel()
+    if spikes is not None:
+        spikes = check.array("spikes", spikes, ("C", "L", "t"))
+        if spikes.shape != (C, L, t):
+            raise check.fail_words("spikes", f"shape {spikes.shape}", f"shape (C, L, t) = {(C, L, t)}")
+    K, S = len(mu.weight), C * L
+    class_means = mu.values.reshape(K, S)
+    coordinates = CoordinateLaw(
+        weight=mu.weight,
+        gamma=np.tile(deviations**2, (K, 1)),
+        tau=class_means,
+        teacher_mean=np.zeros((K, t)),
+        teacher_cov=np.tile(np.eye(t), (K, 1, 1)),
+        spikes=None if spikes is None else spikes.reshape(S, t),
+    )
+    return ClassLaw(np.arange(S).reshape(C, L), probability / probability.sum()), coordinates, class_means
+
+
+def sequence_model(
+    teacher: Callable[..., Any],
+    student: Callable[[np.ndarray], Any],
+    loss: Callable[[Any, Any], Any] | None = None,
+    *,
+    n_tokens: int,
+    rank: int,
+    teacher_rank: int | None = None,
+    n_noise: int = 0,
+    sigma: ArrayLike = 1.0,
+    lam: float | str | Sequence[float | str] | None = None,
+    convex: bool = False,
+    intercept: bool = False,
+    classes: ArrayLike | None = None,
+    means: ArrayLike | CoordinateClasses | None = None,
+    spikes: ArrayLike | None = None,
+) -> SequenceModel:
+    """Build a sequence multi-index model (Troiani et al., 2025) from plain Python functions of one sample.
+
+    The functions may use arithmetic, indexing, loops, conditions, functions of numpy, `math` and `scipy.special`, and
+    helper functions that do the same. First and second derivatives are exact up to rounding: the functions are traced,
+    differentiated by the chain rule and compiled.
+
+    Parameters
+    ----------
+    teacher : function teacher(u, noise) that returns the target of a sample, a number or an array of any fixed shape,
+        for fields u = x Q*/√d of shape (L, t) and noise of shape (n_noise,), independent standard normal numbers. With
+        `classes` it is a function teacher(u, noise, c), with the class c of the sample, an integer.
+    student : function student(z) that returns the prediction, of the target's shape, for fields z = (x + p) Q/√d of
+        shape (L, r).
+    loss : function loss(target, prediction) that returns a number; ½ ‖target − prediction‖² if not given.
+    n_tokens, rank, teacher_rank : number of tokens L of a sample, columns r of the student's weights and columns t of
+        the teacher's weights; t = r if not given.
+    n_noise : number of random numbers that the teacher receives for each sample, at most 10 000.
+    sigma, lam : as for `glm_model`. The tokens have no positions; `replace` of `coordinates` changes their means.
+    convex : True if the loss is a convex function of the fields, so that no search is needed. Detected if the Hessian
+        does not depend on the fields.
+    intercept : whether the student adds an intercept b (r,) without a penalty to its fields, as for `glm_model`.
+    classes : (C,) probabilities of the classes of a sample, from which they are drawn independently. If each token has
+        a class, list all combinations. The tokens of a sample of class c are Gaussian with means
+        means[c, l] 1_d/√d + Q* spikes[c, l]/√d and standard deviations sigma[c, l]; `sigma` may be of shape (C, L).
+        Overlaps then have C L entries instead of L, first those of the tokens of class 0.
+    means : (C, L) components of the means along 1_d/√d; 0 if not given. For means along other directions, (J, C, L) or
+        `CoordinateClasses` of such values: one for each of J classes of coordinates.
+    spikes : (C, L, t) components of the means along the teacher's columns, of norm √d; 0 if not given.
+
+    Returns
+    -------
+    SequenceModel, for `sample`, `run_gamp`, `solve_state_evolution`, `trajectory`, `minimize_risk` and
+        `leave_one_out`. The test error is the mean loss of a new sample. `data.targets` (n, ...) are the targets in the
+        shape that the teacher returns, and `data.labels` (n, P) their entries.
+
+    Raises
+    ------
+    TypeError : if a function is not callable, fails on arrays of these shapes, returns anything but real numbers, or
+        uses operations that cannot be differentiated (student and loss only); or if an argument has the wrong type.
+    ValueError : if a function returns NaN, infinite numbers or another shape, or does not return the same values for
+        the same arguments; the loss is negative; `convex` is wrong; a size is below 1, `n_noise` is too large,
+        or `sigma` or `lam` is not positive; `classes` are not probabilities of at least two classes, or `means` or
+        `spikes` are given without classes.
+
+    Warns
+    -----
+    KinkWarning : if the slope of the loss jumps upwards along a line of fields, so that minima may lie at kinks.
+
+    Examples
+    --------
+    Two-layer attention, whose second layer reads the tokens that the first layer has averaged:
+
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> def softmax(scores):
+    ...     weights = np.exp(scores - scores.max(axis=1)[:, None])
+    ...     return weights / weights.sum(axis=1)[:, None]
+    >>> def layers(z):
+    ...     first = np.eye(2) + softmax(np.outer(z[:, 0], z[:, 0]))
+    ...     second = first @ z[:, 1]
+    ...     return softmax(np.outer(second, second))
+    >>> model = ga.sequence_model(lambda u, noise: layers(u), layers, n_tokens=2, rank=2)
+    >>> data = ga.sample(model, d=50, alpha=2.0, seed=0)
+    >>> data.targets.shape
+    (100, 2, 2)
+
+    Spiked tokens: the mean of one of three tokens, drawn at random, is shifted along Q*, and the token is the target:
+
+    >>> spiked = ga.sequence_model(
+    ...     lambda u, noise, c: u[c, 1], lambda z: softmax(z[:, :1].T)[0] @ z[:, 1], n_tokens=3, rank=2,
+    ...     classes=[1 / 3, 1 / 3, 1 / 3], spikes=[[[2.0 * (l == c), 0] for l in range(3)] for c in range(3)],
+    ... )
+    >>> data = ga.sample(spiked, d=50, alpha=2.0, seed=0)
+    >>> data.n_tokens, data.n_sources
+    (3, 9)
+    """
+    L, r = check.integer("n_tokens", n_tokens, low=1), check.integer("rank", rank, low=1)
+    t = r if teacher_rank is None else check.integer("teacher_rank", teacher_rank, low=1)
+    n_noise = check.integer("n_noise", n_noise, low=0, high=10_000)
+    convex, penalty = check.flag("convex", convex), require_penalty(None, lam)
+    check.require_memory("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
+    if classes is None:
+        for name, value in (("means", means), ("spikes", spikes)):
+            if value is not None:
+                needs = "None unless `classes` are given, two equal classes if all samples have the same class"
+                raise check.fail(name, value, needs)
+        numbers: list[int | None] = [None]
+        coordinates = isotropic_law(L, t, sigma, np.zeros(L))
+    else:
+        law, coordinates, class_means = _classes_law(classes, means, spikes, sigma, L, t)
+        numbers = list(range(len(law.probability)))
+    of_class = [trace_teacher(teacher, L, t, n_noise, c) for c in numbers]
+    shape = of_class[0].target_shape
+    if any(labels.target_shape != shape for labels in of_class):
+        got = sorted({labels.target_shape for labels in of_class})
+        raise ValueError(f"teacher: needs to return arrays of one shape for all classes, got {got}")
+    prediction = _trace_student(student, (L, r), shape)
+    spec = SequenceSpec(_trace_loss(loss, prediction, shape), shape, L, r, 0.0, -np.inf, convex, False, False)
+    spec = complete_spec(spec, probe_targets(of_class, L, t), "loss" if loss is not None else "student")
+    student_loss = sequence_loss(spec)
+    names = *map(_name_of, (teacher, student)), "squared error" if loss is None else _name_of(loss)
+    options: dict[str, Any] = {"prediction": prediction, "intercept": intercept, "functions": names}
+    if classes is None:
+        return SequenceModel(of_class[0], coordinates, penalty, r, student_loss, **options)
+    return SequenceMixture(
+        LabelsOfClasses(tuple(of_class)), coordinates, penalty, r, student_loss,
+        classes=law, class_means=class_means, **options,
+    )  # fmt: skip
+
+
+def _name_of(function: Any) -> str:
+    """Return the name of a function; for a callable object the name of its class."""
+    return str(getattr(function, "__name__", None) or type(function).__name__).strip("<>")
+
+
+def _trace_student(student: Any, fields: tuple[int, int], target_shape: tuple[int, ...]) -> Program:
+    """Return the program of the student's prediction, after checks on random numbers."""
+    function = UserFunction("student", student, {"z": fields}, "(L, r)")
+    shape = function.probe()
+    if shape != target_shape:
+        raise ValueError(
+            f"student: needs to return an array of the teacher's shape {target_shape}, got shape {shape}; "
+            f"{function.shapes}"
+        )
+    program = function.trace(required=True)
+    assert program is not None
+    z = np.random.default_rng(3).standard_normal((4, 16, prod(fields))) * 10.0 ** np.arange(-1, 3)[:, None, None]
+    with np.errstate(all="ignore"):
+        values = evaluate_rows(program, z.reshape(64, -1))
+    values = values[np.isfinite(values).all(axis=1)]
+    if len(values) and np.ptp(values, axis=0).max() <= 1e-12 * np.abs(values).max():
+        raise ValueError(f"student: needs to depend on z, got {values[0].tolist()} for all z; {function.shapes}")
+    return program
+
+
+def _trace_loss(loss: Any, prediction: Program, shape: tuple[int, ...]) -> Program:
+    """Return the program of the loss as a function of the entries of a target and of the fields."""
+    P = prod(shape)
+    graph = Graph(P + prediction.n_inputs)
+    predicted = graph.include(prediction, graph.inputs[P:])
+    if loss is None:
+        half, total = graph.constant(0.5), graph.constant(0.0)
+        for target, value in zip(graph.inputs, predicted, strict=False):
+            difference = graph.apply("sub", value, target)
+            total = graph.apply("add", total, graph.apply("mul", difference, difference))
+        return graph.program([graph.apply("mul", half, total)])
+    function = UserFunction("loss", loss, {"target": shape, "prediction": shape}, "of the target", "of the target")
+    if (got := function.probe()) != ():
+        raise TypeError(f"loss: needs to return one number, got an array of shape {got}; {function.shapes}")
+    program = function.trace(required=True)
+    assert program is not None
+    return graph.program(graph.include(program, [*graph.inputs[:P], *predicted]))
+
+
+def probe_targets(of_class: Sequence[SequenceLabels], n_tokens: int, teacher_rank: int) -> np.ndarray:
+    """Return the targets (N, P) of random fields, for each class in turn, at which `complete_spec` checks a loss."""
+    rng = np.random.default_rng(7)
+    u = rng.standard_normal((N_SYMMETRY, n_tokens, teacher_rank))
+    noise = rng.standard_normal((N_SYMMETRY, of_class[0].count))
+    return np.array([of_class[k % len(of_class)](u[k : k + 1], noise[k : k + 1])[0] for k in range(N_SYMMETRY)])
+
+
+def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
+    """Return the content of a loss with its symmetries and bounds, after checks at targets y (N, P) and random fields.
+
+    `name` is the function that messages refer to.
+    """
+    L, r, rng = spec.n_tokens, spec.rank, np.random.default_rng(6)
+    z = rng.standard_normal((N_SYMMETRY, L, r))
+    values, rotation = spec.evaluate(y, z), np.linalg.qr(rng.standard_normal((r, r)))[0]
+    if not np.isfinite(values).all():
+        needs = f"finite values at random fields; the entries of the targets are up to {np.abs(y).max():.3g}"
+        raise check.fail(name, values, needs)
+    for size in (1.0, 10.0, 100.0, 1000.0):  # standard deviations of the fields
+        far = spec.evaluate(y, size * z)
+        if (far < spec.lowest_value - 1e-9 * (1 + abs(spec.lowest_value))).any():
+            worst = int(np.nanargmin(far))
+            got = f"{far[worst]:.6g} at z = {(size * z[worst]).round(3).tolist()}"
+            remedy = "add a constant; without a lower bound, proximal problems have no minimum"
+            raise ValueError(f"{name}: needs values of at least {spec.lowest_value:g}, got {got}; {remedy}")
+    _warn_of_kinks(spec, y, name)
+    derivatives = differentiate_twice(spec.program, spec.n_targets)
+    eigenvalues = _eigenvalues(derivatives, spec, y, z)
+    hessian = derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).drop_unused()
+    constant = not spec.program.has_choices and not hessian.depends_on(0)
+    lowest = float(eigenvalues.min()) if constant else -np.inf
+    size = np.abs(eigenvalues).max() + 1
+    if spec.convex and eigenvalues.min() < -TRACE_ERROR * size:
+        got = f"an eigenvalue {eigenvalues.min():.3g} of its Hessian"
+        raise ValueError(f"convex: needs to be False, got True for a loss with {got}")
+    convex = spec.convex or (constant and lowest >= -1e-12 * size)
+    return spec._replace(
+        convex=convex,
+        lowest_curvature=max(lowest, 0.0) if convex else lowest,
+        even=are_equal(values, spec.evaluate(y, -z)),
+        rotations=r > 1 and are_equal(values, spec.evaluate(y, z @ rotation)),
+    )
+
+
+def _eigenvalues(derivatives: Program, spec: SequenceSpec, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Return the eigenvalues (N, k) of the Hessian at targets y (N, P) and fields z (N, L, r)."""
+    hessian = _derivatives(derivatives, spec, y, z)[2]
+    finite = np.isfinite(hessian).all(axis=(1, 2))
+    return np.linalg.eigvalsh(hessian[finite]) if finite.any() else np.zeros((1, spec.n_fields))
+
+
+def _derivatives(
+    program: Program, spec: SequenceSpec, y: np.ndarray, z: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return losses (N,), gradients (N, k) and Hessians (N, k, k) at targets y (N, P) and fields z (N, L, r)."""
+    n, k = len(z), spec.n_fields
+    inputs = np.concatenate([y, z.reshape(n, k)], axis=1)
+    with np.errstate(all="ignore"):
+        rows = evaluate_rows(program, inputs)
+        undefined = np.isnan(rows).any(axis=1) & np.isfinite(rows[:, 0])
+        if undefined.any():
+            limits = evaluate_rows(differentiate_twice(spec.program, spec.n_targets, limits=True), inputs[undefined])
+            rows[undefined] = np.where(np.isnan(rows[undefined]), limits, rows[undefined])
+    hessian, (i, j) = np.empty((n, k, k)), np.tril_indices(k)
+    hessian[:, i, j] = hessian[:, j, i] = rows[:, 1 + k :]
+    return rows[:, 0], rows[:, 1 : 1 + k], hessian
+
+
+def _warn_of_kinks(spec: SequenceSpec, y: np.ndarray, name: str) -> None:
+    """Warn if the slope of the loss jumps upwards along random lines of fields, so that minima may lie at kinks."""
+    if not spec.program.has_choices:
+        return
+    rng = np.random.default_rng(11)
+    for number in range(KinkSearch.n_lines):
+        base, along = rng.standard_normal((2, spec.n_tokens, spec.rank))
+        jump = _convex_kink(spec, y[number], base * (number > 0), along)
+        if jump > KinkSearch.smallest:
+            warnings.warn(
+                f"{name}: the slope of the loss jumps up by {jump:.2g} along a line of fields (by a very large number "
+                "if the loss itself jumps). Minima can lie at such points, where Newton steps do not converge, so runs "
+                "may end near a minimum with a status that states it. Use a smooth function, for example "
+                "np.sqrt(x**2 + 1e-4) in place of abs(x)",
+                KinkWarning,
+                stacklevel=4,
+            )
+            return
+
+
+def _convex_kink(spec: SequenceSpec, target: np.ndarray, base: np.ndarray, along: np.ndarray) -> float:
+    """Return the largest increase of the slope at one point of a line base + t·along, divided by max(slope, 1)."""
+
+    def measure(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values = spec.evaluate(np.tile(target, (len(at), 1)), base + at[:, None, None] * along)
+        slopes = np.diff(values) / (at[1] - at[0])
+        return slopes, np.diff(slopes)
+
+    return KinkSearch(n_points=4001, n_refined=4).largest_change(measure)

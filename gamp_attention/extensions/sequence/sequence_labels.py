@@ -1,0 +1,238 @@
+"""Label models of sequence models: targets that are functions of the teacher's fields, of noise, and of a class.
+
+User functions of a sample are checked, with messages that name them: `UserFunction` calls a function with random
+numbers, checks its result, and traces it into a list of operations (`gamp_attention.extensions.sequence.tracing`).
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.numerics import guard_call
+from gamp_attention.extensions.sequence.expressions import Program
+from gamp_attention.extensions.sequence.tracing import UntraceableError, trace
+
+PROBE_SIZES = (0.7, 1.0, 4.0)  # standard deviations of the random arguments on which functions are checked
+SAME_VALUES = "the same values whenever it is called with the same arguments"  # requirement, for messages
+TRACE_ERROR = 1e-9  # allowed relative difference between a function and its traced form
+BLOCK = 8192  # number of samples that are evaluated at a time, so that intermediate results stay in the cache
+
+
+def evaluate_rows(program: Program, inputs: np.ndarray) -> np.ndarray:
+    """Return the results (N, outputs) of a program for rows of inputs (N, n_inputs)."""
+    out = np.empty((len(inputs), len(program.outputs)))
+    for first in range(0, len(inputs), BLOCK):
+        columns = np.ascontiguousarray(inputs[first : first + BLOCK].T)
+        for number, values in enumerate(program.evaluate(list(columns))):
+            out[first : first + BLOCK, number] = values
+    return out
+
+
+class UserFunction:
+    """A user's function of arrays, with checks whose messages name it.
+
+    Parameters
+    ----------
+    name : name of the argument of `sequence_model`.
+    function : the function, or a function compiled by numba.
+    arguments : shape of each argument, by name.
+    words : the same shapes in words.
+    c : a last argument with this value, which messages call c; none if not given.
+
+    Attributes
+    ----------
+    given, plain : the function with the last argument filled in, and the same without compilation by numba.
+    shapes : words on the shapes of the arguments, for messages.
+    """
+
+    def __init__(
+        self, name: str, function: Any, arguments: dict[str, tuple[int, ...]], *words: str, c: int | None = None
+    ) -> None:
+        signature = f"{name}({', '.join([*arguments, *([] if c is None else ['c'])])})"
+        if not callable(function):
+            raise check.fail(name, function, f"a function {signature}", TypeError)
+        if c is not None:
+            plain = getattr(function, "py_func", function)
+            function = lambda *values: plain(*values, c)  # noqa: E731
+        self.name, self.given, self.arguments = name, function, arguments
+        self.plain = getattr(function, "py_func", function)
+        shapes = zip(arguments.items(), words, strict=True)
+        self.shapes = f"in {signature}, " + " and ".join(f"{k} has shape {word} = {v}" for (k, v), word in shapes)
+
+    def probe(self) -> tuple[int, ...]:
+        """Call the function with random numbers and return the shape of its result; raise if it is not valid."""
+        results = [self._call(*values) for values in self._probes()]
+        shapes = {result.shape for result in results}
+        if len(shapes) > 1:
+            raise ValueError(f"{self.name}: needs to return arrays of one shape, got {sorted(shapes)}; {self.shapes}")
+        if results[0].size == 0:
+            raise ValueError(f"{self.name}: needs to return at least one number, got shape {results[0].shape}")
+        for values, called in zip(self._probes(), results, strict=True):
+            again = self._call(*values)
+            if again.shape != called.shape or not np.array_equal(again, called):
+                remedy = "; its random numbers need to come from its argument noise" * ("noise" in self.arguments)
+                got = f"{called.tolist()} and {again.tolist()}{remedy}"
+                raise ValueError(f"{self.name}: needs {SAME_VALUES}, got {got}; {self.shapes}")
+        return results[0].shape
+
+    def trace(self, required: bool) -> Program | None:
+        """Return the traced function; None if it cannot be traced and this is not required."""
+        try:
+            program, _ = trace(self.given, list(self.arguments.values()))
+        except UntraceableError as error:
+            if not required:
+                return None
+            needs = "operations that can be differentiated"
+            raise TypeError(f"{self.name}: needs {needs}, got: {error}{_line_of(error)}; {self.shapes}") from error
+        except Exception as error:
+            if not required:
+                return None
+            got = f"{type(error).__name__}: {error}{_line_of(error)}"
+            needs = "code that also runs on arrays of recorded numbers"
+            raise TypeError(f"{self.name}: needs {needs}, got {got}; {self.shapes}") from error
+        for values in self._probes():
+            inputs = np.concatenate([np.ravel(v) for v in values])[None]
+            with np.errstate(all="ignore"):
+                traced, called = evaluate_rows(program, inputs)[0], self._call(*values).ravel()
+            if not np.abs(traced - called).max() <= TRACE_ERROR * (1 + np.abs(called).max()):
+                if not required:
+                    return None
+                needs = "operations that give the same values when they are recorded as when the function is called"
+                got = f"{traced.tolist()} when recorded and {called.tolist()} when called"
+                raise ValueError(f"{self.name}: needs {needs}, got {got}; {self.shapes}")
+        return program
+
+    def _probes(self) -> list[list[np.ndarray]]:
+        rng = np.random.default_rng(3)
+        return [[size * rng.standard_normal(shape) for shape in self.arguments.values()] for size in PROBE_SIZES]
+
+    def _call(self, *values: np.ndarray) -> np.ndarray:
+        """Return the function's result as an array of numbers."""
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                result = self.plain(*(value.copy() for value in values))
+        except Exception as error:
+            got = f"{type(error).__name__}: {error}{_line_of(error)}"
+            raise TypeError(f"{self.name}: needs to run on arrays of these shapes, got {got}; {self.shapes}") from error
+        try:
+            array = np.asarray(result)
+            if array.dtype.kind not in "fiub":
+                raise TypeError
+            array = array.astype(float)
+        except (TypeError, ValueError):
+            needs = "to return a number or an array of real numbers"
+            raise TypeError(f"{self.name}: needs {needs}, got {type(result).__name__}; {self.shapes}") from None
+        if not np.isfinite(array).all():
+            at = ", ".join(f"{k} = {v.round(3).tolist()}" for k, v in zip(self.arguments, values, strict=True))
+            needs = "to return finite numbers"
+            raise ValueError(f"{self.name}: needs {needs}, got {array.tolist()} for {at}; {self.shapes}")
+        return array
+
+
+def _line_of(error: BaseException) -> str:
+    """Return the last line of the user's code that an error passed, as text, or ""."""
+    package, numpy_folder = str(Path(__file__).parent.parent), str(Path(np.__file__).parent)
+    frames = extract_tb(error.__traceback__)
+    outside = [f for f in frames if package not in f.filename and numpy_folder not in f.filename]
+    return f" (line {outside[-1].lineno} of {Path(outside[-1].filename).name})" if outside else ""
+
+
+SYMMETRY_ERROR = 1e-11  # relative difference up to which values count as equal by symmetry
+N_SYMMETRY = 16  # number of random arguments on which symmetries are checked
+
+
+def are_equal(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether two arrays are equal up to rounding."""
+    return bool(np.abs(a - b).max() <= SYMMETRY_ERROR * (1 + np.abs(a).max()))
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceLabels:
+    """Label model of a sequence model: the targets of a function teacher(u, noise), flattened to one row per sample."""
+
+    # the function of one sample, u (L, t) and noise (n_noise,), if it cannot be traced; else None
+    function: Callable[[np.ndarray, np.ndarray], Any] | None
+    target_shape: tuple[int, ...]  # shape of its result
+    # n_fields, count: number of fields L t, and of random numbers per sample
+    n_fields: int
+    count: int
+    even: bool  # True if targets stay the same when all fields and the noise change sign
+    # the traced function; None if it cannot be traced, so that `function` is called once for each sample
+    program: Program | None = field(repr=False, default=None)
+
+    def n_noise(self, n_tokens: int, rank: int) -> int:
+        """Return the number of random numbers per sample."""
+        return self.count
+
+    @guard_call
+    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Return targets (N, P) for fields (N, L, t) and white noise (N, n_noise)."""
+        n, P = len(u), prod(self.target_shape)
+        if self.program is None:
+            assert self.function is not None
+            rows = [np.asarray(self.function(*row), dtype=float).ravel() for row in zip(u, noise, strict=True)]
+            return np.array(rows).reshape(n, P)
+        inputs = np.concatenate([u.reshape(n, -1), noise.reshape(n, -1)], axis=1)
+        return evaluate_rows(self.program, inputs)
+
+    def keeps_targets(self, n_tokens: int, rank: int, order: np.ndarray) -> bool:
+        """Return whether a permutation of the tokens leaves targets unchanged, or permutes their entries.
+
+        Entries in another order contain the same information. Always False for teachers with noise.
+        """
+        if self.count:
+            return False
+        u, no_noise = np.random.default_rng(8).standard_normal((N_SYMMETRY, n_tokens, rank)), np.zeros((N_SYMMETRY, 0))
+        first, second = self(u, no_noise), self(u[:, order], no_noise)
+        return are_equal(first[:, np.argsort(first[0])], second[:, np.argsort(second[0])])
+
+
+@dataclass(frozen=True, eq=False)
+class LabelsOfClasses:
+    """Label models of the classes of a sequence model's samples."""
+
+    of_class: tuple[SequenceLabels, ...]  # label model of each class
+
+    @property
+    def even(self) -> bool:
+        """True if the targets of all classes stay the same when all fields and the noise change sign."""
+        return all(labels.even for labels in self.of_class)
+
+    @property
+    def count(self) -> int:
+        """Number of random numbers per sample."""
+        return self.of_class[0].count
+
+    def n_noise(self, n_tokens: int, rank: int) -> int:
+        """Return the number of random numbers per sample."""
+        return self.count
+
+    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Return targets (N, P) of samples of the first class."""
+        return self.of_class[0](u, noise)
+
+
+def is_function(teacher: Any) -> bool:
+    """Return whether a teacher is a function of the fields, for samples with or without classes."""
+    return hasattr(teacher, "count")
+
+
+def trace_teacher(teacher: Any, L: int, t: int, n_noise: int, c: int | None) -> SequenceLabels:
+    """Return the label model of a teacher for samples of class c, after checks on random numbers."""
+    shapes = {"u": (L, t), "noise": (n_noise,)}
+    function = UserFunction("teacher", teacher, shapes, "(L, t)", "(n_noise,)", c=c)
+    shape = function.probe()
+    program = function.trace(required=False)  # picklable, as functions defined inside of others are not
+    labels = SequenceLabels(function.plain if program is None else None, shape, L * t, n_noise, False, program)
+    rng = np.random.default_rng(5)
+    u, noise = rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, n_noise))
+    even = are_equal(labels(u, noise), labels(-u, -noise))
+    return SequenceLabels(labels.function, shape, L * t, n_noise, even, labels.program)

@@ -1,0 +1,306 @@
+"""Losses of sequence multi-index models: functions of a target and of fields that were traced from plain Python.
+
+A `SequenceLoss` is a registered loss (`gamp_attention.problem.losses.point`) whose class is made for one traced
+function. The class contains the function as a `Program`. Its derivatives follow by differentiation of the program, and
+numba receives both as machine instructions (`gamp_attention.extensions.sequence.expressions`). The name of the class
+contains a hash of all of its content, so that compiled code which is stored on disk is found by every process that
+traces the same function.
+"""
+
+import sys
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from gamp_attention._kernels.compiled import inline_kernel
+from gamp_attention._kernels.deferred import deferred_kernel
+from gamp_attention._tools import check
+from gamp_attention._tools.numerics import hash_bytes
+from gamp_attention.extensions.sequence.expressions import FLOAT, Graph, Program, emit
+from gamp_attention.problem.losses.heads import HeadLayout
+from gamp_attention.problem.losses.point import LOSSES
+
+MAX_OPERATIONS = 100_000  # maximum number of operations of a Hessian, which would take minutes to compile
+
+
+class TooLargeError(ValueError):
+    """Error raised if the Hessian of a traced loss needs more than `MAX_OPERATIONS` operations."""
+
+
+class SequenceSpec(NamedTuple):
+    """Content of a `SequenceLoss`: plain data, which identifies its class in all processes."""
+
+    # the loss as a function of the entries of the target, followed by the L r fields in row-major order
+    program: Program
+    target_shape: tuple[int, ...]  # shape of a target
+    # n_tokens, rank: shape (L, r) of the fields
+    n_tokens: int
+    rank: int
+    lowest_value: float  # lower bound of the loss
+    lowest_curvature: float  # lower bound of the eigenvalues of the Hessian; −inf if none is known
+    convex: bool  # True if the loss is a convex function of the fields
+    # even, rotations: True if ℓ(−z) = ℓ(z), and if ℓ(zO) = ℓ(z) for all orthogonal O
+    even: bool
+    rotations: bool
+    layout: HeadLayout | None = None  # columns of a layer with heads and value matrices; None for any other function
+
+    @property
+    def n_targets(self) -> int:
+        """Number of entries of a target."""
+        return int(np.prod(self.target_shape, dtype=int))
+
+    @property
+    def n_fields(self) -> int:
+        """Number of fields L r."""
+        return self.n_tokens * self.rank
+
+    def evaluate(self, targets: np.ndarray, fields: np.ndarray) -> np.ndarray:
+        """Return losses (N,) for targets (N, P) and fields (N, L, r), without compiled code."""
+        inputs = [*targets.T, *fields.reshape(len(fields), -1).T]
+        with np.errstate(all="ignore"):
+            return np.broadcast_to(self.program.evaluate(inputs)[0], len(fields)).astype(float)
+
+    def gradient_limits(self, inputs: np.ndarray) -> np.ndarray:
+        """Return gradients (N, L r) at rows (N, P + L r) of targets and fields, see `limits` of `Graph`."""
+        graph = Graph(self.program.n_inputs, limits=True)
+        (value,) = graph.include(self.program, graph.inputs)
+        slopes = graph.program([graph.derivative(value, i) for i in graph.inputs[self.n_targets :]])
+        with np.errstate(all="ignore"):
+            results = slopes.evaluate(list(inputs.T))
+        return np.stack([np.broadcast_to(result, len(inputs)) for result in results], axis=1)
+
+
+def differentiate_twice(program: Program, n_targets: int, limits: bool = False) -> Program:
+    """Return the program of value, gradient (k,) and lower triangle of the Hessian, row by row, in the last inputs.
+
+    `limits` is as for `Graph`.
+
+    Raises
+    ------
+    TooLargeError : if the Hessian needs more than `MAX_OPERATIONS` operations.
+    """
+    graph = Graph(program.n_inputs, limits)
+    (value,) = graph.include(program, graph.inputs)
+    fields = range(n_targets, program.n_inputs)
+    gradient = [graph.derivative(value, i) for i in fields]
+    hessian = []
+    for slope, i in zip(gradient, fields, strict=True):
+        hessian += [graph.derivative(slope, j) for j in range(n_targets, i + 1)]
+        if len(graph.code) > MAX_OPERATIONS:
+            needs = f"second derivatives of the loss that take at most {MAX_OPERATIONS} operations"
+            remedy = "reduce n_tokens, rank or the number of entries of a target"
+            raise TooLargeError(f"student: needs {needs}, got more for L r = {len(fields)} fields; {remedy}")
+    return graph.program([value, *gradient, *hessian])
+
+
+class SequenceLoss(NamedTuple):
+    """Loss of a sequence multi-index model, made by `sequence_model`; base of one class for each traced function."""
+
+    # lowest_value, lowest_curvature: lower bounds of the loss and of the eigenvalues of its Hessian
+    lowest_value: float = 0.0
+    lowest_curvature: float = -np.inf
+    spec = None  # type: ignore[misc]
+
+    def value(self, p, z):
+        """Return ℓ. Compiled code."""
+        return _value(self, p, z)
+
+    def derivatives(self, p, z, grad, hess):
+        """Return ℓ and fill its gradient and Hessian. Compiled code."""
+        return _derivatives(self, p, z, grad, hess)
+
+    def floor(self, p):
+        """Return a lower bound of ℓ. Compiled code."""
+        return self.lowest_value
+
+    def curvature(self, p, n_fields, radius):
+        """Return a lower bound of the eigenvalues of the Hessian. Compiled code."""
+        return self.lowest_curvature
+
+    def read_targets(self, labels: Any, n_samples: int, n_tokens: int, rank: int) -> np.ndarray:
+        """Return targets (n, P), see `require_targets`."""
+        return require_targets(labels, self, n_samples, n_tokens, rank)
+
+    def field_size(self, size: float) -> float:
+        """Return 1, because the size of fields that a function maps to targets of a given size is not known."""
+        return 1.0
+
+    def head_layout(self, rank: int) -> HeadLayout | None:
+        """Return the columns of the heads if the function is a layer with heads; None for any other function."""
+        return None if self.spec is None else self.spec.layout
+
+    def torch(self, p: Any, z: Any) -> Any:
+        """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
+        import torch
+
+        spec: SequenceSpec = self.spec
+        z = z.clone()
+        value = spec.program.evaluate([*p.unbind(1), *z.flatten(1).unbind(1)], torch)[0]
+        if z.requires_grad and torch.is_tensor(value):
+            weights: list[Any] = []  # derivatives of the result in the losses, which torch computes first
+
+            def replace_undefined(gradient: Any) -> Any:
+                undefined = torch.isnan(gradient) & torch.isfinite(value).reshape(-1, 1, 1)
+                if not undefined.any():
+                    return gradient
+                inputs = torch.cat([p, z.flatten(1)], dim=1).detach().numpy(force=True)
+                limits = torch.as_tensor(spec.gradient_limits(inputs)).to(gradient).reshape(gradient.shape)
+                return torch.where(undefined, limits * weights[-1].reshape(-1, 1, 1), gradient)
+
+            value.register_hook(weights.append)
+            z.register_hook(replace_undefined)
+        return value
+
+    def _summary(self) -> str:
+        """Return the sizes of the loss; its name, which identifies its class, contains a hash."""
+        spec = self.spec
+        return f"SequenceLoss(n_tokens={spec.n_tokens}, rank={spec.rank}, target_shape={spec.target_shape})"
+
+    def __reduce__(self) -> Any:
+        return (sequence_loss, (self.spec,)) if self.spec is not None else (SequenceLoss, tuple(self))
+
+
+LOSSES.add(SequenceLoss, inline_kernel)
+
+
+@cache
+def sequence_loss(spec: SequenceSpec) -> SequenceLoss:
+    """Return the loss of a traced function; the class is made once for each content."""
+    name = f"SequenceLoss_{hash_bytes(repr(spec).encode())}"
+    traits = {"convex": spec.convex, "even": spec.even, "rotations": spec.rotations}
+    cls = type(name, (SequenceLoss,), {"__module__": __name__, "__slots__": (), "spec": spec, **traits})
+    LOSSES.add_like(cls, SequenceLoss)
+    setattr(sys.modules[__name__], name, cls)  # stored code refers to the class by its name
+    return cls(spec.lowest_value, spec.lowest_curvature)
+
+
+def require_targets(labels: Any, loss: SequenceLoss, n_samples: int, n_tokens: int, rank: int) -> np.ndarray:
+    """Return targets (n, P), from rows (n, P) or an array (n, ...) in the shape of the targets.
+
+    Raises
+    ------
+    TypeError : if the targets are not real numbers.
+    ValueError : if they have another shape, if the loss is for other numbers of tokens and columns, or if the loss is
+        not finite at random fields.
+    """
+    spec: SequenceSpec = loss.spec
+    if (n_tokens, rank) != (spec.n_tokens, spec.rank):
+        needs = f"the loss's shape of fields (L, r) = {(spec.n_tokens, spec.rank)}"
+        raise check.fail_words("loss", f"(L, r) = {(n_tokens, rank)}", needs)
+    if check.ndim("labels", labels) == 1 + len(spec.target_shape) != 2:
+        given = check.array("labels", labels, (n_samples, *spec.target_shape))
+        labels = given.reshape(n_samples, spec.n_targets)
+    rows = np.ascontiguousarray(check.array("labels", labels, (n_samples, spec.n_targets)))
+    fields = np.random.default_rng(0).standard_normal((min(len(rows), 5), n_tokens, rank))
+    values = spec.evaluate(rows[: len(fields)], fields)
+    if not np.isfinite(values).all():
+        raise check.fail("loss", values, "finite values for the first samples and random fields")
+    return rows
+
+
+def _load_inputs(context: Any, builder: Any, kinds: Any, arrays: Any, spec: SequenceSpec) -> list[Any]:
+    """Return the LLVM values of the entries of p (P,) and z (L, r)."""
+    p, z = (context.make_array(kind)(context, builder, array) for kind, array in zip(kinds, arrays, strict=True))
+    places: list[tuple[Any, ...]] = [(kinds[0], p, (i,)) for i in range(spec.n_targets)]
+    places += [(kinds[1], z, (l, a)) for l in range(spec.n_tokens) for a in range(spec.rank)]
+    return [builder.load(_pointer(context, builder, *place)) for place in places]
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: tuple[int, ...]) -> Any:
+    indices = [context.get_constant(types.intp, i) for i in place]
+    return cgutils.get_item_pointer(context, builder, kind, array, indices, wraparound=False, boundscheck=False)
+
+
+def _emit_value(typing_context: Any, loss: Any, p: Any, z: Any) -> Any:
+    """Return the loss."""
+    spec = loss.instance_class.spec
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
+        return emit(context, builder, spec.program, inputs)[0]
+
+    return types.float64(loss, p, z), generate
+
+
+def _emit_derivatives(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any, hess: Any) -> Any:
+    """Return the loss, and fill its gradient and Hessian."""
+    spec = loss.instance_class.spec
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        program = differentiate_twice(spec.program, spec.n_targets)
+        inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
+        results = emit(context, builder, program, inputs)
+        places = _places(context, builder, signature, arguments)
+        undefined = context.get_constant(types.boolean, False)
+        for first, second in zip(results[1::2], [*results[2::2], results[-1]], strict=False):
+            undefined = builder.or_(undefined, builder.fcmp_unordered("uno", first, second))
+        zero = builder.fsub(results[0], results[0])  # NaN if the loss is not finite
+        undefined = builder.and_(undefined, builder.fcmp_ordered("ord", zero, zero))
+        for k, *place in places:
+            builder.store(results[k], _pointer(context, builder, *place))
+        numbers = cgutils.alloca_once(builder, FLOAT, len(inputs) + len(results))
+        with builder.if_then(undefined, likely=False):
+            # only this address is passed, as more arguments would occupy registers during all calls
+            inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
+            for k, value in enumerate(inputs):
+                builder.store(value, _entry(builder, numbers, k))
+            kinds = types.CPointer(loss), types.voidptr
+            values = context.get_constant_null(kinds[0]), builder.bitcast(numbers, ir.IntType(8).as_pointer())
+            _fill_limits.emit(context, builder, kinds, values)
+            for k, *place in places:
+                pointer, limit = _pointer(context, builder, *place), _entry(builder, numbers, len(inputs) + k)
+                before = builder.load(pointer)
+                is_nan = builder.fcmp_unordered("uno", before, before)
+                builder.store(builder.select(is_nan, builder.load(limit), before), pointer)
+        return results[0]
+
+    return types.float64(loss, p, z, grad, hess), generate
+
+
+def _places(context: Any, builder: Any, signature: Any, arguments: Any) -> list[tuple[Any, ...]]:
+    """Return the index of the result and the arguments of `_pointer` for each entry of gradient and Hessian."""
+    (vector, matrix), k = signature.args[3:5], signature.args[0].instance_class.spec.n_fields
+    gradient = context.make_array(vector)(context, builder, arguments[3])
+    hessian = context.make_array(matrix)(context, builder, arguments[4])
+    places: list[tuple[Any, ...]] = [(1 + i, vector, gradient, (i,)) for i in range(k)]
+    for result, place in enumerate(zip(*np.tril_indices(k), strict=True), start=1 + k):
+        places += [(result, matrix, hessian, entry) for entry in {place, place[::-1]}]
+    return places
+
+
+def _entry(builder: Any, numbers: Any, index: int) -> Any:
+    return builder.gep(numbers, [ir.IntType(64)(index)])
+
+
+def _emit_limits(typing_context: Any, loss: Any, numbers: Any) -> Any:
+    """Evaluate loss and derivatives, with limits as for `Graph`, for a pointer to a loss, whose type is all it needs.
+
+    `numbers` is the address of the entries of p and z, and of the results after them.
+    """
+    spec = loss.dtype.instance_class.spec
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        program = differentiate_twice(spec.program, spec.n_targets, limits=True)
+        values = builder.bitcast(arguments[1], FLOAT.as_pointer())
+        inputs = [builder.load(_entry(builder, values, k)) for k in range(program.n_inputs)]
+        for k, result in enumerate(emit(context, builder, program, inputs), start=len(inputs)):
+            builder.store(result, _entry(builder, values, k))
+        return context.get_dummy_value()
+
+    return types.void(loss, numbers), generate
+
+
+_value: Any = intrinsic(_emit_value)
+_derivatives: Any = intrinsic(_emit_derivatives)
+_limits: Any = intrinsic(_emit_limits)
+
+
+@deferred_kernel(types.float64)
+def _fill_limits(loss, numbers):
+    """Evaluate limits of derivatives, see `_emit_limits`; return 0."""
+    _limits(loss, numbers)
+    return 0.0

@@ -1,0 +1,567 @@
+"""Tracing of plain Python functions: conversion of a function of arrays to a `Program`.
+
+`trace` calls a function with arrays of `Number` objects. Arithmetic, functions of numpy, `math` and `scipy.special`,
+loops and indexing work on these as they do on floats, and each operation is recorded in a `Graph`. The function is
+called with copies of itself and of its helper functions (`_Rebinder`), in which `np.zeros` and similar functions return
+arrays that can contain recorded numbers. An `if` that depends on the arguments is traced once for each outcome, and the
+results are combined by a choice, up to `MAX_BRANCHES` combinations of outcomes.
+"""
+
+import builtins
+import functools
+import math
+from collections.abc import Callable, Sequence
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, TypeGuard
+
+import numpy as np
+from scipy import special
+
+from gamp_attention.extensions.sequence.expressions import CONDITIONS, OPERATIONS, Graph, Program, digamma, erfcx
+
+MAX_BRANCHES = 64  # maximum number of combinations of outcomes of conditions in one function
+MAX_OPERATIONS = 200_000  # maximum number of recorded operations
+
+
+class UntraceableError(TypeError):
+    """Error of a function that uses an operation which cannot be recorded."""
+
+
+class _Recorder:
+    """A graph, and the outcomes of the conditions that the traced function has evaluated."""
+
+    def __init__(self, n_inputs: int) -> None:
+        self.graph = Graph(n_inputs)
+        self.outcomes: dict[int, bool] = {}  # prescribed outcome of each condition
+        self.asked: list[int] = []  # conditions without a prescribed outcome, which counted as True
+        self.n_branches = 0
+
+    def record(self, name: str, *values: Any) -> "Number":
+        """Record an operation on recorded numbers and plain numbers."""
+        if len(self.graph.code) > MAX_OPERATIONS:
+            raise UntraceableError(f"needs at most {MAX_OPERATIONS} operations, got more; use smaller arrays")
+        indices = [self.index(value) for value in values]
+        if name not in ("and", "or", "not"):  # a condition in arithmetic counts as 1 or 0
+            first = int(name == "where")
+            indices[first:] = [self._as_float(k) for k in indices[first:]]
+        if name == "pow":
+            return Number(self, self.graph.power(*indices))
+        return Number(self, self.graph.apply(name, *indices))
+
+    def index(self, value: Any) -> int:
+        """Return the index of a recorded number, or of a constant."""
+        return value.index if _is_number(value) else self.graph.constant(_as_number(value))
+
+    def decide(self, index: int) -> bool:
+        """Return the outcome of a condition on the path that is being traced."""
+        value = self.graph.value(index)
+        if value is not None:
+            return bool(value)
+        if self.graph.code[index][0] not in CONDITIONS:
+            index = self.graph.apply("not", self.graph.apply("eq", index, self.graph.constant(0.0)))
+        if index not in self.outcomes:
+            self.outcomes[index] = True
+            self.asked.append(index)
+        return self.outcomes[index]
+
+    def _as_float(self, index: int) -> int:
+        if self.graph.code[index][0] not in CONDITIONS:
+            return index
+        return self.graph.apply("where", index, self.graph.constant(1.0), self.graph.constant(0.0))
+
+
+class Number:
+    """A recorded number: an argument of a traced function, or the result of operations on such arguments."""
+
+    __slots__ = ("index", "recorder")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, recorder: _Recorder, index: int) -> None:
+        self.recorder, self.index = recorder, index
+
+    def __bool__(self) -> bool:
+        return self.recorder.decide(self.index)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise UntraceableError(
+            "cannot use a number that depends on the arguments as an index, a Python int or a Python float; "
+            "use np.where to choose between values"
+        )
+
+    __float__ = __int__ = __index__ = __complex__ = __round__ = _refuse
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return _call_ufunc(ufunc, method, inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _call_function(function, args, kwargs)
+
+    def _operator(ufunc: Any, reflected: bool = False) -> Any:
+        def apply(self: "Number", *others: Any) -> Any:
+            return ufunc(*others, self) if reflected else ufunc(self, *others)
+
+        return apply
+
+    __add__, __radd__ = _operator(np.add), _operator(np.add, True)
+    __sub__, __rsub__ = _operator(np.subtract), _operator(np.subtract, True)
+    __mul__, __rmul__ = _operator(np.multiply), _operator(np.multiply, True)
+    __truediv__, __rtruediv__ = _operator(np.true_divide), _operator(np.true_divide, True)
+    __pow__, __rpow__ = _operator(np.power), _operator(np.power, True)
+    __neg__, __abs__ = _operator(np.negative), _operator(np.absolute)
+    __lt__, __le__, __gt__ = _operator(np.less), _operator(np.less_equal), _operator(np.greater)
+    __ge__, __eq__, __ne__ = _operator(np.greater_equal), _operator(np.equal), _operator(np.not_equal)
+    __and__, __rand__ = _operator(np.logical_and), _operator(np.logical_and, True)
+    __or__, __ror__ = _operator(np.logical_or), _operator(np.logical_or, True)
+    __invert__ = _operator(np.logical_not)
+
+    def __pos__(self) -> "Number":
+        return self
+
+    # attributes of numpy's numbers, which functions may read
+    shape, ndim, size = (), 0, 1
+
+    @property
+    def T(self) -> "Number":
+        """The number itself, as for numbers of numpy."""
+        return self
+
+    def item(self) -> "Number":
+        """Return the number itself, as numbers of numpy do."""
+        return self
+
+    sum = max = min = mean = copy = __pos__
+
+
+class Numbers(np.ndarray):
+    """Array of recorded and plain numbers."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return _call_ufunc(ufunc, method, inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _call_function(function, args, kwargs)
+
+    def astype(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a copy: recorded numbers have no other type."""
+        return self.copy()
+
+
+def _is_number(value: Any) -> TypeGuard[Number]:
+    return isinstance(value, Number)
+
+
+def _is_array(value: Any) -> TypeGuard[Numbers]:
+    return isinstance(value, Numbers)
+
+
+def _as_number(value: Any) -> float:
+    """Return a plain number as a float; UntraceableError for any other object."""
+    if isinstance(value, (bool, int, float, np.bool_, np.number)) and not isinstance(value, complex):
+        return float(value)
+    raise UntraceableError(f"needs real numbers, got {type(value).__name__}")
+
+
+def _operation(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of single numbers that records an operation if a number is recorded."""
+
+    def apply(*values: Any) -> Any:
+        for value in values:
+            if _is_number(value):
+                return value.recorder.record(name, *values)
+        return plain(*values)
+
+    return apply
+
+
+_where = _operation("where", lambda condition, a, b: a if condition else b)
+_less, _less_equal = _operation("lt", np.less), _operation("le", np.less_equal)
+_equal, _not = _operation("eq", np.equal), _operation("not", np.logical_not)
+_exp, _log, _log1p = _operation("exp", np.exp), _operation("log", np.log), _operation("log1p", np.log1p)
+_hypot, _logaddexp = _operation("hypot", np.hypot), _operation("logaddexp", np.logaddexp)
+
+
+def _maximum(a: Any, b: Any) -> Any:
+    return _where(_less(a, b), b, a)
+
+
+def _minimum(a: Any, b: Any) -> Any:
+    return _where(_less(b, a), b, a)
+
+
+def _softplus(x: Any) -> Any:
+    return _operation("softplus", lambda x: np.logaddexp(0.0, x))(x)
+
+
+def _composite(build: Callable[[Graph, int], int], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a number that records the operations which `build` adds to the graph."""
+
+    def apply(x: Any) -> Any:
+        return Number(x.recorder, build(x.recorder.graph, x.index)) if _is_number(x) else plain(x)
+
+    return apply
+
+
+def _xlogy(x: Any, y: Any) -> Any:
+    """Return x log y, and 0 at x = y = 0, with the derivative in x at the smallest positive number."""
+    if not (_is_number(x) or _is_number(y)):
+        return special.xlogy(x, y)
+    both_zero = _operation("and", np.logical_and)(_equal(x, 0.0), _equal(y, 0.0))
+    return x * _log(_where(both_zero, math.ulp(0.0), y))
+
+
+def _rel_entr(x: Any, y: Any) -> Any:
+    return _xlogy(x, x / _where(_equal(x, 0.0), 1.0, y))
+
+
+def _huber(delta: Any, r: Any) -> Any:
+    return _where(_less_equal(abs(r), delta), 0.5 * r * r, delta * (abs(r) - 0.5 * delta))
+
+
+def _pseudo_huber(delta: Any, r: Any) -> Any:
+    return r * (r / (1.0 + _hypot(1.0, r / delta)))
+
+
+_UFUNCS: dict[Any, Callable[..., Any]] = {
+    ufunc: _operation(name, ufunc) for name, ufunc in OPERATIONS.items() if isinstance(ufunc, np.ufunc)
+}
+_UFUNCS |= {
+    np.fabs: _operation("abs", np.fabs), np.float_power: _operation("pow", np.float_power),
+    np.bitwise_and: _operation("and", np.bitwise_and), np.bitwise_or: _operation("or", np.bitwise_or),
+    np.invert: _operation("not", np.invert),
+    np.greater: lambda a, b: _less(b, a),
+    np.greater_equal: lambda a, b: _less_equal(b, a),
+    np.not_equal: lambda a, b: _not(_equal(a, b)),
+    np.maximum: _maximum, np.fmax: _maximum, np.minimum: _minimum, np.fmin: _minimum,
+    np._core.umath.clip: lambda x, low, high: _minimum(_maximum(x, low), high),  # type: ignore[attr-defined]
+    np.square: lambda x: x * x,
+    np.positive: lambda x: x,
+    np.conjugate: lambda x: x,
+    np.exp2: lambda x: _exp(x * math.log(2)),
+    np.log2: lambda x: _log(x) / math.log(2),
+    np.log10: lambda x: _log(x) / math.log(10),
+    np.logaddexp2: lambda a, b: _logaddexp(a * math.log(2), b * math.log(2)) / math.log(2),
+    special.ndtr: lambda x: 0.5 * _operation("erfc", special.erfc)(x * -math.sqrt(0.5)),
+    special.log_expit: lambda x: -_softplus(-x),
+    special.log_ndtr: lambda x: _log(0.5 * _operation("erfc", special.erfc)(x * -math.sqrt(0.5))),
+    special.erfcx: _composite(erfcx, special.erfcx), special.psi: _composite(digamma, special.psi),
+    special.xlogy: _xlogy, special.xlog1py: lambda x, y: _xlogy(x, 1.0 + y), special.entr: lambda x: -_xlogy(x, x),
+    special.rel_entr: _rel_entr, special.kl_div: lambda x, y: _rel_entr(x, y) - x + y,
+    special.huber: _huber, special.pseudo_huber: _pseudo_huber,
+    special.logit: lambda x: _log(x) - _log1p(-x), special.cbrt: _operation("cbrt", np.cbrt),
+    special.log1p: _log1p, special.expm1: _operation("expm1", np.expm1),
+    special.exp2: lambda x: _exp(x * math.log(2)), special.exp10: lambda x: _exp(x * math.log(10)),
+}  # fmt: skip
+_IDENTITIES = {np.add: 0, np.multiply: 1, np.logical_or: False, np.logical_and: True}
+_ELEMENTWISE = {
+    ufunc: np.frompyfunc(function, ufunc.nargs - 1, 1, identity=_IDENTITIES.get(ufunc))
+    for ufunc, function in _UFUNCS.items()
+}
+_SELECT = np.frompyfunc(_where, 3, 1)
+
+
+def _plain(value: Any) -> Any:
+    """Return an object array of the elements of an argument."""
+    if isinstance(value, np.ndarray):
+        return np.asarray(value, dtype=object).view(np.ndarray)
+    if _is_number(value):
+        return _box(value)
+    return np.asarray(value, dtype=object)
+
+
+def _wrap_result(result: Any) -> Any:
+    """Return an array as `Numbers`, and the element of an array without dimensions."""
+    if not isinstance(result, np.ndarray):
+        return result
+    return result[()] if result.ndim == 0 else result.view(Numbers)
+
+
+def _is_recorded(value: Any) -> bool:
+    """Return whether an argument contains a recorded number."""
+    if isinstance(value, np.ndarray):
+        return value.dtype == object and any(_is_number(element) for element in value.flat)
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_recorded, value))
+    return _is_number(value)
+
+
+def _as_floats(value: Any) -> Any:
+    """Return an argument without recorded numbers in numpy's own types."""
+    if _is_array(value):
+        return np.array(value.view(np.ndarray).tolist(), dtype=float).reshape(value.shape)
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_as_floats, value))
+    return value
+
+
+def _refusal(function: Any) -> str:
+    """Return a message that a function cannot be differentiated."""
+    name = getattr(function, "__name__", "")
+    if getattr(special, name, None) is not function:
+        return f"cannot differentiate np.{name}; use other functions of numpy"
+    return f"cannot differentiate scipy.special.{name}; use other functions, of scipy.special {', '.join(SPECIAL)}"
+
+
+def _call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Return the result of a function of numpy that acts element by element, or of its reduction."""
+    out = options.pop("out", None)
+    options = {key: value for key, value in options.items() if key not in ("dtype", "casting", "order", "subok")}
+    arguments = [_plain(value) for value in inputs]
+    if ufunc is np.matmul and method == "__call__":
+        result = np.matmul(*arguments, **options)
+    elif ufunc in _ELEMENTWISE:
+        result = getattr(_ELEMENTWISE[ufunc], method)(*arguments, **options)
+    elif not any(map(_is_recorded, arguments)):
+        result = getattr(ufunc, method)(*map(_as_floats, inputs), **options)
+    else:
+        raise UntraceableError(_refusal(ufunc))
+    if out is None:
+        return _wrap_result(result)
+    if not _is_array(out[0]):
+        raise UntraceableError("cannot write numbers that depend on the arguments into an array made outside")
+    out[0][...] = result
+    return out[0]
+
+
+def _call_function(function: Any, args: Any, kwargs: Any) -> Any:
+    """Return the result of any other function of numpy."""
+    if function is np.where and len(args) == 3 and not kwargs:
+        return _wrap_result(_SELECT(*map(_plain, args)))
+    if function in _REPLACED and function is not np.array:
+        return _REPLACED[function](*args, **kwargs)
+    implementation = getattr(function, "_implementation", None)
+    try:
+        if implementation is not None:
+            result = implementation(*args, **kwargs)
+        else:  # functions in C take the arrays of plain objects
+            result = function(*map(_strip, args), **{key: _strip(value) for key, value in kwargs.items()})
+    except UntraceableError:
+        raise
+    except TypeError as error:
+        if not _is_recorded(args) and not _is_recorded(tuple(kwargs.values())):
+            return function(*map(_as_floats, args), **{key: _as_floats(value) for key, value in kwargs.items()})
+        name = getattr(function, "__name__", "")
+        raise UntraceableError(f"cannot differentiate np.{name} ({error}); write it with other functions") from error
+    if isinstance(result, np.ndarray) and result.dtype == object:
+        return _wrap_result(result)
+    return result
+
+
+def _strip(value: Any) -> Any:
+    """Return arguments with plain arrays of objects in place of `Numbers`."""
+    if _is_array(value):
+        return value.view(np.ndarray)
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_strip, value))
+    return _plain(value) if _is_number(value) else value
+
+
+def _array_maker(function: Any) -> Callable[..., Any]:
+    """Return a function of numpy that makes arrays, so that arrays of floats can contain recorded numbers."""
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if function in (np.array, np.asarray, np.ascontiguousarray, np.copy) and _is_recorded(args[0]):
+            return args[0] if _is_number(args[0]) else _wrap_result(np.array(args[0], dtype=object))
+        if function is np.full and _is_recorded(args[1:2]):
+            result = np.empty(args[0], dtype=object)
+            result[...] = _plain(args[1])
+            return _wrap_result(result)
+        # functions such as np.ones_like need the shape of a recorded array or number, not its content
+        args = tuple(np.empty(a.shape) if hasattr(a, "shape") and _is_recorded(a) else _as_floats(a) for a in args)
+        result = function(*args, **kwargs)
+        return result.astype(object).view(Numbers) if result.ndim and result.dtype.kind == "f" else result
+
+    return make
+
+
+def softmax(x: Any, axis: Any = None) -> Any:
+    """Return the softmax of recorded numbers, as `scipy.special.softmax`."""
+    weights = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return weights / np.sum(weights, axis=axis, keepdims=True)
+
+
+def logsumexp(x: Any, axis: Any = None, b: Any = 1.0, keepdims: bool = False) -> Any:
+    """Return log Σ b exp(x) of recorded numbers, as `scipy.special.logsumexp`."""
+    top = np.max(x, axis=axis, keepdims=True)
+    result = top + np.log(np.sum(b * np.exp(x - top), axis=axis, keepdims=True))
+    return result if keepdims else np.sum(result, axis=axis)
+
+
+def log_softmax(x: Any, axis: Any = None) -> Any:
+    """Return the logarithm of the softmax of recorded numbers, as `scipy.special.log_softmax`."""
+    return x - logsumexp(x, axis=axis, keepdims=True)
+
+
+_REPLACED: dict[Any, Any] = {
+    function: _array_maker(function)
+    for function in (
+        np.array, np.asarray, np.ascontiguousarray, np.copy, np.zeros, np.ones, np.empty, np.full, np.zeros_like,
+        np.ones_like, np.empty_like, np.full_like, np.eye, np.identity, np.diag,
+    )
+} | {
+    special.softmax: softmax, special.logsumexp: logsumexp, special.log_softmax: log_softmax,
+    math.lgamma: special.gammaln, math.cbrt: np.cbrt, math.exp: np.exp, math.expm1: np.expm1, math.log: np.log,
+    math.log1p: np.log1p, math.sqrt: np.sqrt, math.sin: np.sin, math.cos: np.cos, math.tan: np.tan,
+    math.asin: np.arcsin, math.acos: np.arccos, math.atan: np.arctan, math.atan2: np.arctan2, math.sinh: np.sinh,
+    math.cosh: np.cosh, math.tanh: np.tanh, math.asinh: np.arcsinh, math.erf: special.erf, math.erfc: special.erfc,
+    math.pow: np.power, math.fabs: np.abs, math.floor: np.floor, math.hypot: np.hypot,
+}  # fmt: skip
+# functions of scipy.special that can be differentiated
+SPECIAL = sorted({name for name in special.__all__ if getattr(special, name) in {*_UFUNCS, *_REPLACED}})
+_REPLACED[np.diag] = lambda v, k=0: _wrap_result(np.diag(_plain(v), k))
+
+
+def _guard(function: Any) -> Any:
+    """Return a function of scipy whose errors about recorded numbers name it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except UntraceableError:
+            raise
+        except TypeError as error:
+            if not _is_recorded([*args, *kwargs.values()]):
+                raise
+            raise UntraceableError(_refusal(function)) from error
+
+    return call
+
+
+class _Module:
+    """Stand-in for a module, whose functions are replaced as in `_Rebinder.convert`."""
+
+    def __init__(self, module: ModuleType, rebinder: "_Rebinder") -> None:
+        self._module, self._rebinder = module, rebinder
+
+    def __getattr__(self, name: str) -> Any:
+        return self._rebinder.convert(getattr(self._module, name))
+
+
+class _Rebinder:
+    """Copies of functions whose global names and closures refer to replaced functions."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, Any] = {}
+        self._originals: list[Any] = []  # references, so that the identities in `_copies` stay valid
+
+    def convert(self, value: Any) -> Any:
+        """Return the value that a traced function receives in place of a value outside of it."""
+        if isinstance(value, ModuleType):
+            return _Module(value, self) if value.__name__.partition(".")[0] not in ("builtins",) else value
+        if isinstance(value, (BuiltinFunctionType, FunctionType, np.ufunc)) or callable(value):
+            try:
+                if value in _REPLACED:
+                    return _REPLACED[value]
+            except TypeError:  # not hashable
+                return value
+        python = getattr(value, "py_func", value)  # the function that numba compiles
+        if isinstance(value, functools.partial):
+            return functools.partial(self.convert(value.func), *value.args, **value.keywords)
+        if isinstance(python, MethodType):
+            return MethodType(self.convert(python.__func__), python.__self__)
+        if isinstance(python, FunctionType):
+            library = (python.__module__ or "").partition(".")[0]
+            if library == "scipy":
+                return _guard(python)
+            return python if library in ("numpy", "functools", "gamp_attention") else self._copy(python)
+        return value
+
+    def callable(self, function: Any) -> Any:
+        """Return a copy of any callable object."""
+        converted = self.convert(function)
+        if converted is function and not isinstance(function, (type, np.ufunc)):
+            call = getattr(type(function), "__call__", None)  # noqa: B004
+            if isinstance(call, FunctionType):
+                return MethodType(self._copy(call), function)
+        return converted
+
+    def _copy(self, function: FunctionType) -> FunctionType:
+        if id(function) not in self._copies:
+            self._originals.append(function)
+            names = _global_names(function.__code__)
+            scope: dict[str, Any] = {"__builtins__": builtins, "__name__": function.__module__}
+            closure = tuple(CellType() for _ in function.__closure__ or ())
+            copy = FunctionType(function.__code__, scope, function.__name__, None, closure)
+            self._copies[id(function)] = copy  # before the names are converted: functions may call each other
+            scope.update({n: self.convert(function.__globals__[n]) for n in names if n in function.__globals__})
+            copy.__defaults__ = tuple(map(self.convert, function.__defaults__ or ()))
+            copy.__kwdefaults__ = {name: self.convert(v) for name, v in (function.__kwdefaults__ or {}).items()}
+            for cell, original in zip(closure, function.__closure__ or (), strict=True):
+                try:
+                    cell.cell_contents = self.convert(original.cell_contents)
+                except ValueError:  # an empty cell
+                    continue
+        return self._copies[id(function)]
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """Return the names that a function and the functions inside of it may read from the module."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _global_names(constant)
+    return names
+
+
+def trace(function: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[Program, tuple[int, ...]]:
+    """Return the program of a function of arrays of given shapes, and the shape of its result.
+
+    The inputs of the program are the entries of all arguments, one argument after the other in row-major order. Its
+    outputs are the entries of the result.
+
+    Raises
+    ------
+    UntraceableError : if the function uses an operation that cannot be recorded.
+    Any exception of the function itself.
+    """
+    sizes = [math.prod(shape) for shape in shapes]
+    recorder, rebound = _Recorder(sum(sizes)), _Rebinder().callable(function)
+
+    def run(outcomes: dict[int, bool]) -> np.ndarray:
+        """Trace the function with given outcomes of conditions, and all paths that begin with these outcomes."""
+        recorder.n_branches += 1
+        if recorder.n_branches > MAX_BRANCHES:
+            raise UntraceableError(
+                f"cannot trace more than {MAX_BRANCHES} combinations of outcomes of its conditions; use np.where, "
+                "np.maximum or np.minimum in place of if, max, min or sorting"
+            )
+        recorder.outcomes, recorder.asked = dict(outcomes), []
+        result = _as_result(rebound(*_arguments(recorder, shapes)))
+        asked = recorder.asked
+        for number in reversed(range(len(asked))):
+            others = run(outcomes | dict.fromkeys(asked[:number], True) | {asked[number]: False})
+            if others.shape != result.shape:
+                raise UntraceableError(f"needs one shape of its result, got {result.shape} and {others.shape}")
+            condition = Number(recorder, asked[number])
+            result = np.asarray(_SELECT(_box(condition), result, others), dtype=object)
+        return result
+
+    result = run({})
+    indices = [recorder._as_float(recorder.index(value)) for value in result.flat]
+    return recorder.graph.program(indices), result.shape
+
+
+def _box(value: Any) -> np.ndarray:
+    box = np.empty((), dtype=object)
+    box[()] = value
+    return box
+
+
+def _as_result(result: Any) -> np.ndarray:
+    """Return the result of a traced function as an array of objects."""
+    if _is_number(result):
+        return _box(result)
+    if isinstance(result, (list, tuple)):
+        result = np.array(result, dtype=object)
+    return np.asarray(result, dtype=object).view(np.ndarray)
+
+
+def _arguments(recorder: _Recorder, shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:
+    """Return new arrays of the recorded inputs."""
+    first, arguments = 0, []
+    for shape in shapes:
+        array = np.empty(math.prod(shape), dtype=object)
+        array[:] = [Number(recorder, recorder.graph.inputs[first + i]) for i in range(array.size)]
+        arguments.append(array.reshape(shape).view(Numbers))
+        first += array.size
+    return arguments

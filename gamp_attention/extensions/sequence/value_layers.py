@@ -1,0 +1,245 @@
+"""Attention layers as sequence models: layers with value matrices, and the loss of layers without them.
+
+**Layers with value matrices**, f(x) = Σ_h S_h[z] z_h R_h, are functions of the fields of a sample. The fields z = (x +
+p) Q/√d contain the queries and keys of all heads, and their values z_h (L, v). The read-out R (H v, p) is fixed. Since
+outputs have p numbers for each token, whatever d is, such a layer is a sequence multi-index model with the loss ½ ‖y −
+f(x)‖² of a sample. The layer is traced from Python (`gamp_attention.extensions.sequence.sequence`).
+
+**Layers without value matrices.** The loss of a sample depends on tokens and outputs through G, M and a constant c
+(`AttentionLoss`, `RiskTerms`). With these 2 L² + 1 numbers as its targets, a layer is a sequence model:
+
+    ℓ(y; z) = ½ Tr[S G Sᵀ] − Tr[S M] + c,   y = (G, M, c),   S = S[z]
+
+In the limit d → ∞, a teacher has the targets G = ρ, M = ρ Tᵀ and c = ½ Tr[T ρ Tᵀ], and ℓ = ½ Tr[(S − T) ρ (S − T)ᵀ].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gamp_attention._tools import check
+from gamp_attention._tools.display import count_noun
+from gamp_attention.extensions.sequence.sequence import SequenceModel, sequence_model
+from gamp_attention.extensions.sequence.sequence_labels import UserFunction, trace_teacher
+from gamp_attention.extensions.sequence.sequence_loss import (
+    MAX_OPERATIONS,
+    SequenceLoss,
+    SequenceSpec,
+    TooLargeError,
+    sequence_loss,
+)
+from gamp_attention.problem.losses.attention import DotProductAttention, RiskTerms, require_valid_attention
+from gamp_attention.problem.losses.heads import HeadLayout, require_heads
+from gamp_attention.problem.penalties.columns import layout_of
+from gamp_attention.theory.models.attention import default_mixing
+from gamp_attention.theory.models.coordinate_classes import isotropic_law
+from gamp_attention.theory.models.model import Model
+
+
+@dataclass(frozen=True, eq=False)
+class ValueLayer:
+    """Attention layer with value matrices, as a function of the fields of a sample."""
+
+    attention: DotProductAttention  # the map of a single head
+    layout: HeadLayout  # columns of the weights
+    readout: np.ndarray  # (H v, p) read-out R
+
+    def __call__(self, z: Any, mixed: Callable[[Any, int], Any] = lambda weights, head: weights) -> list[Any]:
+        """Return the outputs, L rows (p,), for fields z (L, r); `mixed` changes the attention weights of a head."""
+        total: Any = 0.0
+        for head in range(self.layout.heads):
+            columns = self.layout.scores(head)
+            weights = mixed(self._attend(z[:, columns[0]], z[:, columns[-1]]), head)
+            rows = slice(head * self.layout.values, (head + 1) * self.layout.values)
+            total = total + weights @ (z[:, self.layout.value_columns(head)] @ self.readout[rows])
+        return total
+
+    def least_operations(self, L: int) -> float:
+        """Return a lower bound of the number of operations of the second derivatives of the loss for L tokens.
+
+        It is 5 to 9 times smaller than the numbers of softmax layers with 2 to 8 tokens.
+        """
+        H, columns, v = self.layout.heads, self.layout.rank, self.layout.values
+        scores, outputs_of_value = columns / H - v, np.count_nonzero(self.readout) / (H * v)
+        return 2 * H * L**2 * (outputs_of_value + scores) * L * columns
+
+    def _attend(self, queries: Any, keys: Any) -> Any:
+        """Return the attention weights (L, L) of a head, with operations that can be traced."""
+        scores = queries @ keys.T / self.attention.temperature
+        if not self.attention.softmax:
+            return scores * np.tri(len(queries)) if self.attention.causal else scores
+        if not self.attention.causal:
+            return _softmax(scores)
+        rows = [_softmax(scores[i : i + 1, : i + 1])[0] for i in range(len(queries))]
+        return np.stack([np.concatenate([row, np.zeros(len(queries) - len(row))]) for row in rows])
+
+
+def _softmax(scores: Any) -> Any:
+    """Return the softmax of each row, with operations that can be traced."""
+    weights = np.exp(scores - np.max(scores, axis=1)[:, None])
+    return weights / np.sum(weights, axis=1)[:, None]
+
+
+def _build_layer(
+    student: Any, heads: int, rank: int, values: int, readout: np.ndarray, name: str = "rank"
+) -> ValueLayer:
+    """Return the layer of H heads with `rank` columns of scores and `values` columns of values each, after checks."""
+    single = getattr(require_valid_attention("student", student), "single", None)
+    if single is None:
+        raise check.fail("student", student, "a DotProductAttention for a layer with value matrices", TypeError)
+    if rank % single.parts:
+        raise check.fail(name, rank, f"a multiple of {single.parts}, as queries and keys have separate columns")
+    blocks = readout.reshape(heads, values, -1)
+    kinds = tuple(next(k for k in range(h + 1) if np.array_equal(blocks[k], blocks[h])) for h in range(heads))
+    return ValueLayer(single, HeadLayout(heads, single.parts, rank // single.parts, values, kinds), readout)
+
+
+def value_model(
+    n_tokens: int = 2,
+    rank: int = 1,
+    teacher_rank: int = 1,
+    *,
+    values: int = 1,
+    readout: ArrayLike | None = None,
+    heads: int | None = None,
+    omega: float = 0.3,
+    sigma: ArrayLike = 0.5,
+    lam: float | str | Sequence[float | str] | None = None,
+    A: ArrayLike | None = None,
+    tau: ArrayLike | None = None,
+    student: DotProductAttention | None = None,
+    score_noise: float = 0.0,
+    intercept: bool = False,
+) -> SequenceModel:
+    """Build the model of an attention layer whose heads have value matrices.
+
+    The layer returns f(x) = Σ_h S_h[z] z_h R_h for fields z_h (L, v) of the values and a fixed read-out R. Its targets
+    (L, p) are labels with the loss ½ ‖y − f(x)‖², so it is a sequence model. The teacher is a layer with the student's
+    heads, values and read-out, and attention (1 − ω) S_h[u] + ω A + s N_h in head h, with white noise N_h (L, L).
+
+    Parameters
+    ----------
+    n_tokens : number of tokens L.
+    rank, teacher_rank : columns of the queries (and keys) of each head, of the student and of the teacher.
+    values : columns v of the value matrix of each head. Only small layers can be compiled: with one head and v = 4, for
+        example, 4 tokens and p = 20.
+    readout : (H v, p) read-out R; if not given, the values of the heads are added, so that p = v.
+    heads : number of heads H; one head, or the heads of `student`, if not given.
+    omega, sigma, lam, A, tau, student, score_noise : as for `attention_model`.
+    intercept : whether an intercept without a penalty is added to the fields of each column: the biases of queries,
+        keys and values.
+
+    Returns
+    -------
+    SequenceModel, whose columns are the scores of all heads, followed by their values.
+
+    Raises
+    ------
+    TypeError : if an argument has the wrong type.
+    ValueError : if a size is below 1; `omega` is outside [0, 1]; `sigma` or `lam` is not positive; `score_noise` is
+        negative; `A`, `tau` or `readout` has another shape; `heads` differs from the heads of `student`; or the layer
+        is too large.
+
+    Examples
+    --------
+    Two heads with value matrices of one column each:
+
+    >>> import gamp_attention as ga
+    >>> layer = ga.value_model(heads=2, values=1, readout=[[1.0, 0.0], [0.0, 1.0]])
+    >>> layer.rank, layer.target_shape
+    (4, (2, 2))
+    """
+    L = check.integer("n_tokens", n_tokens, low=1)
+    r, t = check.integer("rank", rank, low=1), check.integer("teacher_rank", teacher_rank, low=1)
+    student = DotProductAttention() if student is None else student
+    H, v = require_heads(heads, student), check.integer("values", values, low=1)
+    check.require_memory("heads, values, rank", H * (r + v), H * (r + v))
+    R = np.tile(np.eye(v), (H, 1)) if readout is None else np.array(check.array("readout", readout, (H * v, "p")))
+    omega, noise = check.real("omega", omega, low=0, high=1), check.real("score_noise", score_noise, low=0)
+    A = default_mixing(L) if A is None else check.array("A", A, (L, L))
+    layer, taught = _build_layer(student, H, r, v, R), _build_layer(student, H, t, v, R, "teacher_rank")
+    error = _too_large(layer, L)
+    if layer.least_operations(L) > MAX_OPERATIONS:
+        raise error
+    try:
+        model = sequence_model(
+            partial(_teach_outputs, taught, omega, A, noise), layer, n_tokens=L, rank=layer.layout.rank,
+            teacher_rank=taught.layout.rank, n_noise=H * L * L * (noise > 0), sigma=sigma, lam=lam, intercept=intercept,
+        )  # fmt: skip
+    except TooLargeError:
+        raise error from None
+    loss = sequence_loss(model.student.spec._replace(layout=layer.layout))
+    law = isotropic_law(L, taught.layout.rank, sigma, np.linspace(1, -1, L) * (L > 1) if tau is None else tau)
+    return replace(model, student=loss, head=layer.attention, coordinates=law)
+
+
+def _too_large(layer: ValueLayer, L: int) -> ValueError:
+    """Return the error that is raised for a layer with value matrices that is too large to be compiled."""
+    layout, p = layer.layout, layer.readout.shape[1]
+    needs = "a small layer with value matrices: its second derivatives are compiled as one function of all fields"
+    got = f"{L} tokens, {count_noun(layout.heads, 'head')} with value matrices of {count_noun(layout.values, 'column')}"
+    remedy = "4 tokens, one head, 4 columns and 20 outputs are possible; without value matrices there is no such limit"
+    got = f"{got}, and {count_noun(p, 'output')} of a token"
+    return ValueError(f"{check.fail_words('n_tokens, heads, values, readout', got, needs)}; {remedy}")
+
+
+def _teach_outputs(layer: ValueLayer, omega: float, A: np.ndarray, s: float, u: Any, noise: Any) -> Any:
+    """Return the outputs (L, p) of a teacher with fields u (L, t)."""
+    size = len(A) ** 2
+
+    def mix_attention(weights: Any, head: int) -> Any:
+        mixture = (1 - omega) * weights + omega * A
+        return mixture + s * noise[head * size : (head + 1) * size].reshape(A.shape) if s else mixture
+
+    return layer(u, mix_attention)
+
+
+def is_traceable(student: Any) -> bool:
+    """Return whether `attention_loss` accepts the student."""
+    return hasattr(student, "single") and not isinstance(student, type)
+
+
+def attention_loss(student: Any, L: int, r: int) -> SequenceLoss:
+    """Return the loss of a layer with r columns as a function of G, M and c (2 L² + 1,) and of the fields (L, r)."""
+    P, loss = 2 * L * L + 1, partial(_evaluate_loss, student)
+    program = UserFunction("loss", loss, {"target": (P,), "z": (L, r)}, "(2 L² + 1,)", "(L, r)").trace(required=True)
+    assert program is not None
+    layout = layout_of(student, r) or HeadLayout(1, student.parts, r // student.parts, 0, (0,))
+    return sequence_loss(SequenceSpec(program, (P,), L, r, 0.0, -np.inf, False, student.even, False, layout))
+
+
+def _evaluate_loss(student: Any, target: Any, z: Any) -> Any:
+    """Return the loss of a sample, with operations that can be traced."""
+    L = len(z)
+    G, M = target[:-1].reshape(2, L, L)
+    S = getattr(student, "torch", student)(z)  # the other way to call several heads is compiled
+    return 0.5 * np.sum(S * (S @ G)) - np.sum(S * M.T) + target[-1]
+
+
+def sequence_targets(terms: RiskTerms) -> np.ndarray:
+    """Return the targets (n, 2 L² + 1) of samples of a layer."""
+    return np.column_stack([terms.params, terms.constant])
+
+
+def attention_as_sequence(model: Model) -> SequenceModel:
+    """Return the sequence model of an attention layer, in the limit d → ∞, for a student that `is_traceable`."""
+    L, t, rho = model.n_tokens, model.teacher_rank, model.coordinates.trace
+    teacher = partial(_teach_targets, model.teacher, rho, model.score_noise)
+    labels = trace_teacher(teacher, L, t, L * L if model.score_noise else 0, None)
+    loss = attention_loss(model.student, L, model.rank)
+    return SequenceModel(labels, model.coordinates, model.penalty, model.rank, loss)
+
+
+def _teach_targets(teacher: Any, rho: np.ndarray, s: float, u: Any, noise: Any) -> Any:
+    """Return the targets of a sample with fields u (L, t), with operations that can be traced."""
+    T, L = teacher(u), len(rho)
+    if s:
+        T = T + s * noise.reshape(L, L)
+    constant = 0.5 * np.sum(T * T * rho)
+    return np.concatenate([np.diag(rho).ravel(), (rho[:, None] * T.T).ravel(), np.array([constant])])

@@ -1,0 +1,290 @@
+"""Spectrum of the Hessian of the risk at given weights: density, extreme eigenvalues, and their directions.
+
+The Hessian Σ_μ X̃^μᵀ ∇²ℓ_μ X̃^μ + ∇²r is never formed: all results need products with vectors only, each of which is
+one pass over the tokens. The steps are:
+
+1. The highest and the lowest eigenvalues and eigenvectors, by restarted Lanczos iterations. Directions of common
+   rotations of the columns, which have no curvature, are raised above the spectrum for the lowest eigenvalues.
+2. The eigenvalues outside the bulk: from each end, as long as the distance to the next eigenvalue is much larger than
+   the distances between the following eigenvalues (`_count_outside`).
+3. The density, by stochastic Lanczos quadrature: each random vector gives the nodes and weights of a Gauss rule, whose
+   mean over random vectors is the average over the spectrum (Ubaru, Chen and Saad, 2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gamp_attention._tools import check
+from gamp_attention._tools.display import format_with_error
+from gamp_attention._tools.eigenpairs import all_eigenpairs, restarted_lanczos
+from gamp_attention._tools.numerics import Stream, generator, guard_call
+from gamp_attention.extensions.spectra.lanczos_quadrature import lanczos_quadrature
+from gamp_attention.problem.curvature import rotations
+from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.penalties.columns import refuse_spheres
+from gamp_attention.problem.penalties.standard import on_kinks
+from gamp_attention.problem.risk import hessian_product, risk_at
+from gamp_attention.results import Columns, Result
+
+ALL_EIGENVECTORS = 60  # largest number of weights for which all eigenvectors are computed
+TOL = 1e-3  # relative residual of eigenvectors; the relative error of eigenvalues is about its square
+MAX_RESTARTS = 400  # maximum number of restarts of the Lanczos iteration
+MIN_BASIS = 60  # smallest number of Lanczos vectors between restarts
+RAISED = 2.0  # absolute curvature given to rotations, in units of the largest absolute eigenvalue
+GAP = 4.0  # distance of an eigenvalue outside the bulk from the next, in units of the mean of the following distances
+FOLLOWING = 5  # number of following distances in this mean
+
+
+@dataclass(frozen=True, eq=False)
+class HessianSpectrum(Result):
+    """Spectrum of the Hessian of the training risk.
+
+    Attributes
+    ----------
+    lowest, highest : (k,) lowest and highest eigenvalues, ascending. At critical points, zero eigenvalues along common
+        rotations of the columns, which do not change the risk, are left out.
+    lowest_vectors, highest_vectors : (k, d, r) their eigenvectors, with norm 1.
+    lowest_error, highest_error : (k,) norms of the residuals of the eigenvectors, upper bounds of the errors.
+    eigenvalues : (j,) eigenvalues outside the bulk, ascending: at most k − 5 from each end.
+    eigenvalues_error : (j,) upper bounds of their errors.
+    vectors : (j, d, r) their eigenvectors, with norm 1.
+    teacher, weights, positions : (j,) norms, from 0 to 1, of the projections of these eigenvectors on the columns of
+        Q* (NaN if there is no known teacher), on the columns of Q, and on the positions (in mixtures, on the means of
+        all sources).
+    nodes, node_weights : (P, m) nodes and weights of the Gauss rule of each random vector. Nodes of weight zero at the
+        end of a row have no meaning.
+    """
+
+    lowest: np.ndarray
+    highest: np.ndarray
+    lowest_vectors: np.ndarray
+    highest_vectors: np.ndarray
+    lowest_error: np.ndarray
+    highest_error: np.ndarray
+    eigenvalues: np.ndarray
+    eigenvalues_error: np.ndarray
+    vectors: np.ndarray
+    teacher: np.ndarray
+    weights: np.ndarray
+    positions: np.ndarray
+    nodes: np.ndarray
+    node_weights: np.ndarray
+
+    _columns: ClassVar[Columns] = {
+        "lowest": lambda s: format_with_error(float(s.lowest[0]), float(s.lowest_error[0]), 6),
+        "highest": lambda s: format_with_error(float(s.highest[-1]), float(s.highest_error[-1]), 6),
+        "eigenvalues outside": lambda s: ", ".join(f"{value:.4g}" for value in s.eigenvalues),
+    }
+
+    def _heading(self) -> str:
+        return type(self).__name__
+
+    def average(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean of a function over all eigenvalues, tr f(∇²R)/(d r), and its standard error.
+
+        Parameters
+        ----------
+        function : maps an array (P, m, 1) of eigenvalues to an array (P, m, G).
+
+        Returns
+        -------
+        Two arrays (G,): the mean over random vectors, and its standard error from their spread. The error does not
+        include the error of the Gauss rules, which is small for functions that vary slowly on the scale of the width of
+        the spectrum divided by the number of steps.
+
+        Examples
+        --------
+        The trace of the inverse of the Hessian per weight is V/σ² for large d:
+
+        >>> import gamp_attention as ga
+        >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+        >>> result = ga.run_gamp(data, "semantic")
+        >>> mean, error = ga.hessian_spectrum(data, result.Q).average(lambda x: 1 / x)
+        >>> bool(abs(mean[0] / (4 * result.overlaps.V[0, 0, 0]) - 1) < 0.1)
+        True
+        """
+        values = np.asarray(function(np.where(self.node_weights > 0, self.nodes, self.nodes[:, :1])[..., None]))
+        samples = np.einsum(
+            "pm,pmg->pg", self.node_weights, np.broadcast_to(values, (*self.nodes.shape, values.shape[-1]))
+        )
+        return samples.mean(axis=0), samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
+
+    def density(self, x: ArrayLike, width: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the density of all eigenvalues at x (G,), and its standard error.
+
+        It is normalized to one and convolved with the Cauchy distribution of scale `width`, like the density of
+        `limiting_spectrum`. `width` should not be smaller than the width of the spectrum divided by the number of steps
+        of the Lanczos iteration.
+
+        Raises
+        ------
+        TypeError : if an argument has the wrong type.
+        ValueError : if `width` is not positive or `x` is not one-dimensional.
+        """
+        points = check.array("x", x, ("G",))
+        width = check.real("width", width, low=0, strict=True)
+        return self.average(lambda value: width / np.pi / ((value - points) ** 2 + width**2))
+
+
+@guard_call
+def hessian_spectrum(
+    data: Dataset,
+    Q: ArrayLike,
+    risk: str = "exact",
+    *,
+    n_eigenvalues: int = 8,
+    n_probes: int = 8,
+    n_steps: int = 100,
+    seed: int | np.random.Generator = 0,
+) -> HessianSpectrum:
+    """Compute the spectrum of the Hessian of the training risk R of equation (3) at given weights.
+
+    Eq. :eq:`hessian-density`.
+
+    Parameters
+    ----------
+    data : the samples.
+    Q : (d, r) weights, for example `Q` of a result of `run_gamp`.
+    risk : "exact" or "asymptotic".
+    n_eigenvalues : number k of lowest and of highest eigenvalues, at least 1; fewer if there are fewer weights.
+    n_probes : number of random vectors for averages over the spectrum, at least 2.
+    n_steps : number of products with each random vector, at least 2.
+    seed : an integer or a numpy Generator, for the random vectors.
+
+    Returns
+    -------
+    HessianSpectrum
+
+    Raises
+    ------
+    TypeError : if `data` is not a Dataset, or an argument has the wrong type.
+    ValueError : if `Q` has another shape; `risk` is unknown or not available; a number is too small; the penalty has
+        kinks, at which there is no Hessian; columns are spherical; there is an intercept; the Hessian is not finite at
+        Q; or an eigenvalue is not found.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=400, alpha=1.5, seed=0)
+    >>> spectrum = ga.hessian_spectrum(data, ga.run_gamp(data, "positional").Q)
+    >>> bool(spectrum.lowest[0] > 0), bool(spectrum.positions[-1] > 0.9)
+    (True, True)
+    """
+    require_dataset(data).terms(risk)
+    Q = check.array("Q", Q, (data.dim, data.rank))
+    n_eigenvalues = check.integer("n_eigenvalues", n_eigenvalues, low=1)
+    n_probes, n_steps = check.integer("n_probes", n_probes, low=2), check.integer("n_steps", n_steps, low=2)
+    check.require_memory("n_steps", min(n_steps, Q.size), Q.size)
+    check.require_memory("n_probes", n_probes, min(n_steps, Q.size))
+    _require_hessian(data)
+    rng = generator(seed, Stream.STARTS)
+    at = risk_at(data, Q, risk)
+    curvature = on_kinks(data.penalty, Q, at.smooth)[2]
+    if not (np.isfinite(at.hessians).all() and np.isfinite(curvature).all()):
+        raise check.fail("Q", Q, "weights at which the Hessian is within the range of doubles")
+
+    def product(x: np.ndarray) -> np.ndarray:
+        return hessian_product(data, at, np.asarray(x).reshape(Q.shape), curvature).ravel()
+
+    flat = _flat_rotations(product, rotations(data, Q).reshape(-1, Q.size), rng)
+    highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, 0.0, rng)
+    raised = RAISED * float(np.abs(highest).max())
+    lowest, low_vectors = _extreme(product, Q.size, n_eigenvalues, "SA", flat, raised, rng)
+    if len(flat) and not highest[0] > 0:  # the zeros of the rotations are among the highest eigenvalues
+        lowered = -RAISED * float(max(np.abs(highest).max(), np.abs(lowest).max()))
+        highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, lowered, rng)
+    n_low, n_high = _count_outside(-lowest), _count_outside(highest[::-1])
+    outside = np.concatenate([low_vectors[:, :n_low], high_vectors[:, len(highest) - n_high :]], axis=1)
+    errors = [
+        np.array([np.linalg.norm(product(v) - value * v) for value, v in zip(values, vectors.T, strict=True)])
+        for values, vectors in ((lowest, low_vectors), (highest, high_vectors))
+    ]
+    rules = [lanczos_quadrature(product, rng.standard_normal(Q.size), n_steps) for _ in range(n_probes)]
+    length = max(len(nodes) for nodes, _ in rules)
+    nodes, weights = (np.array([np.pad(rule[k], (0, length - len(rule[k]))) for rule in rules]) for k in (0, 1))
+    vectors = outside.T.reshape(-1, *Q.shape)
+    teacher = np.full(len(vectors), np.nan) if data.Q_star is None else _projections(vectors, data.Q_star)
+    return HessianSpectrum(
+        lowest=lowest, highest=highest, lowest_vectors=low_vectors.T.reshape(-1, *Q.shape),
+        highest_vectors=high_vectors.T.reshape(-1, *Q.shape), lowest_error=errors[0], highest_error=errors[1],
+        eigenvalues=np.concatenate([lowest[:n_low], highest[len(highest) - n_high :]]),
+        eigenvalues_error=np.concatenate([errors[0][:n_low], errors[1][len(highest) - n_high :]]), vectors=vectors,
+        teacher=teacher, weights=_projections(vectors, Q), positions=_projections(vectors, data.source_means.T),
+        nodes=nodes, node_weights=weights,
+    )  # fmt: skip
+
+
+def _require_hessian(data: Dataset) -> None:
+    """Raise ValueError if the penalty of a dataset has no Hessian, or if the weights have constraints."""
+    refuse_spheres(data.penalty, "columns without a constraint, for the spectrum of the Hessian")
+    if data.penalty.intercept:
+        raise check.fail_words("data", "an intercept", "weights without an intercept, for the spectrum of the Hessian")
+    if not data.penalty.smooth:
+        raise check.fail_words(
+            "data", type(data.penalty).__name__, "a penalty without kinks, at which there is no Hessian"
+        )
+
+
+def _flat_rotations(product: Callable[[np.ndarray], np.ndarray], directions: np.ndarray, rng: Any) -> np.ndarray:
+    """Return the directions (f, n) of rotations if the Hessian vanishes along all of them, otherwise none (0, n).
+
+    It vanishes at critical points; elsewhere its product with these directions is proportional to the gradient.
+    """
+    if not len(directions):
+        return directions
+    random = rng.standard_normal(directions.shape[1])
+    size = float(np.linalg.norm(product(random)) / np.linalg.norm(random))  # root mean square of the eigenvalues
+    is_flat = max(float(np.linalg.norm(product(direction))) for direction in directions) <= TOL * size
+    return directions if is_flat else directions[:0]
+
+
+def _extreme(
+    product: Callable[[np.ndarray], np.ndarray], n: int, k: int, which: str, flat: np.ndarray, raised: float, rng: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k lowest ("SA") or highest ("LA") eigenvalues, ascending, and eigenvectors (n, k).
+
+    Flat directions (f, n) are given the eigenvalue `raised`, which must not be among the eigenvalues that are computed.
+    """
+
+    def operator(x: np.ndarray) -> np.ndarray:
+        along = flat @ x
+        image = product(x - flat.T @ along)
+        return image - flat.T @ (flat @ image) + raised * (flat.T @ along)
+
+    k = min(k, n - len(flat))
+    if n <= max(ALL_EIGENVECTORS, 3 * k):
+        values, vectors = all_eigenpairs(operator, n)
+        chosen = slice(0, k) if which == "SA" else slice(n - k, n)
+        return values[chosen], vectors[:, chosen]
+    start = rng.standard_normal(n)
+    basis = min(n, max(MIN_BASIS, 4 * k))
+    values, vectors = restarted_lanczos(operator, k, which, start, TOL, MAX_RESTARTS, basis)
+    if len(values) < k:
+        raise check.fail_words(
+            "Q", f"{len(values)} of {k} extreme eigenvalues found", "weights whose spectrum has few clusters"
+        )
+    order = np.argsort(values)
+    return values[order], vectors[:, order]
+
+
+def _count_outside(inward: np.ndarray) -> int:
+    """Return the number of eigenvalues outside the bulk, for eigenvalues (k,) of which the first is the outermost."""
+    distances = np.abs(np.diff(inward))
+    count = 0
+    for j in range(len(distances) - FOLLOWING):
+        if distances[j] > GAP * distances[j + 1 : j + 1 + FOLLOWING].mean():
+            count = j + 1
+    return count
+
+
+def _projections(vectors: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return the norms (j,) of the projections of vectors (j, d, r) on the span of columns (d, c)."""
+    left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
+    span = left[:, sizes > 1e-12 * sizes.max(initial=0.0)]
+    return np.asarray(np.linalg.norm(np.swapaxes(vectors, 1, 2) @ span, axis=(1, 2)))

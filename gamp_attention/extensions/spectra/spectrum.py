@@ -1,0 +1,499 @@
+"""Spectrum of the random matrix M = Λ + Σ_μ X̃_μᵀ h_μ X̃_μ for d → ∞.
+
+M acts on directions v, weights (d, c). X̃_μ v are the fields (L, c) of v in sample μ, h_μ (L c, L c) is a symmetric
+matrix that depends on the teacher's fields of the sample, and Λ is a ridge penalty. Matrices of spectral starts and the
+Hessian of a risk have this form. Their spectra follow from message passing: for x below the spectrum, ½ vᵀ(M − x)v is a
+risk with the quadratic losses ½ zᵀhz and the penalty Λ − x, so that the equations of state evolution apply to it.
+
+1. **Resolvent.** At given x, the variances V_l = E[γ_l C] of the fields solve
+
+       R = h (1 + V h)⁻¹,   V̂_l = α E[R_ll],   C_i = (Λ + Σ_l γ_l^i V̂_l − x)⁻¹.
+
+   R is the response of the force on a sample, V̂_l its mean, and C_i the response of a weight of class i, which is the
+   limit of its block (c, c) on the diagonal of (M − x)⁻¹. The same equations hold at complex x, with which
+   Im E[tr C]/(π c) is the density of the spectrum (Marchenko and Pastur, 1967).
+2. **Edge.** The solution at real x exists up to the lower edge of the bulk. There, the linear map of the covariances of
+   the fields of v in one step (`Resolvent.squares`) has the spectral radius 1.
+3. **Eigenvalues outside the bulk.** A direction with the overlaps m_l = vᵀp_l/√d with the positions and
+   θ_l = vᵀΣ_lQ*/d with the teacher has the mean fields a_l, given the teacher's fields y. One step of message passing
+   gives it new overlaps:
+
+       a_l = m_l + θ_l ρ_l⁻¹ y_l,   m̂_l = −α E[(R a)_l],   θ̂_l = (V̂_l θ_l − α E[(R a)_l y_lᵀ]) ρ_l⁻¹
+       b = Σ_l (m̂_l τ_l + γ_l θ̂_l π),   m_l ← E[τ_l C b],   θ_l ← E[γ_l C b πᵀ]
+
+   If this linear map (`Resolvent.directions`) has an eigenvalue 1, x is an eigenvalue of M, and the eigenvector of the
+   map contains the overlaps of its direction. Mondelli and Montanari (2019) derived edge and overlap for generalized
+   linear models, which have one token and one column.
+
+**Matrices that depend on a student.** In the Hessian of a risk at its minimum Q, h depends on Q as well, and Q depends
+on all samples. The columns of Q are then treated as further columns of the teacher: y also contains the fields of each
+sample under weights that were trained without it. Message passing is done for v and Q together. Let g be the output
+function of Q and U_l = E[γ_l ∂v/∂b] the response of v to the forces b on Q. The mean fields of v are then a + U g, and
+the force on v is −R (a + U g). With the conjugate θ̂_Q of the columns of Q, their response C_Q, and the covariance
+q̂_l = −α E[(R (a + U g))_l g_lᵀ] of the forces,
+
+    E[v Q] ← E[γ_l C b Qᵀ] + E[γ_l C (Σ_k γ_k q̂_k) C_Q],   U_l ← E[γ_l C (Σ_k γ_k θ̂_{Q,k}) C_Q].
+
+**Solutions of these equations.**
+
+1. Lower edge. The resolvent's variances V and the position x are followed from −∞ up to the edge (`lowest_edge`). x and
+   V grow together up to the edge, where x turns back. At a given x there is no solution beyond the edge, but at a given
+   size of V there is. Therefore the size of V is the parameter, and plain Newton steps pass the edge. The upper edge is
+   the lower edge of the negative matrices.
+2. Eigenvalues outside. At each size, a linear map gives the new overlaps of a direction after a step of message
+   passing. x is an eigenvalue if this map has the eigenvalue 1, and the second moments of this eigenvector give its
+   projections (`eigenvalues_below`).
+3. Density. At x + iη, η > 0, there is one solution with positive imaginary part. Newton steps start from the solution
+   nearby, and from the solution at larger η if they fail (`densities`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.numerics import psd_root, symmetrize
+from gamp_attention.problem.sources import Group, single_group
+from gamp_attention.theory.equations.weights import drift
+from gamp_attention.theory.models.coordinates import CoordinateLaw
+
+
+@dataclass(frozen=True)
+class SpectrumSettings:
+    """Settings of the solutions below, outside and inside the bulk."""
+
+    max_newton: int = 30  # maximum number of Newton steps
+    converged: float = 1e-11  # relative change of V and x at which Newton steps end
+    growth: float = 1.3  # ratio of the sizes of V of successive solutions
+    max_bisections: int = 40  # maximum number of bisections of the interval of sizes that contains the edge
+    edge_rtol: float = 1e-6  # relative error of the size at the edge, where x is maximal: its error is of second order
+    max_size: float = 1e12  # size of V relative to the first, above which the edge is zero: some eigenvalues are zero
+    size_rtol: float = 1e-8  # relative error of the sizes of V at which eigenvalues lie
+    outside: float = 1e-3  # smallest growth of overlaps at the edge, minus 1, for an eigenvalue below the edge
+    lowered: float = 0.5  # ratio of successive distances η from the real axis
+    nearest: float = 1e-7  # η in units of the largest eigenvalue, below which the requested distance follows
+    damped_steps: int = 100  # maximum number of damped iterations far from the real axis
+
+
+@dataclass(frozen=True, eq=False)
+class Student:
+    """Weights Q with r columns on which the matrices h depend; they are the last r columns of the teacher."""
+
+    g: np.ndarray  # (N, L, r) output function of Q for each sample
+    response: np.ndarray  # (K, r, r) response C_Q of the weights Q in each class of coordinates
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Samples of matrices h (N, L, c, L, c) with their teacher fields y (N, L, t), at a sample complexity α."""
+
+    law: CoordinateLaw  # distribution of the coordinates, with S sources of tokens
+    # alpha, h, y: sample complexity, matrices, and teacher fields with mean zero
+    alpha: float
+    h: np.ndarray
+    y: np.ndarray
+    ridge: np.ndarray | float = 0.0  # (c,) strengths Λ of a ridge penalty
+    weight: np.ndarray | None = None  # (N,) weights of the samples, which add to 1; equal if not given
+    # rows of samples with the same sources of tokens; one source for each token if not given
+    groups: tuple[Group, ...] | None = None
+    student: Student | None = None  # the dependence of h on a student, if there is one
+    settings: SpectrumSettings = SpectrumSettings()
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of sources S, c and t."""
+        return self.law.gamma.shape[1], self.h.shape[2], self.y.shape[2]
+
+    @property
+    def n_student(self) -> int:
+        """Number of columns of the student on which h depends."""
+        return 0 if self.student is None else self.student.g.shape[2]
+
+    @cached_property
+    def weighted_groups(self) -> list[tuple[Group, np.ndarray]]:
+        """Groups of samples, and α times their weights."""
+        N, L = self.h.shape[:2]
+        weight = np.full(N, 1 / N) if self.weight is None else self.weight
+        groups = single_group(N, L) if self.groups is None else self.groups
+        return [(group, self.alpha * weight[group.rows]) for group in groups]
+
+    @cached_property
+    def features(self) -> np.ndarray:
+        """Numbers (N, L, k) on which the mean fields of a direction depend linearly: 1, y_l and g_l."""
+        parts = [np.ones((*self.y.shape[:2], 1)), self.y]
+        return np.concatenate(parts if self.student is None else [*parts, self.student.g], axis=2)
+
+    @cached_property
+    def inverse_rho(self) -> np.ndarray:
+        """Inverse ρ_l⁻¹ (S, t, t), a pseudo-inverse if ρ_l is singular."""
+        return np.linalg.pinv(self.law.rho, hermitian=True)
+
+
+class Resolvent:
+    """One step V → W of the equations of the resolvent, at x below the spectrum or complex, and V (S, c, c).
+
+    At a solution W = V. The properties are the maps that determine the edge and the eigenvalues outside the bulk. Eq.
+    :eq:`spectral-law`.
+
+    Attributes
+    ----------
+    x, V : the arguments.
+    inside : True if x is below the edge according to this step, that is, if all matrices are positive definite; for
+        complex x, if the imaginary parts of the variances are positive definite.
+    R : (N, L, c, L, c) R = h (1 + V h)⁻¹ of each sample.
+    C : (K, c, c) variance of the weights in each class of coordinates; NaN if not `inside`.
+    V_hat, W : (S, c, c) conjugate variances and the new V.
+    """
+
+    def __init__(self, ensemble: Ensemble, x: complex, V: np.ndarray) -> None:
+        self._ensemble, self.x, self.V = ensemble, x, V
+        (S, c, _), law, L = ensemble.shape, ensemble.law, ensemble.h.shape[1]
+        real, self.inside = not np.iscomplexobj(V), True
+        self.R, self.V_hat = np.empty(ensemble.h.shape, dtype=V.dtype), np.zeros((S, c, c), dtype=V.dtype)
+        for (rows, sources), weight in ensemble.weighted_groups:
+            big = np.zeros((L, c, L, c), dtype=V.dtype)
+            big[np.arange(L), :, np.arange(L)] = V[sources]
+            flat, h = big.reshape(L * c, L * c), ensemble.h[rows].reshape(-1, L * c, L * c)
+            if real and self.inside:
+                root = psd_root(flat)
+                self.inside = _are_positive_definite(np.eye(L * c) + root @ h @ root)
+            self.R[rows] = np.linalg.solve(np.eye(L * c) + h @ flat, h).reshape(-1, L, c, L, c)
+            self.V_hat[sources] += np.einsum("n,nlalb->lab", weight, self.R[rows])
+        A = np.einsum("kl,lab->kab", law.gamma, self.V_hat) + (np.asarray(ensemble.ridge) - x) * np.eye(c)
+        self.inside = self.inside and (not real or _are_positive_definite(A))
+        self.C = np.linalg.inv(A) if self.inside else np.full_like(A, np.nan)
+        if not real:
+            self.inside = _are_positive_definite(V.imag) and _are_positive_definite(self.C.imag)
+        self.W = np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.C)
+
+    @property
+    def density(self) -> float:
+        """Density of the spectrum at the real part of a complex x, with the resolution of its imaginary part."""
+        c = self.V.shape[1]
+        return float(np.einsum("k,kaa->", self._ensemble.law.weight, self.C).imag / (np.pi * c))
+
+    @cached_property
+    def slope(self) -> np.ndarray:
+        """Derivative ∂W/∂x (S, c, c)."""
+        law = self._ensemble.law
+        return np.asarray(np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.C @ self.C))
+
+    @cached_property
+    def squares(self) -> np.ndarray:
+        """Linear map (S c², S c²) of covariances of the fields in one step; its spectral radius is 1 at the edge."""
+        size = len(self._hats_of_q)
+        return np.asarray(self._q_of_hats @ self._hats_of_q).reshape(size, size)
+
+    @cached_property
+    def _hats_of_q(self) -> np.ndarray:
+        """Average α E[R_lp ⊗ R_lp]."""
+        (S, c, _), L = self._ensemble.shape, self._ensemble.h.shape[1]
+        total = np.zeros((S, S, c, c, c, c), dtype=self.V.dtype)
+        for (rows, sources), weight in self._ensemble.weighted_groups:
+            flat = self.R[rows].reshape(len(weight), -1)
+            pairs = (flat.T @ (weight[:, None] * flat)).reshape(L, c, L, c, L, c, L, c)
+            total[np.ix_(sources, sources)] += np.einsum("lapclbpd->lpabcd", pairs)
+        return np.asarray(total.transpose(0, 2, 3, 1, 4, 5)).reshape(S * c * c, S * c * c)
+
+    @cached_property
+    def _q_of_hats(self) -> np.ndarray:
+        """Average E[γ_l γ_p C ⊗ C]."""
+        law, size = self._ensemble.law, self.W.size
+        average = np.einsum("k,kl,kp,kac,kbd->labpcd", law.weight, law.gamma, law.gamma, self.C, self.C, optimize=True)
+        return np.asarray(average).reshape(size, size)
+
+    @cached_property
+    def directions(self) -> np.ndarray:
+        """Linear map of (m, θ, U), as one vector; it has an eigenvalue 1 if x is an isolated eigenvalue."""
+        S, c, t = self._ensemble.shape
+        size = S * c * (1 + t + self._ensemble.n_student)
+        return np.stack([self._step(unit.reshape(S, c, -1)).ravel() for unit in np.eye(size)], axis=1)
+
+    def _step(self, overlaps: np.ndarray) -> np.ndarray:
+        """Return the new overlaps (S, c, 1 + t + r), that is m, θ and U, of a direction."""
+        ensemble, law = self._ensemble, self._ensemble.law
+        S, r = ensemble.shape[0], ensemble.n_student
+        H, cross = self._forces(overlaps)
+        with_coordinates = self._with_coordinates(H, cross)
+        m = np.einsum("k,kcl->lc", law.weight, with_coordinates[:, :, :S])
+        theta = np.einsum("k,kl,kct->lct", law.weight, law.gamma, with_coordinates[:, :, S:])
+        if ensemble.student is None:
+            return np.concatenate([m[:, :, None], theta], axis=2)
+        responses = self.C @ H[:, :, -r:] @ ensemble.student.response
+        U = np.einsum("k,kl,kcr->lcr", law.weight, law.gamma, responses)
+        return np.concatenate([m[:, :, None], theta, U], axis=2)
+
+    def _forces(self, overlaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return H (K, c, S + t) of the forces H (τ, π) + ζ on a direction, and the covariance of ζ and g (K, c, r)."""
+        ensemble, law, t = self._ensemble, self._ensemble.law, self._ensemble.shape[2]
+        averages = -np.einsum("lcipdj,pdj->lci", self._force_averages, self._field_coefficients(overlaps))
+        with_teacher = averages[:, :, 1 : 1 + t]
+        theta_hat = (self.V_hat @ overlaps[:, :, 1 : 1 + t] + with_teacher) @ ensemble.inverse_rho
+        cross = np.einsum("kl,lcr->kcr", law.gamma, averages[:, :, 1 + t :])
+        return drift(law.gamma, averages[:, :, 0], theta_hat), cross
+
+    def _field_coefficients(self, overlaps: np.ndarray) -> np.ndarray:
+        """Return the coefficients (S, c, k) of the mean fields of a direction in `Ensemble.features`."""
+        t = self._ensemble.shape[2]
+        slope = overlaps[:, :, 1 : 1 + t] @ self._ensemble.inverse_rho
+        return np.concatenate([overlaps[:, :, :1], slope, overlaps[:, :, 1 + t :]], axis=2)
+
+    @cached_property
+    def _force_averages(self) -> np.ndarray:
+        """Averages α E[R_lp φ_l φ_p] (S, c, k, S, c, k) with the features φ."""
+        ensemble = self._ensemble
+        (S, c, _), (_, L, k) = ensemble.shape, ensemble.features.shape
+        total = np.zeros((S, S, c, c, k, k))
+        for (rows, sources), weight in ensemble.weighted_groups:
+            features = ensemble.features[rows].reshape(len(weight), -1)
+            products = (features[:, :, None] * features[:, None]).reshape(len(weight), -1)
+            sums = self.R[rows].reshape(len(weight), -1).T @ (weight[:, None] * products)
+            sums = sums.reshape(L, c, L, c, L, k, L, k)
+            total[np.ix_(sources, sources)] += np.einsum("lapclipj->lpacij", sums)
+        return total.transpose(0, 2, 4, 1, 3, 5)
+
+    def _with_coordinates(self, H: np.ndarray, cross: np.ndarray) -> np.ndarray:
+        """Return E[v (τ, π)ᵀ] (K, c, S + t) of a direction with given forces."""
+        student = self._ensemble.student
+        first = self.C @ H @ self._ensemble.law.moments
+        if student is not None:
+            first[:, :, -cross.shape[2] :] += self.C @ cross @ student.response
+        return first
+
+    def weights_of(self, overlaps: np.ndarray) -> "EigenvectorLaw":
+        """Return the distribution of the entries of the eigenvector with overlaps (S, c, 1 + t + r)."""
+        ensemble = self._ensemble
+        (S, c, t), law, r = ensemble.shape, ensemble.law, ensemble.n_student
+        coefficients, theta = self._field_coefficients(overlaps), overlaps[:, :, 1 : 1 + t]
+        # q̂ = α E[(R a)(R a)ᵀ] plus the part of the fields that is independent of a, of covariance q − θ ρ⁻¹ θᵀ
+        rest = coefficients[:, :, 1 : 1 + t] @ np.swapaxes(theta, 1, 2)
+        source = -(self._hats_of_q @ rest.ravel()).reshape(S, c, c)
+        for (rows, sources), weight in ensemble.weighted_groups:
+            a = np.einsum("lck,nlk->nlc", coefficients[sources], ensemble.features[rows])
+            force = np.einsum("nlapc,npc->nla", self.R[rows], a, optimize=True)
+            source[sources] += np.einsum("n,nla,nlb->lab", weight, force, force)
+        H, cross = self._forces(overlaps)
+        with_coordinates, first = self._with_coordinates(H, cross), self.C @ H
+        second = with_coordinates @ np.swapaxes(first, 1, 2)
+        if ensemble.student is not None:
+            second = second + first[:, :, -r:] @ ensemble.student.response @ np.swapaxes(self.C @ cross, 1, 2)
+        q = np.einsum("k,kl,kab->lab", law.weight, law.gamma, second).ravel() + self._q_of_hats @ source.ravel()
+        q = np.linalg.solve(np.eye(len(q)) - self.squares, q)
+        q_hat = source + (self._hats_of_q @ q).reshape(S, c, c)
+        second = second + self.C @ np.einsum("kl,lab->kab", law.gamma, q_hat) @ self.C
+        return EigenvectorLaw(self, H, q_hat, second, with_coordinates)
+
+
+class EigenvectorLaw(NamedTuple):
+    """Distribution of the entries v = C (H (τ, π) + ζ) of an eigenvector, with noise ζ of covariance Σ_l γ_l q̂_l."""
+
+    solution: Resolvent  # its position x, with V, C and R
+    H: np.ndarray  # (K, c, S + t) coefficients of the positions and the teacher
+    q_hat: np.ndarray  # (S, c, c) conjugate covariances
+    second: np.ndarray  # (K, c, c) E[v vᵀ] in each class of coordinates
+    first: np.ndarray  # (K, c, S + t) E[v (τ, π)ᵀ]
+
+
+def _are_positive_definite(matrices: np.ndarray) -> bool:
+    """Return whether all given symmetric matrices are positive definite."""
+    try:
+        np.linalg.cholesky(symmetrize(matrices))
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def size_of(V: np.ndarray) -> float:
+    """Return the size of V (S, c, c): the sum of the traces."""
+    return float(np.trace(V, axis1=1, axis2=2).sum())
+
+
+def solve_at_size(ensemble: Ensemble, size: float, near: Resolvent) -> Resolvent | None:
+    """Return the solution with a given size of V, by Newton steps from a scaled solution; None if they diverge."""
+    V, x = near.V * (size / size_of(near.V)), near.x
+    identity = np.tile(np.eye(V.shape[1]), (len(V), 1, 1)).ravel()
+    unit = ensemble.law.trace.sum() / size  # typical distance of x from the spectrum
+    for _ in range(ensemble.settings.max_newton):
+        here = Resolvent(ensemble, x, V)
+        if not here.inside:
+            return None
+        residual = np.append((here.W - V).ravel(), size - size_of(V))
+        # a change V' of V lowers V_hat by R V' R, so that the derivative is the transpose of the map of squares
+        system = np.block([[np.eye(V.size) - here.squares, -here.slope.reshape(-1, 1)], [identity, np.zeros(1)]])
+        step = np.linalg.lstsq(system, residual, rcond=None)[0]
+        change = step[:-1].reshape(V.shape)
+        V, x = V + symmetrize(change), x + float(step[-1])
+        limit = ensemble.settings.converged
+        if np.abs(change).max() <= limit * np.abs(V).max() and abs(step[-1]) <= limit * max(abs(x), unit):
+            here = Resolvent(ensemble, x, V)
+            return here if here.inside else None
+    return None
+
+
+def lowest_edge(ensemble: Ensemble, limit: np.ndarray | None = None) -> list[Resolvent]:
+    """Return solutions from far below the spectrum upwards; the last solution is at the lower edge.
+
+    If `limit` (S, c, c) is given, the spectrum begins at the latest where V is no longer below this matrix: samples of
+    the ensemble come arbitrarily close to matrices h for which 1 + `limit` h is singular.
+
+    ValueError if the spectrum is zero or not finite.
+    """
+    c, law = ensemble.shape[1], ensemble.law
+    # an upper bound of ‖X̃‖²; positions increase it but do not change the bulk
+    L = ensemble.h.shape[1]
+    scale = float(np.abs(ensemble.h).max() * L * c * law.gamma.max() * (1 + np.sqrt(ensemble.alpha * L)) ** 2)
+    scale += float(np.abs(ensemble.ridge).max())
+    if not (np.isfinite(scale) and scale > 0):
+        raise check.fail("model", scale, "a spectrum within the range of doubles that is not all zero")
+    x = -4 * scale
+    V = np.einsum("l,ab->lab", law.trace / -x, np.eye(c))
+
+    def is_below(solution: Resolvent | None) -> bool:
+        """Return whether a solution is below the edge, so that x still grows with the size of V."""
+        if solution is None or (limit is not None and np.linalg.eigvalsh(limit - solution.V).min() <= 0):
+            return False
+        return float(np.abs(np.linalg.eigvals(solution.squares)).max()) < 1
+
+    first = solve_at_size(ensemble, size_of(V), Resolvent(ensemble, x, V))
+    if first is None:
+        raise check.fail("model", scale, "a spectrum within the range of doubles")
+    path, low = [first], size_of(first.V)
+    high = low
+    while high < ensemble.settings.max_size * size_of(first.V):
+        high = ensemble.settings.growth * low
+        solution = solve_at_size(ensemble, high, path[-1])
+        if solution is None or not is_below(solution):
+            break
+        path.append(solution)
+        low = high
+    for _ in range(ensemble.settings.max_bisections):
+        if high - low <= ensemble.settings.edge_rtol * low:
+            break
+        middle = 0.5 * (low + high)
+        solution = solve_at_size(ensemble, middle, path[-1])
+        if solution is None or not is_below(solution):
+            high = middle
+        else:
+            path.append(solution)
+            low = middle
+    return path
+
+
+class OutsideEigenvalue(NamedTuple):
+    """An eigenvalue x outside the bulk, and moments of its eigenvector v."""
+
+    x: float  # the eigenvalue
+    vector: EigenvectorLaw  # distribution of the eigenvector, with an arbitrary norm and sign
+
+    def projection(self, law: CoordinateLaw, part: slice) -> float:
+        """Return the norm, from 0 to 1, of the projection of the normalized eigenvector on a part of (τ, π)."""
+        moments = np.einsum("k,kij->ij", law.weight, law.moments)[part, part]
+        first = np.einsum("k,kcj->cj", law.weight, self.vector.first)[:, part]
+        inside = np.trace(first @ np.linalg.pinv(moments, rcond=1e-10, hermitian=True) @ first.T)
+        return float(np.sqrt(max(inside, 0.0) / np.einsum("k,kaa->", law.weight, self.vector.second)))
+
+
+def eigenvalues_below(ensemble: Ensemble, path: list[Resolvent]) -> list[OutsideEigenvalue]:
+    """Return the eigenvalues below the bulk in ascending order, given the solutions of `lowest_edge`."""
+    n_outside = int(np.count_nonzero(growths(path[-1]) > 1 + ensemble.settings.outside))
+    outside = []
+    for j in range(n_outside):
+        solution = _solve_eigenvalue(ensemble, path, j)
+        values, vectors = np.linalg.eig(solution.directions)
+        vector = vectors[:, np.argsort(-values.real)[j]].real
+        S, c, _ = ensemble.shape
+        outside.append(OutsideEigenvalue(solution.x.real, solution.weights_of(vector.reshape(S, c, -1))))
+    return sorted(outside, key=lambda value: value.x)
+
+
+def growths(at: Resolvent) -> np.ndarray:
+    """Return the real parts of the eigenvalues of the map of overlaps in descending order."""
+    return np.sort(np.linalg.eigvals(at.directions).real)[::-1]
+
+
+def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Resolvent:
+    """Return the solution at which the j-th eigenvalue of the map of overlaps is 1."""
+    from scipy.optimize import brentq
+
+    solutions = {size_of(solution.V): solution for solution in path}
+
+    def excess(size: float) -> float:
+        if size not in solutions:
+            nearest = solutions[min(solutions, key=lambda other: abs(other - size))]
+            solutions[size] = solve_at_size(ensemble, size, nearest) or nearest
+        return float(growths(solutions[size])[j] - 1)
+
+    first_above = next(k for k, solution in enumerate(path) if excess(size_of(solution.V)) > 0)
+    if first_above == 0:
+        return path[0]
+    ends = (size_of(path[k].V) for k in (first_above - 1, first_above))
+    size = brentq(excess, *ends, rtol=ensemble.settings.size_rtol)
+    excess(size)
+    return solutions[size]
+
+
+def densities(ensemble: Ensemble, x: np.ndarray, width: float) -> np.ndarray:
+    """Return the density of the spectrum at increasing x (k,), with the resolution `width`; NaN if not found.
+
+    The density is convolved with the Cauchy distribution of scale `width`.
+    """
+    values, near = np.full(len(x), np.nan), None
+    for k, position in enumerate(x):
+        near = None if near is None else _newton(ensemble, complex(position, width), near.V)
+        near = solve_near_axis(ensemble, position, width) if near is None else near
+        values[k] = np.nan if near is None else near.density
+    return values
+
+
+def solve_near_axis(ensemble: Ensemble, x: float, width: float) -> Resolvent | None:
+    """Return the solution at x + i `width`, from solutions farther from the real axis; None if Newton steps fail."""
+    here = None
+    for height in _heights(ensemble, x, width):
+        V = _far_solution(ensemble, complex(x, height)) if here is None else here.V
+        here = _newton(ensemble, complex(x, height), V)
+        if here is None:
+            return None
+    return here
+
+
+def _heights(ensemble: Ensemble, x: float, width: float) -> Iterator[float]:
+    """Yield decreasing distances from the real axis, of which the last is `width`."""
+    L, c = ensemble.h.shape[1:3]
+    scale = np.abs(ensemble.h).max() * ensemble.law.gamma.max() * L * c * (1 + np.sqrt(ensemble.alpha * L)) ** 2
+    height = float(max(scale, abs(x), width))
+    while height > max(width, ensemble.settings.nearest * scale):
+        yield height
+        height *= ensemble.settings.lowered
+    yield width
+
+
+def _far_solution(ensemble: Ensemble, x: complex) -> np.ndarray:
+    """Return V after damped iterations at x far from the real axis."""
+    V = np.einsum("l,ab->lab", ensemble.law.trace / -x, np.eye(ensemble.shape[1]))
+    for _ in range(ensemble.settings.damped_steps):
+        W = Resolvent(ensemble, x, V).W
+        change = float(np.abs(W - V).max())
+        V = 0.5 * (V + W)
+        if change < 1e-3 * np.abs(V).max():
+            break
+    return V
+
+
+def _newton(ensemble: Ensemble, x: complex, V: np.ndarray) -> Resolvent | None:
+    """Return the solution at complex x by Newton steps from V; None if they fail."""
+    for _ in range(ensemble.settings.max_newton):
+        try:
+            here = Resolvent(ensemble, x, V)
+            if not here.inside:
+                return None
+            step = np.linalg.solve(np.eye(V.size) - here.squares, (here.W - V).ravel()).reshape(V.shape)
+        except np.linalg.LinAlgError:
+            return None
+        V = V + symmetrize(step)
+        if np.abs(step).max() <= ensemble.settings.converged**0.5 * np.abs(V).max():
+            here = Resolvent(ensemble, x, V)
+            return here if here.inside else None
+    return None

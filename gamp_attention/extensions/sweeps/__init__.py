@@ -1,0 +1,4 @@
+"""Sweeps: grids of parameters, computed in parallel, stored on disk and resumed.
+
+Uses: the core.
+"""

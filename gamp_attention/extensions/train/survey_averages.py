@@ -1,0 +1,572 @@
+"""Denoisers of survey propagation: averages of the denoisers of GAMP over a Gaussian inner field.
+
+Survey propagation describes a cluster of minima by the distribution of its fields: a Gaussian with covariance U_l
+around the center ω_l, with the Boltzmann weight of the proximal objective at the Parisi parameter y. For one sample,
+with the Moreau envelope M and the denoiser z, g, R = −∂g/∂ω of `gamp_attention.problem.denoisers.output`,
+
+    P(u) ∝ N(u; 0, 1) exp(−y M(ω + √U u))
+    ḡ = ⟨g⟩,   R̄_l = ⟨R_l⟩,   Δ_l = ⟨g_l g_lᵀ⟩ − ⟨g_l⟩⟨g_l⟩ᵀ      averages over P, the fields being ω + √U u
+
+For one coordinate of the weights with inner precision A, spread Δ of its force and φ(b) = max_x bᵀx − r(x) − ½ xᵀA x,
+
+    P(u) ∝ N(u; 0, 1) exp(y φ(b + √Δ u)),   η̄ = ⟨x⟩,   C̄ = ⟨∂x/∂b⟩,   Δx = ⟨x xᵀ⟩ − ⟨x⟩⟨x⟩ᵀ
+
+This is one step of replica symmetry breaking at zero temperature (Mézard and Parisi, 2003), for generalized linear
+models in Lucibello, Saglietti and Lu (2019). For y → 0 and U = 0 the averages are the denoisers of GAMP.
+
+The averages over fields are sums over few nodes: the proximal step of each node starts from its minimizer in the last
+iteration. Afterwards a node whose objective is lower at the minimizer of the best node continues from there. The
+response is the a.e. derivative. With `jumps`, minima are global, and the response is −∂ḡ/∂ω + yΔ by Stein's identity,
+
+    R̄_l = yΔ_l − (⟨g_l u_lᵀ⟩ − ⟨g_l⟩⟨u_l⟩ᵀ) U_l^{−1/2},
+
+which differs from the a.e. derivative if the minimum jumps between nodes. With a single field the integrals end at
+jumps: M is the smaller of two branches, which are continued to second order from the nodes next to a jump, and an
+integrand f = e^{−u²/2 − yM} φ is integrated on both sides up to the field at which they are equal. With a fraction t of
+the distance h between the nodes on the side of u_s, the formula of Euler and Maclaurin gives
+
+    ∫_{−∞}^{u*} f = h (½ f_s + Σ_{k<s} f_k + t f_s) + h² (t²/2 − 1/12) f_s' + h³ t³/6 f_s'' + O(h⁴)
+
+and the same on the other side with 1 − t. Without this correction ḡ jumps as a function of ω if a node passes a jump.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._kernels.compiled import kernel, sample_kernel
+from gamp_attention._kernels.pointers import load_from, point_to
+from gamp_attention._tools.numerics import diagonalize, psd_root, symmetrize
+from gamp_attention._tools.quadrature import gauss_hermite, gaussian_points, tensor_grid
+from gamp_attention._tools.threads import interruptible_blocks
+from gamp_attention.problem.denoisers.input import (
+    MIN_CURVATURE,
+    denoise_weights,
+    field_variances,
+    initial_variances,
+    precisions,
+    prior_response,
+    products,
+    quadratic_response,
+    raise_penalized,
+    sphere_multipliers,
+)
+from gamp_attention.problem.denoisers.newton import assign, make_metric, make_workspace, quadratic_term
+from gamp_attention.problem.denoisers.output import Denoised, denoise_row, is_long
+from gamp_attention.problem.denoisers.prox import MAX_STARTS, make_search
+from gamp_attention.problem.losses.point import for_kernels
+from gamp_attention.problem.penalties.columns import has_spheres
+from gamp_attention.problem.penalties.standard import penalty_of_rows
+
+NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
+END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
+MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
+BLOCK = 32  # number of samples that a thread processes at a time
+JUMP = 0.25  # fraction of the change of z between nodes, not explained by its derivative, above which z jumps
+CROSSING_STEPS = 4  # number of Newton steps for the field at which two branches of M are equal
+MAX_TILT = 0.4  # largest change of the weight of a node by the slope of e^{−u²/2 − yM}, if nodes are too far apart
+
+
+@lru_cache
+def inner_nodes(n_fields: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (K, n_fields) for the inner field of a sample, and the logarithms of their weights (K,).
+
+    For one field the nodes are equidistant: if the minimum jumps, the integrand has a kink, for which the rule of Gauss
+    and Hermite is less accurate.
+    """
+    if n_fields > 1:
+        return gaussian_nodes(n_fields)
+    u = np.linspace(-END, END, 1 + round(2 * END / SPACING))
+    return u[:, None], -0.5 * u**2 - np.log(np.exp(-0.5 * u**2).sum())
+
+
+@lru_cache
+def gaussian_nodes(dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (K, dim) of the standard normal distribution and the logarithms of their weights (K,).
+
+    A product rule of Gauss and Hermite up to three dimensions, else quasi-random points in pairs ±u with equal weights,
+    at least four for each dimension.
+    """
+    if dim not in NODES_PER_FIELD:
+        n_points = 1 << (4 * dim - 1).bit_length()
+        points = gaussian_points(n_points, dim, np.random.default_rng(11))
+        return np.ascontiguousarray(points), np.full(len(points), -np.log(len(points)))
+    x, weight = gauss_hermite(NODES_PER_FIELD[dim])
+    nodes, logs = tensor_grid(x, dim), tensor_grid(np.log(weight / weight.sum()), dim).sum(axis=1)
+    return np.ascontiguousarray(nodes), np.ascontiguousarray(logs)
+
+
+class InnerAverages(NamedTuple):
+    """Averages over the inner field of n samples."""
+
+    g: np.ndarray  # (n, L, r) ⟨g⟩
+    # (n, L, r, r) ⟨−∂g_l/∂ω_l⟩, the a.e. derivative within each token, or with the jumps of the minimum.
+    response: np.ndarray
+    spread: np.ndarray  # (n, L, r, r) covariance of g_l under the weights
+    envelope: np.ndarray  # (n,) ⟨M⟩, the mean Moreau envelope
+    potential: np.ndarray  # (n,) log E_u exp(−y M)
+
+
+def average_fields(
+    loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray, U: np.ndarray, parisi: float,
+    z: np.ndarray | None = None, jumps: bool = False,
+) -> tuple[InnerAverages, np.ndarray]:  # fmt: skip
+    """Return the averages of the output denoiser over the inner field, and the minimizers at its nodes.
+
+    Eq. :eq:`survey-fields`.
+
+    Parameters
+    ----------
+    loss, params : the per-sample loss and its parameters (n, P).
+    omega : (n, L, r) centers ω.
+    V : (L, r, r) symmetric positive definite blocks.
+    U : (L, r, r) covariance of the inner field, positive semidefinite.
+    parisi : Parisi parameter y >= 0, the inverse of a loss per sample.
+    z : (n, K, L r) minimizers from which the proximal steps at the K nodes start; the fields at the nodes if None.
+    jumps : whether minima at the nodes are searched for globally, and the response contains the jumps of the minimum
+        between nodes, as in one step of replica symmetry breaking. With a single field all averages are integrals up to
+        the jumps. Needs U positive definite.
+
+    Returns
+    -------
+    InnerAverages, and the minimizers (n, K, L r) that were reached: minima of the proximal objective.
+    """
+    n, L, r = omega.shape
+    nodes, logs = inner_nodes(L * r)
+    roots = psd_root(U)
+    shifts = np.einsum("lab,klb->kla", roots, nodes.reshape(-1, L, r)).reshape(nodes.shape)
+    slopes, most = (np.linalg.inv(roots), MAX_STARTS) if jumps else (np.empty((0, r, r)), 0)
+    centers, params = np.ascontiguousarray(omega).reshape(n, L * r), np.ascontiguousarray(params, dtype=float)
+    z = centers[:, None] + shifts if z is None else np.array(z)
+    out = InnerAverages(np.empty((n, L * r)), np.empty((n, L, r, r)), np.empty((n, L, r, r)), np.empty(n), np.empty(n))
+    compiled, metric, search = for_kernels(loss), make_metric(V), make_search(L * r)
+    inner = InnerField(nodes, logs, shifts, slopes, parisi)
+
+    def work(first: int, last: int, stop: np.ndarray) -> None:
+        _average_block(first, last, compiled, params, centers, inner, metric, most, search, stop, z, out)
+
+    interruptible_blocks(work, n, BLOCK, is_long(loss, n, len(nodes)))
+    return out._replace(g=out.g.reshape(n, L, r)), z
+
+
+class InnerField(NamedTuple):
+    """Nodes of the inner field, of the same distribution for all samples."""
+
+    nodes: np.ndarray  # (K, L r)
+    logs: np.ndarray  # (K,) logarithms of their weights
+    shifts: np.ndarray  # (K, L r) √U u at the nodes
+    slopes: np.ndarray  # (L, r, r) U^{−1/2}, or (0, r, r) if the response is the a.e. derivative
+    parisi: float
+
+
+class NodeWork(NamedTuple):
+    """Scratch arrays of one thread for the nodes of a sample."""
+
+    omega: np.ndarray  # (L r,) fields at a node
+    weights: np.ndarray  # (4, K)
+    steps: Denoised  # proximal steps at the nodes
+
+
+@kernel
+def _average_block(first, last, loss, params, centers, inner, metric, most, search, stop, z, out):
+    n_nodes, k = inner.shifts.shape
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    steps = Denoised(
+        np.empty((n_nodes, k)), np.empty((n_nodes, k)), np.empty((n_nodes, L, r, r)), np.empty((0, k, k)),
+        np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes, np.bool_),
+        np.zeros(n_nodes, np.int64),
+    )  # fmt: skip
+    ws, work = make_workspace(loss, k, stop), NodeWork(np.empty(k), np.empty((4, n_nodes)), steps)
+    _average_rows(first, last, loss, params, centers, inner, metric, most, search, ws, work, z, out)
+
+
+@sample_kernel
+def _average_rows(first, last, loss, params, centers, inner, metric, most, search, ws, work, z, out):
+    nodes, logs, shifts, slopes, parisi = inner
+    omega, weights, steps = work
+    at_metric, at_ws, at_steps = point_to(metric), point_to(ws), point_to(steps)
+    for mu in range(first, last):
+        if ws.stop[0] != 0:
+            return
+        _denoise_nodes(mu, loss, params[mu], centers[mu], shifts, at_metric, most, search, at_ws, omega, at_steps, z)
+        if slopes.shape[0] > 0 and nodes.shape[1] == 1:
+            V = 1.0 / metric.inverse[0, 0, 0]
+            _average_branches(mu, nodes, V, slopes[0, 0, 0], logs, parisi, weights, steps, out)
+        else:
+            _average_nodes(mu, nodes, slopes, logs, parisi, weights[0], steps, out)
+
+
+@sample_kernel
+def _denoise_nodes(mu, loss, p, center, shifts, at_metric, most, search, at_ws, omega, at_steps, z):
+    """Fill the rows of `steps` with proximal steps of sample mu, and z[mu] with their minimizers."""
+    metric, steps, best = load_from(at_metric), load_from(at_steps), 0
+    n_nodes, k = shifts.shape
+    for s in range(n_nodes):
+        for i in range(k):
+            omega[i] = center[i] + shifts[s, i]
+        assign(steps.z[s], z[mu, s])
+        denoise_row(s, loss, p, omega, at_metric, most, search, at_ws, at_steps)
+        if steps.moreau[s] < steps.moreau[best]:
+            best = s
+    for s in range(n_nodes):
+        if s != best:
+            for i in range(k):
+                omega[i] = center[i] + shifts[s, i]
+            there = steps.loss[best] + quadratic_term(metric, omega, steps.z[best])
+            if there < steps.moreau[s] - 1e-9 * abs(steps.moreau[s]):
+                assign(steps.z[s], steps.z[best])
+                denoise_row(s, loss, p, omega, at_metric, 0, search, at_ws, at_steps)
+        assign(z[mu, s], steps.z[s])
+
+
+@sample_kernel
+def _average_nodes(mu, nodes, slopes, logs, parisi, weights, steps, out):
+    """Fill row mu of the averages from the proximal steps at the nodes."""
+    n_nodes, largest, total, mean = nodes.shape[0], -np.inf, 0.0, 0.0
+    for s in range(n_nodes):
+        weights[s] = logs[s] - parisi * steps.moreau[s]
+        largest = max(largest, weights[s])
+    for s in range(n_nodes):
+        weights[s] = np.exp(weights[s] - largest)
+        total += weights[s]
+    for s in range(n_nodes):
+        weights[s] /= total
+        mean += weights[s] * steps.moreau[s]
+    out.potential[mu], out.envelope[mu] = largest + np.log(total), mean
+    L, r = steps.response.shape[1], steps.response.shape[2]
+    for i in range(L * r):
+        acc = 0.0
+        for s in range(n_nodes):
+            acc += weights[s] * steps.g[s, i]
+        out.g[mu, i] = acc
+    for l in range(L):
+        for a in range(r):
+            for b in range(r):
+                response, spread = 0.0, 0.0
+                i, j = l * r + a, l * r + b
+                for s in range(n_nodes):
+                    response += weights[s] * steps.response[s, l, a, b]
+                    spread += weights[s] * (steps.g[s, i] - out.g[mu, i]) * (steps.g[s, j] - out.g[mu, j])
+                out.response[mu, l, a, b], out.spread[mu, l, a, b] = response, spread
+    for l in range(slopes.shape[0]):  # −∂ḡ/∂ω = R̄ − yΔ by Stein's identity
+        for a in range(r):
+            for b in range(r):
+                out.response[mu, l, a, b] = parisi * out.spread[mu, l, a, b]
+                for c in range(r):
+                    acc = 0.0
+                    for s in range(n_nodes):
+                        acc += weights[s] * (steps.g[s, l * r + a] - out.g[mu, l * r + a]) * nodes[s, l * r + c]
+                    out.response[mu, l, a, b] -= acc * slopes[l, c, b]
+
+
+@sample_kernel
+def _average_branches(mu, nodes, V, slope, logs, parisi, rows, steps, out):
+    """Fill row mu of the averages of a single field, integrated up to the jumps of the minimum; `slope` is U^{−1/2}.
+
+    With derivatives by u, the average of φ is Σ_s (rows[1, s] φ_s + rows[2, s] φ_s' + rows[3, s] φ_s''). It is needed
+    for 1, g, g², g u, u and M; the third derivative of M is neglected.
+    """
+    n_nodes, largest, root = nodes.shape[0], -np.inf, 1.0 / slope
+    values, tilts, bends = rows[1], rows[2], rows[3]
+    for s in range(n_nodes):
+        rows[0, s] = logs[s] - parisi * steps.moreau[s]
+        largest = max(largest, rows[0, s])
+        values[s], tilts[s], bends[s] = 1.0, 0.0, 0.0
+    for s in range(n_nodes - 1):
+        h = nodes[s + 1, 0] - nodes[s, 0]
+        if _jumps_after(s, root * h, V, steps):
+            t = _crossing(s, root * h, steps)
+            _extend(s, h, t, 1.0, nodes, root, parisi, steps, rows)
+            _extend(s + 1, h, 1.0 - t, -1.0, nodes, root, parisi, steps, rows)
+    total = 0.0
+    for s in range(n_nodes):
+        weight = np.exp(rows[0, s] - largest)
+        values[s] *= weight
+        tilts[s] *= weight
+        bends[s] *= weight
+        total += values[s]
+    g, square, product, u, envelope = 0.0, 0.0, 0.0, 0.0, 0.0
+    for s in range(n_nodes):
+        v, b, c, x, f = values[s], tilts[s], bends[s], nodes[s, 0], steps.g[s, 0]
+        df = -root * steps.response[s, 0, 0, 0]
+        g += v * f + b * df
+        square += v * f * f + 2.0 * b * f * df + 2.0 * c * df * df
+        product += v * f * x + b * (df * x + f) + 2.0 * c * df
+        u += v * x + b
+        envelope += v * steps.moreau[s] - root * (b * f + c * df)
+    g, square, product, u = g / total, square / total, product / total, u / total
+    spread = max(square - g * g, 0.0)
+    out.potential[mu], out.envelope[mu] = largest + np.log(total), envelope / total
+    out.g[mu, 0], out.spread[mu, 0, 0, 0] = g, spread
+    out.response[mu, 0, 0, 0] = parisi * spread - slope * (product - g * u)
+
+
+@sample_kernel
+def _jumps_after(s, distance, V, steps):
+    """Return whether the minimum z = ω + V g jumps between the fields of node s and of the next, at a `distance`."""
+    smooth = -0.5 * distance * (steps.response[s, 0, 0, 0] + steps.response[s + 1, 0, 0, 0])  # change of g by R = −g'
+    jump = V * (steps.g[s + 1, 0] - steps.g[s, 0] - smooth)
+    return abs(jump) > JUMP * abs(steps.z[s + 1, 0] - steps.z[s, 0])
+
+
+@sample_kernel
+def _crossing(s, distance, steps):
+    """Return the fraction of the distance from node s at which both branches of M are equal, in [0, 1]."""
+    here, there = steps.response[s, 0, 0, 0], steps.response[s + 1, 0, 0, 0]
+    x = 0.5 * distance
+    for _ in range(CROSSING_STEPS):
+        to_next = distance - x
+        left = steps.moreau[s] - steps.g[s, 0] * x + 0.5 * here * x * x
+        right = steps.moreau[s + 1] + steps.g[s + 1, 0] * to_next + 0.5 * there * to_next * to_next
+        opening = steps.g[s + 1, 0] + there * to_next - steps.g[s, 0] + here * x
+        if not opening > 0.0:
+            break
+        x = min(max(x - (left - right) / opening, 0.0), distance)
+    return x / distance
+
+
+@sample_kernel
+def _extend(s, h, t, side, nodes, root, parisi, steps, rows):
+    """Add the integral over a fraction t of the distance h after (side 1) or before (side −1) node s."""
+    tilt, bend = side * h * (0.5 * t * t - 1.0 / 12.0), h * h * t**3 / 6.0
+    # first and second derivative of the logarithm of e^{−u²/2 − yM}
+    slope = parisi * root * steps.g[s, 0] - nodes[s, 0]
+    curvature = -parisi * root * root * steps.response[s, 0, 0, 0] - 1.0
+    change = tilt * slope + bend * (slope * slope + curvature)
+    rows[1, s] += t - 0.5 + min(max(change, -MAX_TILT), MAX_TILT)
+    rows[2, s] += tilt + 2.0 * bend * slope
+    rows[3, s] += bend
+
+
+class WeightAverages(NamedTuple):
+    """Averages over the inner field of K coordinates, or of K classes of coordinates."""
+
+    eta: np.ndarray  # (K, r) new weights ⟨x⟩
+    inner: np.ndarray  # (K, r, r) ⟨∂x/∂b⟩, the response for a given inner field
+    covariance: np.ndarray  # (K, r, r) covariance Δx of the weights under the inner field
+
+
+def average_weights(
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, force: np.ndarray, Q: np.ndarray,
+    parisi: float,
+) -> WeightAverages:  # fmt: skip
+    """Return the averages of the input denoiser at weights Q (d, r) for the force X̃ᵀḡ (d, r).
+
+    Eq. :eq:`survey-weights`.
+
+    The field is b = X̃ᵀḡ + (A − yΔ) Q with A = Σ_l γ_l V̂_l and Δ = Σ_l γ_l Δ_l. Δ is reduced if y C Δ would exceed
+    `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same. In spherical
+    columns the mean of ‖Q_a‖² over the cluster is d. An intercept takes a Newton step, and is common to all weights of
+    the cluster.
+
+    Parameters
+    ----------
+    penalty : the penalty.
+    spectra : (L, d) or (L, 1) variances γ_l of the coordinates.
+    V_hat, spread : (L, r, r) mean response of the samples at a given inner field, and mean spread of their forces.
+    force, Q : (d, r).
+    parisi : Parisi parameter y >= 0.
+    """
+    if penalty.intercept:
+        others = average_weights(penalty.penalty, spectra[:, :-1], V_hat, spread, force[:-1], Q[:-1], parisi)
+        response = intercept_response(penalty.strength, V_hat, spread, parisi)[None]
+        last = Q[-1:] + products(response, force[-1:]), response, np.zeros_like(response)
+        n = len(Q) - 1
+        each = others.eta, *(np.broadcast_to(part, (n, *part.shape[1:])) for part in others[1:])
+        return WeightAverages(*map(np.concatenate, zip(each, last, strict=True)))
+    if penalty.quadratic:
+
+        def second_moments(precision: np.ndarray) -> np.ndarray:
+            b = force + products(precision, Q)
+            return b[:, :, None] * b[:, None] if len(precision) > 1 else (b.T @ b / len(b))[None]
+
+        clusters = quadratic_clusters(penalty, spectra, V_hat, spread, parisi, second_moments)
+        eta = products(clusters.response, force + products(clusters.precision, Q))
+        return WeightAverages(eta, clusters.inner, clusters.covariance)
+    delta = np.einsum("li,lab->iab", spectra, spread)
+    A = precisions(penalty, spectra, V_hat)
+    largest = np.linalg.inv(A + penalty.convexity * np.eye(A.shape[1]))
+    delta = _limit_gain(parisi * delta, largest) / parisi if parisi > 0 else delta
+    shape = (len(Q), *A.shape[1:])
+    A, delta = np.broadcast_to(A, shape), np.broadcast_to(delta, shape)
+    return _average_prox(penalty, force + products(A - parisi * delta, Q), A, delta, parisi)
+
+
+class ClusterUpdate(NamedTuple):
+    """Weights and variances of the fields after a step of survey propagation."""
+
+    Q: np.ndarray  # (d, r) mean weights of the cluster
+    V: np.ndarray  # (L, r, r) variances of the fields within it
+    U: np.ndarray  # (L, r, r) variances of the inner fields
+    W: np.ndarray  # (L, r, r) the values that V approaches
+    W_inner: np.ndarray  # (L, r, r) the values that U approaches
+
+
+def update_cluster(
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, force: np.ndarray, Q: np.ndarray,
+    V: np.ndarray, U: np.ndarray, parisi: float, beta: float,
+) -> ClusterUpdate:  # fmt: skip
+    """Return the weights and the variances after a step β; other arguments as for `average_weights`.
+
+    Eq. :eq:`survey-step`.
+    """
+    new = average_weights(penalty, spectra, V_hat, spread, force, Q, parisi)
+    of_inner, of_covariance = (np.broadcast_to(spectra, (len(spectra), len(x))) for x in (new.inner, new.covariance))
+    W = field_variances(penalty, of_inner, new.inner)
+    W_inner = symmetrize(np.einsum("li,iab->lab", of_covariance, new.covariance)) / len(new.covariance)
+    Q, V, U = (1 - beta) * Q + beta * new.eta, (1 - beta) * V + beta * W, (1 - beta) * U + beta * W_inner
+    return ClusterUpdate(Q, V, U, W, W_inner)
+
+
+class QuadraticClusters(NamedTuple):
+    """Averages over the inner field for a quadratic penalty, in closed form, for K coordinates or classes."""
+
+    precision: np.ndarray  # (K, r, r) A − yΔ, so that b = X̃ᵀḡ + (A − yΔ) Q
+    inner: np.ndarray  # (K, r, r) c = (Λ + A)⁻¹, the response at a given inner field
+    response: np.ndarray  # (K, r, r) C = (Λ + A − yΔ)⁻¹, the response of the mean weights: ⟨x⟩ = C b
+    covariance: np.ndarray  # (K, r, r) C Δ c, the covariance of the weights
+
+
+def quadratic_clusters(
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, parisi: float,
+    second_moments: Callable[[np.ndarray], np.ndarray], fractions: np.ndarray | None = None,
+) -> QuadraticClusters:  # fmt: skip
+    """Return the averages of the input denoiser over the inner field for a quadratic penalty.
+
+    Each set of weights in a cluster is on the sphere of a spherical column: ⟨‖Q_a‖²⟩ = d determines its multiplier.
+    Multipliers also keep Λ + A − yΔ positive definite, so that Δ is reduced only for the penalized columns.
+
+    Parameters
+    ----------
+    penalty : a quadratic penalty: the ridge, or a ridge with one strength or the constraint ‖Q_a‖² = d for each column.
+    spectra, V_hat, spread, parisi : as for `average_weights`.
+    second_moments : function of A − yΔ that returns the second moments (K, r, r) of b; called if there are spherical
+        columns.
+    fractions : (K,) fraction of the coordinates in each class; equal if not given.
+    """
+    delta = np.einsum("li,lab->iab", spectra, spread)
+    if not has_spheres(penalty):
+        A, c, _ = quadratic_response(penalty, spectra, V_hat, None)
+        delta = _limit_gain(parisi * delta, c) / parisi if parisi > 0 else delta
+        C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
+        return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
+    A = symmetrize(np.einsum("li,lab->iab", spectra, V_hat))
+    columns = np.flatnonzero(~penalty.sphere)
+    if parisi > 0 and len(columns):
+        rows = columns[:, None]
+        strengths = penalty.curvature[columns] + raise_penalized(penalty, A)
+        c = np.linalg.inv(A[:, rows, columns] + np.diag(strengths))
+        factors = _gain_factors(parisi * delta[:, rows, columns], c)
+        delta = delta * factors[:, None, None]
+    second = second_moments(A - parisi * delta)
+    weights = np.full(len(second), 1 / len(second)) if fractions is None else fractions
+    Lambda = np.diag(sphere_multipliers(penalty, A, second, weights, delta, parisi))
+    c, C = np.linalg.inv(A + Lambda), np.linalg.inv(A - parisi * delta + Lambda)
+    return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
+
+
+def intercept_response(strength: float, V_hat: np.ndarray, spread: np.ndarray, parisi: float) -> np.ndarray:
+    """Return C (r, r), the factor of Σ_l m̂_l in a step of an unpenalized intercept: (Σ_l V̂_l − yΔ_l)⁻¹.
+
+    All minima of a cluster have the same intercept, up to deviations of order d^(−1/2). Far from fixed points Δ is
+    reduced as for the weights.
+
+    Parameters
+    ----------
+    strength : unit of variances of the penalty.
+    V_hat, spread : (L, r, r) mean response of the samples at a given inner field, and mean spread of their forces.
+    parisi : Parisi parameter y >= 0.
+    """
+    spectrum, vectors = np.linalg.eigh(symmetrize(V_hat.sum(axis=0)))
+    A = vectors * np.maximum(spectrum, MIN_CURVATURE * strength) @ vectors.T
+    limited = _limit_gain(parisi * spread.sum(axis=0)[None], np.linalg.inv(A)[None])[0]
+    return np.linalg.inv(A - limited)
+
+
+def _limit_gain(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
+    """Return matrices B (K, r, r), scaled down if the largest eigenvalue of C^{1/2} B C^{1/2} exceeds `MAX_GAIN`."""
+    return matrices * _gain_factors(matrices, C)[:, None, None]
+
+
+def _gain_factors(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
+    """Return the factors (K,) of `_limit_gain`."""
+    root = psd_root(C)
+    gain = diagonalize(root @ matrices @ root)[0][:, -1]
+    return np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))
+
+
+def _average_prox(
+    penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray, parisi: float, n_steps: int = 4
+) -> WeightAverages:
+    """Return the averages for any penalty, by nodes around the maximum of the weight of the inner field.
+
+    The maximum is approached by a number of Newton steps.
+    """
+    root, one = psd_root(delta), np.eye(b.shape[1])
+    center = np.zeros(b.shape)
+    for _ in range(n_steps):  # the maximum solves u = y √Δ x(b + √Δ u)
+        x, C = denoise_weights(penalty, b + products(root, center), A)
+        curvature = one - parisi * root @ C @ root
+        center = center - np.linalg.solve(curvature, (center - parisi * products(root, x))[..., None])[..., 0]
+    _, C = denoise_weights(penalty, b + products(root, center), A)
+    width = np.linalg.inv(psd_root(one - parisi * root @ C @ root))
+    xs, Cs, logs = [], [], []
+    for node, log_weight in zip(*gaussian_nodes(b.shape[1]), strict=True):
+        u = center + width @ node
+        field = b + products(root, u)
+        x, C = denoise_weights(penalty, field, A)
+        phi = np.sum(field * x - 0.5 * x * products(A, x), axis=1) - penalty_of_rows(penalty, x)
+        xs.append(x)
+        Cs.append(C)
+        logs.append(log_weight + 0.5 * (node @ node - np.sum(u**2, axis=1)) + parisi * phi)
+    weights = np.exp(np.array(logs) - np.max(logs, axis=0))
+    weights /= weights.sum(axis=0)
+    eta = np.einsum("ki,kia->ia", weights, xs)
+    away = np.array(xs) - eta
+    return WeightAverages(
+        eta, np.einsum("ki,kiab->iab", weights, Cs), np.einsum("ki,kia,kib->iab", weights, away, away)
+    )
+
+
+def first_variances(
+    penalty: Any, spectra: np.ndarray, samples: Sequence[tuple[Any, np.ndarray, np.ndarray, float]], rank: int,
+    fractions: np.ndarray | None = None, n_steps: int = 20,
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:  # fmt: skip
+    """Return the variances V and U (S, r, r) from which survey propagation begins, and mean Moreau envelopes.
+
+    U is the second moment of the fields of weights with unit variance, and V the self-consistent variance of uniformly
+    weighted inner fields around zero, at most the initial variance of message passing. An intercept is zero.
+
+    Parameters
+    ----------
+    penalty : the penalty.
+    spectra : (S, K) variances γ of K coordinates, or of K classes of coordinates.
+    samples : for each group of samples the loss, its parameters (n, P), the sources (L,) of the tokens, and the number
+        by which sums over the group are divided: the dimension d.
+    rank : number of columns r.
+    fractions : (K,) fraction of the coordinates in each class; equal if not given.
+    n_steps : number of damped iterations.
+    """
+    fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
+    U = (spectra @ fractions)[:, None, None] * np.eye(rank)
+    V = highest = initial_variances(spectra @ fractions, penalty.strength, rank)
+    z: list[np.ndarray | None] = [None] * len(samples)
+    envelopes = [np.zeros(0)] * len(samples)
+    for _ in range(n_steps):
+        responses, spread = np.zeros(V.shape), np.zeros(V.shape)
+        for k, (loss, params, sources, dim) in enumerate(samples):
+            zero = np.zeros((len(params), len(sources), rank))
+            averages, z[k] = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
+            responses[sources] += averages.response.sum(axis=0) / dim
+            spread[sources] += averages.spread.sum(axis=0) / dim
+            envelopes[k] = averages.envelope
+        if has_spheres(penalty):  # the forces on the weights, which determine the multipliers, have the variance Δ
+            forces = np.einsum("li,lab->iab", spectra, symmetrize(spread))
+            W = quadratic_response(penalty, spectra, symmetrize(responses), forces, fractions)[2]
+        else:
+            W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
+        excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)
+        V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
+    return V, U, envelopes

@@ -1,0 +1,227 @@
+"""Descent on the training risk, which completes runs of message passing that cycle.
+
+The weights of a fixed point of GAMP are a critical point of the risk, whatever V and A are, so that descent on the same
+compiled risk can complete a run: L-BFGS (Liu and Nocedal, 1989), or accelerated proximal gradient steps (Beck and
+Teboulle, 2009) if the penalty has kinks; then Newton steps, solved by MINRES, that must lower the gradient norm. The
+end is verified to be a fixed point of GAMP: for sufficiently small V, the proximal step at ω = z − V g returns z = X̃Q.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.penalties.columns import ColumnRidge, has_spheres
+from gamp_attention.problem.penalties.standard import on_kinks, penalty_total, proximal_map
+from gamp_attention.problem.risk import RiskAtPoint, denoise_at, hessian_product, risk_at
+from gamp_attention.problem.tolerances import small_unit
+from gamp_attention.results import Result, add_display
+
+MAX_STEPS = 5000  # maximum number of steps of a descent
+HANDOVER = 1e-5  # gradient norm at which Newton steps take over
+NEWTON_GAIN = 0.9  # maximum ratio of the gradient norms after and before a Newton step that is accepted
+EXACT = 1e-10  # relative residual of the linear solver of a Newton step
+INEXACT = 1e-3  # the same for more than two fields per sample, as long as the steps are accepted
+FIRST_BOUND = 1.0  # first bound on the curvature, for proximal gradient steps
+BOUND_GROWTH = 2.0  # factor of the bound when a step overshoots
+BOUND_DECAY = 0.9  # factor of the bound at each other step, so that steps become longer
+UNMOVED = 1e-6  # relative difference of fields up to which a proximal step has not moved them
+ROUNDING = 1e-14  # relative rounding error of ε_t
+Risk = Callable[[np.ndarray], RiskAtPoint]
+Visit = Callable[[RiskAtPoint], None]
+
+
+@dataclass(frozen=True, eq=False)
+class SettlingHistory(Result):
+    """Training loss and gradient norm along the descent of the settling phase."""
+
+    train_loss: np.ndarray  # (K + 1,) ε_t at the start of the descent and after each of its K steps
+    gradient_norm: np.ndarray  # (K + 1,) ‖∇R‖_F/(λ√d) at the start of the descent and after each of its K steps
+
+
+@add_display
+class Settled(NamedTuple):
+    """End of a descent."""
+
+    Q: np.ndarray  # (d, r) weights
+    gradient_norm: float  # ‖∇R‖_F/(λ√d) at Q
+    n_iter: int  # number of L-BFGS or proximal gradient steps, plus Newton steps
+    train_loss: float  # ε_t at Q
+    history: SettlingHistory
+
+
+def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit | None = None) -> Settled:
+    """Minimize the risk from Q until ‖∇R‖_F/(λ√d) <= tol, or until Newton steps no longer lower the gradient norm.
+
+    `callback` is called with the risk at the start and after each step.
+    """
+    smooth = data.penalty.smooth
+    descend = quasi_newton if smooth else proximal_gradient
+    losses, norms = list[float](), list[float]()
+
+    def evaluate(Q: np.ndarray) -> RiskAtPoint:
+        return risk_at(data, Q, risk)
+
+    def visit(at: RiskAtPoint) -> None:
+        losses.append(at.train_loss)
+        norms.append(at.gradient_norm)
+        if callback is not None:
+            callback(at)
+
+    if has_spheres(data.penalty):
+        Q = data.penalty.retract(Q)
+    visit(evaluate(Q))
+    unit = small_unit(data)
+    best, n_iter, handover = Q, 0, HANDOVER * unit
+    while True:
+        best, more = descend(data, evaluate, best, max(tol, handover), MAX_STEPS - n_iter, visit, unit)
+        n_iter += more
+        at = risk_at(data, best, risk)
+        accuracy = EXACT if data.n_tokens * data.rank <= 2 else INEXACT
+        while at.gradient_norm > tol and n_iter < MAX_STEPS:
+            trial = best + newton_step(data, at, best, accuracy)
+            if has_spheres(data.penalty):
+                trial = data.penalty.retract(trial)
+            trial_at = risk_at(data, trial, risk)
+            n_iter += 1
+            if not trial_at.gradient_norm < NEWTON_GAIN * at.gradient_norm:
+                if accuracy <= EXACT:
+                    break
+                accuracy = EXACT
+                continue
+            best, at = trial, trial_at
+            visit(at)
+        if smooth or at.gradient_norm <= tol or handover <= tol or n_iter >= MAX_STEPS:
+            history = SettlingHistory(np.array(losses), np.array(norms))
+            return Settled(best, at.gradient_norm, n_iter, at.train_loss, history)
+        handover *= 0.1  # Newton steps failed because not all entries at kinks had been identified
+
+
+def quasi_newton(
+    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None,
+    unit: float = 1.0,
+) -> tuple[np.ndarray, int]:  # fmt: skip
+    """Minimize the risk by L-BFGS (Byrd et al., 1995); return weights and the number of iterations.
+
+    The first step has length 1, so that small weights are computed in units of `unit`. Spherical columns are
+    Q_a = √d x_a/‖x_a‖ for free x_a, in which the problem has no constraints.
+    """
+    from scipy.optimize import minimize
+
+    shape, latest = Q.shape, list[RiskAtPoint]()
+    constrained = has_spheres(data.penalty)
+    unit = 1.0 if constrained else unit
+    gain = 1.0 if unit == 1.0 else data.penalty.strength * unit**2  # unit of the risk
+
+    def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
+        if constrained:
+            penalty: ColumnRidge = data.penalty
+            free = x.reshape(shape)
+            inside = penalty.retract(free)
+            at = evaluate(inside)
+            norms = np.maximum(np.linalg.norm(free, axis=0), np.finfo(float).tiny)
+            slope = at.gradient * np.where(penalty.sphere, np.linalg.norm(inside, axis=0) / norms, 1.0)
+        else:
+            at = evaluate(x.reshape(shape) * unit)
+            slope = at.gradient
+        latest[:] = [at]
+        return at.train_loss * data.dim / gain, slope.ravel() * (unit / gain)
+
+    def visit_last(_: np.ndarray) -> None:  # a line search accepts its last point
+        if visit is not None:
+            visit(latest[0])
+
+    gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size) * (unit / gain)
+    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
+    start = Q.ravel() / unit
+    minimum = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", callback=visit_last, options=options)
+    end = minimum.x.reshape(shape) * unit
+    return data.penalty.retract(end) if constrained else end, int(minimum.nit)
+
+
+def proximal_gradient(
+    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None,
+    unit: float = 1.0,
+) -> tuple[np.ndarray, int]:  # fmt: skip
+    """Minimize the risk by accelerated proximal gradient steps; return the weights of smallest gradient norm.
+
+    The length of steps follows from the curvature, so that `unit` is not used.
+
+    This is FISTA (Beck and Teboulle, 2009) with restarts (O'Donoghue and Candès, 2015). From y, an extrapolation of the
+    last two iterates, the step is x = argmin r(x) + ∇f(y)·x + c‖x − y‖²/2, with r the penalty, f the risk without
+    penalty and c a bound on the curvature of f along the step. Momentum is reset if the risk increases in its
+    direction. The second value is the number of iterations.
+    """
+    penalty, x, y = data.penalty, Q, Q
+    momentum, bound = 1.0, FIRST_BOUND
+    best, best_norm = Q, np.inf
+    for n_iter in range(max_iter):
+        here = evaluate(y)
+        value = data.dim * here.train_loss - penalty_total(penalty, y)
+        rounding = ROUNDING * data.dim * abs(value)
+        while True:
+            moved, _ = proximal_map(penalty, bound * y - here.smooth, bound)
+            there = evaluate(moved)
+            step = moved - y
+            allowed = value + np.sum(here.smooth * step) + 0.5 * bound * np.sum(step**2)
+            if data.dim * there.train_loss - penalty_total(penalty, moved) <= allowed + rounding:
+                break
+            bound *= BOUND_GROWTH
+        if visit is not None:
+            visit(there)
+        if there.gradient_norm < best_norm:
+            best, best_norm = moved, there.gradient_norm
+        if there.gradient_norm <= tol:
+            return best, n_iter + 1
+        if np.sum((y - moved) * (moved - x)) > 0:
+            momentum = 1.0
+        after = 0.5 * (1 + np.sqrt(1 + 4 * momentum**2))
+        y = moved + (momentum - 1) / after * (moved - x)
+        x, momentum, bound = moved, after, BOUND_DECAY * bound
+    return best, max_iter
+
+
+def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> np.ndarray:
+    """Return the Newton step −(∇²R)⁻¹∇R (d, r), solved by MINRES to the relative residual `rtol`.
+
+    MINRES also solves singular systems: a common rotation of the columns of Q is a direction without curvature. Entries
+    of Q at a kink of the penalty that satisfy its optimality condition are not moved. Spherical columns move along
+    their tangents.
+    """
+    from scipy.sparse.linalg import LinearOperator, minres
+
+    shape = at.gradient.shape
+    _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
+    constrained = has_spheres(data.penalty)
+
+    def restrict(P: np.ndarray) -> np.ndarray:
+        """Return the part of P along which the weights may move."""
+        return data.penalty.tangential(Q, P) if constrained else free * P
+
+    operator = LinearOperator(
+        (at.gradient.size, at.gradient.size),
+        matvec=lambda x: restrict(hessian_product(data, at, restrict(x.reshape(shape)), curvature)).ravel(),
+        dtype=float,
+    )
+    step, _ = minres(operator, -restrict(at.gradient).ravel(), rtol=rtol, maxiter=2000)
+    return restrict(step.reshape(shape)) if constrained else step.reshape(shape)
+
+
+def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, samples: np.ndarray | None = None) -> bool:
+    """Return whether a critical point is a fixed point of GAMP, if each sample keeps its local proximal minimum.
+
+    Eq. :eq:`critical`. V is halved until the proximal objective of every sample is convex at z; then the proximal step
+    at ω = z − V g must return z, up to a relative difference of `UNMOVED`. `samples` are the indices of the samples
+    that are checked; None for all.
+    """
+    samples = samples if samples is None or len(samples) else np.zeros(1, dtype=int)
+    hessians = at.hessians if samples is None else at.hessians[samples]
+    lowest = float((hessians if hessians.shape[1] == 1 else np.linalg.eigvalsh(hessians)).min())
+    while np.linalg.eigvalsh(V).max() * max(-lowest, 0.0) > 0.9:
+        V = 0.5 * V
+    out = denoise_at(data, at, V, samples=samples, hold=True)
+    z = at.z if samples is None else at.z[samples]
+    residual = np.abs(out.z - z).max() / (np.abs(at.z).max() + np.finfo(float).tiny)
+    return bool(out.solved.all() and residual < UNMOVED)

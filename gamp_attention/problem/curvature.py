@@ -1,0 +1,187 @@
+"""Hessian of the risk, and its lowest eigenvalue at a critical point, which decides about a minimum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from gamp_attention._tools.eigenpairs import lowest_eigenpair
+from gamp_attention._tools.numerics import deterministic_product, one_thread, symmetrize
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.penalties.columns import ColumnRidge, column_classes, has_spheres
+from gamp_attention.problem.penalties.standard import on_kinks
+from gamp_attention.problem.risk import RiskAtPoint, hessian_product
+from gamp_attention.problem.stores import token_blocks
+
+BLOCK = 1024  # number of samples in a block of a pass over the tokens
+FLAT = 1e-5  # eigenvalues above minus this value, in units of the strength of the penalty, count as zero
+DENSE = 256  # maximum number of weights for which the Hessian is computed as a matrix
+RANDOM = 0.03  # norm of the random part of an initial vector near a known direction, which has norm 1
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Lowest eigenvalue of ∇²R at Q, its eigenvector (d, r) of norm 1, its error, and whether Q is a minimum.
+
+    The error is the norm of the residual of the eigenvector. If the penalty has kinks, only weights that are not at a
+    kink are varied; the eigenvalue is infinite if there are none.
+    """
+
+    lowest_eigenvalue: float
+    lowest_eigenvalue_error: float
+    direction: np.ndarray
+    is_minimum: bool
+
+
+def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.ndarray | None = None) -> Curvature:
+    """Return the lowest curvature at a critical point Q (d, r), at which the risk is `at`.
+
+    The initial vector is random, or near `nearby` (d, r), the direction of lowest curvature of a similar problem. The
+    eigenvalue of directions of common rotations of the columns, under which the risk is invariant, is zero. The norm of
+    spherical columns is not varied.
+    """
+    _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
+    movable, strength = np.flatnonzero(free), data.penalty.strength
+    flat = rotations(data, Q)
+
+    def expand(x: np.ndarray) -> np.ndarray:
+        P = np.zeros(Q.size)
+        P[movable] = x
+        return P.reshape(Q.shape)
+
+    def product(x: np.ndarray, flat: np.ndarray = flat) -> np.ndarray:
+        """Return ∇²R x, with the eigenvalues of flat directions raised above zero."""
+        P = expand(x)
+        if has_spheres(data.penalty):
+            return _product_on_spheres(data, at, Q, P, curvature, flat).ravel()
+        along = np.tensordot(flat, P, 2)
+        return (hessian_product(data, at, P, curvature) + strength * np.tensordot(along, flat, 1)).ravel()[movable]
+
+    if not len(movable):
+        return Curvature(np.inf, 0.0, np.zeros(Q.shape), True)
+    if len(movable) <= DENSE and not has_spheres(data.penalty):
+        value, vector = _lowest_of_dense(data, at, free, curvature, flat, strength)
+    else:
+        value, vector = lowest_eigenpair(product, _initial_vector(movable, nearby), strength)
+    # a nonzero gradient tilts the flat directions
+    level = -max(FLAT * strength, 10 * np.linalg.norm(at.gradient) / max(np.linalg.norm(Q), np.sqrt(Q.size)))
+    is_minimum = bool(value >= level)
+    if len(flat) and value > 0:
+        value, vector = 0.0, flat[0].ravel()[movable]
+    error = float(np.linalg.norm(product(vector, flat[:0]) - value * vector))
+    return Curvature(value, error, expand(vector), is_minimum)
+
+
+def _lowest_of_dense(
+    data: Dataset, at: RiskAtPoint, free: np.ndarray, curvature: np.ndarray, flat: np.ndarray, strength: float
+) -> tuple[float, np.ndarray]:
+    """Return the lowest eigenvalue and its eigenvector for the movable weights, from the whole matrix.
+
+    For few weights, it takes less time than the products with vectors of the Lanczos method.
+    """
+    from scipy.linalg import eigh
+
+    rows = tuple(np.flatnonzero(column) for column in free.T)
+    places = np.concatenate([part * free.shape[1] + a for a, part in enumerate(rows)])  # in the order of the matrix
+    H = risk_hessian(data, at.hessians, rows)
+    H[np.diag_indices(len(H))] += curvature.ravel()[places]
+    directions = flat.reshape(len(flat), free.size)[:, places]
+    H += strength * directions.T @ directions
+    values, vectors = eigh(H, subset_by_index=[0, 0], overwrite_a=True, check_finite=False)
+    return float(values[0]), vectors[np.argsort(places), 0]
+
+
+def _product_on_spheres(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, P: np.ndarray, curvature: np.ndarray, flat: np.ndarray
+) -> np.ndarray:
+    """Return the Hessian of the Lagrange function times P (d, r), restricted to directions that keep the norms.
+
+    Radial directions get the positive curvature |λ_a| plus the unit of the penalty, so that they are not selected.
+    """
+    penalty: ColumnRidge = data.penalty
+    tangent = penalty.tangential(Q, P)
+    strength = penalty.strength
+    image = hessian_product(data, at, tangent, curvature) + strength * np.tensordot(
+        np.tensordot(flat, tangent, 2), flat, 1
+    )
+    return penalty.tangential(Q, image) + (np.abs(curvature) + strength) * (P - tangent)
+
+
+def rotations(data: Dataset, Q: np.ndarray) -> np.ndarray:
+    """Return orthonormal directions (k, d, r) of common rotations of the columns of each part of Q that preserve R."""
+    moves = []
+    for columns in column_classes(data.penalty, data.student, data.rank):
+        for a, b in combinations(range(columns.shape[1]), 2):
+            move = np.zeros_like(Q)
+            move[:, columns[:, a]], move[:, columns[:, b]] = -Q[:, columns[:, b]], Q[:, columns[:, a]]
+            moves.append(move.ravel())
+    if not moves:
+        return np.zeros((0, *Q.shape))
+    _, norms, basis = np.linalg.svd(np.array(moves), full_matrices=False)
+    return basis[norms > 1e-8 * np.sqrt(Q.size)].reshape(-1, *Q.shape)
+
+
+def _initial_vector(movable: np.ndarray, nearby: np.ndarray | None) -> np.ndarray:
+    """Return an initial vector with a random part, so that no eigenvector is orthogonal to it."""
+    start = np.random.default_rng(0).standard_normal(len(movable))
+    start /= np.linalg.norm(start)
+    size = 0.0 if nearby is None else float(np.linalg.norm(nearby.ravel()[movable]))
+    return start if nearby is None or not size > 0 else RANDOM * start + nearby.ravel()[movable] / size
+
+
+def risk_hessian(data: Dataset, hessians: np.ndarray, free: tuple[np.ndarray, ...] | None = None) -> np.ndarray:
+    """Return the Hessian of the losses of a dataset; see `data_hessian`. By default, all weights are free."""
+    free = tuple(np.arange(data.dim) for _ in range(data.rank)) if free is None else free
+    if not isinstance(data.tokens, np.ndarray) or data.tokens.dtype != float or data.positions.any():
+        return data_hessian(scaled_blocks(data), hessians, free)
+    # the factor 1/√d of the tokens is moved to the Hessians, which saves a copy of the tokens
+    blocks = (slice(first, first + BLOCK) for first in range(0, data.n_samples, BLOCK))
+    return data_hessian(((rows, data.tokens[rows]) for rows in blocks), hessians / data.dim, free)
+
+
+def data_hessian(
+    blocks: Iterable[tuple[slice, np.ndarray]], hessians: np.ndarray, free: tuple[np.ndarray, ...]
+) -> np.ndarray:
+    """Return X̃ᵀ ∇²ℓ X̃ (k, k) of the free weights, which are ordered column after column of Q.
+
+    Parameters
+    ----------
+    blocks : rows and scaled tokens (m, L, p) of blocks of samples, as returned by `scaled_blocks`.
+    hessians : (n, L r, L r) Hessians of the losses in the fields.
+    free : indices of the free weights in each of the r columns of Q.
+    """
+    r = len(free)
+    edges = np.cumsum([0, *map(len, free)])
+    H = np.zeros((edges[-1], edges[-1]))
+    if hessians.shape[1] == 1 and float(hessians.min()) >= 0:
+        with one_thread():
+            for rows, x in blocks:  # the product of a matrix with its transpose takes half the time
+                flat = x.reshape(-1, x.shape[2])
+                rooted = np.sqrt(hessians[rows, 0]) * (flat if len(H) == flat.shape[1] else flat[:, free[0]])
+                H += rooted.T @ rooted
+        return H
+    D = hessians.reshape(len(hessians), -1, r, hessians.shape[1] // r, r)
+    coupled = [(a, b) for a in range(r) for b in range(a, r) if D[:, :, a, :, b].any()]
+    for rows, x in blocks:
+        flat = x.reshape(-1, x.shape[2])
+        columns = [flat if len(part) == flat.shape[1] else flat[:, part] for part in free]
+        for a, b in coupled:
+            d, second = D[rows, :, a, :, b], columns[b].reshape(*x.shape[:2], -1)
+            weighted = (d * second if x.shape[1] == 1 else d @ second).reshape(len(flat), -1)
+            part = deterministic_product(columns[a].T, weighted)
+            H[edges[a] : edges[a + 1], edges[b] : edges[b + 1]] += part
+            if a != b:
+                H[edges[b] : edges[b + 1], edges[a] : edges[a + 1]] += part.T
+    return symmetrize(H)
+
+
+def scaled_blocks(data: Dataset) -> Iterator[tuple[slice, np.ndarray]]:
+    """Return rows and (x + p)/√d of blocks of samples, in order."""
+    for rows, _, tokens in token_blocks(data.tokens):
+        for first in range(0, len(tokens), BLOCK):
+            part = tokens[first : first + BLOCK]
+            begin = rows.start + first
+            yield slice(begin, begin + len(part)), (part + data.positions) / np.sqrt(data.dim)

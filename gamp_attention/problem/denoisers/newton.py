@@ -1,0 +1,500 @@
+"""Local minimization of the proximal objective of one sample by guarded Newton steps.
+
+    F(z) = ½ Σ_l (z_l − ω_l)ᵀ V_l⁻¹ (z_l − ω_l) + ℓ(z),   z flattened to L r numbers
+
+Each iteration solves (∇²F + shift) step = ∇F by a Cholesky factorization. The shift is zero if ∇²F is positive
+definite, and otherwise increased from a small value until the sum is positive definite, so that the step decreases F.
+The step is halved until F falls by at least a fraction of the decrease that its slope predicts (Nocedal and Wright,
+2006, chapter 3). Three guards complete the method:
+
+- A stationary point with an indefinite Hessian is a saddle and is left along the most negative curvature.
+- A minimization that approaches a minimum which the caller has already found ends early.
+- Near a minimum, differences of F are smaller than its rounding error. Then the gradient decides when to stop. The
+  rounding error of ℓ can be far larger than ℓ: ½ (1 − tanh z) is 1e-10 at z = 11, with an error of 1e-17 to 1e-16. So
+  the gradient decides about all Newton steps that are short in units of V^{1/2}, for which F need not fall.
+
+`minimize_from` is the general form. It first calls `minimize_in_scalars`: for two tokens and one column, the same steps
+in scalars instead of arrays take a third of the time. Rare cases (saddles, rounding errors, long searches) are left to
+the general form, which continues from the point that was reached.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import typeof
+from numba.core.types import CPointer, Tuple, boolean, float64
+
+from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, inner_kernel, overload, sample_kernel
+from gamp_attention._kernels.deferred import deferred_kernel
+from gamp_attention._kernels.pointers import load_from, point_to_field
+from gamp_attention.problem.losses.attention import is_dot_product_loss
+from gamp_attention.problem.losses.indirect import VECTOR, TableSlots, loss_kernel
+from gamp_attention.problem.losses.protocol import differentiate, loss_value, make_work
+from gamp_attention.problem.losses.two_tokens import is_two_tokens, two_token_expansion
+
+MIN_PIVOT = 1e-14  # smallest pivot of a positive definite matrix, in units of its diagonal entry
+MAX_SHIFT = 1e300  # larger than the shift that any finite Hessian needs
+ROUNDING = 4e-15  # rounding error of the objective, in units of its value plus gradient times fields
+LAST_STEP = 1e-10  # relative size of a step after which none follows: the next step would be quadratically smaller
+ROUGH_STEP = 1e-2  # the same for iterations whose minimum need not be accurate
+MAX_MINIMA = 16  # number of minima that a global search stores
+COLUMNWISE = 12  # maximum size of a matrix whose Cholesky factor is faster to compute by columns than by rows
+
+
+class NewtonSettings(NamedTuple):
+    """Settings of the minimization of one proximal objective, compiled in: as arguments they cost 7 % of its time."""
+
+    max_iter: int = 200  # maximum number of Newton steps: far more than any minimum needs, for objectives with kinks
+    # gradient that counts as zero, in units of the largest eigenvalue of V⁻¹ times the fields: a few rounding errors
+    stationary: float = 1e-14
+    saddle_interval: int = 30  # number of steps between attempts to leave an indefinite point along negative curvature
+    first_shift: float = 0.05  # first shift of an indefinite Hessian, in units of the smallest eigenvalue of V⁻¹
+    shift_growth: float = 3.0  # factor between successive shifts; each shift costs a factorization
+    sufficient_decrease: float = 1e-4  # decrease of the objective that a step must reach, in units of step times slope
+    hidden_step: float = 1e-6  # step, in units of the smallest V^{1/2}, whose decrease of F may be below its rounding
+    short: float = 1e-6  # fraction of a step; two successive steps below it mean that the search is stuck, as at a kink
+    shortest: float = 1e-12  # fraction of a step below which the line search fails
+    merge: float = 0.3  # ratio of distances to a known minimum, after and before a step, below which it is approached
+    max_scalar: int = 25  # maximum number of evaluations in scalars, before the general form takes over
+    shortest_scalar: float = 1e-3  # fraction of a step below which the general form takes over
+
+
+NEWTON = NewtonSettings()
+
+
+class NewtonOutcome(NamedTuple):
+    """Ways in which a minimization ends."""
+
+    failed: int = 0
+    solved: int = 1
+    merged: int = 2  # a step headed for a minimum in `Workspace.minima`, so the minimization ended early
+    unfinished: int = 3  # the general form has to continue the minimization
+
+
+OUTCOME = NewtonOutcome()
+
+
+class NotPositiveDefinite(ValueError):
+    """Error of message passing that broke down, so that V is not symmetric positive definite."""
+
+
+class Metric(NamedTuple):
+    """The quadratic term of the objective, blocks of V and quantities derived from them."""
+
+    inverse: np.ndarray  # (L, r, r), V_l⁻¹
+    root: np.ndarray  # (L, r, r), lower Cholesky factor of V_l
+    smallest: float  # smallest eigenvalue of V⁻¹
+    largest: float  # largest eigenvalue of V⁻¹
+    last_step: float  # relative size of a Newton step after which none follows
+
+
+class Workspace(NamedTuple):
+    """Scratch arrays of one thread, with k = L r."""
+
+    grad: np.ndarray  # (k,) gradient of the objective
+    hess: np.ndarray  # (k, k) Hessian of the objective
+    kept: np.ndarray  # (k, k) Hessian at the minimum that a global search reached first
+    chol: np.ndarray  # (k, k) Cholesky factor of the Hessian, shifted if necessary
+    step: np.ndarray  # (k,) Newton step
+    start: np.ndarray  # (k,) point from which the current step is taken
+    trial: np.ndarray  # (k,) point that is only evaluated
+    point: np.ndarray  # (k,) start, then minimum, of a minimization within a global search
+    loss: Any  # returned by make_work(loss)
+    minima: np.ndarray  # (MAX_MINIMA, k) minima that a global search has reached
+    stop: np.ndarray  # (1,) not zero if the caller was interrupted; see `interruptible_blocks`
+    n_hessians: np.ndarray  # (1,) number of Hessians evaluated so far
+    inverse: np.ndarray  # (k, k) inverse of the Hessian, or of its Cholesky factor
+    product: np.ndarray  # (k, k) Jacobian ∂z/∂ω, or only its diagonal blocks
+
+
+# numba types of pointers, for indirect calls
+_V, _M, _B = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1))
+METRIC = CPointer(typeof(Metric(_B, _B, 1.0, 1.0, LAST_STEP)))
+WORKSPACE = CPointer(
+    typeof(Workspace(_V, _M, _M, _M, _V, _V, _V, _V, 0, _M, np.zeros(1, int), np.zeros(1, int), _M, _M))
+)
+point_to_loss_scratch = point_to_field("loss")
+
+
+def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
+    """Return the metric of blocks V (L, r, r); NotPositiveDefinite if a block is not symmetric positive definite."""
+    V = np.ascontiguousarray(V, dtype=float)
+    numbers = V.shape[1] == 1  # for 1 × 1 matrices LAPACK takes longer
+    spectrum = V[:, 0] if numbers else np.linalg.eigvalsh(V)
+    if not (np.isfinite(V).all() and spectrum.min() > 0):
+        smallest = spectrum.min()
+        raise NotPositiveDefinite(f"V: needs symmetric positive definite matrices, got the eigenvalue {smallest}")
+    inverse = 1 / V if numbers else np.linalg.inv(V)
+    inverse = np.ascontiguousarray(0.5 * (inverse + inverse.transpose(0, 2, 1)))
+    root = np.ascontiguousarray(np.sqrt(V) if numbers else np.linalg.cholesky(V))
+    return Metric(inverse, root, float(1.0 / spectrum.max()), float(1.0 / spectrum.min()), last_step)
+
+
+@inner_kernel
+def make_workspace(loss, n_fields, stop):
+    """Allocate the scratch of one thread; another thread sets `stop` (1,) to end the work of this thread early."""
+    k, minima = n_fields, np.empty((MAX_MINIMA, n_fields))
+    return Workspace(
+        np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k),
+        np.empty(k), make_work(loss), minima, stop, np.zeros(1, dtype=np.int64), np.empty((k, k)), np.empty((k, k)),
+    )  # fmt: skip
+
+
+@inline_kernel
+def assign(target, source):
+    """Copy source (k,) to target (k,); a slice assignment would check for overlaps, which takes longer."""
+    for i in range(target.shape[0]):
+        target[i] = source[i]
+
+
+@inline_kernel
+def copy_matrix(target, source):
+    """Copy source (k, k) to target (k, k)."""
+    for i in range(target.shape[0]):
+        assign(target[i], source[i])
+
+
+@inline_kernel
+def max_abs(x):
+    """Return max |x_i|."""
+    largest = 0.0
+    for i in range(x.shape[0]):
+        largest = max(largest, abs(x[i]))
+    return largest
+
+
+@inline_kernel
+def cholesky(hess, shift, chol):
+    """Factor hess + shift I into chol; return False if it is not positive definite."""
+    k = hess.shape[0]
+    if k > COLUMNWISE:
+        return cholesky_by_rows(hess, shift, chol)
+    for i in range(k):
+        for j in range(i + 1):
+            acc = hess[i, j]
+            if i == j:
+                acc += shift
+            for m in range(j):
+                acc -= chol[i, m] * chol[j, m]
+            if i == j:
+                if not acc > MIN_PIVOT * abs(hess[i, i]):
+                    return False
+                chol[i, i] = np.sqrt(acc)
+            else:
+                chol[i, j] = acc / chol[j, j]
+    return True
+
+
+@deferred_kernel(boolean)
+def cholesky_by_rows(hess, shift, chol):
+    """Factor a large matrix as `cholesky`, but row by row: each row is subtracted from all later rows at once.
+
+    The transposed factor is formed in the upper triangle, where rows are contiguous, and copied to the lower one.
+    """
+    k = hess.shape[0]
+    for i in range(k):
+        for j in range(i, k):
+            chol[i, j] = hess[i, j]
+        chol[i, i] += shift
+    for m in range(k):
+        if not chol[m, m] > MIN_PIVOT * abs(hess[m, m]):
+            return False
+        root = np.sqrt(chol[m, m])
+        chol[m, m] = root
+        root = 1.0 / root
+        for j in range(m + 1, k):
+            chol[m, j] *= root
+        for i in range(m + 1, k):
+            c = chol[m, i]
+            for j in range(i, k):
+                chol[i, j] -= c * chol[m, j]
+    for i in range(k):
+        for j in range(i):
+            chol[i, j] = chol[j, i]
+    return True
+
+
+@inline_kernel
+def cholesky_solve(chol, x):
+    """Solve a linear system in place, with the lower Cholesky factor of its matrix."""
+    k = chol.shape[0]
+    for i in range(k):
+        acc = x[i]
+        for m in range(i):
+            acc -= chol[i, m] * x[m]
+        x[i] = acc / chol[i, i]
+    for i in range(k - 1, -1, -1):
+        acc = x[i]
+        for m in range(i + 1, k):
+            acc -= chol[m, i] * x[m]
+        x[i] = acc / chol[i, i]
+
+
+@inline_kernel
+def quadratic_term(metric, omega, z):
+    """Return ½ Σ_l (z_l − ω_l)ᵀ V_l⁻¹ (z_l − ω_l)."""
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    total = 0.0
+    for l in range(L):
+        for a in range(r):
+            for b in range(r):
+                total += (z[l * r + a] - omega[l * r + a]) * metric.inverse[l, a, b] * (z[l * r + b] - omega[l * r + b])
+    return 0.5 * total
+
+
+# From here on, `at_metric` and `at_ws` are pointers to a `Metric` and a `Workspace`.
+
+
+@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, deferred=True)
+def objective(loss, p, omega, at_metric, z, at_ws):
+    """Return the proximal objective at z."""
+    quadratic = quadratic_term(load_from(at_metric), omega, z)
+    return quadratic + loss_value(load_from(loss), p, z, point_to_loss_scratch(at_ws))
+
+
+@loss_kernel(TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, deferred=True)
+def objective_derivatives(loss, p, omega, at_metric, z, at_ws):
+    """Return the objective at z, and fill ws.grad and ws.hess with its gradient and Hessian."""
+    metric, ws = load_from(at_metric), load_from(at_ws)
+    grad, hess = ws.grad, ws.hess
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    value = differentiate(loss, p, z, grad, hess, point_to_loss_scratch(at_ws), True)
+    for l in range(L):
+        for a in range(r):
+            acc = 0.0
+            for b in range(r):
+                acc += metric.inverse[l, a, b] * (z[l * r + b] - omega[l * r + b])
+                hess[l * r + a, l * r + b] += metric.inverse[l, a, b]
+            grad[l * r + a] += acc
+            value += 0.5 * acc * (z[l * r + a] - omega[l * r + a])
+    return value
+
+
+@inner_kernel
+def fill_lowest_direction(hess, direction):
+    """Fill direction (k,) with the lowest eigenvector; return the smallest and the largest eigenvalue.
+
+    Both are NaN if the matrix is not finite. Compiled once for all losses.
+    """
+    k = direction.shape[0]
+    for i in range(k):
+        for j in range(k):
+            if not np.isfinite(hess[i, j]):
+                return np.nan, np.nan
+    spectrum, vectors = np.linalg.eigh(hess)
+    for i in range(k):
+        direction[i] = vectors[i, 0]
+    return spectrum[0], spectrum[k - 1]
+
+
+@deferred_kernel(Tuple((boolean, float64)), counted=True)
+def descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws):
+    """Move z along the most negative curvature of ws.hess until the objective is below `value`; overwrites ws.step.
+
+    Returns True and the objective, with its gradient and Hessian in ws.grad and ws.hess; or False, with z unchanged, if
+    there is no negative curvature.
+    """
+    metric, ws = load_from(at_metric), load_from(at_ws)
+    k = z.shape[0]
+    smallest, largest = fill_lowest_direction(ws.hess, ws.step)
+    if not smallest <= -1e-10 * max(abs(largest), metric.smallest):
+        return False, value
+    t = 1.0 / np.sqrt(metric.smallest)  # first step length: the largest standard deviation of the fields under V
+    for _ in range(60):
+        for i in range(k):
+            ws.trial[i] = z[i] + t * ws.step[i]
+        if objective(loss, p, omega, at_metric, ws.trial, at_ws) < value:
+            assign(z, ws.trial)
+            return True, objective_derivatives(loss, p, omega, at_metric, z, at_ws)
+        t *= 0.5
+    return False, value
+
+
+@dispatch_on_type
+def minimize_in_scalars(loss, p, omega, metric, z, ws, n_known):
+    """Minimize as `minimize_from`, or return OUTCOME.unfinished with z at the point reached. Compiled code only."""
+
+
+@overload(minimize_in_scalars)
+def _minimize_in_scalars(loss, p, omega, metric, z, ws, n_known):
+    if not is_dot_product_loss(loss):
+        return lambda loss, p, omega, metric, z, ws, n_known: (np.nan, OUTCOME.unfinished)
+
+    def minimize(loss, p, omega, metric, z, ws, n_known):
+        if is_two_tokens(loss):
+            return _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known)
+        return np.nan, OUTCOME.unfinished
+
+    return minimize
+
+
+@inline_kernel
+def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
+    """Take the steps of `minimize_from` in the same order, for fields (x, y) and a Hessian with entries xx, xy and yy.
+
+    (new_x, new_y) is the point that the line search evaluates.
+    """
+    stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
+    x, y = z[0], z[1]
+    new_x, new_y, step_x, step_y, t = x, y, 0.0, 0.0, 1.0
+    value, slope, rounding, last_size, solved = np.nan, np.inf, 0.0, np.inf, False
+    xx, xy, yy = np.nan, np.nan, np.nan
+    for number in range(NEWTON.max_scalar):
+        trial, grad_x, grad_y, xx, xy, yy = two_token_expansion(loss, p, new_x, new_y)
+        offset_x, offset_y = new_x - omega[0], new_y - omega[1]
+        trial += 0.5 * (stiff_x * offset_x * offset_x + stiff_y * offset_y * offset_y)
+        if number > 0 and not trial <= value - NEWTON.sufficient_decrease * t * slope + rounding:
+            t *= 0.5
+            if t < NEWTON.shortest_scalar:
+                break
+            new_x, new_y = x - t * step_x, y - t * step_y
+            continue
+        x, y, value = new_x, new_y, trial
+        grad_x, grad_y = grad_x + stiff_x * offset_x, grad_y + stiff_y * offset_y
+        xx, yy = xx + stiff_x, yy + stiff_y
+        size, scale = max(abs(grad_x), abs(grad_y)), max(abs(x) + abs(omega[0]), abs(y) + abs(omega[1]))
+        # the general form decides about saddles, NaN, and steps whose decrease of F is below its rounding error, unless
+        # they reduce the gradient by half
+        if not (size < np.inf and (slope > rounding or size < 0.5 * last_size)):
+            break
+        if size <= NEWTON.stationary * metric.largest * scale:
+            solved = xx > MIN_PIVOT * abs(xx) and yy - xy / xx * xy > MIN_PIVOT * abs(yy)
+            break
+        last_size = size
+        # LDLᵀ factors of the Hessian: pivots xx + shift and pivot, and the ratio below the diagonal
+        shift, next_shift = 0.0, NEWTON.first_shift * metric.smallest
+        ratio = xy / xx
+        pivot = yy - ratio * xy
+        while not (xx + shift > MIN_PIVOT * abs(xx) and pivot > MIN_PIVOT * abs(yy)) and shift < MAX_SHIFT:
+            shift, next_shift = next_shift, NEWTON.shift_growth * next_shift
+            ratio = xy / (xx + shift)
+            pivot = yy + shift - ratio * xy
+        step_y = (grad_y - ratio * grad_x) / pivot
+        step_x = grad_x / (xx + shift) - ratio * step_y
+        if shift == 0.0:
+            for c in range(n_known):
+                distance_x, distance_y = x - ws.minima[c, 0], y - ws.minima[c, 1]
+                landing = (distance_x - step_x) ** 2 + (distance_y - step_y) ** 2
+                if landing <= NEWTON.merge**2 * (distance_x * distance_x + distance_y * distance_y):
+                    return value, OUTCOME.merged
+        slope = grad_x * step_x + grad_y * step_y
+        if shift == 0.0 and max(abs(step_x), abs(step_y)) <= metric.last_step * scale:
+            x, y, value, solved = x - step_x, y - step_y, value - 0.5 * slope, True
+            break
+        rounding, t = ROUNDING * (abs(value) + size * scale), 1.0
+        new_x, new_y = x - step_x, y - step_y
+    z[0], z[1] = x, y
+    if not solved:
+        return value, OUTCOME.unfinished
+    ws.hess[0, 0], ws.hess[0, 1], ws.hess[1, 0], ws.hess[1, 1] = xx, xy, xy, yy
+    return value, OUTCOME.solved
+
+
+@inline_kernel
+def _heads_for_known_minimum(z, step, minima, n_known):
+    """Return whether z − step is much nearer than z to one of the first n_known minima."""
+    for c in range(n_known):
+        distance, landing = 0.0, 0.0
+        for i in range(z.shape[0]):
+            distance += (z[i] - minima[c, i]) ** 2
+            landing += (z[i] - step[i] - minima[c, i]) ** 2
+        if landing <= NEWTON.merge**2 * distance:
+            return True
+    return False
+
+
+@inline_kernel
+def _fill_step(metric, definite, grad, hess, chol, step):
+    """Fill `step` with the Newton step; return False if no shift makes the Hessian positive definite.
+
+    If `definite` is True, chol is the factor of hess; otherwise the Hessian is shifted.
+    """
+    shift = NEWTON.first_shift * metric.smallest
+    while not definite and shift < MAX_SHIFT:
+        definite = cholesky(hess, shift, chol)
+        shift *= NEWTON.shift_growth
+    if definite:
+        assign(step, grad)
+        cholesky_solve(chol, step)
+    return definite
+
+
+@sample_kernel  # not a `loss_kernel`: compiled once for all registered losses, whose derivatives take most of the time
+def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
+    """Minimize the objective from z, in place, by guarded Newton steps.
+
+    Returns (objective, outcome). After OUTCOME.solved, ws.hess is the Hessian at z, or at a point within one last step
+    of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of
+    ws.minima.
+    """
+    metric, ws = load_from(at_metric), load_from(at_ws)
+    value, outcome = minimize_in_scalars(loss, p, omega, metric, z, ws, n_known)
+    ws.n_hessians[0] += 1
+    if outcome != OUTCOME.unfinished:
+        return value, outcome
+    k, was_short = z.shape[0], False
+    value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
+    for number in range(NEWTON.max_iter):
+        size, scale = 0.0, 0.0
+        for i in range(k):
+            size = max(size, abs(ws.grad[i]))
+            scale = max(scale, abs(z[i]) + abs(omega[i]))
+        if not np.isfinite(size) or ws.stop[0] != 0:
+            return value, OUTCOME.failed
+        definite = cholesky(ws.hess, 0.0, ws.chol)
+
+        # Stationary points are minima or saddles. Near a saddle, steps grow only geometrically: from a distance of
+        # 1e-100 it would take too many to leave it, so the negative curvature is tried at regular intervals, too.
+        stationary = size <= NEWTON.stationary * metric.largest * scale or size < 1e-300
+        tries_curvature = stationary or number % NEWTON.saddle_interval == NEWTON.saddle_interval - 1
+        if tries_curvature and not definite:
+            moved, lower = descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws)
+            if moved:
+                value = lower
+                continue
+        if stationary:
+            return value, OUTCOME.solved
+
+        if not _fill_step(metric, definite, ws.grad, ws.hess, ws.chol, ws.step):
+            return value, OUTCOME.failed
+        # Only a Newton step with the Hessian itself predicts the minimum; a shifted step does not.
+        if definite and _heads_for_known_minimum(z, ws.step, ws.minima, n_known):
+            return value, OUTCOME.merged
+        slope, length = 0.0, 0.0
+        for i in range(k):
+            slope += ws.grad[i] * ws.step[i]
+            length = max(length, abs(ws.step[i]))
+            ws.start[i] = z[i]
+        if definite and length <= metric.last_step * scale:
+            for i in range(k):
+                z[i] -= ws.step[i]
+            return value - 0.5 * slope, OUTCOME.solved
+
+        rounding = ROUNDING * (abs(value) + size * scale)
+        short = definite and length * length * metric.largest <= NEWTON.hidden_step**2
+        t = 1.0
+        while True:
+            for i in range(k):
+                z[i] = ws.start[i] - t * ws.step[i]
+            ws.n_hessians[0] += 1
+            trial = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
+            if short or trial <= value - NEWTON.sufficient_decrease * t * slope + rounding:
+                break
+            t *= 0.5
+            if t < NEWTON.shortest or (was_short and t < NEWTON.short):
+                return value, OUTCOME.failed
+        was_short = t < NEWTON.short
+
+        if short or slope <= rounding:  # rounding may hide the decrease: stop if the gradient does not fall by half
+            new_size = max_abs(ws.grad)
+            if new_size >= 0.5 * size:
+                if new_size > size:  # the step made it worse: return to its start
+                    assign(z, ws.start)
+                    trial = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
+                if cholesky(ws.hess, 0.0, ws.chol):
+                    return trial, OUTCOME.solved
+                moved, trial = descend_from_saddle(loss, p, omega, at_metric, z, trial, at_ws)
+                if not moved:
+                    return trial, OUTCOME.solved
+        value = trial
+    return value, OUTCOME.failed

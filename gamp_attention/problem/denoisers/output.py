@@ -1,0 +1,468 @@
+"""Output denoiser for arrays of samples: z, g = V⁻¹(z − ω), its derivative and the Moreau envelope.
+
+The output function of GAMP (Rangan, 2011) is the proximal map of the loss (Parikh and Boyd, 2014).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.core.types import none
+
+from gamp_attention._kernels.compiled import (
+    dispatch_on_type,
+    inline_kernel,
+    is_instance,
+    kernel,
+    overload,
+    sample_kernel,
+)
+from gamp_attention._kernels.deferred import deferred_kernel
+from gamp_attention._kernels.pointers import load_from, point_to
+from gamp_attention._tools import check
+from gamp_attention._tools.numerics import guard_call
+from gamp_attention._tools.threads import interruptible_blocks
+from gamp_attention.problem.denoisers.newton import (
+    LAST_STEP,
+    MIN_PIVOT,
+    NEWTON,
+    OUTCOME,
+    ROUNDING,
+    cholesky_solve,
+    make_metric,
+    make_workspace,
+    minimize_in_scalars,
+)
+from gamp_attention.problem.denoisers.prox import (
+    MAX_STARTS,
+    MIN_SHIFT,
+    factor_hessian,
+    is_unique,
+    make_search,
+    minimize_globally,
+    minimize_single_field,
+)
+from gamp_attention.problem.losses.attention import is_dot_product_loss
+from gamp_attention.problem.losses.indirect import IndirectLoss
+from gamp_attention.problem.losses.point import for_kernels
+from gamp_attention.problem.losses.protocol import differentiate
+from gamp_attention.problem.losses.two_tokens import is_two_tokens
+from gamp_attention.results import add_display
+
+BLOCK = 128  # number of samples in a block
+SMALL_BLOCK = 2048  # the same for samples with one field, which take a fraction of a microsecond each
+SMALL = 3  # maximum number of fields per sample for which the whole Jacobian takes no longer than its blocks
+# number of operations of one Newton step of each minimization above which work runs in other threads, so that it can be
+# interrupted: 0.1 s for 1e-9 s per operation and six Newton steps
+LONG = 1.7e7
+
+
+@add_display
+class Denoised(NamedTuple):
+    """Result of the denoiser for n samples.
+
+    Attributes
+    ----------
+    z : (n, L, r) minimizer of the proximal objective.
+    g : (n, L, r) V⁻¹(z − ω) = −∇ℓ(z).
+    response : (n, L, r, r) −∂g_l/∂ω_l, the a.e. derivative within each token.
+    jacobian : (n, L r, L r) ∂z/∂ω, or (0, L r, L r) if it was not requested.
+    moreau : (n,) the Moreau envelope, the proximal objective at z.
+    loss : (n,) ℓ(z).
+    gap : (n,) difference to the next higher minimum found; inf if none was found or `hold` was set.
+    solved : (n,) True if the minimization reached a minimum with finite values.
+    n_hessians : (n,) number of evaluated Hessians; for two tokens and one column, number of minimizations.
+    """
+
+    z: np.ndarray
+    g: np.ndarray
+    response: np.ndarray
+    jacobian: np.ndarray
+    moreau: np.ndarray
+    loss: np.ndarray
+    gap: np.ndarray
+    solved: np.ndarray
+    n_hessians: np.ndarray
+
+
+@guard_call
+def denoise(
+    loss: Any,
+    params: np.ndarray,
+    omega: np.ndarray,
+    V: np.ndarray,
+    start: np.ndarray | None = None,
+    *,
+    hold: bool = False,
+    jacobian: bool = False,
+    max_starts: int | None = None,
+    last_step: float = LAST_STEP,
+) -> Denoised:
+    """Apply the proximal denoiser to n samples: the output function of GAMP and of state evolution.
+
+    z = argmin ½ Σ_l (z_l − ω_l)ᵀ V_l⁻¹ (z_l − ω_l) + ℓ(z) for each sample.
+
+    Eq. :eq:`prox`, :eq:`force`, :eq:`jacobian`.
+
+    Parameters
+    ----------
+    loss : the per-sample loss ℓ_μ.
+    params : (n, P) parameters of the loss, one row per sample.
+    omega : (n, L, r) centers ω.
+    V : (L, r, r) symmetric positive definite blocks.
+    start : (n, L, r) initial fields of each minimization; ω if not given.
+    hold : return the local minimum that is reached from `start`, instead of searching for the global minimum.
+    jacobian : also return the full ∂z/∂ω.
+    max_starts : maximum number of further starts in each search for a lower minimum. A smaller number takes less time,
+        but the search may miss the global minimum. By default a statistical rule ends the search, after at most 400
+        starts.
+    last_step : size of a Newton step of the minimizations, relative to the fields, after which none follows. The next
+        step would be of the order of its square.
+
+    Returns
+    -------
+    Denoised
+
+    Raises
+    ------
+    TypeError : if `loss` is not the loss of a model or dataset, if `hold` or `jacobian` is not a boolean, or if
+        `max_starts` is not an integer.
+    ValueError : if an array has another shape, if a block of V is not symmetric positive definite, or if `max_starts`
+        is negative, or if `last_step` is not positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=0.1, seed=0)
+    >>> omega, V = np.ones((10, 2, 1)), np.ones((2, 1, 1))
+    >>> out = ga.denoise(data.loss, data.terms("exact").params, omega, V)
+    >>> bool(abs(out.g - (out.z - omega)).max() < 1e-12)
+    True
+    """
+    n, L, r = _require_shapes(loss, params, omega, V, start)
+    hold, jacobian = check.flag("hold", hold), check.flag("jacobian", jacobian)
+    metric = make_metric(V, check.real("last_step", last_step, low=0, strict=True))
+    # kernels are compiled again for read-only arrays, such as the arrays of reports
+    params, omega = (np.require(array, float, ("C", "W")) for array in (params, omega))
+    flat = omega.reshape(n, L * r)
+    out = allocate_result(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
+    most = MAX_STARTS if max_starts is None else check.integer("max_starts", max_starts, low=0)
+    most, search, long = 0 if hold else most, make_search(L * r), is_long(loss, n, most)
+    loss = for_kernels(loss)
+
+    def work(first: int, last: int, stop: np.ndarray) -> None:
+        _denoise_block(first, last, loss, params, flat, metric, most, search, stop, out)
+
+    interruptible_blocks(work, n, BLOCK if L * r > 1 else SMALL_BLOCK, long)
+    return finalize_result(out)
+
+
+def is_long(loss: Any, n: int, most: int) -> bool:
+    """Return whether the proximal steps of n samples, each with at most `most` further starts, may take over 0.1 s.
+
+    The derivatives of attention at k = L r fields cost L³ (r² + 2) + k³ operations. If a user-defined
+    map or loss has no derivatives, they are computed by differences, from 8 k² values.
+    """
+    L, r = loss.n_tokens, loss.rank
+    k, cost = L * r, float(L**3 * (r * r + 2) + (L * r) ** 3)
+    if loss.by_differences:
+        cost *= 8 * k * k
+    return k > 2 and n * cost * (1 + most) > LONG
+
+
+def _require_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> tuple[int, int, int]:
+    """Return (n, L, r) after checks of all shapes, because compiled code does not check the bounds of arrays."""
+    if not all(hasattr(loss, name) for name in ("n_tokens", "rank", "n_params")):
+        raise check.fail("loss", loss, "the loss of a model or dataset", TypeError)
+    if hasattr(loss, "attention") and not hasattr(loss.attention, "parts"):
+        raise check.fail("loss.attention", loss.attention, "an attention map", TypeError)
+    L, r = (check.integer(f"loss.{name}", getattr(loss, name), low=1) for name in ("n_tokens", "rank"))
+    n = len(omega) if check.ndim("omega", omega) else 0
+    rows = check.ndim("params", params) == 2
+    width = loss.n_params or (np.shape(params)[-1] if rows else "P")
+    wanted = {"omega": (n, L, r), "params": (n, width), "V": (L, r, r), "start": (n, L, r)}
+    for (name, shape), given in zip(wanted.items(), (omega, params, V, start), strict=True):
+        if not (name == "start" and start is None):
+            check.require_shape(name, given, shape)
+    return n, L, r
+
+
+def allocate_result(start: np.ndarray, r: int, jacobian: bool = False) -> Denoised:
+    """Return arrays that kernels fill for n samples; z (n, L r), which contains the initial fields, and g are flat."""
+    n, k = start.shape
+    return Denoised(
+        z=np.array(start, dtype=float), g=np.empty((n, k)), response=np.empty((n, k // r, r, r)),
+        jacobian=np.empty((n if jacobian else 0, k, k)), moreau=np.empty(n), loss=np.empty(n), gap=np.empty(n),
+        solved=np.empty(n, dtype=np.bool_), n_hessians=np.zeros(n, dtype=np.int64),
+    )  # fmt: skip
+
+
+def finalize_result(out: Denoised) -> Denoised:
+    """Return z and g in shape (n, L, r), and mark samples without a finite result as not solved."""
+    shape = out.response.shape[:3]
+    solved = out.solved & np.isfinite(out.moreau) & np.isfinite(out.g).all(axis=1)
+    return out._replace(z=out.z.reshape(shape), g=out.g.reshape(shape), solved=solved)
+
+
+@kernel
+def _denoise_block(first, last, loss, params, omega, metric, most, search, stop, out):
+    ws = make_workspace(loss, omega.shape[1], stop)
+    _denoise_rows(first, last, loss, params, omega, metric, most, search, ws, out)
+
+
+@sample_kernel
+def _denoise_rows(first, last, loss, params, omega, metric, most, search, ws, out):
+    denoise_rows(first, last, loss, params, omega, point_to(metric), most, search, point_to(ws), point_to(out))
+
+
+@dispatch_on_type
+def denoise_rows(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
+    """Fill rows of the result: for one field or two tokens in numbers if that succeeds, otherwise by `denoise_sample`.
+
+    The arguments `at_` are pointers to a `Metric`, a `Workspace` and a `Denoised`. Compiled code only.
+    """
+
+
+@overload(denoise_rows)
+def _denoise_rows_of(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
+    def denoise_indirect(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
+        if omega.shape[1] == 1:
+            _denoise_single_fields(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out)
+        else:
+            _denoise_samples(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out)
+
+    return denoise_indirect if is_instance(loss, IndirectLoss) else _denoise_samples
+
+
+@inline_kernel
+def _denoise_samples(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
+    stop = load_from(at_ws).stop
+    for mu in range(first, last):
+        if stop[0] != 0:
+            return
+        denoise_row(mu, loss, params[mu], omega[mu], at_metric, most, search, at_ws, at_out)
+
+
+@dispatch_on_type
+def denoise_row(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
+    """Fill row mu of the result as `denoise_sample`; for two tokens in numbers if that succeeds. Compiled code only."""
+
+
+@overload(denoise_row)
+def _denoise_row_of(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
+    def denoise_attention(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
+        if not (is_two_tokens(loss) and _minimize_pair(mu, loss, p, w, at_metric, most, at_ws, at_out)):
+            denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out)
+
+    def denoise_other(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
+        denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out)
+
+    return denoise_attention if is_dot_product_loss(loss) else denoise_other
+
+
+@deferred_kernel(none)
+def _denoise_single_fields(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
+    metric, ws, out = load_from(at_metric), load_from(at_ws), load_from(at_out)
+    for mu in range(first, last):
+        if ws.stop[0] != 0:
+            return
+        p, w = params[mu], omega[mu]
+        if not _minimize_number(mu, loss, p, w, metric, most, ws, out):
+            denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out)
+
+
+@inline_kernel
+def _minimize_number(mu, loss, p, w, metric, most, ws, out):
+    # The steps of `minimize_from` for one field, without loops over fields. Rare cases (failures, rounding errors,
+    # several minima) are left to the general form, which continues from out.z.
+    stiff, omega, z = metric.inverse[0, 0, 0], w[0], ws.trial
+    x, value, slope, step, rounding, t, solved, n = out.z[mu, 0], np.nan, 0.0, 0.0, 0.0, 1.0, False, 0
+    curvature = 0.0
+    z[0] = x
+    for number in range(NEWTON.max_scalar):
+        n = number + 1
+        trial = differentiate(loss, p, z, ws.grad, ws.hess, ws.loss, True)
+        offset = z[0] - omega
+        trial += 0.5 * stiff * offset * offset
+        if number > 0 and not trial <= value - NEWTON.sufficient_decrease * t * slope + rounding:
+            t *= 0.5
+            if t < NEWTON.shortest_scalar:
+                break
+            z[0] = x - t * step
+            continue
+        x, value, curvature = z[0], trial, ws.hess[0, 0]
+        grad, total, scale = ws.grad[0] + stiff * offset, curvature + stiff, abs(z[0]) + abs(omega)
+        size = abs(grad)
+        if not (size < np.inf and total > 0.0):
+            break
+        if size <= NEWTON.stationary * metric.largest * scale:
+            solved = True
+            break
+        step = grad / total
+        slope = grad * step
+        if abs(step) <= metric.last_step * scale:
+            x, value, solved = x - step, value - 0.5 * slope, True
+            break
+        rounding, t = ROUNDING * (abs(value) + size * scale), 1.0
+        if slope <= rounding:
+            break
+        z[0] = x - step
+    out.z[mu, 0] = x
+    if solved and most > 0:
+        solved, _ = is_unique(loss, p, w, metric.smallest, value, ws.loss)
+    if not solved:
+        return False
+    g = stiff * (x - omega)
+    out.g[mu, 0], out.response[mu, 0, 0, 0] = g, stiff * (curvature / (stiff + curvature))
+    out.moreau[mu], out.loss[mu] = value, value - 0.5 * g * (x - omega)
+    out.gap[mu], out.solved[mu], out.n_hessians[mu] = np.inf, True, n
+    if out.jacobian.shape[0] > 0:
+        out.jacobian[mu, 0, 0] = stiff / (stiff + curvature)
+    return True
+
+
+@inline_kernel
+def _minimize_pair(mu, loss, p, w, at_metric, most, at_ws, at_out):
+    # The steps of `denoise_sample` for two tokens and one column, in numbers: half of the time. If the minimum is not
+    # known to be unique, or in rare cases, the general form starts again from the initial fields.
+    metric, ws, out = load_from(at_metric), load_from(at_ws), load_from(at_out)
+    z, hess = out.z[mu], ws.hess
+    x, y = z[0], z[1]
+    value, outcome = minimize_in_scalars(loss, p, w, metric, z, ws, 0)
+    solved = outcome == OUTCOME.solved
+    if solved and most > 0:
+        solved, _ = is_unique(loss, p, w, metric.smallest, value, ws.loss)
+    shift = MIN_SHIFT * metric.smallest  # as in `factor_hessian`
+    leading = hess[0, 0] + shift
+    ratio = hess[0, 1] / leading
+    pivot = hess[1, 1] + shift - ratio * hess[0, 1]
+    if not (solved and leading > 0.0 and pivot > MIN_PIVOT * hess[1, 1]):
+        z[0], z[1] = x, y
+        return False
+    second = 1.0 / pivot  # entries of the inverse: first and second on the diagonal, and cross
+    cross, first = -ratio * second, 1.0 / leading + ratio * ratio * second
+    stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
+    offset_x, offset_y = z[0] - w[0], z[1] - w[1]
+    out.g[mu, 0], out.g[mu, 1] = stiff_x * offset_x, stiff_y * offset_y
+    out.response[mu, 0, 0, 0] = stiff_x * (1.0 - first * stiff_x)
+    out.response[mu, 1, 0, 0] = stiff_y * (1.0 - second * stiff_y)
+    out.moreau[mu] = value
+    out.loss[mu] = value - 0.5 * (stiff_x * offset_x * offset_x + stiff_y * offset_y * offset_y)
+    out.gap[mu], out.solved[mu], out.n_hessians[mu] = np.inf, True, 1
+    if out.jacobian.shape[0] > 0:
+        out.jacobian[mu, 0, 0], out.jacobian[mu, 0, 1] = first * stiff_x, cross * stiff_y
+        out.jacobian[mu, 1, 0], out.jacobian[mu, 1, 1] = cross * stiff_x, second * stiff_y
+    return True
+
+
+@deferred_kernel(none)
+def denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
+    """Fill row mu of the result for the center w (k,), after a search with at most `most` further starts.
+
+    The first minimization starts from the current z. If `most` is 0, the result is its local minimum. The arguments
+    `at_` are pointers to a `Metric`, a `Workspace` and a `Denoised`.
+    """
+    ws, out = load_from(at_ws), load_from(at_out)
+    x, before = out.z[mu], ws.n_hessians[0]
+    if w.shape[0] == 1 and most > search.n_attempts:
+        value, out.gap[mu], status = minimize_single_field(loss, p, w, at_metric, x, most, search, at_ws)
+    else:
+        value, out.gap[mu], status = minimize_globally(loss, p, w, at_metric, x, most, search, at_ws)
+    out.moreau[mu], out.n_hessians[mu] = value, ws.n_hessians[0] - before
+    out.solved[mu] = status == OUTCOME.solved
+    _fill_row(mu, w, value, at_metric, ws.hess, ws.chol, ws.step, ws.inverse, ws.product, at_out)
+
+
+@sample_kernel
+def _fill_row(mu, w, value, at_metric, hess, chol, column, inverse, product, at_out):
+    """Fill g, the response, the loss and the Jacobian of row mu, from the minimizer and the Hessian there.
+
+    Compiled once for all losses: `chol`, `column`, `inverse` and `product` are scratch of the `Workspace`.
+    """
+    metric, out = load_from(at_metric), load_from(at_out)
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    k, x = L * r, out.z[mu]
+    factor_hessian(metric, hess, chol)
+    whole = k <= SMALL or out.jacobian.shape[0] > 0
+    if whole:
+        jacobian_of(metric, chol, column, inverse, product)
+    else:
+        invert_factor(chol, inverse)
+    quadratic = 0.0
+    for l in range(L):
+        for a in range(r):
+            acc = 0.0
+            for b in range(r):
+                acc += metric.inverse[l, a, b] * (x[l * r + b] - w[l * r + b])
+            out.g[mu, l * r + a] = acc
+            quadratic += 0.5 * acc * (x[l * r + a] - w[l * r + a])
+        if not whole:
+            jacobian_block(l, metric, inverse, product)
+        for a in range(r):
+            for b in range(r):  # −∂g_l/∂ω_l = V_l⁻¹ (1 − ∂z_l/∂ω_l)
+                acc = metric.inverse[l, a, b]
+                for c in range(r):
+                    acc -= metric.inverse[l, a, c] * product[l * r + c, l * r + b]
+                out.response[mu, l, a, b] = acc
+    out.loss[mu] = value - quadratic
+    if out.jacobian.shape[0] > 0:
+        for i in range(k):
+            for j in range(k):
+                out.jacobian[mu, i, j] = product[i, j]
+
+
+@inline_kernel
+def jacobian_of(metric, chol, column, inverse, product):
+    """Fill product (k, k) with ∂z/∂ω = (V⁻¹ + H)⁻¹ V⁻¹, and inverse with (V⁻¹ + H)⁻¹ from its factor chol.
+
+    `column` (k,) is scratch.
+    """
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    k = L * r
+    for j in range(k):
+        for i in range(k):
+            column[i] = 1.0 if i == j else 0.0
+        cholesky_solve(chol, column)
+        for i in range(k):
+            inverse[i, j] = column[i]
+    for i in range(k):
+        for l in range(L):
+            for b in range(r):
+                acc = 0.0
+                for c in range(r):
+                    acc += inverse[i, l * r + c] * metric.inverse[l, c, b]
+                product[i, l * r + b] = acc
+
+
+@inline_kernel
+def invert_factor(chol, inverse):
+    """Fill the lower triangle of inverse (k, k) with the inverse of the lower triangular factor chol, row by row."""
+    k = chol.shape[0]
+    for i in range(k):
+        for j in range(i):
+            inverse[i, j] = 0.0
+        for m in range(i):
+            c = chol[i, m]
+            for j in range(m + 1):
+                inverse[i, j] -= c * inverse[m, j]
+        c = 1.0 / chol[i, i]
+        for j in range(i):
+            inverse[i, j] *= c
+        inverse[i, i] = c
+
+
+@inline_kernel
+def jacobian_block(l, metric, factor, product):
+    """Fill the block of product (k, k) of token l with ∂z_l/∂ω_l, from the inverse factor F of V⁻¹ + H = (F'F)⁻¹."""
+    r, k = metric.inverse.shape[1], factor.shape[0]
+    for a in range(r):
+        for b in range(r):
+            product[l * r + a, l * r + b] = 0.0
+    for a in range(r):
+        for c in range(r):
+            i, j = l * r + a, l * r + c
+            acc = 0.0
+            for m in range(max(i, j), k):
+                acc += factor[m, i] * factor[m, j]
+            for b in range(r):
+                product[i, l * r + b] += acc * metric.inverse[l, c, b]

@@ -1,0 +1,117 @@
+"""Trained attention layer in the units of the data: attention matrices, outputs and errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gamp_attention._tools import check
+from gamp_attention._tools.display import DisplayMixin
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.passes import TokenMatrix
+from gamp_attention.problem.stores import Tokens, as_tokens, read_rows, token_blocks
+
+
+class Units(NamedTuple):
+    """Offset and scale of each of the d coordinates: x becomes (x − center)/scale.
+
+    Outputs have the same units as tokens, so that an output that is a mean of tokens stays a mean of tokens.
+    """
+
+    center: np.ndarray  # (d,)
+    scale: np.ndarray  # (d,), positive
+    constant: int = 0  # number of coordinates that are equal in all tokens, and are only centered
+
+    @classmethod
+    def raw(cls, d: int) -> Units:
+        """Return the units of the arrays themselves: center 0 and scale 1."""
+        return cls(np.zeros(d), np.ones(d))
+
+    def standardize(self, tokens: Any) -> np.ndarray:
+        """Return tokens or outputs in these units; the same array if center and scale are 0 and 1."""
+        unchanged = not self.center.any() and (self.scale == 1).all()
+        return tokens if unchanged else (np.asarray(check.detach_tensor(tokens)) - self.center) / self.scale
+
+
+class Predictor(DisplayMixin):
+    """Base class of trained layers, which predict outputs from tokens."""
+
+    positions: np.ndarray  # (L, d) p, in the units of the original tokens; zero if the tokens include their positions
+
+    def predict(self, tokens: ArrayLike) -> np.ndarray:
+        """Return the outputs (n, L, d), or (n, L, p) with value matrices, for tokens (n, L, d)."""
+        checked = require_tokens("tokens", tokens, *self.positions.shape)
+        return np.concatenate([self.outputs(x) for _, _, x in token_blocks(checked)])
+
+    def outputs(self, tokens: np.ndarray) -> np.ndarray:
+        """Return outputs for tokens (n, L, d) in memory, which are not checked."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Layer(Predictor):
+    """Layer f(x) = S[z] (x + p − c) + c with fields z = (x + p − c) W/√d, W = Q/s.
+
+    This is equation (2) if c = 0 and s = 1.
+    """
+
+    student: Any  # the attention map S
+    Q: np.ndarray  # (d, r) weights for tokens in the units c and s
+    positions: np.ndarray
+    units: Units  # center c and scale s
+
+    def attention(self, tokens: Tokens) -> np.ndarray:
+        """Return attention matrices (n, L, L)."""
+        return self.student(self._fields(tokens))
+
+    def head_attention(self, tokens: Tokens) -> np.ndarray:
+        """Return the attention matrices (n, H, L, L) of the heads."""
+        if not hasattr(self.student, "head_layout"):
+            return self.attention(tokens)[:, None]
+        return attention_of_heads(self.student.single, self.student, self._fields(tokens))
+
+    def _fields(self, tokens: Tokens) -> np.ndarray:
+        weights = self.Q / self.units.scale[:, None]
+        return TokenMatrix(tokens, self.positions - self.units.center).fields(weights)
+
+    def outputs(self, tokens: np.ndarray, attention: np.ndarray | None = None) -> np.ndarray:
+        """Return outputs (n, L, d), with other attention matrices (n, L, L) than the layer's if they are given."""
+        c = self.units.center
+        attention = self.attention(tokens) if attention is None else attention
+        return attention @ (tokens + (self.positions - c)) + c
+
+    def errors(self, tokens: Tokens, outputs: Tokens, attention: np.ndarray | None = None) -> np.ndarray:
+        """Return ‖y − f(x)‖²/(dL) of each sample, (n,); the mean over unseen samples estimates the test error ε_g.
+
+        Other attention matrices (n, L, L) replace the layer's if they are given.
+        """
+        errors = []
+        for rows, _, x in token_blocks(tokens):
+            y = read_rows(outputs, rows)
+            outputs_of_layer = self.outputs(x, None if attention is None else attention[rows])
+            errors.append(np.mean((y - outputs_of_layer) ** 2, (1, 2)))
+        return np.concatenate(errors)
+
+
+def layer_of(data: Dataset, Q: np.ndarray) -> Any:
+    """Return the `Predictor` with weights Q (d, r) of a dataset; None for labels that no function predicts."""
+    if not data.is_labelled:
+        return Layer(data.student, Q, data.positions, Units.raw(data.dim))
+    build = getattr(data.model, "trained_layer", None)
+    return None if build is None else build(data, Q)
+
+
+def attention_of_heads(single: Any, student: Any, fields: np.ndarray) -> np.ndarray:
+    """Return the attention matrices (n, H, L, L) of the heads of a student for fields (n, L, r)."""
+    return np.stack(student.head_layout(fields.shape[2]).attend_each(single, fields), axis=1)
+
+
+def require_tokens(name: str, tokens: ArrayLike, L: int, d: int) -> Tokens:
+    """Return tokens (n, L, d); raise ValueError if L or d differ from the tokens of the training."""
+    checked = as_tokens(name, tokens)
+    if checked.shape[1:] != (L, d):
+        raise check.fail_words(name, f"shape {checked.shape}", f"shape (n, {L}, {d}), as in training")
+    return checked

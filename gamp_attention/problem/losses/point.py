@@ -1,0 +1,267 @@
+"""Registered losses: NamedTuples with a few small methods, from `losses.glm` or defined by users.
+
+A loss must define the method
+
+- `value(self, p, z)`: return ℓ at fields z (L, r) of a sample with labels p (P,).
+
+It may also define
+
+- `derivatives(self, p, z, grad, hess)`: return ℓ, and fill its gradient (L r,) and Hessian (L r, L r) in the fields,
+  in row-major order; without this method, derivatives are computed by central differences of the value;
+- `floor(self, p)`: return a lower bound of ℓ; required unless the loss is convex;
+- `curvature(self, p, n_fields, radius)`: return a lower bound of the eigenvalues of the Hessian on ‖z‖ <= radius, for
+  L r = n_fields; such a bound saves searches;
+- `torch(self, p, z)`: return losses (n,) for tensors p (n, P) and z (n, L, r), which `minimize_risk` requires;
+- `field_size(self, size)`: return the size of fields that fit labels of a given size, from which the unit of weights
+  and tolerances follow; without this method, the size of the labels, at most 1 (`bounded_size`);
+- `convex`, `even` (ℓ(−z) = ℓ(z)) and `rotations` (ℓ(zO) = ℓ(z)), which are False by default. `convex` is compiled in,
+  so it must be True or False for the class; it cannot be a property.
+
+The methods `value`, `derivatives`, `floor` and `curvature` are compiled by numba. The first use of a loss in a model or
+dataset checks it. A registered loss can be used in place of an attention map.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._kernels.compiled import inline_kernel, is_instance, kernel, overload
+from gamp_attention._kernels.user_code import Registry
+from gamp_attention._tools.threads import over_blocks
+from gamp_attention.problem.losses.attention import is_by_differences
+from gamp_attention.problem.losses.indirect import IndirectLoss, as_indirect
+from gamp_attention.problem.losses.protocol import (
+    differentiate,
+    loss_curvature,
+    loss_derivatives,
+    loss_floor,
+    loss_value,
+    make_work,
+    outer_radius,
+)
+
+# Central differences of fourth order have errors of order h⁴, plus rounding errors of order ε/h for the gradient and
+# ε/h² for the Hessian. These steps h balance them: the errors are about 1e-12 and 1e-9 of the loss. The Hessian may be
+# less accurate, because only the gradient decides when a minimization ends.
+SLOPE_STEP = 5e-4  # step for the gradient, in units of the field or of 1 if that is larger
+CURVATURE_STEP = 4e-3  # step for the Hessian, in the same units
+BLOCK = 1e8  # number of operations on a block of samples, between which a run can be interrupted
+
+
+@inline_kernel
+def _probe(loss, p, z, work, i, a, j, b):
+    """Return ℓ after z_i is increased by a and z_j by b; z is restored."""
+    zi, zj = z[i], z[j]
+    z[i] += a
+    z[j] += b
+    value = loss_value(loss, p, z, work)
+    z[i], z[j] = zi, zj
+    return value
+
+
+@inline_kernel
+def _difference_slope(loss, p, z, work, i):
+    """Return ∂ℓ/∂z_i."""
+    h = SLOPE_STEP * max(1.0, abs(z[i]))
+    near = _probe(loss, p, z, work, i, h, i, 0.0) - _probe(loss, p, z, work, i, -h, i, 0.0)
+    far = _probe(loss, p, z, work, i, 2 * h, i, 0.0) - _probe(loss, p, z, work, i, -2 * h, i, 0.0)
+    return (8 * near - far) / (12 * h)
+
+
+@inline_kernel
+def difference_derivatives(loss, p, z, grad, hess, work, second):
+    """Return ℓ(z), and fill its gradient (k,) and, if `second` is True, its Hessian (k, k)."""
+    here = loss_value(loss, p, z, work)
+    k = z.shape[0]
+    for i in range(k):
+        grad[i] = _difference_slope(loss, p, z, work, i)
+    for i in range(k if second else 0):
+        h = CURVATURE_STEP * max(1.0, abs(z[i]))
+        near = _probe(loss, p, z, work, i, h, i, 0.0) + _probe(loss, p, z, work, i, -h, i, 0.0)
+        far = _probe(loss, p, z, work, i, 2 * h, i, 0.0) + _probe(loss, p, z, work, i, -2 * h, i, 0.0)
+        hess[i, i] = (16 * near - far - 30 * here) / (12 * h * h)
+        for j in range(i):
+            e = CURVATURE_STEP * max(1.0, abs(z[j]))
+            fine, coarse = 0.0, 0.0
+            for s in (-1.0, 1.0):
+                fine += _probe(loss, p, z, work, i, s * h, j, s * e) - _probe(loss, p, z, work, i, s * h, j, -s * e)
+                coarse += _probe(loss, p, z, work, i, 2 * s * h, j, 2 * s * e)
+                coarse -= _probe(loss, p, z, work, i, 2 * s * h, j, -2 * s * e)
+            hess[i, j] = (16 * fine - coarse) / (48 * h * e)
+            hess[j, i] = hess[i, j]
+    return here
+
+
+def bounded_size(self: Any, size: float) -> float:
+    """Return the size of fields that fit labels of a given size: this size, at most 1. Default of registered losses."""
+    return min(1.0, size)
+
+
+LOSSES = Registry(
+    "register_loss",
+    needed=("value(self, p, z)",),
+    optional=("derivatives", "floor", "curvature"),
+    traits={"convex": False, "even": False, "rotations": False, "parts": 1, "field_size": bounded_size},
+    compiled_in=("convex",),
+)
+
+
+def sample_loss(student: Any, n_tokens: int, rank: int) -> Any:
+    """Return the loss of a sample for a student, which is an attention map or a registered loss."""
+    return student.loss_class(student, n_tokens, rank)
+
+
+class PointLoss(NamedTuple):
+    """A registered loss for fields of shape (n_tokens, rank)."""
+
+    loss: Any
+    n_tokens: int
+    rank: int
+
+    is_indirect, by_differences, n_params = True, True, None  # type: ignore[misc]
+
+    @property
+    def n_fields(self) -> int:
+        """Number of local fields per sample, L r."""
+        return self.n_tokens * self.rank
+
+    def of_fields(self, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,), by formulas in numpy; None if there are none."""
+        formulas = getattr(self.loss, "of_fields", None) if self.n_fields == 1 else None
+        return formulas and formulas(params[:, 0], z)
+
+    def torch(self, params: Any, z: Any) -> Any:
+        """Return losses (n,) for tensors."""
+        if not hasattr(self.loss, "torch"):
+            raise TypeError(
+                f"data: minimize_risk needs a loss with a method torch(self, p, z), got {type(self.loss).__name__}"
+            )
+        return self.loss.torch(params, z)
+
+
+LOSSES.traits["loss_class"] = PointLoss
+
+
+class WeightedLoss(NamedTuple):
+    """Loss w ℓ(z; p) with a weight w > 0 for each sample, which is the last entry of its row of parameters."""
+
+    point: PointLoss
+
+    is_indirect, by_differences, n_params = True, True, None  # type: ignore[misc]
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens per sample, L."""
+        return self.point.n_tokens
+
+    @property
+    def rank(self) -> int:
+        """Number of columns of the weights, r."""
+        return self.point.rank
+
+    @property
+    def n_fields(self) -> int:
+        """Number of local fields per sample, L r."""
+        return self.point.n_fields
+
+    def of_fields(self, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...] | None:
+        """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,), by formulas in numpy; None if there are none."""
+        parts = self.point.of_fields(params, z)
+        return parts and tuple(params[:, -1] * part for part in parts)
+
+    def torch(self, params: Any, z: Any) -> Any:
+        """Return losses (n,) for tensors."""
+        return params[:, -1] * self.point.torch(params[:, :-1], z)
+
+
+def for_kernels(loss: Any) -> Any:
+    """Return a loss in the form that kernels receive: an IndirectLoss for registered losses and attention maps."""
+    return as_indirect(loss) if getattr(loss, "is_indirect", False) else loss
+
+
+@overload(make_work)
+def _make_work(loss):
+    needs_none = is_by_differences(loss) or any(is_instance(loss, c) for c in (PointLoss, WeightedLoss, IndirectLoss))
+    return (lambda loss: 0) if needs_none else None
+
+
+@overload(loss_value)
+def _loss_value(loss, p, z, work):
+    if is_instance(loss, WeightedLoss):
+        return lambda loss, p, z, work: p[-1] * loss_value(loss.point, p[:-1], z, work)
+    if not is_instance(loss, PointLoss):
+        return None
+    value = LOSSES.method(loss.types[0], "value")
+    return lambda loss, p, z, work: value(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)))
+
+
+@overload(loss_derivatives)
+def _loss_derivatives(loss, p, z, grad, hess, work, second):
+    if is_instance(loss, WeightedLoss):
+
+        def weighted_derivatives(loss, p, z, grad, hess, work, second):
+            weight = p[-1]
+            value = loss_derivatives(loss.point, p[:-1], z, grad, hess, work, second)
+            for i in range(grad.shape[0]):
+                grad[i] *= weight
+                for j in range(grad.shape[0] if second else 0):
+                    hess[i, j] *= weight
+            return weight * value
+
+        return weighted_derivatives
+    if not is_instance(loss, PointLoss):
+        return None
+    derivatives = LOSSES.method(loss.types[0], "derivatives")
+    if derivatives is None:
+        return difference_derivatives
+
+    def point_derivatives(loss, p, z, grad, hess, work, second):
+        return derivatives(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)), grad, hess)
+
+    return point_derivatives
+
+
+@overload(loss_floor)
+def _loss_floor(loss, p, work):
+    if is_instance(loss, WeightedLoss):
+        return lambda loss, p, work: p[-1] * loss_floor(loss.point, p[:-1], work)
+    if not is_instance(loss, PointLoss):
+        return None
+    floor = LOSSES.method(loss.types[0], "floor")
+    return (lambda loss, p, work: floor(loss.loss, p)) if floor else (lambda loss, p, work: -np.inf)
+
+
+@overload(loss_curvature)
+def _loss_curvature(loss, p, center, reach):
+    if is_instance(loss, WeightedLoss):
+        return lambda loss, p, center, reach: p[-1] * loss_curvature(loss.point, p[:-1], center, reach)
+    if not is_instance(loss, PointLoss):
+        return None
+    if loss.types[0].instance_class.convex:
+        return lambda loss, p, center, reach: 0.0
+    curvature = LOSSES.method(loss.types[0], "curvature")
+    if curvature is None:
+        return lambda loss, p, center, reach: -np.inf
+    return lambda loss, p, center, reach: curvature(loss.loss, p, center.shape[0], outer_radius(center, reach))
+
+
+@kernel
+def _derivatives(first, last, loss, params, z, value, grad, hess):
+    work = make_work(loss)
+    for mu in range(first, last):
+        value[mu] = differentiate(loss, params[mu], z[mu], grad[mu], hess[mu], work, True)
+
+
+def sample_derivatives(loss: Any, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return ℓ (n,), ∇ℓ (n, L, r) and ∇²ℓ (n, L r, L r) at fields z (n, L, r)."""
+    n, L, r = z.shape
+    find = getattr(loss, "of_fields", None)
+    parts = find(params, z.ravel()) if find and L * r == 1 else None  # vector instructions take a tenth of the time
+    if parts:
+        return parts[0], parts[1].reshape(n, 1, 1), parts[2].reshape(n, 1, 1)
+    loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
+    flat = np.ascontiguousarray(z).reshape(n, L * r)
+    value, grad, hess = np.empty(n), np.empty((n, L * r)), np.empty((n, L * r, L * r))
+    block = max(1, min(1024, int(BLOCK / (L**3 * (r * r + 2)))))
+    over_blocks(lambda first, last: _derivatives(first, last, loss, params, flat, value, grad, hess), n, block)
+    return value, grad.reshape(n, L, r), hess

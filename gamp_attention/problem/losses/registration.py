@@ -1,0 +1,159 @@
+"""Registration of user-defined losses and attention maps.
+
+A loss is a NamedTuple as described in `gamp_attention.problem.losses.point`. An attention map is a NamedTuple with the
+method
+
+- `attend(self, z, S)`: fill the attention matrix S (L, L) from fields z (L, r), in code that numba compiles.
+
+A map may also define
+
+- `torch(self, z)`: return attention matrices (n, L, L) for a tensor of fields (n, L, r); required by `minimize_risk`;
+- `bounded`: True if rows of S are positive and add up to 1, which saves searches; it is compiled in, so it must be True
+  or False for the class and cannot be a property;
+- `even` (S[−z] = S[z]), `rotations` (S[zO] = S[z]) and `parts` (number of weight matrices in the columns of Q);
+- `smooth`: False for a map that is known to have kinks.
+
+Derivatives are computed by central differences. The first use of a map in a model or dataset checks it, and emits a
+`KinkWarning` if its slope jumps.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention.problem.losses.attention import DotProductAttention, attend_row, fill_scores
+from gamp_attention.problem.losses.checks import check_attention, check_finite, check_loss
+from gamp_attention.problem.losses.maps import MAPS, call_map
+from gamp_attention.problem.losses.point import LOSSES, PointLoss
+
+
+def register_loss(cls: type) -> type:
+    """Register a NamedTuple with a method `value` as a per-sample loss; see `gamp_attention.problem.losses.point`.
+
+    Usable as a decorator. The first use of an instance in a model or dataset checks its methods on the labels there.
+
+    The method ``value(self, p, z)`` returns the loss of a sample with labels p (P,) at fields z (L, r). A method
+    ``derivatives(self, p, z, grad, hess)`` returns the loss and fills ``grad`` of shape (L r,) and ``hess`` of shape
+    (L r, L r): both are flat over the fields in row-major order, so that the field of token l and column a has index
+    l r + a.
+
+    Returns
+    -------
+    cls itself.
+
+    Raises
+    ------
+    TypeError : if `cls` is not derived from NamedTuple, if it has no method `value`, if it does not set `convex` to
+        True and has no method `floor`, or if `convex` is not True or False.
+
+    Examples
+    --------
+    >>> from typing import NamedTuple
+    >>> import gamp_attention as ga
+    >>> @ga.register_loss
+    ... class Quartic(NamedTuple):
+    ...     convex = True
+    ...     def value(self, p, z):
+    ...         return (z[0, 0] - p[0]) ** 4
+    >>> model = ga.glm_model(Quartic(), ga.LinearLabels(), lam=0.1)
+    >>> model.loss.n_fields
+    1
+    """
+    LOSSES.complete(cls)
+    if not cls.convex and "floor" not in vars(cls):  # type: ignore[attr-defined]
+        raise TypeError(
+            f"register_loss: {cls.__name__} needs convex = True, or a method floor(self, p) that returns a lower bound "
+            "of the loss, which the search for the global proximal minimum requires"
+        )
+    LOSSES.add(cls)
+    cls.check_labels = _check_labels  # type: ignore[attr-defined]
+    return cls
+
+
+def _check_labels(self: Any, labels: np.ndarray, n_tokens: int, rank: int) -> None:
+    """Check a loss at random fields for given labels (n, P); derivatives of losses of the package have own tests."""
+    check = check_finite if hasattr(self, "require_labels") else check_loss
+    check(PointLoss(self, n_tokens, rank), labels)
+
+
+def register_attention(cls: type) -> type:
+    """Register a NamedTuple with a method `attend` as an attention map; the top of this module describes its methods.
+
+    Usable as a decorator. The first use of an instance in a model or dataset checks it.
+
+    Returns
+    -------
+    cls itself.
+
+    Raises
+    ------
+    TypeError : if `cls` is not derived from NamedTuple, if it has no method `attend`, or if `bounded` is not True or
+        False.
+
+    Examples
+    --------
+    >>> from typing import NamedTuple
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> @ga.register_attention
+    ... class Uniform(NamedTuple):
+    ...     even = bounded = True
+    ...     def attend(self, z, S):
+    ...         S[:] = 1 / len(z)
+    >>> Uniform()(np.ones((2, 1))).tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+    MAPS.add(cls)
+    cls.check_sizes = check_attention  # type: ignore[attr-defined]
+    if "__call__" not in vars(cls):
+        cls.__call__ = call_map  # type: ignore[method-assign]
+    return cls
+
+
+@register_attention
+class DecorrelatedAttention(NamedTuple):
+    """Attention map S[H z] H of decorrelated tokens u, for correlated tokens x = H u.
+
+    The norm of (T − S) x is the norm of (T H − S H) u, so to learn T from x is to learn T[H ·] H from u.
+    """
+
+    attention: DotProductAttention  # attention map S of the correlated tokens
+    mixing: tuple[float, ...]  # the L² entries of H, row by row
+
+    @property
+    def even(self) -> bool:
+        """True if S[−z] = S[z]."""
+        return self.attention.even
+
+    @property
+    def rotations(self) -> bool:
+        """True if S[z O] = S[z] for every rotation O of the columns."""
+        return self.attention.rotations
+
+    @property
+    def parts(self) -> int:
+        """Number of weight matrices in the columns of Q."""
+        return self.attention.parts
+
+    def attend(self, z, S):
+        """Fill S (L, L) from fields z (L, r). Compiled code."""
+        L, r = z.shape
+        mixed, row = np.zeros(L * r), np.empty(L)
+        for i in range(L):
+            for k in range(L):
+                for a in range(r):
+                    mixed[i * r + a] += self.mixing[i * L + k] * z[k, a]
+        fill_scores(self.attention, mixed, L, r, S)
+        for i in range(L):
+            attend_row(self.attention, S, i)
+            for j in range(L):
+                row[j] = S[i, j]
+                S[i, j] = 0.0
+            for k in range(L):
+                for j in range(L):
+                    S[i, j] += row[k] * self.mixing[k * L + j]
+
+    def torch(self, z):
+        """Return attention matrices (n, L, L) for a tensor of fields (n, L, r)."""
+        H = z.new_tensor(self.mixing).reshape(z.shape[-2], z.shape[-2])
+        return self.attention(H @ z) @ H

@@ -1,0 +1,551 @@
+"""Passes over the tokens: products with the token matrix, one step of message passing, and sums of the risk.
+
+X̃ = (x + p)/√d is never formed, and a pass reads the tokens once. A block of samples belongs to one thread, which
+processes it in strides of a few rows: it computes the fields of a stride, then all that follows from the fields, and
+adds the weighted rows to its sums while the rows are in the cache. Blocks do not depend on the number of threads and
+their sums are added in order, so results are identical for any number of threads.
+
+A processor overlaps memory access with computation only if it knows early which addresses it will read. The inner loops
+therefore process the coordinates in strips, and before each strip prefetch part of the rows of the next stride.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from math import gcd
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._kernels.compiled import CACHE_LINE, field_kernel, inline_kernel, kernel, prefetch, sample_kernel
+from gamp_attention._kernels.pointers import point_to
+from gamp_attention._tools import check
+from gamp_attention._tools.check import read_only
+from gamp_attention._tools.numerics import one_thread
+from gamp_attention._tools.threads import interruptible_blocks, over_blocks
+from gamp_attention.problem.denoisers.newton import (
+    LAST_STEP,
+    Metric,
+    make_metric,
+    make_workspace,
+    point_to_loss_scratch,
+)
+from gamp_attention.problem.denoisers.output import Denoised, allocate_result, denoise_rows, finalize_result, is_long
+from gamp_attention.problem.denoisers.prox import MAX_STARTS, Search, make_search
+from gamp_attention.problem.losses.attention import RiskTerms
+from gamp_attention.problem.losses.point import for_kernels
+from gamp_attention.problem.losses.protocol import differentiate
+from gamp_attention.problem.sources import Group, apply_by_source, sum_over_tokens
+from gamp_attention.problem.stores import Tokens, join_parts, token_blocks
+
+LOOP_ROWS = 4  # rows whose fields, or weighted sums, one inner loop computes
+STRIP = 8  # cache lines of a row between two prefetches
+EARLY = 2  # lines of a strip that are prefetched while fields are computed; the others, while rows are added up
+MAX_BLOCKS = 32  # maximum number of blocks of samples, because the sums of each block cost memory traffic
+MIN_ROWS = 64  # minimum number of rows of a block of a product, because each call of a kernel takes microseconds
+MAX_SUMS = 0.025  # maximum size of the sums of all blocks, as a fraction of the size of the tokens
+CACHE = 2e7  # size in bytes of tokens that fit into the cache, so that a second product with them takes little time
+PRODUCT_NUMBERS = 1 << 20  # token entries in one product of tokens, because single precision is copied into doubles
+
+
+class TokenMatrix(NamedTuple):
+    """Products with the token matrix X̃ = (x + p)/√d of n samples; tokens may be in a store."""
+
+    tokens: Tokens  # (n, L, d) in float64 or float32; all sums are computed in float64
+    positions: np.ndarray  # (L, d) added to the tokens
+
+    def small_rows(self) -> np.ndarray | None:
+        """Return the tokens as rows (n, d) for products by BLAS, or None if other products are faster or necessary.
+
+        BLAS reads the tokens once for each product, which is faster only if they fit into the cache. Samples must have
+        one token without a position, in double precision.
+        """
+        tokens = self.tokens
+        if not isinstance(tokens, np.ndarray) or tokens.shape[1] > 1 or tokens.dtype != float or tokens.nbytes > CACHE:
+            return None
+        return None if self.positions.any() else tokens[:, 0]
+
+    def fields(self, Q: np.ndarray) -> np.ndarray:
+        """Return the local fields X̃Q: z_l = (x_l + p_l)·Q/√d (n, L, r) for Q (d, r). Eq. :eq:`fields`."""
+        n, L, d = self.tokens.shape
+        columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
+        z = np.empty((n, L, Q.shape[1]))
+        for rows, _, block in token_blocks(self.tokens):
+            flat, out = _as_rows(block), z[rows].reshape(-1, Q.shape[1])
+            over_blocks(partial(_project, rows=flat, columns=columns, z=out), len(flat), _block(len(flat)))
+        return z + self.positions @ columns.T
+
+    def back_project(self, g: np.ndarray) -> np.ndarray:
+        """Return X̃ᵀg = Σ_{μ,l} (x_l + p_l) g_lᵀ/√d (d, s) for g (n, L, s)."""
+        d, g = self.tokens.shape[2], np.ascontiguousarray(g)
+        total = np.zeros((d, g.shape[2]))
+        for rows, _, block in token_blocks(self.tokens):
+            flat, weights = _as_rows(block), g[rows].reshape(-1, g.shape[2])
+            step = _block(len(flat))
+            sums = np.zeros((-(-len(flat) // step), weights.shape[1], d))
+            over_blocks(partial(_accumulate, step=step, rows=flat, weights=weights, sums=sums), len(flat), step)
+            total += sums.sum(axis=0).T
+        return (total + self.positions.T @ g.sum(axis=0)) / np.sqrt(d)
+
+    def hessian_product(self, hessians: np.ndarray, P: np.ndarray) -> np.ndarray:
+        """Return Σ_μ X̃^μᵀ H^μ X̃^μ P (d, r) for H (n, L r, L r) and P (d, r), in one pass over the tokens."""
+        (_, L, d), r = self.tokens.shape, P.shape[1]
+        rows = self.small_rows()
+        if rows is not None:
+            with one_thread():
+                return rows.T @ np.einsum("nab,nb->na", hessians, rows @ P) / d
+        columns = np.ascontiguousarray(P.T) / np.sqrt(d)
+        shift = (self.positions @ columns.T).ravel()
+        over_rows, over_samples = np.zeros((r, d)), np.zeros((L, r))
+        for part, _, x in token_blocks(self.tokens):
+            of_rows, of_samples = _curvature_sums(x, np.ascontiguousarray(hessians[part]), columns, shift)
+            over_rows += of_rows
+            over_samples += of_samples
+        return (over_rows.T + self.positions.T @ over_samples) / np.sqrt(d)
+
+
+def _as_rows(tokens: np.ndarray) -> np.ndarray:
+    """Return tokens (n, L, d) as rows (n L, d), read-only, as kernels are compiled for tokens in files as well."""
+    return read_only(tokens.reshape(-1, tokens.shape[2]))
+
+
+def _block(n_rows: int) -> int:
+    """Return the number of rows of one of at most 32 blocks."""
+    return max(MIN_ROWS, -(-n_rows // 32))
+
+
+def _curvature_sums(
+    x: np.ndarray, hessians: np.ndarray, columns: np.ndarray, shift: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of x v over the rows and of v_l over the samples, with v = H z, for tokens (n, L, d) in memory.
+
+    z are the fields of the tokens along `columns` (r, d), plus `shift` (L r,).
+    """
+    (n, L, d), r = x.shape, len(columns)
+    stride, block = strides(n, L, r)
+    sums, totals = np.zeros((-(-n // block), r, d)), np.zeros((-(-n // block), L, r))
+
+    def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
+        _curve(first, last, FieldRows(stride, rows, columns, shift), hessians, sums[b], totals[b])
+
+    over_strides(x, stride, block, work)
+    return sums.sum(axis=0), totals.sum(axis=0)
+
+
+def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return x_l·y_k (n, L, K) in float64 within each sample, for (n, L, d) and (n, K, d), without a large copy."""
+    n, L, d = tokens.shape
+    products = np.empty((n, L, others.shape[1]))
+    step = max(1, PRODUCT_NUMBERS // (L * d))
+    for first in range(0, n, step):
+        part = slice(first, first + step)
+        products[part] = np.asarray(tokens[part], float) @ np.asarray(others[part], float).transpose(0, 2, 1)
+    return products
+
+
+class Effort(NamedTuple):
+    """Effort of the proximal steps of an iteration."""
+
+    # maximum number of further starts of each search for a lower minimum; 0 keeps the minimum next to the start
+    most: int = MAX_STARTS
+    last_step: float = LAST_STEP  # relative size of a Newton step after which none follows
+
+
+class Part(NamedTuple):
+    """Samples of a pass: all samples of a dataset, or consecutive samples."""
+
+    matrix: TokenMatrix
+    groups: tuple[Group, ...]
+    n_sources: int
+    loss: Any
+    risks: dict[str, RiskTerms]
+
+
+class Pass(NamedTuple):
+    """Outcome of one pass over n samples at weights Q."""
+
+    omega: np.ndarray  # (n, L, r) centers of the proximal step: fields minus their memory
+    denoised: Denoised  # result of the output denoiser
+    losses: np.ndarray  # (n,) ℓ at the fields
+    force: np.ndarray  # (d, r) X̃ᵀg
+    smooth: np.ndarray  # (d, r) X̃ᵀ∇ℓ, the gradient at Q without the penalty
+
+
+def data_pass(
+    matrix: TokenMatrix,
+    Q: np.ndarray,
+    D: np.ndarray,
+    V: np.ndarray,
+    loss: Any,
+    params: np.ndarray,
+    start: np.ndarray | None = None,
+    *,
+    effort: Effort | None = None,
+    proximal: bool = True,
+) -> Pass:
+    """Pass over tokens in memory; see `gamp_attention.problem.denoisers.output.denoise` for the proximal step.
+
+    Parameters
+    ----------
+    matrix : tokens (n, L, d), as an array, and positions.
+    Q, D, V : (d, r), (n, L, r), (L, r, r) the state of message passing.
+    loss, params : the per-sample loss, with rows of parameters (n, P).
+    start : (n, L, r) initial points of the minimizations; ω if not given.
+    effort : effort of the proximal steps; if None, an unbounded search and accurate minimizations.
+    proximal : if False, there is no proximal step and no force, and `denoised` is not filled; the other results have
+        the same bits.
+    """
+    tokens, effort = np.asarray(matrix.tokens), effort or Effort()
+    n, L, d = tokens.shape
+    r = Q.shape[1]
+    columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
+    shift = (matrix.positions @ columns.T).ravel()
+    omega, losses = np.array(D, dtype=float).reshape(n, L * r), np.empty(n)
+    out = allocate_result(omega if start is None else start.reshape(n, L * r), r)
+    out.g[:] = 0.0
+    stride, block = strides(n, L, 2 * r)
+    # sums of x g and x ∇ℓ over the rows of a block, and of g_l and ∇ℓ_l over its samples
+    sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
+    long = proximal and is_long(loss, n, effort.most)
+    loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
+    metric, search = make_metric(V, effort.last_step), make_search(L * r)
+    problem = ProximalProblem(loss, params, metric, effort.most, search, proximal, start is None)
+
+    def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
+        output = PassOutput(omega, out, losses, sums[b], totals[b])
+        _pass(first, last, FieldRows(stride, rows, columns, shift), problem, stop, output)
+
+    over_strides(tokens, stride, block, work, long)
+    both = (sums.sum(axis=0).T + matrix.positions.T @ totals.sum(axis=0)) / np.sqrt(d)
+    denoised = finalize_result(out)
+    return Pass(omega.reshape(n, L, r), denoised, losses, both[:, :r], both[:, r:])
+
+
+def grouped_pass(
+    data: Part,
+    params: np.ndarray,
+    Q: np.ndarray,
+    D: np.ndarray,
+    V: np.ndarray,
+    start: np.ndarray | None = None,
+    **options: Any,
+) -> Pass:
+    """Pass over all samples of a part, each group with the matrices V (S, r, r) of its sources; see `data_pass`."""
+    parts, sums, (tokens, positions) = [], np.zeros((2, *Q.shape)), data.matrix
+    for rows, sources, block in token_blocks(tokens, data.groups):
+        begin, matrix = None if start is None else start[rows], TokenMatrix(block, positions)
+        seen = data_pass(matrix, Q, D[rows], V[sources], data.loss, params[rows], begin, **options)
+        sums += seen.force, seen.smooth
+        parts.append(seen[:3])
+    return Pass(*map(join_parts, zip(*parts, strict=True)), *sums)
+
+
+Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]  # returns the next D from D, V g, W g and β
+
+
+class Sums(NamedTuple):
+    """Sums over samples of an iteration."""
+
+    loss: float  # Σ_μ ℓ_μ at the fields X̃Q, constants included
+    force: np.ndarray  # (d, r) X̃ᵀg
+    smooth: np.ndarray  # (d, r) X̃ᵀ∇ℓ
+    response: np.ndarray  # (S, r, r) −Σ_μ ∂g_l/∂ω_l over the tokens of each source
+
+
+class OutputStep(NamedTuple):
+    """Sums of an iteration, and arrays (n, L, r) of all samples, or handles of arrays in other processes."""
+
+    sums: Sums  # sums over all samples
+    z: Any  # minimizers of the proximal step
+    # returns the memory D of the next iteration from a rule, the new V, W and the step β
+    remember: Callable[[Memory, np.ndarray, np.ndarray, float], Any]
+    omega: np.ndarray | None = None  # centers of the proximal step; None if they are in other processes
+    denoised: Denoised | None = None  # result of the output denoiser; None if it is in other processes
+
+
+class RiskSums(NamedTuple):
+    """Risk without its penalty: Σ_μ ℓ_μ, X̃ᵀ∇ℓ (d, r), and a function that returns the fields (n, L, r)."""
+
+    loss: float
+    smooth: np.ndarray
+    fields: Callable[[], np.ndarray]
+
+
+def output_step(
+    data: Part, risk: str, Q: np.ndarray, D: np.ndarray, V: np.ndarray, z: np.ndarray | None, effort: Effort
+) -> OutputStep:
+    """Return ω = X̃Q − D, z = prox(ω; V) and g = V⁻¹(z − ω) of the samples in this process, with the sums over them.
+
+    Proximal steps start from the minimizers z of the last iteration, if they are given.
+    """
+    terms = data.risks[risk]
+    seen = grouped_pass(data, terms.params, Q, D, V, z, effort=effort)
+    out = seen.denoised
+    loss = float(np.sum(seen.losses + terms.constant))
+    sums = Sums(loss, seen.force, seen.smooth, sum_over_tokens(data.groups, data.n_sources, out.response))
+    return OutputStep(sums, out.z, partial(next_memory, data.groups, D, out.g), seen.omega, out)
+
+
+def next_memory(
+    groups: tuple[Group, ...], D: np.ndarray, g: np.ndarray, rule: Memory, V: np.ndarray, W: np.ndarray, beta: float
+) -> np.ndarray:
+    """Return the Onsager memory D of the next iteration by a rule, with V and W of the source of each token."""
+    after = check.detach_tensor(rule(read_only(D), apply_by_source(groups, V, g), apply_by_source(groups, W, g), beta))
+    if np.shape(after) != D.shape:
+        raise ValueError(f"memory: needs to return shape {D.shape}, got shape {np.shape(after)}")
+    after = np.asarray(after, dtype=float)
+    return after if after.flags.writeable else after.copy()
+
+
+def sum_risk(data: Part, risk: str, Q: np.ndarray) -> RiskSums:
+    """Return a risk of the samples in this process without its penalty, by the same pass as in message passing."""
+    terms, (n, L, _), r = data.risks[risk], data.matrix.tokens.shape, Q.shape[1]
+    V = np.tile(np.eye(r), (data.n_sources, 1, 1))
+    seen = grouped_pass(data, terms.params, Q, np.zeros((n, L, r)), V, proximal=False)
+    return RiskSums(float(np.sum(seen.losses + terms.constant)), seen.smooth, lambda: seen.omega)
+
+
+def strides(n: int, L: int, n_sums: int) -> tuple[int, int]:
+    """Return the number of samples in a stride, whose rows fill whole inner loops, and in a block of whole strides."""
+    stride = LOOP_ROWS // gcd(LOOP_ROWS, L)
+    n_blocks = max(1, min(MAX_BLOCKS, int(MAX_SUMS * n * L / n_sums)))
+    return stride, stride * -(-n // (stride * n_blocks))
+
+
+def over_strides(tokens: np.ndarray, stride: int, block: int, work: Callable[..., Any], long: bool = False) -> None:
+    """Call work(first, last, b, rows, stop) for the samples of each block b, whose rows (N, d) start at `first`.
+
+    If `long` is True, the pass can be interrupted by `stop`, see `interruptible_blocks`. The samples after the last
+    whole stride are passed in a separate call, in rows that are padded with zeros to a whole stride.
+    """
+    n, L, d = tokens.shape
+    rows, whole = _as_rows(tokens), n - n % stride
+    padded = np.zeros((stride * L, d), dtype=tokens.dtype)
+    padded[: len(rows) - whole * L] = rows[whole * L :]
+    padded = read_only(padded)
+
+    def task(first: int, last: int, stop: np.ndarray) -> None:
+        for begin, end, here in ((first, min(last, whole), rows[first * L :]), (max(first, whole), last, padded)):
+            if begin < end:
+                work(begin, end, first // block, here, stop)
+
+    interruptible_blocks(task, n, block, long)
+
+
+class FieldRows(NamedTuple):
+    """Rows of the tokens of a block, and the columns along which their fields are computed."""
+
+    stride: int  # number of samples whose rows are processed at once
+    rows: np.ndarray  # (N, d)
+    columns: np.ndarray  # (r, d) weights over √d
+    shift: np.ndarray  # (L r,) fields of the positions
+
+
+class ProximalProblem(NamedTuple):
+    """Losses and proximal steps of the samples of a pass."""
+
+    loss: Any
+    params: np.ndarray  # (n, P)
+    metric: Metric
+    most: int  # maximum number of further starts, see `Effort`
+    search: Search
+    proximal: bool  # whether there is a proximal step
+    fresh: bool  # whether proximal steps start from their centers
+
+
+class PassOutput(NamedTuple):
+    """Arrays that a pass over a block fills."""
+
+    omega: np.ndarray  # (n, L r) memory before the pass, centers of the proximal steps after it
+    denoised: Denoised
+    losses: np.ndarray  # (n,)
+    sums: np.ndarray  # (2 r, d) sums of x g and x ∇ℓ over the rows of the block
+    totals: np.ndarray  # (L, 2 r) sums of g_l and ∇ℓ_l over its samples
+
+
+@kernel
+def _pass(first, last, tokens, problem, stop, output):
+    """Allocate the scratch memory of one thread, and pass over samples whose rows start with the first sample."""
+    k, r = tokens.shift.shape[0], tokens.columns.shape[0]
+    ws = make_workspace(problem.loss, k, stop)
+    grad, hess, fields = np.empty(k), np.empty((k, k)), np.empty((tokens.stride, k))
+    weights = np.zeros((tokens.stride * (k // r), 2 * r))
+    work = ws, grad, hess, fields, fields.reshape((tokens.stride * (k // r), r)), weights
+    _pass_in_strides(first, last, tokens, problem, work, output)
+
+
+@sample_kernel
+def _pass_in_strides(first, last, tokens, problem, work, output):
+    ws, grad, hess, fields, projections, weights = work  # weights: g and ∇ℓ of rows
+    stride, rows, columns, shift = tokens
+    loss, params, metric, most, search, proximal, fresh = problem
+    omega, out, losses, sums, totals = output
+    at_metric, at_ws, at_out = point_to(metric), point_to(ws), point_to(out)
+    k, r = shift.shape[0], columns.shape[0]
+    L = k // r
+    for begin in range(first, last, stride):
+        if ws.stop[0] != 0:
+            return
+        here = (begin - first) * L
+        ahead = here + stride * L if begin + stride < last else here
+        project(here, ahead, rows, columns, projections)
+        for mu in range(begin + stride, min(begin + 2 * stride, last)):
+            for i in range(0, params.shape[1], CACHE_LINE // 8):
+                prefetch(params, mu, i)
+            prefetch(omega, mu, 0)
+            prefetch(out.z, mu, 0)
+        for row in range(weights.shape[0]):
+            for a in range(2 * r):
+                weights[row, a] = 0.0
+        for mu in range(begin, min(begin + stride, last)):
+            z = fields[mu - begin]
+            for i in range(k):
+                z[i] += shift[i]
+                omega[mu, i] = z[i] - omega[mu, i]
+                if fresh:
+                    out.z[mu, i] = omega[mu, i]
+        if proximal:
+            end = min(begin + stride, last)
+            denoise_rows(begin, end, loss, params, omega, at_metric, most, search, at_ws, at_out)
+        for mu in range(begin, min(begin + stride, last)):
+            z = fields[mu - begin]
+            losses[mu] = differentiate(loss, params[mu], z, grad, hess, point_to_loss_scratch(at_ws), False)
+            for l in range(L):
+                for a in range(r):
+                    g, slope = out.g[mu, l * r + a], grad[l * r + a]
+                    weights[(mu - begin) * L + l, a] = g
+                    weights[(mu - begin) * L + l, r + a] = slope
+                    totals[l, a] += g
+                    totals[l, r + a] += slope
+        add_up(here, ahead, rows, weights, sums)
+
+
+@kernel
+def _curve(first, last, tokens, hessians, sums, totals):
+    k, r = tokens.shift.shape[0], tokens.columns.shape[0]
+    n_rows = tokens.stride * (k // r)
+    fields, weights = np.empty((tokens.stride, k)), np.zeros((tokens.stride, k))
+    work = fields, fields.reshape((n_rows, r)), weights, weights.reshape((n_rows, r))
+    _curve_in_strides(first, last, tokens, hessians, work, sums, totals)
+
+
+@sample_kernel
+def _curve_in_strides(first, last, tokens, hessians, work, sums, totals):
+    fields, projections, weights, weighted_rows = work
+    stride, rows, columns, shift = tokens
+    k, r = shift.shape[0], columns.shape[0]
+    L = k // r
+    for begin in range(first, last, stride):
+        here = (begin - first) * L
+        ahead = here + stride * L if begin + stride < last else here
+        project(here, ahead, rows, columns, projections)
+        for mu in range(begin, begin + stride):
+            v, z = weights[mu - begin], fields[mu - begin]
+            for i in range(k):
+                z[i] += shift[i]
+                v[i] = 0.0
+            if mu >= last:
+                continue
+            for i in range(k):
+                for j in range(k):
+                    v[i] += hessians[mu, i, j] * z[j]
+                totals[i // r, i % r] += v[i]
+        add_up(here, ahead, rows, weighted_rows, sums)
+
+
+@field_kernel
+def project(first, ahead, rows, columns, fields):
+    """Compute fields (N, r) of rows from `first` on, along columns (r, d); rows from `ahead` on are prefetched."""
+    for at in range(0, fields.shape[0], LOOP_ROWS):
+        for a in range(columns.shape[0]):
+            _project_four(a, first + at, ahead + at, at, rows, columns, fields)
+
+
+@field_kernel
+def add_up(first, ahead, rows, weights, sums):
+    """Add rows from `first` on to the sums (s, d) with weights (N, s); rows from `ahead` on are prefetched."""
+    n_sums = sums.shape[0]
+    for at in range(0, weights.shape[0], LOOP_ROWS):
+        for a in range(0, n_sums - 1, 2):
+            _add_to_two(a, first + at, ahead + at, at, rows, weights, sums)
+        if n_sums % 2 == 1:
+            _add_to_one(n_sums - 1, first + at, ahead + at, at, rows, weights, sums)
+
+
+@inline_kernel
+def _steps(rows):
+    """Return the coordinates in a cache line, a strip and its early part; unsigned: signed indices cost checks."""
+    line = np.uint64(CACHE_LINE // rows.itemsize)
+    return line, np.uint64(STRIP) * line, np.uint64(EARLY) * line
+
+
+@inline_kernel
+def _prefetch_rows(rows, ahead, begin, end, line):
+    for i in range(begin, end, line):
+        for row in range(ahead, ahead + LOOP_ROWS):
+            prefetch(rows, row, i)
+
+
+@field_kernel
+def _project_four(a, first, ahead, at, rows, columns, fields):
+    x0, x1, x2, x3 = rows[first], rows[first + 1], rows[first + 2], rows[first + 3]
+    column, d = columns[a], np.uint64(columns.shape[1])
+    line, strip, early = _steps(rows)
+    z0, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
+    for begin in range(np.uint64(0), d, strip):
+        if a == 0:
+            _prefetch_rows(rows, ahead, begin, begin + early, line)
+        for i in range(begin, min(begin + strip, d)):
+            z0 += x0[i] * column[i]
+            z1 += x1[i] * column[i]
+            z2 += x2[i] * column[i]
+            z3 += x3[i] * column[i]
+    fields[at, a], fields[at + 1, a], fields[at + 2, a], fields[at + 3, a] = z0, z1, z2, z3
+
+
+@field_kernel
+def _add_to_two(a, first, ahead, at, rows, weights, sums):
+    x0, x1, x2, x3 = rows[first], rows[first + 1], rows[first + 2], rows[first + 3]
+    b, d = a + 1, np.uint64(sums.shape[1])
+    line, strip, early = _steps(rows)
+    one, other = sums[a], sums[b]
+    v0, v1, v2, v3 = weights[at, a], weights[at + 1, a], weights[at + 2, a], weights[at + 3, a]
+    w0, w1, w2, w3 = weights[at, b], weights[at + 1, b], weights[at + 2, b], weights[at + 3, b]
+    for begin in range(np.uint64(0), d, strip):
+        if a == 0:
+            _prefetch_rows(rows, ahead, begin + early, begin + strip, line)
+        for i in range(begin, min(begin + strip, d)):
+            one[i] += (v0 * x0[i] + v1 * x1[i]) + (v2 * x2[i] + v3 * x3[i])
+            other[i] += (w0 * x0[i] + w1 * x1[i]) + (w2 * x2[i] + w3 * x3[i])
+
+
+@field_kernel
+def _add_to_one(a, first, ahead, at, rows, weights, sums):
+    x0, x1, x2, x3 = rows[first], rows[first + 1], rows[first + 2], rows[first + 3]
+    total, d = sums[a], np.uint64(sums.shape[1])
+    line, strip, early = _steps(rows)
+    v0, v1, v2, v3 = weights[at, a], weights[at + 1, a], weights[at + 2, a], weights[at + 3, a]
+    for begin in range(np.uint64(0), d, strip):
+        if a == 0:
+            _prefetch_rows(rows, ahead, begin + early, begin + strip, line)
+        for i in range(begin, min(begin + strip, d)):
+            total[i] += (v0 * x0[i] + v1 * x1[i]) + (v2 * x2[i] + v3 * x3[i])
+
+
+@field_kernel
+def _project(first, last, rows, columns, z):
+    for row in range(first, last):
+        for a in range(columns.shape[0]):
+            acc = 0.0
+            for i in range(rows.shape[1]):
+                acc += rows[row, i] * columns[a, i]
+            z[row, a] = acc
+
+
+@field_kernel
+def _accumulate(first, last, step, rows, weights, sums):
+    total = sums[first // step]
+    for row in range(first, last):
+        for a in range(weights.shape[1]):
+            w = weights[row, a]
+            for i in range(rows.shape[1]):
+                total[a, i] += w * rows[row, i]

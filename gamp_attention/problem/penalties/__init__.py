@@ -1,0 +1,1 @@
+"""Penalties r(x) of the weights, with their proximal maps."""

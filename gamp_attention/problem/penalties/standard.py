@@ -1,0 +1,356 @@
+"""The penalties `Ridge` and `ElasticNet`, intercepts, and penalties of whole matrices.
+
+**Intercept.** The last row of the weights may be an unpenalized intercept. An intercept b (r,) is added to the fields
+of all tokens: z = (x + p) Q/√d + b. It is stored as one more coordinate, in which tokens are 0 and positions are 1,
+with b = Q_d/√d in the last row of Q. Message passing then needs no further rule: for this row the precision is A =
+Σ_l V̂_l, so that a step adds (Σ_l V̂_l)⁻¹ Σ_l m̂_l to b, a Newton step that neglects correlations between tokens. At
+fixed points Σ_l m̂_l = 0, the condition that the risk is stationary in b.
+"""
+
+import math
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention.problem.penalties.base import proxes, register_penalty, slopes, values
+from gamp_attention.problem.penalties.columns import DEFAULT_UNIT, SPHERE, ColumnRidge, curvature_of, has_spheres
+
+
+@dataclass(frozen=True)
+class InterceptPenalty:
+    """Penalty of all rows of Q except the last, the intercept.
+
+    Raises
+    ------
+    ValueError : if the penalty has spherical columns.
+    """
+
+    penalty: Any  # the penalty of the other rows
+    intercept = True
+    quadratic = by_column = sphere = False  # λ differs between rows, so that code for a λ of a column does not apply
+
+    def __post_init__(self) -> None:
+        if has_spheres(self.penalty):
+            needs = "a number for each column, as columns on a sphere have no intercept"
+            raise check.fail("lam, penalty", list(self.penalty.lams), needs)
+
+    def checked(self, owner: str) -> "InterceptPenalty":
+        """Return this penalty after checking the penalty of the other rows."""
+        return InterceptPenalty(_checked(self.penalty, owner))
+
+    # Q and −Q have the same penalty, or the risk has a gradient, if this holds for the penalty of the other rows
+    lam = property(lambda self: self.penalty.lam)
+    even = property(lambda self: self.penalty.even)
+    smooth = property(lambda self: self.penalty.smooth)
+    strength = property(lambda self: self.penalty.strength)
+    convexity = property(lambda self: min(float(self.penalty.convexity), 0.0))
+
+
+def _by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function of a penalty and of arrays with rows (d, …) apply zero penalty to the row of an intercept."""
+
+    @wraps(function)
+    def apply(penalty: Any, *arrays: Any) -> Any:
+        if not penalty.intercept:
+            return function(penalty, *arrays)
+        rows = [(x[:-1], x[-1:]) if np.ndim(x) else (x, x) for x in arrays]
+        parts = function(penalty.penalty, *(x for x, _ in rows)), function(NO_PENALTY, *(x for _, x in rows))
+        if isinstance(parts[0], tuple):
+            return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+        return np.concatenate(parts) if np.ndim(parts[0]) else parts[0]
+
+    return apply
+
+
+def has_intercept(penalty: Any) -> bool:
+    """Return whether the last row of the weights is an intercept."""
+    return bool(penalty.intercept)
+
+
+def without_intercept(penalty: Any) -> Any:
+    """Return the penalty of the rows that are penalized."""
+    return penalty.penalty if penalty.intercept else penalty
+
+
+def is_ridge(penalty: Any) -> bool:
+    """Return whether a penalty is quadratic in all rows of the weights, or in all except an intercept."""
+    return bool(without_intercept(penalty).quadratic)
+
+
+def ridge_strengths(penalty: Any, d: int) -> Any:
+    """Return λ of a penalty that `is_ridge` accepts: a number, an array (r,), or (d, 1) or (d, r) with an intercept."""
+    strengths = curvature_of(without_intercept(penalty))
+    if not has_intercept(penalty):
+        return strengths
+    rows = np.tile(np.atleast_1d(strengths), (d, 1))
+    rows[-1] = 0.0
+    return rows
+
+
+def unpenalized(penalty: Any, shape: tuple[int, int]) -> np.ndarray:
+    """Return which weights (d, r) have no penalty: intercepts, and columns with λ_a = 0."""
+    free = np.zeros(shape, dtype=bool)
+    body = without_intercept(penalty)
+    if body.by_column:
+        free[:] = [value == 0 for value in body.lams]
+    if has_intercept(penalty):
+        free[-1] = True
+    return free
+
+
+def refuse_intercept(present: bool, needs: str) -> None:
+    """Raise ValueError, for the argument `needs` describes, if there is an intercept."""
+    if present:
+        raise check.fail("intercept", True, needs)
+
+
+@register_penalty
+class Ridge(NamedTuple):
+    """Ridge ρ(x) = λ x²/2.
+
+    Attributes
+    ----------
+    lam : λ > 0.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> penalty = ga.Ridge(lam=0.5)
+    >>> penalty.value(2.0), ga.paper_model(penalty=penalty).lam
+    (1.0, 0.5)
+    """
+
+    lam: float
+    even = smooth = quadratic = True  # type: ignore[misc]
+
+    @property
+    def strength(self) -> float:
+        """Return λ."""
+        return self.lam
+
+    @property
+    def convexity(self) -> float:
+        """Return λ."""
+        return self.lam
+
+    def checked(self, owner: str) -> "Ridge":
+        """Return this penalty after checking λ, whose name follows `owner` in errors."""
+        return Ridge(check.real(f"{owner}lam", self.lam, low=0, strict=True))
+
+    def value(self, x):
+        """Return ρ(x)."""
+        return 0.5 * self.lam * x * x
+
+    def slopes(self, x):
+        """Return both ends of ∂ρ(x)."""
+        return self.lam * x, self.lam * x
+
+    def prox(self, b, a):
+        """Return the minimizer of ρ(x) + a x²/2 − b x, and its derivative in b."""
+        response = 1.0 / (self.lam + a)
+        return response * b, response
+
+
+NO_PENALTY = Ridge(0.0)  # penalty of an intercept
+
+
+@register_penalty
+class ElasticNet(NamedTuple):
+    """Elastic net ρ(x) = λ x²/2 + l₁ abs(x) (Zou and Hastie, 2005); λ = 0 is the lasso.
+
+    Attributes
+    ----------
+    lam, l1 : λ >= 0 and l₁ >= 0, not both zero.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> penalty = ga.ElasticNet(lam=0.5, l1=1.0)
+    >>> penalty.value(2.0), ga.paper_model(penalty=penalty).lam
+    (3.0, 0.5)
+    """
+
+    lam: float
+    l1: float
+
+    @property
+    def strength(self) -> float:
+        """Return λ + l₁."""
+        return self.lam + self.l1
+
+    @property
+    def convexity(self) -> float:
+        """Return λ."""
+        return self.lam
+
+    @property
+    def even(self) -> bool:
+        """Return whether ρ(−x) = ρ(x)."""
+        return True
+
+    def checked(self, owner: str) -> "ElasticNet":
+        """Return this penalty after checking λ and l₁, whose names follow `owner` in errors."""
+        numbers = (check.real(owner + k, v, low=0) for k, v in self._asdict().items())
+        penalty = ElasticNet(*numbers)
+        if penalty.strength == 0:
+            raise check.fail("penalty", penalty, "λ or l₁ above 0")
+        return penalty
+
+    def value(self, x):
+        """Return ρ(x)."""
+        return 0.5 * self.lam * x * x + self.l1 * abs(x)
+
+    def slopes(self, x):
+        """Return both ends of ∂ρ(x)."""
+        smooth = self.lam * x
+        if x > 0.0:
+            return smooth + self.l1, smooth + self.l1
+        if x < 0.0:
+            return smooth - self.l1, smooth - self.l1
+        return -self.l1, self.l1
+
+    def prox(self, b, a):
+        """Return the minimizer of ρ(x) + a x²/2 − b x, and its derivative in b."""
+        if abs(b) < self.l1:
+            return 0.0, 0.0
+        response = 1.0 / (self.lam + a)
+        return response * (b - math.copysign(self.l1, b)), response
+
+
+def require_penalty(penalty: Any, lam: Any = None) -> Any:
+    """Return a penalty after checking it; if `penalty` is None, the ridge with λ or with one λ for each column.
+
+    λ is 0.01 if neither is given.
+
+    Raises
+    ------
+    TypeError : if `penalty` is not a penalty, or an entry of `lam` has the wrong type.
+    ValueError : if λ is not allowed, or if `lam` differs from the λ of a given penalty.
+    """
+    if penalty is None:
+        lam = DEFAULT_UNIT if lam is None else lam
+        is_number = isinstance(lam, numbers.Real) or (not isinstance(lam, str) and np.ndim(lam) == 0)
+        return Ridge(check.real("lam", lam, low=0, strict=True)) if is_number else _ridge_of_columns(lam)
+    checked: Any = _checked(penalty, "penalty.")
+    contained: Any = getattr(checked, "lam", None)
+    if lam is not None and not np.array_equal(lam, contained):
+        raise check.fail("lam", lam, f"to be omitted if `penalty` is given, which contains λ ({penalty!r})")
+    return checked
+
+
+def penalty_or_ridge(given: Any) -> Any:
+    """Return a penalty after checking it; a number λ means the ridge."""
+    is_number = isinstance(given, numbers.Real)
+    return Ridge(check.real("penalty", given, low=0, strict=True)) if is_number else _checked(given, "penalty.")
+
+
+def _checked(penalty: Any, owner: str = "") -> Any:
+    """Return a penalty after checking its type and its numbers, whose names follow `owner` in errors."""
+    find = getattr(type(penalty), "checked", None)
+    if find is None:
+        needs = "a penalty: Ridge(lam), ColumnRidge(lams), ElasticNet(lam, l1)"
+        needs += " or a NamedTuple registered by register_penalty"
+        raise check.fail("penalty", penalty, needs, TypeError)
+    return find(penalty, owner)
+
+
+def _ridge_of_columns(lam: Any) -> ColumnRidge:
+    """Return the ridge for `lam`, a sequence of λ_a and "sphere", or "sphere" alone for a single column."""
+    try:
+        return ColumnRidge((SPHERE,) if isinstance(lam, str) and lam == SPHERE else lam)
+    except (TypeError, ValueError) as error:
+        needs = 'a positive number, or a sequence with one finite number or "sphere" for each column of Q'
+        raise check.fail("lam", lam, needs, type(error)) from None
+
+
+def with_lam(penalty: Any, lam: Any) -> Any:
+    """Return the penalty with another λ; raise ValueError if it has no λ, or λ is not allowed."""
+    if penalty.intercept:
+        return InterceptPenalty(with_lam(penalty.penalty, lam))
+    if penalty.by_column:
+        return penalty.scale_to(check.real("lam", lam, low=0))
+    if "lam" not in penalty._fields:
+        raise check.fail("penalty", penalty, "a field 'lam' to change λ")
+    return _checked(penalty._replace(lam=check.real("lam", lam, low=0)))
+
+
+@_by_rows
+def penalty_total(penalty: Any, Q: np.ndarray) -> float:
+    """Return r(Q) = Σ ρ(Q_ia)."""
+    if penalty.by_column:
+        return float(0.5 * penalty.curvature @ np.sum(Q**2, axis=0))
+    if penalty.quadratic:
+        return 0.5 * penalty.lam * np.sum(Q**2)
+    flat = np.ascontiguousarray(Q, dtype=float).ravel()
+    out = np.empty(flat.shape)
+    values(penalty, flat, out)
+    return float(out.sum())
+
+
+@_by_rows
+def penalty_of_rows(penalty: Any, Q: np.ndarray) -> np.ndarray:
+    """Return the penalty of each row, Σ_a ρ(Q_ia), (d,) for Q (d, r)."""
+    flat = np.ascontiguousarray(Q, dtype=float).ravel()
+    out = np.empty(flat.shape)
+    values(penalty, flat, out)
+    return out.reshape(Q.shape).sum(axis=1)
+
+
+@_by_rows
+def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
+    """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points.
+
+    A spherical column has the projected gradient plus its strength times (‖Q_a‖²/d − 1) Q_a/2, which is zero exactly if
+    the column is a critical point on the sphere and has the norm √d.
+    """
+    if penalty.by_column:
+        excess = np.sum(Q**2, axis=0) / len(Q) - 1
+        outward = np.where(penalty.sphere, 0.5 * penalty.strength * excess, 0.0)
+        return (penalty.multipliers(Q, smooth) + outward) * Q + smooth
+    if penalty.quadratic:
+        return penalty.lam * Q + smooth
+    flat, given = np.ascontiguousarray(Q, dtype=float).ravel(), np.ascontiguousarray(smooth).ravel()
+    left, right = np.empty(flat.shape), np.empty(flat.shape)
+    slopes(penalty, flat, left, right)
+    return (given + np.minimum(np.maximum(-given, left), right)).reshape(Q.shape)
+
+
+@_by_rows
+def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return argmin r(X) + a ‖X‖²/2 − Tr bᵀX, and its derivative entry by entry, shaped as b."""
+    if penalty.quadratic:
+        response = np.broadcast_to(1 / (penalty.curvature + a), b.shape)
+        return response * b, response
+    flat = np.ascontiguousarray(b, dtype=float).ravel()
+    x, dx = np.empty(flat.shape), np.empty(flat.shape)
+    proxes(penalty, flat, float(a), x, dx)
+    return x.reshape(b.shape), dx.reshape(b.shape)
+
+
+@_by_rows
+def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Move weights that are optimal at a kink of ρ exactly to the kink, by one short proximal gradient step.
+
+    Damped message passing averages over iterations, so its weights approach a kink but do not reach it.
+
+    Spherical columns get their multiplier as ρ''.
+
+    Returns
+    -------
+    The weights; 1.0 for each weight that is free to move, 0.0 for each weight at a kink; and ρ'' of the free weights, 0
+    for the others. All are shaped as Q.
+    """
+    if penalty.by_column:
+        return Q, np.ones(Q.shape), np.broadcast_to(penalty.multipliers(Q, smooth), Q.shape)
+    if penalty.quadratic:
+        return Q, np.ones(Q.shape), np.full(Q.shape, penalty.lam)
+    stiffness = 1e3 * penalty.strength  # the step is so short that weights which are not at a kink hardly move
+    moved, response = proximal_map(penalty, stiffness * Q - smooth, stiffness)
+    free = response > 0
+    curvature = np.maximum(1 / np.where(free, response, 1.0) - stiffness, 0.0)
+    return moved, free.astype(float), np.where(free, curvature, 0.0)

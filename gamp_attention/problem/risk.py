@@ -1,0 +1,206 @@
+"""The empirical risk R(Q) of equation (3) at given weights: value and derivatives, overlaps, and test error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gamp_attention._tools import check
+from gamp_attention._tools.numerics import guard_call, one_thread
+from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.denoisers.output import Denoised, denoise
+from gamp_attention.problem.losses.point import sample_derivatives
+from gamp_attention.problem.passes import RiskSums
+from gamp_attention.problem.penalties.standard import penalty_total, smallest_subgradient
+from gamp_attention.problem.sources import apply_by_source
+from gamp_attention.problem.stores import join_parts
+from gamp_attention.results import Overlaps
+
+T = TypeVar("T", np.ndarray, float)
+
+FEW_FIELDS = 3  # maximum r for which derivatives of samples with one token are computed with their Hessians
+
+
+@dataclass(frozen=True, eq=False)
+class RiskAtPoint:
+    """Risk and its derivatives at weights Q."""
+
+    train_loss: float  # ε_t = R/d
+    gradient: np.ndarray  # (d, r) ∇R, or the subgradient of smallest norm
+    gradient_norm: float  # ‖∇R‖_F/(λ√d)
+    smooth: np.ndarray  # (d, r) the gradient without the penalty, X̃ᵀ∇ℓ
+    loss: Any  # the per-sample loss
+    params: np.ndarray  # its rows of parameters
+    fields: Callable[[], np.ndarray]  # returns z
+    known: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # losses, gradients and Hessians of the samples
+
+    @cached_property  # descents evaluate the risk at many points, but need the fields at few of them
+    def z(self) -> np.ndarray:
+        """Local fields X̃Q (n, L, r)."""
+        return self.fields()
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Losses ℓ_μ (n,) at z."""
+        return self._derivatives[0]
+
+    @property
+    def loss_gradients(self) -> np.ndarray:
+        """Gradients ∇ℓ_μ (n, L, r) at z."""
+        return self._derivatives[1]
+
+    @property
+    def hessians(self) -> np.ndarray:
+        """Hessians ∇²ℓ_μ (n, L r, L r) at z."""
+        return self._derivatives[2]
+
+    @cached_property
+    def _derivatives(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return sample_derivatives(self.loss, self.params, self.z) if self.known is None else self.known
+
+
+def is_convex(data: Dataset) -> bool:
+    """Return whether the risk is convex, as the loss declares; all penalties are convex."""
+    return bool(getattr(data.student, "convex", False))
+
+
+def normalized_risk(data: Dataset, Q: np.ndarray, loss: float) -> float:
+    """Return ε_t = R/d from the sum of all ℓ_μ and their constants."""
+    return float((loss + penalty_total(data.penalty, Q)) / data.dim)
+
+
+def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
+    """Return ‖∇R‖_F / (λ√d), with the strength of the penalty for λ. Eq. :eq:`critical`."""
+    return float(np.linalg.norm(gradient) / (data.penalty.strength * np.sqrt(data.dim)))
+
+
+def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
+    """Evaluate a risk and its derivatives at Q (d, r), in one pass over the tokens.
+
+    For samples with few fields in one token, two products with tokens in the cache and the derivatives of the losses,
+    Hessians included, take less time than this pass.
+    """
+    terms, known, root = data.terms(risk), None, np.sqrt(data.dim)
+    rows = data.matrix.small_rows() if data.rank <= FEW_FIELDS and data.rows_here else None
+    if rows is not None:
+        with one_thread():
+            z = (rows @ (Q / root))[:, None]
+            known = losses, slopes, _ = sample_derivatives(data.loss, terms.params, z)
+            sums = RiskSums(float(np.sum(losses + terms.constant)), rows.T @ slopes[:, 0] / root, lambda: z)
+    else:
+        sums = data.sum_risk(risk, Q)
+    grad, value = smallest_subgradient(data.penalty, Q, sums.smooth), normalized_risk(data, Q, sums.loss)
+    norm = gradient_norm(data, grad)
+    return RiskAtPoint(value, grad, norm, sums.smooth, data.loss, terms.params, sums.fields, known)
+
+
+def denoise_at(
+    data: Dataset, at: RiskAtPoint, V: np.ndarray, *, samples: np.ndarray | None = None,
+    start: np.ndarray | None = None, **options: Any,
+) -> Denoised:  # fmt: skip
+    """Evaluate the output denoiser at ω = z − V g with g = −∇ℓ(z), starting from z, a stationary point, or `start`.
+
+    V (S, r, r) has one matrix for the tokens of each source. `samples` are the indices of the samples to denoise, in
+    ascending order, by default all; `options` are keyword arguments of `denoise`.
+    """
+    omega = at.z + apply_by_source(data.groups, V, at.loss_gradients)
+    chosen, start = np.arange(data.n_samples) if samples is None else samples, at.z if start is None else start
+    parts = [(chosen[(chosen >= rows.start) & (chosen < rows.stop)], sources) for rows, sources in data.groups]
+    return join_parts([
+        denoise(at.loss, at.params[rows], omega[rows], V[sources], start[rows], **options)
+        for rows, sources in parts if len(rows)
+    ])  # fmt: skip
+
+
+def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: Any) -> np.ndarray:
+    """Return ∇²R P (d, r) at the point `at`; `curvature` of the penalty is a number or an array (d, r)."""
+    return curvature * P + data.matrix.hessian_product(at.hessians, P)
+
+
+@guard_call
+def gradient(data: Dataset, Q: ArrayLike, risk: str = "exact") -> np.ndarray:
+    """Compute the gradient of the risk R of equation (3), or of its asymptotic form, equation (41), without 1/d.
+
+    Eq. :eq:`risk`.
+
+    Parameters
+    ----------
+    data : the samples.
+    Q : (d, r) weights.
+    risk : "exact" or "asymptotic".
+
+    Returns
+    -------
+    (d, r) array ∇R(Q) = X̃ᵀ∇ℓ(X̃Q) + ∇r(Q), with ∇r(Q) = λQ for the ridge. If the penalty has kinks at Q, the
+        subgradient of smallest norm, which is zero at critical points.
+
+    Raises
+    ------
+    TypeError : if `data` is not a Dataset, or `Q` is not an array of real numbers.
+    ValueError : if `Q` has another shape, `risk` is unknown or not available, or the gradient overflows.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> Q = ga.run_gamp(data).Q
+    >>> bool(abs(ga.gradient(data, Q)).max() < 1e-8 < abs(ga.gradient(data, data.Q_star)).max())
+    True
+    """
+    require_dataset(data).terms(risk)
+    return require_finite_at(Q, risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).gradient)
+
+
+@guard_call
+def train_loss(data: Dataset, Q: ArrayLike, risk: str = "exact") -> float:
+    """Compute the training loss ε_t = R/d of equation (3), or of its asymptotic form, equation (41).
+
+    Eq. :eq:`risk`.
+
+    Parameters
+    ----------
+    data, Q, risk : as for `gradient`.
+
+    Returns
+    -------
+    A number.
+
+    Raises
+    ------
+    TypeError, ValueError : as for `gradient`.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> informed, without = ga.train_loss(data, data.Q_star), ga.train_loss(data, 0 * data.Q_star)
+    >>> 0 < informed < without
+    True
+    """
+    require_dataset(data).terms(risk)
+    return require_finite_at(Q, risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).train_loss)
+
+
+def require_finite_at(Q: Any, value: T) -> T:
+    """Return a value computed at weights Q; raise ValueError if it is not finite."""
+    if not np.isfinite(value).all():
+        raise check.fail("Q", np.asarray(Q), "weights at which the risk is within the range of doubles")
+    return value
+
+
+def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
+    """Return the overlaps of weights Q (d, r) with covariances, means and teacher, for each source of a dataset.
+
+    Eq. :eq:`overlaps`.
+    """
+    d, S = data.dim, data.n_sources
+    SQ = data.spectra[:, :, None] * Q[None]  # (S, d, r)
+    star = np.empty((d, 0)) if data.Q_star is None else data.Q_star
+    q = np.einsum("lia,ib->lab", SQ, Q) / d
+    theta = np.einsum("lia,ib->lab", SQ, star) / d if star.shape[1] else np.empty((S, Q.shape[1], 0))
+    return Overlaps(q, data.source_means @ Q / np.sqrt(d), theta, V)

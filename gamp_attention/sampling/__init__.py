@@ -1,0 +1,1 @@
+"""Draw teachers and data from a model."""

@@ -1,0 +1,1 @@
+"""State evolution: the model, the map of overlaps, averages, fixed points with stated errors, observables."""

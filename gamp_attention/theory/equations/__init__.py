@@ -1,0 +1,1 @@
+"""Equations of state evolution: averages over the channel and over the weights, symmetries, units."""

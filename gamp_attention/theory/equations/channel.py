@@ -1,0 +1,469 @@
+"""Output channel of state evolution: Gaussian averages over fields and teacher fields, equations (7) to (9).
+
+For every token, (ω̃_l, y_l) is a centered Gaussian with covariance [[q, θ], [θᵀ, ρ]] and ω_l = m_l + ω̃_l; then
+z = prox(ω; T[y], V), g_l = V_l⁻¹(z_l − ω_l), and the conjugate overlaps ("hats") are averages of g: state evolution as
+in Javanmard and Montanari (2013), for attention by Cui, Behrens, Krzakala and Zdeborová (2024).
+
+`Channel` is a function of white noise, which quadrature rules (`rules`) average, over a fundamental domain of its
+symmetries if it has any. The averages (`Moments`) are completed by the symmetries, summed over the components of a
+mixture (`sum_over_components`), and converted to conjugate overlaps (`conjugates`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._tools.numerics import psd_root, symmetrize
+from gamp_attention.problem.denoisers.output import Denoised, denoise
+from gamp_attention.problem.losses.attention import RiskTerms
+from gamp_attention.results import Overlaps
+from gamp_attention.theory.equations.symmetry import (
+    Symmetry,
+    fold_points,
+    gauge_dimension,
+    permutation_mean,
+    reflections_of,
+    reversal_mean,
+    rotation_mean,
+    rotation_mean_of_pairs,
+    sign_mean,
+)
+from gamp_attention.theory.models.model import Component, Model
+
+LOWERED = 1e-10  # smallest relative difference of objectives at which a minimum counts as lower than another
+NOT_AVERAGES = (
+    "max_jacobian_trace",
+    "multimodal_fraction",
+    "lowered_fraction",
+)  # properties of point sets in `Moments`
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Averages over the output channel; g is the output function of the denoiser."""
+
+    g: np.ndarray  # (L, r), E[g_l]
+    with_noise: np.ndarray  # (L, r, r), E[g_l ω̃_lᵀ]
+    with_teacher: np.ndarray  # (L, r, t), E[g_l y_lᵀ]
+    gg: np.ndarray  # (L, r, r), E[g_l g_lᵀ]
+    response: np.ndarray  # (L, r, r), E[−∂g_l/∂ω_l] with the almost-everywhere derivative
+    square: np.ndarray  # (L, L, r², r²), E[(∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)], also almost everywhere
+    moreau: float  # average Moreau envelope, with the constant of the risk
+    loss: float  # average of ℓ(z), with this constant
+    max_jacobian_trace: float = np.inf  # largest trace of ∂z/∂ω; inf at a second minimum, or if none was searched
+    multimodal_fraction: float = 1.0  # fraction of points with a second minimum; 1 if none was searched
+    # fraction of the searched points whose nearest minimum is not the global minimum; 0 if no points were searched
+    lowered_fraction: float = 0.0
+
+
+class SignMeans(NamedTuple):
+    """Mean values over signs of the columns of ω, conditional on the sample up to these signs."""
+
+    one: np.ndarray  # (n, r), mean of s_a
+    two: np.ndarray  # (n, r, r), mean of s_a s_b
+
+
+def average(
+    y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, overlaps: Overlaps,
+    weights: np.ndarray | None = None, means: SignMeans | None = None,
+) -> Moments:  # fmt: skip
+    """Return averages over samples of the denoiser's result at fields ω̃ = noise with teacher fields y.
+
+    `weights` (n,) are factors of the samples, 1 by default; averages are sums divided by n.
+
+    With `means`, each sample counts for all its images under sign changes of columns that leave the loss unchanged:
+    if ω_a changes its sign, so does g_a. Averages of products of derivatives are NaN if the denoiser did not compute
+    its Jacobian.
+    """
+    n, L, r = noise.shape
+    V, square = overlaps.V, np.full((L, L, r * r, r * r), np.nan)
+    weights = np.ones(n) if weights is None else weights
+    g = weights[:, None, None] * out.g
+    if len(out.jacobian):
+        slope = (np.eye(L * r) - out.jacobian).reshape(n, L, r, L * r)
+        slope = (np.linalg.inv(V)[None] @ slope).reshape(n, L, r, L, r)
+        weighted = weights[:, None, None, None, None] * slope
+        square = np.einsum("nlakc,nlbkd->lkabcd", weighted, slope, optimize=True).reshape(square.shape) / n
+    if means is None:
+        g_mean, with_noise = g, np.einsum("nla,nlb->lab", g, noise) / n
+        gg = np.einsum("nla,nlb->lab", g, out.g) / n
+        # `mean` adds in pairs: near perfect recovery, the difference of the response from 1 is 1e-7
+        response = (weights[:, None, None, None] * out.response).mean(axis=0)
+    else:
+        g_mean = g * means.one[:, None]
+        with_noise = np.einsum("nla,nlb,nab->lab", g, noise + overlaps.m, means.two) / n
+        with_noise -= g_mean.mean(axis=0)[:, :, None] * overlaps.m[:, None]
+        gg = np.einsum("nla,nlb,nab->lab", g, out.g, means.two) / n
+        response = np.einsum("nlab,nab,n->lab", out.response, means.two, weights) / n
+    return Moments(
+        g=g_mean.mean(axis=0),
+        with_noise=with_noise,
+        with_teacher=np.einsum("nla,nlb->lab", g_mean, y) / n,
+        gg=gg,
+        response=response,
+        square=square,
+        moreau=float(np.mean(weights * (out.moreau + terms.constant))),
+        loss=float(np.mean(weights * (out.loss + terms.constant))),
+        max_jacobian_trace=_max_jacobian_trace(out, V),
+        multimodal_fraction=float(np.mean(weights * np.isfinite(out.gap))),
+    )
+
+
+def apply_control_variate(all_near: Moments, few: Moments, few_near: Moments) -> Moments:
+    """Return averages at local minima, corrected by the difference between global and local minima at few points.
+
+    Parameters
+    ----------
+    all_near : averages at all points with the local minimum nearest to the fields.
+    few, few_near : averages at a subset of the points, with the global minimum and with the local minimum.
+    """
+    averages = [field.name for field in fields(Moments) if field.name not in NOT_AVERAGES]
+    corrected: dict[str, Any] = {
+        name: getattr(all_near, name) + (getattr(few, name) - getattr(few_near, name)) for name in averages
+    }
+    return Moments(
+        **corrected,
+        max_jacobian_trace=max(all_near.max_jacobian_trace, few.max_jacobian_trace),
+        multimodal_fraction=few.multimodal_fraction,
+        lowered_fraction=few.lowered_fraction,
+    )
+
+
+def _choose_searched(moreau: np.ndarray, searched: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return indices of points to search for lower minima, and factors with which they stand for all points.
+
+    Lower minima exist mostly at points with a large Moreau envelope (n,), the objective at the nearest minimum. The
+    n/searched points with the largest envelopes are searched, a quarter of the next 2n/searched, a sixteenth of the
+    next 4n/searched, and so on, in each case the first in the order of the points.
+    """
+    n, rank = len(moreau), np.empty(len(moreau), dtype=int)
+    rank[np.argsort(-moreau, kind="stable")] = np.arange(n)
+    band = np.log2(1 + searched * rank / n).astype(int)
+    n_first = np.maximum(n // 4**band, 1)
+    rows = np.flatnonzero(np.arange(n) < n_first)
+    return rows, n / n_first[rows]
+
+
+def _max_jacobian_trace(out: Denoised, V: np.ndarray) -> float:
+    """Return the largest trace of ∂z/∂ω, which is large next to jumps; inf if a second minimum was found."""
+    if np.isfinite(out.gap).any():
+        return np.inf
+    return float(V.shape[0] * V.shape[1] - np.einsum("lab,nlba->n", V, out.response).min(initial=0.0))
+
+
+def average_over_reversal(moments: Moments) -> Moments:
+    """Return averages over a channel that is symmetric under reversal of the tokens, given averages over half of it."""
+    g, square = moments.g, moments.square
+    return _with_means(moments, reversal_mean, 0.5 * (g - g[::-1]), 0.5 * (square + square[::-1, ::-1]))
+
+
+def average_over_permutations(moments: Moments) -> Moments:
+    """Return averages over a channel that is symmetric under permutations of the tokens; sampling noise is averaged."""
+    square, L = moments.square, len(moments.g)
+    same, other = np.eye(L)[:, :, None, None], (1 - np.eye(L))[:, :, None, None]
+    pairs = same * (same * square).sum(axis=(0, 1)) / L + other * (other * square).sum(axis=(0, 1)) / (L * (L - 1))
+    return _with_means(moments, permutation_mean, permutation_mean(moments.g), pairs)
+
+
+def average_over_rotations(moments: Moments) -> Moments:
+    """Return averages over a channel that is symmetric under common rotations of the columns, over all rotations."""
+    return _with_means(moments, rotation_mean, moments.g, rotation_mean_of_pairs(moments.square))
+
+
+def _with_means(
+    moments: Moments, mean: Callable[[np.ndarray], np.ndarray], g: np.ndarray, square: np.ndarray
+) -> Moments:
+    """Return moments with given g and square, and the other arrays replaced by their `mean` over the symmetry."""
+    changed: dict[str, Any] = {
+        name: mean(getattr(moments, name)) for name in ("with_noise", "with_teacher", "gg", "response")
+    }
+    return replace(moments, g=g, square=square, **changed)
+
+
+@dataclass(frozen=True, eq=False)
+class Hats:
+    """Conjugate overlaps, computed by the output channel from the overlaps.
+
+    Attributes
+    ----------
+    m, q, theta, V : (L, r), (L, r, r), (L, r, t), (L, r, r): m̂, q̂, θ̂ and V̂ in Stein's form.
+    V_derivative : (L, r, r) V̂ as the average of the almost-everywhere derivative, which omits the jumps of the prox.
+    square : (L, L, r², r²) α E[(∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)].
+    moreau, loss : α E[Moreau envelope + constant] and α E[ℓ(z) + constant].
+    """
+
+    m: np.ndarray
+    q: np.ndarray
+    theta: np.ndarray
+    V: np.ndarray
+    V_derivative: np.ndarray
+    square: np.ndarray
+    moreau: float
+    loss: float
+
+    @property
+    def jump_mass(self) -> np.ndarray:
+        """Contribution of the jumps of the proximal map to V̂, V̂_Stein − V̂_derivative. Eq. :eq:`jump-mass`.
+
+        No eigenvalue is positive, because g jumps along the direction in which ω moves.
+        """
+        return self.V - self.V_derivative
+
+    def response(self, form: str) -> np.ndarray:
+        """Return V̂ in the form "stein" or "derivative"."""
+        return self.V if form == "stein" else self.V_derivative
+
+
+def teacher_size(model: Model) -> int:
+    """Return the number of white coordinates of the teacher: its L t fields and the noise of its labels."""
+    return model.n_tokens * model.teacher_rank + model.task.n_noise
+
+
+def n_white(model: Model) -> int:
+    """Return the number of white coordinates of the channel: L (r + t) and the noise of the labels."""
+    return model.n_tokens * model.rank + teacher_size(model)
+
+
+def fields_and_terms(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
+    """Return teacher fields y (N, L, t) for white noise (N, teacher_size), and the loss parameters they imply."""
+    n_fields = model.n_tokens * model.teacher_rank
+    noise = white[:, :n_fields].reshape(len(white), model.n_tokens, model.teacher_rank)
+    y = np.einsum("lst,nlt->nls", psd_root(model.coordinates.rho), noise)
+    return y, model.task.terms(y, white[:, n_fields:])
+
+
+def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.ndarray]:
+    """Return slope (L, r, t) and root (L, r, r) of the student's fields given the teacher's fields y.
+
+    ω̃ = slope·y + root·(white noise), eq. :eq:`channel`.
+    """
+    slope = overlaps.theta @ np.linalg.pinv(model.coordinates.rho, hermitian=True)
+    return slope, psd_root(overlaps.q - slope @ np.swapaxes(overlaps.theta, 1, 2))
+
+
+class Channel:
+    """The channel at given overlaps as a function of white noise, the only interface that quadrature rules use.
+
+    The white coordinates are first the teacher's (see `fields_and_terms`), then the L r of the student.
+
+    Attributes
+    ----------
+    model : the model, or a component of it.
+    shape : (L, r, t).
+    n_teacher, n_white : number of white coordinates of the teacher, and of all.
+    overlaps : overlaps of the tokens.
+    loss : loss of one sample.
+    slope, root : distribution of the student's fields given the teacher's, see `student_noise_law`.
+    """
+
+    def __init__(self, model: Model, overlaps: Overlaps) -> None:
+        self.model, self.overlaps, self.loss = model, overlaps, model.loss
+        self.shape = model.n_tokens, model.rank, model.teacher_rank
+        self.n_teacher, self.n_white = teacher_size(model), n_white(model)
+        self.slope, self.root = student_noise_law(model, overlaps)
+
+    @cached_property
+    def symmetry(self) -> Symmetry:
+        """Transformations that leave the channel unchanged."""
+        return Symmetry.of(self.model, self.overlaps)
+
+    @property
+    def foldable(self) -> bool:
+        """True if averages can be restricted to a fundamental domain of the channel's symmetries."""
+        return self.symmetry.foldable
+
+    @property
+    def subsamples(self) -> bool:
+        """True if a part of the points may be searched for global minima: the first points of a set are symmetric."""
+        return self.foldable or not self.model.attention
+
+    @property
+    def n_folded(self) -> int:
+        """Number of coordinates of a point in the fundamental domain; fewer than n_white with rotational symmetry."""
+        L, _, t = self.shape
+        return self.n_white - (gauge_dimension(L, t) if self.symmetry.isotropic else 0)
+
+    def fold(self, cube: np.ndarray) -> np.ndarray:
+        """Return white noise (N, n_white) in the fundamental domain for points of the unit cube (N, n_folded)."""
+        size = np.sqrt(self.model.coordinates.rho[:, 0, 0] * self.overlaps.q[:, 0, 0])
+        cosines = self.overlaps.theta[:, 0, 0] / np.where(size > 0, size, np.inf)
+        return fold_points(cube, self.symmetry, self.shape[1], cosines)
+
+    def complete(self, moments: Moments) -> Moments:
+        """Return averages over the whole channel, given averages over the fundamental domain."""
+        if self.symmetry.isotropic:
+            moments = average_over_rotations(moments)
+        if self.symmetry.diagonal:
+            moments = _with_means(moments, sign_mean, moments.g, moments.square)
+        if self.symmetry.reversal:
+            moments = average_over_reversal(moments)
+        return average_over_permutations(moments) if self.symmetry.exchange else moments
+
+    def teacher(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
+        """Return teacher fields y (N, L, t) and loss parameters for white noise (N, n_teacher)."""
+        return fields_and_terms(self.model, white)
+
+    def fields(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Return fields ω̃ (N, L, r) given teacher fields y (N, L, t), for white noise (N, L, r)."""
+        return np.einsum("lrt,nlt->nlr", self.slope, y) + np.einsum("lab,nlb->nla", self.root, noise)
+
+    def moments(
+        self, white: np.ndarray, squares: bool, searched: int = 1, weights: np.ndarray | None = None
+    ) -> Moments:
+        """Return averages over points of white noise.
+
+        Parameters
+        ----------
+        white : (N, n_white) points.
+        squares : True to average products of derivatives, which are NaN otherwise.
+        searched : 1 to compute the global minimum of the proximal problem at each point; otherwise at a part of the
+            points, see `_choose_searched`. The others use the local minimum nearest to the fields, and the difference
+            between global and local minima at the searched points corrects the averages (control variate).
+        weights : (N,) ratios of densities, if the points were not drawn from the Gaussian density.
+        """
+        y, terms, fields = self.at(white)
+        n, means, weights = len(white), self._sign_means(y, fields), np.ones(len(white)) if weights is None else weights
+
+        def denoise_at(rows: np.ndarray | slice, hold: bool) -> Denoised:
+            centers = fields[rows] + self.overlaps.m
+            return denoise(self.loss, terms.params[rows], centers, self.overlaps.V, hold=hold, jacobian=squares)
+
+        def average_at(rows: np.ndarray | slice, out: Denoised, weights: np.ndarray) -> Moments:
+            chosen = replace(terms, params=terms.params[rows], constant=terms.constant[rows])
+            signs = None if means is None else SignMeans(*(values[rows] for values in means))
+            return average(y[rows], fields[rows], chosen, out, self.overlaps, weights, signs)
+
+        everywhere = slice(None)
+        if searched == 1:
+            return average_at(everywhere, denoise_at(everywhere, hold=False), weights)
+        near = denoise_at(everywhere, hold=True)
+        rows, factors = _choose_searched(near.moreau, searched)
+        best, near_there = denoise_at(rows, hold=False), Denoised(*(v[rows] if len(v) else v for v in near))
+        factors = factors * weights[rows] * (len(rows) / n)
+        lowered = best.moreau < near_there.moreau - LOWERED * (1 + np.abs(best.moreau))
+        return apply_control_variate(
+            average_at(everywhere, near, weights),
+            replace(average_at(rows, best, factors), lowered_fraction=float((factors * lowered).mean())),
+            average_at(rows, near_there, factors),
+        )
+
+    def _sign_means(self, y: np.ndarray, fields: np.ndarray) -> SignMeans | None:
+        """Return the mean signs of columns, weighted with the densities of the fields s (ω̃ + m) given y.
+
+        None if no sign changes leave the loss unchanged, or if y determines the fields. Each solution of a proximal
+        problem stands for its images under sign changes (conditional averages, as by Rao and Blackwell).
+        """
+        signs = self.model.column_signs
+        scale = np.linalg.eigvalsh(self.overlaps.q).max()
+        if len(signs) == 1 or np.linalg.eigvalsh(self.root).min() <= 1e-6 * np.sqrt(scale):
+            return None
+        # -½ |R⁻¹ (s (ω̃ + m) − c)|² up to a constant, with the conditional means c and roots R
+        precision = np.linalg.inv(self.root @ self.root)
+        center, omega = self.overlaps.m + np.einsum("lrt,nlt->nlr", self.slope, y), fields + self.overlaps.m
+        linear = np.einsum("nla,lab,nlb->na", omega, precision, center, optimize=True)
+        exponents = linear @ signs.T
+        if (precision != precision * np.eye(len(precision[0]))).any():
+            products = np.einsum("nla,lab,nlb->nab", omega, precision, omega, optimize=True)
+            exponents -= 0.5 * np.einsum("nab,sa,sb->ns", products, signs, signs, optimize=True)
+        weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        return SignMeans(weights @ signs, np.einsum("ns,sa,sb->nab", weights, signs, signs, optimize=True))
+
+    def integrands(self, white: np.ndarray) -> np.ndarray:
+        """Return the integrands (K, N) whose variances limit the averages, at points of white noise (N, n_white).
+
+        They are the squares of g, its products with the noise in Stein's form of V̂ and the derivative form, each
+        summed over tokens for each column, the Moreau envelope and the test error. Minima are local minima.
+        """
+        y, terms, fields = self.at(white)
+        out = denoise(self.loss, terms.params, fields + self.overlaps.m, self.overlaps.V, hold=True)
+        noise = white[:, self.n_teacher :].reshape(fields.shape)
+        stein = out.g * np.einsum("lab,nlb->nla", np.linalg.pinv(self.root, hermitian=True), noise)
+        by_column = [out.g**2, stein, np.diagonal(out.response, axis1=2, axis2=3)]
+        others = [out.moreau + terms.constant, self.model.task.errors(fields + self.overlaps.m, y, terms)]
+        return np.concatenate([*(values.sum(axis=1).T for values in by_column), others])
+
+    @cached_property
+    def reflections(self) -> list[np.ndarray]:
+        """Commuting reflections (n_white, n_white) of white noise that leave the channel unchanged."""
+        return reflections_of(self.symmetry, self.shape, self.n_white)
+
+    def errors(self, white: np.ndarray) -> np.ndarray:
+        """Return test errors (N,) at points of white noise (N, n_white)."""
+        y, terms, fields = self.at(white)
+        return self.model.task.errors(fields + self.overlaps.m, y, terms)
+
+    def at(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray]:
+        """Return teacher fields y, loss parameters and fields ω̃ at points of white noise (N, n_white)."""
+        y, terms = self.teacher(white[:, : self.n_teacher])
+        return y, terms, self.fields(y, white[:, self.n_teacher :].reshape(len(white), *self.shape[:2]))
+
+
+def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments, jumps: bool = True) -> Hats:
+    """Return the conjugate overlaps, given averages over the channel at given overlaps. Eq. :eq:`conjugates`.
+
+    V̂ and θ̂ follow from Stein's identity α E[g (ω̃, y)ᵀ] = (−V̂, θ̂) cov(ω̃, y) (Stein, 1981). If `jumps` is False, V̂ is the
+    average of the almost-everywhere derivative; it equals the Stein form if the proximal map is continuous, and it has
+    a lower Monte Carlo variance. Entries that vanish by symmetry are set to zero.
+    """
+    r, rho, theta = overlaps.q.shape[1], model.coordinates.rho, overlaps.theta
+    symmetry = Symmetry.of(model, overlaps)
+    with_noise = alpha * moments.with_noise
+    with_teacher = np.zeros_like(theta) if symmetry.theta_zero else alpha * moments.with_teacher
+    derivative = alpha * moments.response
+    inverse_rho = np.linalg.pinv(rho, hermitian=True)
+    # the derivative is exact for a continuous proximal map, and the only form if ω̃ is a function of y
+    V_hat, theta_hat = derivative, (with_teacher + derivative @ theta) @ inverse_rho
+    unexplained = overlaps.q - theta @ inverse_rho @ np.swapaxes(theta, 1, 2)
+    # Stein's form is 0/0 for tokens whose ω̃ is determined by the teacher's fields
+    separable = np.linalg.eigvalsh(unexplained).min(axis=1) > 1e-9 * np.linalg.eigvalsh(overlaps.q).max(axis=1)
+    if jumps and model.task.jumps and separable.any():
+        covariance = np.block([[overlaps.q, theta], [np.swapaxes(theta, 1, 2), rho]])
+        coefficients = np.concatenate([with_noise, with_teacher], axis=2) @ np.linalg.pinv(covariance, hermitian=True)
+        V_hat = np.where(separable[:, None, None], -coefficients[:, :, :r], V_hat)
+        theta_hat = np.where(separable[:, None, None], coefficients[:, :, r:], theta_hat)
+    return Hats(
+        m=np.zeros_like(overlaps.m) if symmetry.m_zero else alpha * moments.g,
+        q=alpha * moments.gg,
+        theta=theta_hat,
+        V=symmetrize(V_hat),
+        V_derivative=symmetrize(derivative),
+        square=alpha * moments.square,
+        moreau=alpha * moments.moreau,
+        loss=alpha * moments.loss,
+    )
+
+
+def select_sources(overlaps: Overlaps, sources: np.ndarray) -> Overlaps:
+    """Return the overlaps of given sources (indices) only."""
+    return Overlaps(**{name: values[sources] for name, values in overlaps.arrays().items()})
+
+
+def sum_over_components(components: tuple[Component, ...], moments: list[Moments]) -> Moments:
+    """Return the moments by source, summed over the components of a mixture with their probabilities.
+
+    The moments of a component are indexed by its L tokens, the result by the S sources. Eq. :eq:`mixture-conjugates`.
+    """
+    if len(components) == 1:
+        return moments[0]
+    pairs = list(zip(components, moments, strict=True))
+    S = 1 + max(int(component.sources.max()) for component in components)
+
+    def sum_field(name: str, axes: int = 1) -> np.ndarray:
+        total = np.zeros((S,) * axes + getattr(moments[0], name).shape[axes:])
+        for (probability, sources, _), part in pairs:
+            total[np.ix_(*[sources] * axes)] += probability * getattr(part, name)
+        return total
+
+    return Moments(
+        **{name: sum_field(name) for name in ("g", "with_noise", "with_teacher", "gg", "response")},
+        square=sum_field("square", axes=2),
+        moreau=sum(component.probability * part.moreau for component, part in pairs),
+        loss=sum(component.probability * part.loss for component, part in pairs),
+        max_jacobian_trace=max(part.max_jacobian_trace for part in moments),
+        multimodal_fraction=max(part.multimodal_fraction for part in moments),
+        lowered_fraction=max(part.lowered_fraction for part in moments),
+    )

@@ -1,0 +1,143 @@
+"""Derivatives of averages over the channel in the overlaps q, m and θ, from averages of products with scores.
+
+For every token, x_l = (ω̃_l, y_l) is a centered Gaussian with covariance C_l = [[q, θ], [θᵀ, ρ]], and ω_l = m_l + ω̃_l.
+At fixed fields, only the density depends on these overlaps, so that the derivative of E[h] is E[h s] with the score
+
+    s = ½ x_lᵀ C_l⁻¹ dC_l C_l⁻¹ x_l − ½ tr(C_l⁻¹ dC_l) + (dm_l, 0)ᵀ C_l⁻¹ x_l
+
+(a score-function derivative). One average thus has the derivatives in all directions, including directions that break a
+symmetry, and no differences of averages with different panels enter. V changes the proximal map itself, and so has no
+score.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gamp_attention.results import Overlaps
+from gamp_attention.theory.equations.channel import Channel, Moments
+
+MIN_UNEXPLAINED = 1e-4  # smallest part of q that y does not explain, for which scores are accurate
+DIFFERENTIATED = ("g", "with_noise", "with_teacher", "gg", "response")  # averages that have derivatives
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreExpansion:
+    """Averages over the channel to first order in the K entries of q, m and θ."""
+
+    # overlaps, base: the point, and the averages there
+    overlaps: Overlaps
+    base: Moments
+    # the averages DIFFERENTIATED, by name, with zeros for averages that vanish by symmetry. In `base`, these are
+    # averages over a part of the fields, and not zero.
+    values: dict[str, np.ndarray]
+    slopes: dict[str, np.ndarray]  # (K, …) derivatives of these averages
+    includes_V: ClassVar[bool] = False
+    jumps: ClassVar[bool] = False  # the response is expanded as well
+
+    def at(self, overlaps: Overlaps) -> Moments:
+        """Return the averages at overlaps with the same V; the losses are those at the point of the expansion."""
+        moves = [(getattr(overlaps, name) - getattr(self.overlaps, name)).ravel() for name in ("q", "m", "theta")]
+        direction = np.concatenate(moves)
+        changed: dict[str, Any] = {
+            name: value + np.tensordot(direction, self.slopes[name], 1) for name, value in self.values.items()
+        }
+        return replace(self.base, **changed)
+
+
+class Scores:
+    """Scores of a channel for all entries of q, m and θ."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        L, r, t = channel.shape
+        overlaps = channel.overlaps
+        covariance = np.block(
+            [[overlaps.q, overlaps.theta], [np.swapaxes(overlaps.theta, 1, 2), channel.model.coordinates.rho]]
+        )
+        inverse = np.linalg.inv(covariance)
+        sizes = (L * r * r, L * r, L * r * t)
+        self._families = np.repeat(["q", "m", "theta"], sizes)
+        K, moves = sum(sizes), np.eye(sum(sizes))
+        ends = np.cumsum(sizes)
+        dq, dm, dtheta = np.split(moves, ends[:-1], axis=1)
+        dC = np.zeros((K, L, r + t, r + t))
+        dC[..., :r, :r] = dq.reshape(K, L, r, r)
+        dC[..., :r, :r] = 0.5 * (dC[..., :r, :r] + np.swapaxes(dC[..., :r, :r], 2, 3))
+        dC[..., :r, r:] = dtheta.reshape(K, L, r, t)
+        dC[..., r:, :r] = np.swapaxes(dC[..., :r, r:], 2, 3)
+        self._dm = dm.reshape(K, L, r)
+        self._form = np.einsum("lab,klbc,lcd->klad", inverse, dC, inverse)
+        self._linear = np.einsum("lab,klb->kla", inverse[:, :, :r], self._dm)
+        self._constant = -0.5 * np.einsum("lab,klba->k", inverse, dC)
+
+    @staticmethod
+    def exist(channel: Channel) -> bool:
+        """Return whether the distribution of all fields has a density, and not nearly a singular one."""
+        unexplained = np.linalg.eigvalsh(channel.root).min(axis=1) ** 2
+        rho = np.linalg.eigvalsh(channel.model.coordinates.rho)
+        large = np.linalg.eigvalsh(channel.overlaps.q).max(axis=1)
+        return bool((unexplained > MIN_UNEXPLAINED * large).all() and (rho[:, 0] > MIN_UNEXPLAINED * rho[:, -1]).all())
+
+    def products(self, noise: np.ndarray, direction: np.ndarray, y: np.ndarray, g: Any, gg: Any, response: Any) -> Any:
+        """Return averages (n, K, …) of DIFFERENTIATED times each score along n lines ω̃ = noise + e u.
+
+        Parameters
+        ----------
+        noise : (n, L, r) fields at e = 0.
+        direction : (L, r) direction u.
+        y : (n, L, t) teacher fields.
+        g, gg, response : averages of g, g gᵀ and the derivative times powers of e: 0 to 3, 0 to 2 and 0 to 2.
+        """
+        here = np.concatenate([noise, y], axis=2)
+        along = np.concatenate([direction, np.zeros(y.shape[1:])], axis=1)
+        score = (
+            self._constant
+            + 0.5 * np.einsum("nla,klab,nlb->nk", here, self._form, here, optimize=True)
+            + np.einsum("kla,nla->nk", self._linear, here),
+            np.einsum("nla,kla->nk", here, np.einsum("klab,lb->kla", self._form, along))
+            + np.einsum("kla,la->k", self._linear, along),
+            0.5 * np.einsum("la,klab,lb->k", along, self._form, along)[None] + np.zeros((len(noise), 1)),
+        )
+
+        def with_scores(powers: Any) -> np.ndarray:
+            return sum(np.einsum("nk,n...->nk...", s, values) for s, values in zip(score, powers, strict=False))
+
+        with_noise = [
+            a[..., :, None] * noise[..., None, :] + b[..., :, None] * direction[..., None, :] for a, b in pairwise(g)
+        ]
+        with_teacher = [a[..., :, None] * y[..., None, :] for a in g[:-1]]
+        return tuple(map(with_scores, (g[:-1], with_noise, with_teacher, gg, response)))
+
+    def complete(self, moments: Moments, products: tuple[np.ndarray, ...]) -> ScoreExpansion:
+        """Return averages and derivatives, given averages of products (K, …) over a fundamental domain."""
+        slopes = dict(zip(DIFFERENTIATED, products, strict=True))
+        symmetry, averages = self._channel.symmetry, {name: getattr(moments, name) for name in DIFFERENTIATED}
+        for name, vanishes in (("g", symmetry.m_zero), ("with_teacher", symmetry.theta_zero)):
+            if vanishes:
+                averages[name] = np.zeros_like(averages[name])
+        for name, values in slopes.items():
+            if symmetry.m_zero:  # all fields may change sign: products that are odd vanish
+                odd = (self._families == "m") != (name == "g")
+                values[odd] = 0.0
+            if symmetry.theta_zero:
+                odd = (self._families == "theta") != (name == "with_teacher")
+                values[odd] = 0.0
+            if symmetry.reversal:
+                image = self._reverse(values)[:, ::-1]
+                slopes[name] = 0.5 * (values - image if name == "g" else values + image)
+        if not symmetry.m_zero:  # ω̃ = ω − m; E[g] is zero if m is, and its average over the domain is not used
+            slopes["with_noise"] = slopes["with_noise"] - np.einsum("la,klb->klab", moments.g, self._dm)
+        return ScoreExpansion(self._channel.overlaps, moments, averages, slopes)
+
+    def _reverse(self, values: np.ndarray) -> np.ndarray:
+        """Return derivatives (K, …) in the directions that follow by reversal, which changes the sign of m."""
+        L = self._channel.shape[0]
+        parts = []
+        for name in ("q", "m", "theta"):
+            part = values[self._families == name]
+            part = part.reshape(L, -1, *part.shape[1:])[::-1].reshape(part.shape)
+            parts.append(-part if name == "m" else part)
+        return np.concatenate(parts)

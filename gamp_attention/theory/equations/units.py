@@ -1,0 +1,194 @@
+"""Overlaps as vectors, in units that make their entries comparable."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gamp_attention.results import Overlaps
+from gamp_attention.theory.equations.symmetry import Symmetry, overlaps_of_column
+from gamp_attention.theory.models.model import Model
+
+NAMES = ("q", "m", "theta", "V")
+MIN_UNEXPLAINED = 1e-4  # smallest unit of steps of q, relative to q, if the teacher explains nearly all of q
+COMMON = 1e-9  # relative difference from exactly proportional overlaps, or equal means, that rounding explains
+
+
+def units(overlaps: Overlaps) -> dict[str, float]:
+    """Return the unit of each family of overlaps: the largest entry of q and of V, and √q for m and θ."""
+    q = float(np.abs(overlaps.q).max())
+    return {"q": q, "m": np.sqrt(q), "theta": np.sqrt(q), "V": float(np.abs(overlaps.V).max())}
+
+
+def relative_change(old: Overlaps, new: Overlaps) -> float:
+    """Return the largest change of an overlap, in units of `new`."""
+    size, a, b = units(new), old.arrays(), new.arrays()
+    return max(float(np.abs(a[name] - b[name]).max(initial=0) / size[name]) for name in NAMES)
+
+
+def in_units(old: Overlaps, new: Overlaps) -> np.ndarray:
+    """Return the change of all overlaps as one vector, each family in units of `new`."""
+    size, a, b = units(new), old.arrays(), new.arrays()
+    return np.concatenate([((b[name] - a[name]) / size[name]).ravel() for name in NAMES])
+
+
+def is_feasible(model: Model, overlaps: Overlaps, slack: float = 1e-4) -> bool:
+    """Return whether V is positive definite and the covariances of (ω̃_l, y_l) nearly so.
+
+    The part of q that the teacher does not explain, q − θ ρ⁻¹ θᵀ, may have negative eigenvalues down to −slack times
+    the largest eigenvalue of q, because iterations pass such overlaps if it is zero at the solution.
+    """
+    if not all(np.isfinite(values).all() for values in overlaps.arrays().values()):
+        return False
+    remaining = subtract_explained(model, overlaps)
+    smallest = np.linalg.eigvalsh(remaining).min(axis=-1) + slack * np.linalg.eigvalsh(overlaps.q).max(axis=-1)
+    return bool(np.linalg.eigvalsh(overlaps.V).min() > 0 and smallest.min() > 0)
+
+
+def subtract_explained(model: Model, overlaps: Overlaps) -> np.ndarray:
+    """Return the part of q that the teacher does not explain, q − θ ρ⁻¹ θᵀ (L, r, r)."""
+    inverse = np.linalg.pinv(model.coordinates.rho, hermitian=True)
+    return overlaps.q - overlaps.theta @ inverse @ np.swapaxes(overlaps.theta, 1, 2)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Conversion between overlaps and a vector of their free entries, in the units of `like`.
+
+    An entry is free if no symmetry determines it from the others.
+    """
+
+    like: Overlaps  # overlaps that define the units and the values of the families that are not free
+    names: tuple[str, ...]  # names of the free families
+    reversal: bool = False  # True if the tokens may be reversed; then only the first half of the tokens is free
+    exchange: bool = False  # True if the tokens may be permuted; then only the first token is free
+    isotropic: bool = False  # True if all matrices are multiples of the identity; then only their first entry is free
+    diagonal: bool = False  # True if all matrices are diagonal; then only their diagonals are free
+    # columns of the student whose overlaps with teacher, positions and other columns are not free but zero
+    absent: tuple[int, ...] = ()
+    # for each source its variance in units of the first source's, if q, θ and V are proportional to it; otherwise empty
+    variances: tuple[float, ...] = ()
+    same_mean: tuple[int, ...] = ()  # for each source the first source with the same mean, if `variances` are given
+
+    @classmethod
+    def of(cls, model: Model, like: Overlaps) -> "Packing":
+        """Return the packing of the entries that the symmetries of `like` leave free."""
+        symmetry = Symmetry.of(model, like)
+        zero = {"m": symmetry.m_zero, "theta": symmetry.theta_zero}
+        names = tuple(name for name in NAMES if not zero.get(name, False))
+        present = symmetry.reversal, symmetry.exchange, symmetry.isotropic, symmetry.diagonal, symmetry.absent
+        return cls(like, names, *present, *_find_common_sources(model, like))
+
+    def _free(self, name: str) -> tuple[np.ndarray, ...]:
+        """Return the indices of the free entries of a family."""
+        values = self.like.arrays()[name]
+        L = values.shape[0]
+        free = np.zeros(values.shape, dtype=bool)
+        free[: self._n_free_sources(name, L)] = True
+        if self.same_mean and name == "m":
+            free[np.array(self.same_mean) != np.arange(L)] = False
+        if self.reversal and L % 2 and name == "m":
+            free[L // 2] = False  # m is odd under reversal: zero in the middle
+        if name in ("q", "V"):
+            free &= np.tri(values.shape[1], dtype=bool)
+        if self.diagonal and name != "m":
+            free &= np.eye(values.shape[1], dtype=bool)
+        if self.isotropic:
+            free[:, 1:] = free[..., 1:] = False
+        for column in self.absent:
+            free &= ~overlaps_of_column(name, values.shape, column)
+        return np.nonzero(free)
+
+    def _n_free_sources(self, name: str, L: int) -> int:
+        """Return the number of sources, of L, whose entries of a family are free."""
+        if self.exchange or (self.variances and name != "m"):
+            return 1
+        return (L + 1) // 2 if self.reversal else L
+
+    def pack(self, overlaps: Overlaps) -> np.ndarray:
+        """Return the free entries as a vector, in units."""
+        size = units(self.like)
+        return np.concatenate([overlaps.arrays()[name][self._free(name)] / size[name] for name in self.names])
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Unit of each entry of a vector."""
+        size = units(self.like)
+        return np.concatenate([np.full(len(self._free(name)[0]), size[name]) for name in self.names])
+
+    def unpack(self, vector: np.ndarray) -> Overlaps:
+        """Return the overlaps with given free entries; all others follow by symmetry or are taken from `like`."""
+        size, arrays, first = units(self.like), self.like.arrays(), 0
+        for name in self.names:
+            free = self._free(name)
+            values, count = np.zeros(arrays[name].shape), len(free[0])
+            values[free] = vector[first : first + count] * size[name]
+            if name in ("q", "V"):
+                values[free[0], free[2], free[1]] = values[free]
+            if self.isotropic and name != "m":
+                values = values[:, :1, :1] * np.eye(len(values[0]))
+            if self.exchange:
+                values[1:] = values[0]
+            elif self.variances and name != "m":
+                values = np.array(self.variances)[:, None, None] * values[:1]
+            elif self.same_mean:
+                values = values[list(self.same_mean)]
+            elif self.reversal:
+                half = len(values) // 2
+                values[len(values) - half :] = (-1 if name == "m" else 1) * values[:half][::-1]
+            arrays[name] = values
+            first += count
+        return Overlaps(**arrays)
+
+    def pairs_around(
+        self, model: Model, at: Overlaps, fraction: float, smallest: float = MIN_UNEXPLAINED
+    ) -> list[tuple[Overlaps, Overlaps]]:
+        """Return a pair of overlaps on both sides of given overlaps for each free entry, for central differences.
+
+        An entry of θ changes together with q, so that the part of q that the teacher does not explain stays the same.
+        Then all pairs are feasible, even if the teacher explains nearly all of q, and differences are large compared
+        with the noise of random rules: a `fraction` of √q for m and θ, of the unexplained part for q, and of V. The
+        unexplained part counts as at least `smallest` times q.
+        """
+        x, size, remaining = self.pack(at), units(self.like), subtract_explained(model, at)
+        diagonal = {name: np.diagonal(v, axis1=1, axis2=2) for name, v in (("q", at.q), ("V", at.V))}
+        noise = np.maximum(np.diagonal(remaining, axis1=1, axis2=2), smallest * diagonal["q"])
+        pairs: list[tuple[Overlaps, Overlaps]] = []
+        for name in self.names:
+            for l, a, *b in zip(*self._free(name), strict=True):
+                scale = {"q": noise, "V": diagonal["V"]}.get(name)
+                step = np.sqrt(diagonal["q"][l, a]) if scale is None else np.sqrt(scale[l, a] * scale[l, b[0]])
+                shift = np.zeros(len(x))
+                shift[len(pairs)] = fraction * step / size[name]
+                ahead, behind = (self.unpack(x + sign * shift) for sign in (1, -1))
+                if name == "theta":
+                    ahead, behind = (
+                        replace(other, q=other.q + remaining - subtract_explained(model, other))
+                        for other in (ahead, behind)
+                    )
+                pairs.append((ahead, behind))
+        return pairs
+
+
+def _find_common_sources(model: Model, overlaps: Overlaps) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return the variances and means that sources of labels have in common, see `Packing`; empty if there are none.
+
+    The sources are tokens, or pairs of class and token. With one class of coordinates the weights have the same law for
+    all sources, so that q, θ and V are multiples of their variances, and m is the same for sources of equal means.
+    """
+    law = model.coordinates
+    if model.attention or len(law.weight) > 1 or model.n_sources == 1:
+        return (), ()
+    ratios = law.gamma[0] / law.gamma[0, 0]
+    families = (overlaps.q, overlaps.theta, overlaps.V)
+    common = all(
+        np.abs(values - ratios[:, None, None] * values[:1]).max() <= COMMON * np.abs(values).max()
+        for values in families
+    )
+    if not common:
+        return (), ()
+    second = law.moments[0][: model.n_sources, : model.n_sources]
+    size = np.diagonal(second)
+    distance = size[:, None] + size - 2 * second
+    same = [int(np.argmax(row <= COMMON * max(size.max(), 1e-300))) for row in distance]
+    equal = np.abs(overlaps.m - overlaps.m[same]).max() <= COMMON * (np.abs(overlaps.m).max() + 1e-300)
+    return tuple(ratios), tuple(same) if equal and not Symmetry.of(model, overlaps).reversal else ()

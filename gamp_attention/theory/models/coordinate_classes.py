@@ -1,0 +1,260 @@
+"""Distributions of coordinates from a few numbers: classes of spectra, positions and teacher weights."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gamp_attention._tools import check
+from gamp_attention._tools.numerics import MAX_ROOT, check_squarable, guard_call
+from gamp_attention.results import add_display
+from gamp_attention.theory.models.coordinates import CoordinateLaw, require_covariances
+
+
+@add_display
+class CoordinateClasses(NamedTuple):
+    """Values of K classes of coordinates, along the first axis, and the fraction of coordinates in each class.
+
+    Attributes
+    ----------
+    values : (K, …), the value in each class.
+    weight : (K,) fractions of the coordinates; they add to 1.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> spectrum = ga.CoordinateClasses([0.1, 0.4], [0.5, 0.5])
+    >>> ga.coordinate_law(spectrum).gamma.tolist()
+    [[0.1, 0.1], [0.4, 0.4]]
+    """
+
+    values: np.ndarray
+    weight: np.ndarray
+
+
+@guard_call
+def power_law_spectrum(
+    exponent: float, n_classes: int = 16, *, weight: ArrayLike | None = None, variance: float = 0.25
+) -> CoordinateClasses:
+    """Return eigenvalues γ_k ∝ k^(−a) of a covariance, k = 1..K, one for each class of coordinates.
+
+    Coordinate i of d has an eigenvalue ∝ (i/d)^(−a), replaced within each class by its smallest value: with fractions
+    w_k, γ_k ∝ u_k^(−a) at u_k = w_1 + … + w_k.
+
+    Parameters
+    ----------
+    exponent : a ≥ 0.
+    n_classes : K; with equal fractions the largest eigenvalue is K^a times the smallest. Ignored if `weight` is given.
+    weight : (K,) fractions of the coordinates in each class; equal if not given.
+    variance : tr Σ/d, to which the eigenvalues are scaled.
+
+    Returns
+    -------
+    CoordinateClasses with values (K,) in decreasing order, for `coordinate_law`.
+
+    Raises
+    ------
+    TypeError : if an argument has the wrong type.
+    ValueError : if `exponent` is negative, or so large that an eigenvalue overflows; `variance` is not positive;
+        `n_classes` is below 1; or `weight` is not positive or does not add to 1.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> ga.power_law_spectrum(1.0, n_classes=2).values.round(4).tolist()
+    [0.3333, 0.1667]
+    """
+    exponent = check.real("exponent", exponent, low=0)
+    variance = check.real("variance", variance, low=0, high=MAX_ROOT, strict=True)
+    K = check.integer("n_classes", n_classes, low=1) if weight is None else len(check.array("weight", weight, ("K",)))
+    check.require_memory("n_classes", K)
+    weight = np.full(K, 1 / K) if weight is None else check.fractions("weight", weight, K)
+    with np.errstate(over="ignore"):
+        values = np.cumsum(weight) ** -exponent
+    if not np.isfinite(values).all():
+        raise check.fail("exponent", exponent, "a value for which no eigenvalue overflows the range of doubles")
+    return CoordinateClasses(values * variance / (weight @ values), weight)
+
+
+def sign_positions(n_tokens: int = 2, size: float = 1.0) -> CoordinateClasses:
+    """Return positions with independent random signs, τ_l^i = ±size.
+
+    Parameters
+    ----------
+    n_tokens : L, at most 10.
+    size : absolute value of τ, at least 0.
+
+    Returns
+    -------
+    CoordinateClasses with all 2^L sign patterns, values (2^L, L), in equal fractions.
+
+    Raises
+    ------
+    TypeError : if an argument has the wrong type.
+    ValueError : if `n_tokens` is not in 1..10, or `size` is negative.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> ga.sign_positions(2).values.tolist()
+    [[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]
+    """
+    L, size = check.integer("n_tokens", n_tokens, low=1), check.real("size", size, low=0, high=MAX_ROOT)
+    max_tokens = 10  # the number of classes, 2^L, is then at most 1024
+    if max_tokens < L:
+        raise check.fail("n_tokens", L, f"at most {max_tokens}, because there are 2^L classes of coordinates")
+    return CoordinateClasses(size * np.array(list(product((1.0, -1.0), repeat=L))), np.full(2**L, 0.5**L))
+
+
+def subset_positions(tau: ArrayLike, fraction: float) -> CoordinateClasses:
+    """Return positions τ_l/√fraction on some of the coordinates and 0 on the others; ‖p_l‖ is unchanged.
+
+    Parameters
+    ----------
+    tau : (L,) positions that would be on all coordinates.
+    fraction : fraction of the coordinates with positions, in (0, 1].
+
+    Returns
+    -------
+    CoordinateClasses with values (2, L), or (1, L) if `fraction` is 1.
+
+    Raises
+    ------
+    TypeError : if an argument has the wrong type.
+    ValueError : if `tau` is not of shape (L,), or `fraction` is not in (0, 1].
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> positions = ga.subset_positions([1, -1], fraction=0.25)
+    >>> positions.values.tolist(), positions.weight.tolist()
+    ([[2.0, -2.0], [0.0, 0.0]], [0.25, 0.75])
+    """
+    tau, fraction = check.array("tau", tau, ("L",)), check.real("fraction", fraction, low=0, high=1, strict=True)
+    return _on_fraction(tau / np.sqrt(fraction), fraction)
+
+
+def sparse_teacher(fraction: float, teacher_rank: int = 1, variance: float = 1.0) -> CoordinateClasses:
+    """Return teacher rows N(0, variance·1) on a fraction of the coordinates and zero on the others.
+
+    Parameters
+    ----------
+    fraction : fraction of the coordinates with nonzero teacher weights, in (0, 1].
+    teacher_rank : t, columns of the teacher.
+    variance : variance of the nonzero entries.
+
+    Returns
+    -------
+    CoordinateClasses whose values are covariances (2, t, t), or (1, t, t) if `fraction` is 1.
+
+    Raises
+    ------
+    TypeError : if an argument has the wrong type.
+    ValueError : if `fraction` is not in (0, 1], `teacher_rank` is below 1, or `variance` is negative.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> teacher = ga.sparse_teacher(0.1)
+    >>> teacher.values.tolist(), teacher.weight.tolist()
+    ([[[1.0]], [[0.0]]], [0.1, 0.9])
+    """
+    fraction = check.real("fraction", fraction, low=0, high=1, strict=True)
+    t = check.integer("teacher_rank", teacher_rank, low=1)
+    check.require_memory("teacher_rank", t, t)
+    covariance = check.real("variance", variance, low=0, high=MAX_ROOT) * np.eye(t)
+    return _on_fraction(covariance, fraction)
+
+
+def _on_fraction(value: np.ndarray, fraction: float) -> CoordinateClasses:
+    values, weight = np.stack([value, np.zeros_like(value)]), np.array([fraction, 1 - fraction])
+    return CoordinateClasses(values[weight > 0], weight[weight > 0])
+
+
+def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> CoordinateClasses:
+    """Return `given` as classes: one value of one of the `shapes`, an array of equally frequent values, or classes."""
+    owner, weight = name, None
+    if isinstance(given, CoordinateClasses):
+        name, (given, weight) = f"{name}.values", given
+    ndim = check.ndim(name, given)
+    single = weight is None and ndim == len(shapes[0])
+    shape = next((shape for shape in shapes if ndim == len(shape) + 1), shapes[0])
+    values = check_squarable(name, given, shape if single else ("K", *shape))
+    values = values[None] if single else values
+    K = len(values)
+    return CoordinateClasses(
+        values, np.full(K, 1 / K) if weight is None else check.fractions(f"{owner}.weight", weight, K)
+    )
+
+
+def coordinate_law(
+    spectra: ArrayLike | CoordinateClasses = 0.25,
+    tau: ArrayLike | CoordinateClasses | None = None,
+    teacher: ArrayLike | CoordinateClasses | None = None,
+    *,
+    n_tokens: int = 2,
+    teacher_rank: int = 1,
+) -> CoordinateLaw:
+    """Return the distribution of coordinates in which covariances, positions and teacher weights are independent.
+
+    Each of the three is an array of equally frequent values, or `CoordinateClasses` with other fractions; the result
+    has a class for every combination. If they are dependent, build a `CoordinateLaw` or use `law_from_samples`.
+
+    Parameters
+    ----------
+    spectra : eigenvalues of Σ_l: a number, (K,) common to all tokens, or (K, L) in a common basis.
+    tau : (L,) or (J, L) positions τ = √d p; evenly spaced from 1 to −1, the same in all coordinates, if not given.
+    teacher : (t, t) or (J, t, t) covariances of the rows of Q*, Gaussian of mean zero; the identity if not given.
+    n_tokens, teacher_rank : number of tokens L and of teacher columns t.
+
+    Returns
+    -------
+    CoordinateLaw
+
+    Raises
+    ------
+    TypeError : if an argument has the wrong type.
+    ValueError : if `n_tokens` or `teacher_rank` is below 1; `spectra` has a negative value or only zeros for a token;
+        `teacher` has a matrix that is not symmetric positive semi-definite; or a shape does not match L or t.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> law = ga.coordinate_law(ga.power_law_spectrum(1.0, 4), teacher=ga.sparse_teacher(0.5))
+    >>> law.gamma.shape, law.trace.round(12).tolist(), law.rho[0].round(12).tolist()
+    ((8, 2), [0.25, 0.25], [[0.125]])
+    """
+    L = check.integer("n_tokens", n_tokens, low=1)
+    t = check.integer("teacher_rank", teacher_rank, low=1)
+    check.require_memory("n_tokens, teacher_rank", max(L, t), t)
+    gamma = value_classes("spectra", spectra, (), (L,))
+    if not (gamma.values >= 0).all() or not gamma.values.any(axis=0).all():
+        needs = "eigenvalues of positive semi-definite Σ_l: at least 0, with a positive trace of each Σ_l"
+        raise check.fail("spectra", gamma.values, needs)
+    gamma = gamma._replace(values=np.broadcast_to(gamma.values.reshape(len(gamma.values), -1), (len(gamma.values), L)))
+    tau = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
+    cov = value_classes("teacher", np.eye(t) if teacher is None else teacher, (t, t))
+    require_covariances("teacher", cov.values)
+    sizes = [len(part.weight) for part in (gamma, tau, cov)]
+    k, j, i = np.unravel_index(np.arange(np.prod(sizes)), sizes)
+    return CoordinateLaw(
+        weight=gamma.weight[k] * tau.weight[j] * cov.weight[i],
+        gamma=np.ascontiguousarray(gamma.values[k]),
+        tau=tau.values[j],
+        teacher_mean=np.zeros((len(k), t)),
+        teacher_cov=cov.values[i],
+    )
+
+
+def isotropic_law(
+    n_tokens: int, teacher_rank: int, sigma: ArrayLike | None = None, tau: ArrayLike | None = None
+) -> CoordinateLaw:
+    """Return Gaussian tokens of variances σ_l² (default 0.5²), positions τ_l 1_d/√d and Gaussian teacher weights."""
+    L = n_tokens
+    sigma = 0.5 if sigma is None else sigma
+    sigma = check.standard_deviations("sigma", np.full(L, sigma) if check.ndim("sigma", sigma) == 0 else sigma, (L,))
+    tau = None if tau is None else check.array("tau", tau, (L,))
+    return coordinate_law(sigma[None] ** 2, tau, n_tokens=L, teacher_rank=teacher_rank)

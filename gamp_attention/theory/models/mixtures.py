@@ -1,0 +1,148 @@
+"""Mixtures of tokens, Appendix C.10: every token has a class, which determines its mean and covariance.
+
+A mixture is a problem with S sources, one for each (token, class) pair; each sample has tokens from L of them.
+Distributions, overlaps and variances of the weights have S entries. Averages over samples are computed for fixed
+classes first and then averaged over the classes (`TokenClasses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gamp_attention._tools import check
+from gamp_attention.problem.losses.attention import DotProductAttention
+from gamp_attention.problem.penalties.base import Penalty
+from gamp_attention.problem.sources import ClassLaw, class_law
+from gamp_attention.theory.models.attention import attention_model
+from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, value_classes
+from gamp_attention.theory.models.coordinates import CoordinateLaw
+from gamp_attention.theory.models.model import Model, TokenClasses
+from gamp_attention.theory.models.teachers import Teacher
+
+
+@dataclass(frozen=True, eq=False)
+class ShiftedTeacher:
+    """Teacher T as a map of the fields minus their means."""
+
+    teacher: Teacher
+    shift: np.ndarray  # (L, t) means Q*ᵀμ_l/√d of the teacher's fields, added before T is applied
+
+    @property
+    def even(self) -> bool:
+        """True if T is even and all means are zero: nonzero means break the symmetry."""
+        return bool(self.teacher.even and not self.shift.any())
+
+    def __call__(self, u: np.ndarray) -> np.ndarray:
+        """Return target attention matrices (..., L, L) for centered teacher fields u (..., L, t)."""
+        return self.teacher(u + self.shift)
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureModel(TokenClasses):
+    """Problem whose tokens are mixtures, x_l | c_l = k ~ N(μ_{l,k}, Σ_{l,k}), with any joint distribution of classes.
+
+    Attributes
+    ----------
+    coordinates : distribution ν over sources s = (l, k): γ_s of Σ_{l,k}, τ_s = √d (p_l + μ_{l,k}), teacher weights.
+    classes : joint distribution of the classes.
+    class_means : (K, S) √d μ_{l,k} in each class of coordinates. Needed because the teacher reads tokens without their
+        positions.
+    """
+
+    classes: ClassLaw = field(kw_only=True)
+    class_means: np.ndarray = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._check_classes()
+        super().__post_init__()
+
+    def given(self, number: int) -> Model:
+        """Return the model of samples with the classes of pattern `number`."""
+        teacher = ShiftedTeacher(self.teacher, self.teacher_shift[self.classes.patterns[number]])
+        law = self.law_of_pattern(number)
+        return Model(teacher, law, self.penalty, self.rank, self.student, score_noise=self.score_noise)
+
+
+def mixture_model(
+    classes: ArrayLike,
+    means: ArrayLike | CoordinateClasses,
+    rank: int = 1,
+    teacher_rank: int = 1,
+    *,
+    omega: float | None = None,
+    sigma: ArrayLike = 0.5,
+    lam: float | str | Sequence[float | str] | None = None,
+    A: ArrayLike | None = None,
+    tau: ArrayLike | CoordinateClasses | None = None,
+    teacher_mean: ArrayLike | None = None,
+    student: DotProductAttention | None = None,
+    penalty: Penalty | None = None,
+    score_noise: float = 0.0,
+) -> MixtureModel:
+    """Build a model whose tokens are Gaussian mixtures, Appendix C.10: x_l | c_l = k ~ N(μ_{l,k}, σ_{l,k}² I).
+
+    Eq. :eq:`mixture`.
+
+    Parameters
+    ----------
+    classes : (K_1, …, K_L) joint probabilities of the classes of the L tokens; patterns of probability 0 are dropped.
+    means : (L, K) class means μ_{l,k} = means[l, k] 1_d/√d, K being the largest number of classes of a token. For means
+        along other directions than 1_d, (J, L, K) or `CoordinateClasses` of such values: one for each of J classes of
+        coordinates.
+    rank, teacher_rank : columns r of the student's Q and t of the teacher's Q*.
+    omega : as for `attention_model`.
+    sigma : standard deviations of the tokens in their classes: one number, (L,) or (L, K).
+    lam, A : as for `attention_model`.
+    tau : (L,) or (J, L) positions as for `coordinate_law`; evenly spaced from 1 to −1, the same in all coordinates, if
+        not given. Classes of coordinates of positions and of means are independent.
+    teacher_mean : (t,) mean of the rows of Q*, whose covariance is the identity; zero if not given.
+    student, penalty, score_noise : as for `attention_model`.
+
+    Returns
+    -------
+    MixtureModel, with one source for each (token, class) pair of positive probability, ordered by token, then class.
+        Overlaps have one entry for each source.
+
+    Raises
+    ------
+    TypeError : if an argument has the wrong type, or `student` is a loss of labels.
+    ValueError : if `classes` are not probabilities that add to 1, or have more than 4096 combinations of positive
+        probability; a shape does not match; `sigma` is not positive; or a condition of `attention_model` is violated.
+
+    Examples
+    --------
+    Two tokens of two classes each that mostly agree, with means along the positions:
+
+    >>> import gamp_attention as ga
+    >>> model = ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], [[0.5, -0.5], [0.5, -0.5]])
+    >>> model.n_tokens, model.n_sources, model.classes.patterns.tolist()
+    (2, 4, [[0, 2], [0, 3], [1, 2], [1, 3]])
+    """
+    law, pairs = class_law(classes)
+    (token, number), L, K = pairs.T, law.patterns.shape[1], max(np.shape(classes))
+    plain = attention_model(L, rank, teacher_rank, omega=omega, lam=lam, A=A, student=student, penalty=penalty)
+    t = plain.teacher_rank
+    mu = value_classes("means", means, (L, K))
+    p = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
+    shape: tuple[int, ...] = {0: (), 1: (L,)}.get(check.ndim("sigma", sigma), (L, K))
+    sigma = check.standard_deviations("sigma", sigma, shape)
+    sigma = np.broadcast_to(sigma[:, None] if sigma.ndim == 1 else sigma, (L, K))
+    mean = np.zeros(t) if teacher_mean is None else check.array("teacher_mean", teacher_mean, (t,))
+    j, i = np.array(list(product(range(len(p.weight)), range(len(mu.weight))))).T
+    class_means = np.ascontiguousarray(mu.values[i][:, token, number])
+    coordinates = CoordinateLaw(
+        weight=p.weight[j] * mu.weight[i],
+        gamma=np.tile(sigma[token, number] ** 2, (len(j), 1)),
+        tau=p.values[j][:, token] + class_means,
+        teacher_mean=np.tile(mean, (len(j), 1)),
+        teacher_cov=np.tile(np.eye(t), (len(j), 1, 1)),
+    )
+    return MixtureModel(
+        plain.teacher, coordinates, plain.penalty, plain.rank, plain.student, score_noise=score_noise,
+        classes=law, class_means=class_means,
+    )  # fmt: skip

@@ -1,0 +1,129 @@
+"""Teachers T: attention maps from the teacher's fields u = xQ*/√d (..., L, t) to target matrices (..., L, L)."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.display import DisplayMixin
+from gamp_attention._tools.numerics import check_squarable
+from gamp_attention.problem.losses.attention import DotProductAttention, require_valid_attention
+
+
+class Teacher(Protocol):
+    """Interface of a teacher: a callable with one property. A `Model` tries it on a small input at construction."""
+
+    @property
+    def even(self) -> bool:
+        """True if T[−u] = T[u] for all u."""
+
+    def __call__(self, u: np.ndarray) -> np.ndarray:
+        """Return target attention matrices (..., L, L) for teacher fields u (..., L, t)."""
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxTeacher(DisplayMixin):
+    """Softmax teacher T[u] = (1 − ω) S[u] + ω A, equation (16), with S[u] = softmax_rows(u uᵀ) or another attention.
+
+    Eq. :eq:`teacher`.
+
+    Attributes
+    ----------
+    omega : fraction ω of the positional matrix.
+    A : (L, L) positional matrix.
+    attention : attention map S; pass a `DotProductAttention` for a temperature, a causal mask or separate keys.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> ga.SoftmaxTeacher(0.5, np.eye(2))(np.zeros((2, 1))).tolist()
+    [[0.75, 0.25], [0.25, 0.75]]
+    """
+
+    omega: float
+    A: np.ndarray
+    attention: DotProductAttention = field(default_factory=DotProductAttention)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "omega", check.real("omega", self.omega, low=0, high=1))
+        A = np.array(check_squarable("A", self.A, ("L", "L")))  # a copy, which the caller cannot change
+        if len(A) != A.shape[1]:
+            raise check.fail_words("A", f"shape {A.shape}", "a square matrix")
+        object.__setattr__(self, "A", A)
+        object.__setattr__(self, "attention", require_valid_attention("attention", self.attention))
+
+    @property
+    def even(self) -> bool:
+        """True if T[−u] = T[u] for all u."""
+        return self.attention.even
+
+    def __call__(self, u: np.ndarray) -> np.ndarray:
+        """Return target attention matrices (..., L, L) for teacher fields u (..., L, t)."""
+        return (1 - self.omega) * self.attention(u) + self.omega * self.A
+
+
+def probe_fields(n_tokens: int, rank: int) -> np.ndarray:
+    """Return three fields (3, L, rank) on which maps are tested, identical at every call."""
+    return np.random.default_rng(3).standard_normal((3, n_tokens, rank))
+
+
+def check_teacher(teacher: Any, n_tokens: int, teacher_rank: int) -> None:
+    """Raise TypeError or ValueError unless a teacher returns consistent matrices for a few fields."""
+    if not callable(teacher):
+        raise check.fail("teacher", teacher, "a callable u (..., L, t) → (..., L, L)", TypeError)
+    if not isinstance(getattr(teacher, "even", None), bool | np.bool_):
+        got = type(teacher).__name__ + " with even = " + repr(getattr(teacher, "even", "missing"))
+        raise check.fail_words(
+            "teacher", got, "a property `even`, True if T[-u] = T[u] for all u, else False", TypeError
+        )
+    L, u = n_tokens, probe_fields(n_tokens, teacher_rank)
+    together = _evaluate(teacher, u, (len(u), L, L))
+    if not np.allclose(_evaluate(teacher, u[0], (L, L)), together[0], rtol=1e-9, atol=1e-12):
+        raise check.fail_words(
+            "teacher", "different matrices", "to return the same matrix for one sample as for a batch"
+        )
+    _evaluate(teacher, np.zeros((L, teacher_rank)), (L, L))
+    if teacher.even and not np.allclose(teacher(-u), together, rtol=1e-9, atol=1e-12):
+        raise check.fail_words("teacher", "even = True", "T[-u] = T[u] for all u if `even` is True")
+
+
+def _evaluate(teacher: Any, u: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        matrices = teacher(u)
+    except Exception as error:
+        got = f"{type(error).__name__}: {error}"
+        raise check.fail_words("teacher", got, f"a map of fields of shape {u.shape} to matrices {shape}") from error
+    return check.array(f"teacher(u) for u of shape {u.shape}", matrices, shape)
+
+
+def keeps_order(attention: Any, rank: int, order: np.ndarray) -> bool:
+    """Return whether a permutation of the tokens permutes rows and columns of the attention matrix equally."""
+    u = probe_fields(len(order), rank)
+    return bool(np.allclose(attention(u[:, order]), attention(u)[:, order][:, :, order], rtol=1e-12, atol=1e-13))
+
+
+def keeps_columns(attention: Any, n_tokens: int, rank: int) -> bool:
+    """Return whether the matrix is unchanged if the columns of the fields are rotated or one of them is reflected."""
+    u = probe_fields(n_tokens, rank)
+    rotation, _ = np.linalg.qr(np.random.default_rng(4).standard_normal((rank, rank)))
+    reflection = np.diag([-1.0] + [1.0] * (rank - 1))
+    return all(np.allclose(attention(u @ O), attention(u), rtol=1e-12, atol=1e-13) for O in (rotation, reflection))
+
+
+@dataclass(frozen=True, eq=False)
+class DecorrelatedTeacher:
+    """Teacher T[H u] H of decorrelated tokens u, for tokens x = H u; the counterpart of `DecorrelatedAttention`."""
+
+    teacher: Teacher
+    mixing: np.ndarray  # H (L, L), the symmetric square root of the token covariances tr Σ_ll'/d
+
+    @property
+    def even(self) -> bool:
+        """True if T[−u] = T[u] for all u."""
+        return self.teacher.even
+
+    def __call__(self, u: np.ndarray) -> np.ndarray:
+        """Return target matrices (..., L, L) for teacher fields (..., L, t)."""
+        return self.teacher(self.mixing @ u) @ self.mixing

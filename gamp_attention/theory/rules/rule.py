@@ -1,0 +1,261 @@
+"""Interface of quadrature rules, and averages over all components of a mixture with any rule.
+
+A rule does not depend on the model: it averages functions of the white noise of one `Channel`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, Protocol, Self
+
+import numpy as np
+
+from gamp_attention.results import Overlaps
+from gamp_attention.theory.equations.channel import Channel, Moments, n_white, select_sources, sum_over_components
+from gamp_attention.theory.models.model import Model
+
+N_LEVELS = 10  # number of levels of accuracy of a `LeveledRule`
+
+
+class WorkExceeded(ArithmeticError):
+    """Raised if averages need more proximal problems than the limit of work allows."""
+
+
+class Points(NamedTuple):
+    """Points of white noise with weights for averages."""
+
+    white: np.ndarray  # (N, n_white)
+    weights: np.ndarray | None  # (N,), None for equal weights 1
+
+    def mean(self, values: np.ndarray) -> float:
+        """Return the weighted mean of values (N,)."""
+        return float(values.mean() if self.weights is None else self.weights @ values / len(values))
+
+
+class Expansion(Protocol):
+    """Averages to first order in the overlaps; see `nested.FieldExpansion` and `scores.ScoreExpansion`."""
+
+    @property
+    def base(self) -> Moments:
+        """The averages at the overlaps of the expansion."""
+
+    @property
+    def includes_V(self) -> bool:
+        """True if the expansion includes V; otherwise `at` is valid for equal V only."""
+
+    @property
+    def jumps(self) -> bool:
+        """True if the proximal map jumps and the average of its almost-everywhere derivative is not expanded."""
+
+    def at(self, overlaps: Overlaps) -> Moments:
+        """Return the averages at nearby overlaps."""
+
+
+class Rule(Protocol):
+    """Rule for averages over the channel; base class of `LeveledRule` and `SobolRule`.
+
+    A rule is immutable. All methods that change its accuracy return another rule.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the rule in arguments and results."""
+
+    @property
+    def deterministic(self) -> bool:
+        """True if errors are estimated from successive levels, False if from the spread of independent replicas."""
+
+    @property
+    def expands(self) -> bool:
+        """True if derivatives of the averages hardly take more time than the averages; see `expansion`."""
+        return False
+
+    @property
+    def level(self) -> int:
+        """Level of accuracy; 0 for rules without levels."""
+        return 0
+
+    @property
+    def n_replicas(self) -> int:
+        """Number of independent replicas of the averages; 1 for deterministic rules."""
+        return 1
+
+    @property
+    def initial_tolerance(self) -> float:
+        """Residual at which a first solution on this rule is accurate enough to be refined."""
+
+    @property
+    def tol(self) -> float:
+        """Approximate relative error of the averages; by default `initial_tolerance`."""
+        return self.initial_tolerance
+
+    @property
+    def unresolved(self) -> float:
+        """Largest relative error of the averages that a comparison with another level may miss; by default `tol`."""
+        return self.tol
+
+    def finer(self) -> "Rule | None":
+        """Return the next finer rule, or None if there is none."""
+
+    def refined_for(self, error_ratio: float) -> "Rule | None":
+        """Return a finer rule whose errors are expected to be smaller by the factor `error_ratio`.
+
+        By default the next finer rule, because only random rules have errors of known rate.
+        """
+        return self.finer()
+
+    def without(self, known: "Rule") -> "Rule | None":
+        """Return the rule of the replicas that `known` lacks; None if its replicas are not a part of this rule's."""
+        return None
+
+    def at_level(self, level: int) -> "Rule":
+        """Return the rule at another level; self for rules without levels."""
+        return self
+
+    def for_search(self) -> "Rule":
+        """Return a less accurate rule on which a search of a fixed point takes less time; self if there is none."""
+        return self
+
+    def for_stability(self) -> "Rule":
+        """Return a rule that is accurate enough for finite differences of the overlap map."""
+        return self
+
+    def for_test_error(self, attention: bool) -> "Rule":
+        """Return a rule that is accurate enough for the test error of attention or labels; for random rules only."""
+        return self
+
+    def with_subsampled_search(self, often: bool = False) -> "Rule":
+        """Return a rule that searches for global minima at few points; self if the rule has no such option.
+
+        If `often`, more points are searched, because the search often finds lower minima.
+        """
+        return self
+
+    def for_component(self, number: int, probability: float) -> "Rule":
+        """Return the rule for a component of a mixture, given the component's index and probability."""
+        return self
+
+    def work(self, n_white: int) -> float:
+        """Return the approximate number of proximal problems in an average over n_white coordinates."""
+
+    def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
+        """Return the averages of each replica; a deterministic rule has one.
+
+        Products of derivatives (`Moments.square`) are accurate only if `squares` is True.
+        """
+
+    def expansion(self, channel: Channel, squares: bool = False) -> Expansion | None:
+        """Return the averages to first order in the overlaps of the channel; None if the rule has no derivatives.
+
+        Products of derivatives are accurate only if `squares` is True.
+        """
+        return None
+
+    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
+        """Yield the points of each replica, or of one of them; nothing for deterministic rules."""
+        return iter(())
+
+    def adapted_to(self, channels: list[Channel]) -> "Rule":
+        """Return the rule with densities of its points that suit the channel of each component; by default self."""
+        return self
+
+
+@dataclass(frozen=True)
+class LeveledRule(Rule):
+    """Deterministic rule with ten levels of accuracy, whose error is estimated from successive levels."""
+
+    level: int = 0  # level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level)
+    # maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded
+    max_work: float = np.inf
+    deterministic: ClassVar[bool] = True
+    initial_tolerance: ClassVar[float] = 1e-4
+
+    @property
+    def tol(self) -> float:
+        """Tolerance of the panels, relative to the size of the averages."""
+        return 10.0 ** -(2 + self.level)
+
+    def finer(self) -> Self | None:
+        """Return the rule at the next level, or None at the last level."""
+        return self.at_level(self.level + 1) if self.level + 1 < N_LEVELS else None
+
+    def at_level(self, level: int) -> Self:
+        """Return the rule at another level."""
+        return replace(self, level=level)
+
+    def for_stability(self) -> Self:
+        """Return level 1 without a limit of work, which is accurate enough for finite differences."""
+        return replace(self, level=1, max_work=np.inf)
+
+
+def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:
+    """Yield the probability, the rule and the channel of every component of a model."""
+    for number, (probability, sources, component) in enumerate(model.components):
+        selected = _overlaps_of(model, overlaps, sources, component)
+        yield probability, rule.for_component(number, probability), Channel(component, selected)
+
+
+def adapt_rule(rule: Rule, model: Model, overlaps: Overlaps) -> Rule:
+    """Return the rule with points that suit a model at given overlaps."""
+    return rule.adapted_to([channel for _, _, channel in component_channels(rule, model, overlaps)])
+
+
+def _overlaps_of(model: Model, overlaps: Overlaps, sources: np.ndarray, component: Model) -> Overlaps:
+    """Return the overlaps of a component, given the overlaps of its model."""
+    return overlaps if component is model else select_sources(overlaps, sources)
+
+
+def average_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
+    """Return the moments of each replica, summed over all components of a model."""
+    components = [part.moments(channel, squares) for _, part, channel in component_channels(rule, model, overlaps)]
+    return [sum_over_components(model.components, list(replica)) for replica in zip(*components, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class ComponentExpansion:
+    """Sum of the expansions of all components of a model."""
+
+    model: Model
+    parts: list[Expansion]
+
+    @property
+    def base(self) -> Moments:
+        """The averages at the overlaps of the expansion."""
+        return sum_over_components(self.model.components, [part.base for part in self.parts])
+
+    @property
+    def includes_V(self) -> bool:
+        """True if the expansions of all components include V."""
+        return all(part.includes_V for part in self.parts)
+
+    @property
+    def jumps(self) -> bool:
+        """True if the response of a component is not expanded."""
+        return any(part.jumps for part in self.parts)
+
+    def at(self, overlaps: Overlaps) -> Moments:
+        """Return the averages at nearby overlaps."""
+        components = zip(self.parts, self.model.components, strict=True)
+        values = [
+            part.at(_overlaps_of(self.model, overlaps, sources, component))
+            for part, (_, sources, component) in components
+        ]
+        return sum_over_components(self.model.components, values)
+
+
+def expand_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool = False) -> ComponentExpansion | None:
+    """Return the moments, summed over all components, to first order in the overlaps; None without derivatives."""
+    parts = []
+    for _, part, channel in component_channels(rule, model, overlaps):
+        expansion = part.expansion(channel, squares)
+        if expansion is None:
+            return None
+        parts.append(expansion)
+    return ComponentExpansion(model, parts)
+
+
+def work_of(rule: Rule, model: Model) -> float:
+    """Return the approximate number of proximal problems in an average over all components."""
+    return sum(
+        rule.for_component(number, probability).work(n_white(component))
+        for number, (probability, _, component) in enumerate(model.components)
+    )

@@ -1,0 +1,232 @@
+"""Randomized rule for averages over the channel: scrambled Sobol points in mirror pairs, in independent replicas.
+
+The spread of the replicas is the error estimate (randomized quasi-Monte Carlo, see `gamp_attention._tools.quadrature`).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, wraps
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gamp_attention._tools.progress import Progress
+from gamp_attention._tools.quadrature import gaussian_points, inside_cube
+from gamp_attention._tools.sobol import sobol_points
+from gamp_attention._tools.statistics import width_factor
+from gamp_attention.theory.equations.channel import Channel, Moments
+from gamp_attention.theory.rules.importance import Proposal, adapt_proposal
+from gamp_attention.theory.rules.rule import Points, Rule
+
+
+@dataclass(frozen=True)
+class SobolSettings:
+    """Settings of random rules."""
+
+    stability_points: int = 4096  # number of points of each replica that finite differences need
+    test_error_divisor: int = 8  # the test error of attention needs 1/8 of the points, at least `stability_points`
+    test_error_factor: int = 2  # the test error for labels is averaged over twice the number of points
+    safety: float = 0.8  # refinement aims at 0.8 times the required error
+    max_growth: float = 16.0  # maximum factor by which a refinement multiplies the number of points
+    # with jumps, replicas are added instead of points, up to `max_replicas`, if a replica has at least `min_extended`
+    # points: errors then hardly decrease faster than for independent points, and the first replicas' averages are kept
+    max_replicas: int = 64
+    min_extended: int = 1 << 14
+    replica_step: int = 4  # the number of replicas is a multiple of this
+    search_divisor: int = 32  # a subsampled search computes the global minimum at 6 % of the points
+    often_divisor: int = 8  # the same at 22 % of the points, if the search often finds lower minima
+
+
+RATE = 0.85  # errors decrease like the number of points to the power −0.85
+JUMP_RATE = 0.7  # the same if the proximal map jumps
+MAX_STORED = 1 << 16  # largest number of coordinates of a point set that is stored
+
+
+def component_points(n: int, probability: float, low: int) -> int:
+    """Return the number of points for a component: a power of two near probability · n, at least `low`, at most n."""
+    return min(n, 1 << int(np.ceil(np.log2(max(probability * n, low)))))
+
+
+def points_within(n: int, max_work: float) -> int:
+    """Return n, or the largest power of two up to `max_work` if that is smaller; at least 2."""
+    return min(n, 1 << int(np.log2(max(min(max_work, n), 2))))
+
+
+def _memoize(draw: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Return a function that stores small point sets: scrambling takes as long as the average of a simple loss."""
+    stored = lru_cache(maxsize=64)(draw)
+
+    @wraps(draw)
+    def points(n: int, dim: int, *others: Any) -> np.ndarray:
+        return (stored if n * dim <= MAX_STORED else draw)(n, dim, *others)
+
+    return points
+
+
+@_memoize
+def _cube_points(n: int, dim: int, seed: tuple[int, ...]) -> np.ndarray:
+    return sobol_points(n, dim, np.random.default_rng(seed))
+
+
+@_memoize
+def _mirrored_points(n: int, dim: int, seed: tuple[int, ...], paired: bool) -> np.ndarray:
+    points = gaussian_points(n, dim, np.random.default_rng(seed))
+    return points.reshape(2, n // 2, dim).swapaxes(0, 1).reshape(n, dim) if paired else points
+
+
+@dataclass(frozen=True)
+class SobolRule(Rule):
+    """Averages over the channel on independent randomized point sets; their spread is the error estimate.
+
+    The rule works for any number of tokens and columns. All points are generated from the seed at every use, so a rule
+    is a deterministic function of the overlaps.
+
+    Parameters
+    ----------
+    n_points : even number of points of each replica. If all fields may change sign, half of them are evaluated.
+    n_replicas : number of independent replicas, at least 2.
+    seed : seed of the point sets, one or more integers.
+    max_work : maximum number of proximal problems that a replica may solve, which limits refinements.
+    searched : 1 to compute the global minimum at all points; otherwise at n_points/`searched` points and a part of the
+        others, and elsewhere the minimum nearest to the fields (see `Channel.moments`); used for labels, and for
+        attention if the channel has symmetries.
+    rate : power of the number of points with which errors are expected to decrease.
+    proposals : for each component of the model, the density from which its points are drawn; None for the Gaussian
+        density. Empty before `adapted_to` was called.
+    first_replica : index of the first replica, from which its random points follow.
+    """
+
+    n_points: int = 4096
+    n_replicas: int = 8
+    seed: tuple[int, ...] = (0,)
+    max_work: float = np.inf
+    searched: int = 1
+    rate: float = RATE
+    proposals: tuple[Proposal | None, ...] = ()
+    first_replica: int = 0
+    settings: SobolSettings = field(default=SobolSettings(), repr=False)
+    name: ClassVar[str] = "sobol"
+    deterministic: ClassVar[bool] = False
+
+    def finer(self) -> "SobolRule":
+        """Return the rule with four times the number of points, in new scramblings."""
+        return replace(self, n_points=4 * self.n_points, proposals=())
+
+    def refined_for(self, error_ratio: float) -> "SobolRule":
+        """Return a rule whose error is smaller by the factor `error_ratio`; self if that is at most 1.
+
+        The rule has 2 to 16 times the current number of points, limited by `max_work` but at least doubled. If the
+        proximal map jumps and the factor is small, the rule has more replicas of the same points instead.
+        """
+        if error_ratio <= 1:
+            return self
+        extended = self._extended_for(error_ratio / self.settings.safety)
+        if extended is not None:
+            return extended
+        count = min(self.n_replicas, SobolRule.n_replicas)
+        error_ratio *= width_factor(count) / width_factor(self.n_replicas)
+        growth = min((error_ratio / self.settings.safety) ** (1 / self.rate), self.settings.max_growth)
+        growth_within_work = self.max_work / (self.work(1) / self.n_replicas)
+        doublings = min(np.round(np.log2(growth)), np.floor(np.log2(growth_within_work)))
+        return replace(self, n_points=self.n_points << int(max(doublings, 1)), n_replicas=count, proposals=())
+
+    def _extended_for(self, error_ratio: float) -> "SobolRule | None":
+        """Return the rule with enough replicas for a smaller error by a factor; None if more points are better."""
+        if self.rate >= RATE or self.n_points < self.settings.min_extended:
+            return None
+        within_work = self.max_work * SobolRule.n_replicas / self.n_points
+        step = self.settings.replica_step
+        largest = int(min(self.settings.max_replicas, within_work)) // step * step
+        for count in range(self.n_replicas + step, largest + 1, step):
+            if width_factor(count) * error_ratio <= width_factor(self.n_replicas):
+                return replace(self, n_replicas=count)
+        return None
+
+    def without(self, known: Rule) -> "SobolRule | None":
+        """Return the rule of the replicas that `known` lacks; None if its replicas are not a part of this rule's."""
+        count = known.n_replicas
+        if not count < self.n_replicas or replace(self, n_replicas=count) != known:
+            return None
+        return replace(self, n_replicas=self.n_replicas - count, first_replica=self.first_replica + count)
+
+    def for_stability(self) -> "SobolRule":
+        """Return the rule with at most 4096 points; noise cancels in finite differences on the same points."""
+        n_points = min(self.n_points, self.settings.stability_points)
+        return replace(self, n_points=n_points, n_replicas=min(self.n_replicas, SobolRule.n_replicas))
+
+    def with_subsampled_search(self, often: bool = False) -> "SobolRule":
+        """Return a rule that computes the global minimum at a part of the points only; at more points if `often`.
+
+        A search costs as much as four local minimizations.
+        """
+        return replace(self, searched=self.settings.often_divisor if often else self.settings.search_divisor)
+
+    def for_test_error(self, attention: bool) -> "SobolRule":
+        """Return a rule for the test error, which takes far less time a point than averages over proximal maps.
+
+        It has less noise for attention. For labels it can have more, because near perfect recovery it is an average of
+        rare large losses.
+        """
+        if not attention:
+            return replace(self, n_points=self.settings.test_error_factor * self.n_points)
+        smallest = min(self.n_points, self.settings.stability_points)
+        return replace(self, n_points=max(self.n_points // self.settings.test_error_divisor, smallest))
+
+    def for_component(self, number: int, probability: float) -> "SobolRule":
+        """Return the rule with the component's fraction of the points, drawn independently for each component."""
+        seed = (*self.seed, number) if number else self.seed
+        n_points = component_points(self.n_points, probability, 128)
+        return replace(self, n_points=n_points, seed=seed, proposals=self.proposals[number : number + 1])
+
+    def adapted_to(self, channels: list[Channel]) -> "SobolRule":
+        """Return the rule with proposals for the channel of each component; self if it has some already.
+
+        Also self for attention, whose points are in fundamental domains of more symmetries, see `fold_points`, and for
+        convex losses: mirror images with unit covariance average linear and quadratic functions exactly.
+        """
+        model = channels[0].model
+        if self.proposals or model.attention or not model.task.jumps:
+            return self
+        return replace(self, proposals=tuple(adapt_proposal(channel, self.seed) for channel in channels))
+
+    @property
+    def initial_tolerance(self) -> float:
+        """Residual at which a first solution is accurate enough; single points that jump cause such residuals."""
+        return 20 / self.n_points
+
+    def work(self, n_white: int) -> float:
+        """Return the approximate number of proximal problems in an average."""
+        return self.n_points * self.n_replicas
+
+    def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
+        """Return the averages of each replica; products of derivatives only if `squares` is True, otherwise NaN."""
+        moments: list[Moments] = []
+        searched = self.searched if channel.subsamples else 1
+        with Progress(shown=False) as task:  # shown only inside of a task that is shown
+            for points in self.point_sets(channel):
+                task.describe(f"average over {self.n_replicas} × {self.n_points} points, {len(moments)} done")
+                moments.append(channel.moments(points.white, squares, searched, points.weights))
+        return [channel.complete(moments_of_replica) for moments_of_replica in moments]
+
+    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
+        """Yield the point set of each replica, or of one of them, in the fundamental domain of the channel."""
+        seeds = [self._seed(number) for number in (self._replicas if replica is None else [replica])]
+        proposal = self.proposals[0] if self.proposals else None
+        if not channel.foldable and proposal is None:
+            paired = self.searched > 1  # mirror images next to each other, so that the first points are symmetric, too
+            sets = (_mirrored_points(self.n_points, channel.n_white, seed, paired) for seed in seeds)
+            return (Points(white, None) for white in sets)
+        n = self.n_points // (2 if channel.symmetry.m_zero else 1)
+        size = channel.n_folded if proposal is None else channel.n_white
+        cubes = (inside_cube(_cube_points(n, size, seed)) for seed in seeds)
+        if proposal is None:
+            return (Points(channel.fold(cube), None) for cube in cubes)
+        return (proposal.draw(cube, channel.reflections) for cube in cubes)
+
+    @property
+    def _replicas(self) -> range:
+        """Indices of the replicas."""
+        return range(self.first_replica, self.first_replica + self.n_replicas)
+
+    def _seed(self, replica: int) -> tuple[int, ...]:
+        return (*self.seed, self.n_points, replica)

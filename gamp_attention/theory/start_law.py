@@ -1,0 +1,204 @@
+"""Initial conditions of state evolution: joint second moments of initial weights, positions and teacher.
+
+A start is a name or overlaps. Overlaps determine the second moments if all coordinates have one class, provided that
+some weights have them (`_reduce_to_possible`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.choices import STARTS
+from gamp_attention._tools.numerics import psd_root, symmetrize
+from gamp_attention.problem.denoisers.input import initial_variances
+from gamp_attention.problem.named_starts import UNINFORMED_SIZE, fill_start
+from gamp_attention.results import Overlaps
+from gamp_attention.theory.equations.weights import overlaps_of_moments
+from gamp_attention.theory.models.model import Model
+
+SPECTRAL = "spectral"  # name of the start that is computed from the samples, see `sample_starts`
+
+
+@dataclass(frozen=True, eq=False)
+class SampleForces:
+    """Forces g⁻¹ of the samples on initial weights x⁰ = C (H (τ, π) + ζ₋₁), which are a sum over the samples."""
+
+    response: np.ndarray  # (K, r, r) C
+    drift: np.ndarray  # (K, r, S + t) H
+    # function of loss parameters (n, P) and Gaussian fields m + ω̃⁰ (n, L, r) that returns g⁻¹ (n, L, r)
+    evaluate: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class StartLaw:
+    """Second moments of (x⁰, τ, π) in each class of coordinates, and the initial variances V."""
+
+    moments: np.ndarray  # (K, r + S + t, r + S + t)
+    V: np.ndarray  # (S, r, r)
+    intercept: np.ndarray | None = None  # (r,) initial intercept; 0 if not given
+    forces: SampleForces | None = None  # None if x⁰ does not depend on the samples
+    V_is_given: bool = False  # True if overlaps determine V; otherwise it is the V that message passing starts from
+
+    def overlaps(self, model: Model) -> Overlaps:
+        """Return the initial overlaps."""
+        r = model.rank
+        sums = overlaps_of_moments(model, self.moments[:, :r, :r], self.moments[:, :r, r:], self.V)
+        return sums if self.intercept is None else replace(sums, m=sums.m + self.intercept)
+
+
+def start_law(model: Model, init: Any, needs_V: bool = True) -> StartLaw:
+    """Return the second moments of the initial weights.
+
+    Parameters
+    ----------
+    model : the model.
+    init : name of a start (`STARTS`), or overlaps; the latter only if all coordinates have one class. If V is NaN, as
+        in results of gradient descent, it is replaced by the V that message passing starts from.
+    needs_V : False if V of the overlaps is not used.
+
+    Raises
+    ------
+    TypeError : if `init` is neither a name nor Overlaps.
+    ValueError : if no weights have the overlaps, or V is needed and not positive definite.
+    """
+    law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
+    moments = np.zeros((len(law.weight), r + S + t, r + S + t))
+    moments[:, r:, r:] = law.moments
+    if not isinstance(init, str):
+        return _from_overlaps(model, init, moments, needs_V)
+    # x⁰ = B (τ, π) + noise
+    B = np.zeros((S + t, r))
+    uninformed = fill_start(B, init, model.student.parts, np.eye(S + t)[:, S:], lambda: _position_coefficients(model))
+    B = np.ascontiguousarray(B.T)
+    moments[:, :r, r:] = B @ law.moments
+    moments[:, r:, :r] = np.swapaxes(moments[:, :r, r:], 1, 2)
+    moments[:, :r, :r] = B @ law.moments @ B.T + np.diag(UNINFORMED_SIZE**2 * uninformed)
+    return StartLaw(moments, initial_variances(law.trace, model.penalty.strength, r))
+
+
+def require_overlaps(model: Model, init: Any, V: np.ndarray | None = None) -> Overlaps:
+    """Return initial overlaps as finite arrays of the model's shapes; raise TypeError or ValueError otherwise.
+
+    If `V` is given, it replaces the V of the overlaps.
+    """
+    if not all(hasattr(init, name) for name in ("q", "m", "theta", "V")):
+        raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
+    S, r, t = model.n_sources, model.rank, model.teacher_rank
+    shapes = {"q": (S, r, r), "m": (S, r), "theta": (S, r, t), "V": (S, r, r)}
+    values = {name: getattr(init, name) for name in shapes} | ({} if V is None else {"V": V})
+    return Overlaps(**{name: check.array(f"init.{name}", values[name], shape) for name, shape in shapes.items()})
+
+
+def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool, excess: float = 0.2) -> StartLaw:
+    """Return the second moments of weights with given overlaps; `moments` has the moments of (τ, π) and is filled.
+
+    Overlaps may exceed their bounds for d → ∞ by a relative `excess`, as overlaps of weights at finite d do.
+    """
+    r, S, K, law = model.rank, model.n_sources, len(moments), model.coordinates
+    V = initial_variances(law.trace, model.penalty.strength, r)
+    V_is_given = needs_V and not is_unknown(getattr(init, "V", V))
+    given = require_overlaps(model, init, None if V_is_given else V)
+    if K != 1:
+        raise check.fail_words("init", "overlaps", f"a name, as the model has {K} classes of coordinates")
+    if np.linalg.eigvalsh(given.V).min() <= 0:
+        raise check.fail("init.V", given.V, "positive definite matrices, or NaN for V to start message passing from")
+    gamma = law.gamma[0]
+    used = np.argmax(gamma)
+    # the intercept is the mean over the tokens of the means of the fields, to which positions add no mean by default
+    intercept = given.m.mean(axis=0) if model.intercept else None
+    if intercept is not None:
+        given = replace(given, m=given.m - intercept)
+    second, first = given.q[used] / gamma[used], given.theta[used] / gamma[used]
+    for name, value in (("q", second), ("theta", first)):
+        actual, proportional = getattr(given, name), gamma[:, None, None] * value
+        if np.abs(actual - proportional).max() > excess * np.abs(proportional).max():
+            needs = "values in proportion to the eigenvalues γ_l of the tokens, as the same weights act on all tokens"
+            raise check.fail(f"init.{name}", actual, needs)
+    products = np.concatenate([given.m.T, first], axis=1)  # E[x (τ, π)ᵀ]
+    products = _reduce_to_possible(given, second, products, moments[0, r:, r:], S, excess)
+    moments[0, :r, :r] = second
+    moments[0, :r, r:] = products
+    moments[0, r:, :r] = products.T
+    return StartLaw(moments, given.V, intercept, V_is_given=V_is_given)
+
+
+def is_unknown(V: Any) -> bool:
+    """Return whether V is NaN throughout."""
+    values = np.asarray(check.detach_tensor(V))
+    return values.dtype.kind == "f" and values.size > 0 and bool(np.isnan(values).all())
+
+
+def _reduce_to_possible(
+    given: Overlaps, second: np.ndarray, products: np.ndarray, law: np.ndarray, S: int, excess: float,
+    chance: float = 0.03,
+) -> np.ndarray:  # fmt: skip
+    """Return E[x (τ, π)ᵀ] that some weights have together with E[x xᵀ].
+
+    The part of x that (τ, π) explains by linear regression cannot exceed x. Overlaps of weights at finite d may exceed
+    this bound by `excess`, because the ρ of their teacher fluctuates; m and θ are then reduced to the bound. If there
+    are no such weights, ValueError is raised.
+
+    Parameters
+    ----------
+    given : overlaps of the start, for error messages.
+    second : (r, r) E[x xᵀ].
+    products : (r, S + t) E[x (τ, π)ᵀ] according to the overlaps.
+    law : (S + t, S + t) E[(τ, π)(τ, π)ᵀ].
+    S : number of sources.
+    excess : accepted relative excess.
+    chance : overlap that weights at finite d have by chance, in units of the largest possible overlap.
+    """
+    spectrum = np.linalg.eigvalsh(symmetrize(second))
+    if not np.allclose(second, second.T, rtol=0, atol=1e-8 * np.abs(second).max()) or spectrum.min() < -1e-8 * abs(
+        spectrum.max()
+    ):
+        raise check.fail("init.q", given.q, "symmetric matrices without negative eigenvalues")
+    size = np.sqrt(max(spectrum.max(), 0.0)) * np.sqrt(np.abs(np.diag(law)))
+    # products must be in the range of `law`: for example m_l = m_k if the positions of both tokens are equal
+    outside = np.abs(products - products @ np.linalg.pinv(law, hermitian=True) @ law).max(axis=0)
+    for name, columns in (("m", slice(None, S)), ("theta", slice(S, None))):
+        allowed = np.maximum(excess * np.abs(products[:, columns]).max(initial=0.0), chance * size[columns])
+        if (outside[columns] > allowed + 1e-300).any():
+            of = {"m": "the positions: m_l = E[x] τ_l", "theta": "the teacher"}[name]
+            raise check.fail(f"init.{name}", getattr(given, name), f"overlaps that some weights have with {of}")
+    root = np.linalg.pinv(psd_root(second), rcond=1e-6, hermitian=True)
+
+    def explained_fraction(columns: slice) -> float:
+        """Return the largest fraction of x, over directions, that some of the columns explain; inf outside of x."""
+        part = products[:, columns]
+        covariance = part @ np.linalg.pinv(law[columns, columns], hermitian=True) @ part.T
+        beyond = np.abs(part - second @ np.linalg.pinv(second, rcond=1e-6, hermitian=True) @ part).max(initial=0.0)
+        if beyond > excess * size[columns].max(initial=0.0):
+            return np.inf
+        return float(np.linalg.eigvalsh(root @ covariance @ root)[-1])
+
+    bounds = (
+        ("theta", slice(S, None), "θ_l ρ_l⁻¹ θ_lᵀ of at most q_l"),
+        ("m", slice(None, S), "m_l within the bound given by q_l, γ_l E[x] E[x]ᵀ ≤ q_l"),
+        ("q", slice(None), "at least the part of it that m and θ together explain"),
+    )
+    fraction = 0.0
+    for name, columns, needs in bounds:  # in the last step, of all columns together
+        fraction = explained_fraction(columns)
+        if fraction > 1 + excess:
+            more = "; for weights at finite d, give `data.instance_model()` as the model" if name == "theta" else ""
+            raise check.fail(f"init.{name}", getattr(given, name), needs + more)
+    return products / np.sqrt(max(fraction, 1.0))
+
+
+def _position_coefficients(model: Model) -> np.ndarray:
+    """Return orthogonal directions of norm √d that span the positions, leading direction first, signed along p_1.
+
+    They are columns (S + t, k) of coefficients of (τ, π).
+    """
+    law, S = model.coordinates, model.n_sources
+    gram = np.einsum("k,klm->lm", law.weight, law.moments[:, :S, :S])  # P Pᵀ
+    size, vectors = np.linalg.eigh(gram)
+    order = np.argsort(size)[::-1]
+    order = order[size[order] > 1e-12 * max(size.max(), 1e-300)]
+    rows = (vectors[:, order] / np.sqrt(size[order])).T
+    rows = np.where(rows @ gram[:, 0] < 0, -1.0, 1.0)[:, None] * rows
+    return np.concatenate([rows, np.zeros((len(rows), model.teacher_rank))], axis=1).T

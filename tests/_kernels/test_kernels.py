@@ -1,0 +1,340 @@
+"""Kernels that call each other by symbol: each is compiled once and stored on disk, and outdated code is not used."""
+
+import importlib
+import inspect
+import pickle
+import re
+import shutil
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numba.core import types
+from numba.core.errors import TypingError
+
+from gamp_attention._kernels.compiled import (
+    _DEFINED,
+    dispatch_on_type,
+    inline_kernel,
+    inner_kernel,
+    kernel,
+    overload,
+    sample_kernel,
+)
+from gamp_attention._kernels.pointers import load_from, point_to, point_to_field
+from tests._core import test_compile_cache
+from tests.test_imports import PACKAGE
+
+# the package as a folder of modules, without the imports of its __init__
+BARE = f"""
+import sys, types
+package = types.ModuleType("gamp_attention")
+package.__path__ = [{str(PACKAGE)!r}]
+sys.modules["gamp_attention"] = package
+"""
+BELOW = """
+from gamp_attention._kernels.compiled import kernel, user_kernel
+
+@kernel
+def lowest(x):
+    if x < 0:
+        raise ValueError("below zero")
+    return 3 * x
+
+@user_kernel
+def inlined(x):
+    if x > 100:
+        raise ValueError("above", x)
+    return lowest(x) + 1
+"""
+ABOVE = """
+from gamp_attention._kernels.compiled import kernel
+from gamp_attention._kernels.deferred import deferred_kernel
+from below import inlined
+from numba.core.types import float64
+
+@deferred_kernel(float64)
+def middle(x):
+    return inlined(x)
+
+@kernel
+def highest(x):
+    return middle(x) + 10 * middle(1.0)
+"""
+WITHIN = """
+from above import highest, kernel
+
+def make(factor):
+    @kernel
+    def inner(x):
+        return factor * x
+
+    @kernel
+    def outer(x):
+        return inner(x) + highest(x)
+
+    return outer
+"""
+CALL = "from above import highest\nshow(highest(2.0))"
+RAISE = """
+from above import highest
+try:
+    highest(-2.0)
+except ValueError as error:
+    assert str(error) == "below zero", error
+    show(1)
+"""
+RAISE_INLINED = """
+from above import highest
+try:
+    highest(200.0)
+except ValueError as error:
+    show(error.args[1])
+"""
+
+
+@kernel
+def cubed(x):
+    if x < 0:
+        raise ValueError("below zero")
+    return x**3
+
+
+@inline_kernel
+def wrapped(x):
+    return cubed(x)
+
+
+@kernel
+def sum_of_cubes(x):
+    return wrapped(x) + cubed(2) + cubed(3)
+
+
+@inner_kernel
+def doubled(x):
+    return 2 * x
+
+
+@kernel
+def doubled_twice(x):
+    return doubled(doubled(x))
+
+
+@pytest.fixture(scope="module")
+def stored_tower(tmp_path_factory):
+    """Folder of kernels that call each other and of their cache, and a copy of it to restore it from.
+
+    Numba finds stored code by the path of its source, so that all tests must use the same folder.
+    """
+    folder, copy = tmp_path_factory.mktemp("tower"), tmp_path_factory.mktemp("copies") / "tower"
+    (folder / "below.py").write_text(BELOW)
+    (folder / "above.py").write_text(ABOVE)
+    compiled, value = count_compiled(CALL, folder)
+    assert compiled == 4  # each kernel once, including the inlined function
+    assert value == 47
+    shutil.copytree(folder, copy)
+    return folder, copy
+
+
+@pytest.fixture
+def tower(stored_tower):
+    """Folder with the sources and the compiled code of kernels that call each other."""
+    folder, copy = stored_tower
+    shutil.rmtree(folder)
+    return shutil.copytree(copy, folder)
+
+
+@pytest.fixture
+def empty_tower(tower):
+    """Folder with the sources of kernels that call each other."""
+    shutil.rmtree(tower / "cache")
+    return tower
+
+
+def count_compiled(script, folder):
+    return test_compile_cache.count_compiled(script, folder, head=BARE)
+
+
+def list_files(folder, name):
+    return [path for path in (folder / "cache").rglob(f"*{name}*") if path.suffix in (".nbi", ".nbc")]
+
+
+def test_a_caller_contains_only_the_symbols_of_its_callees(tmp_path, monkeypatch):
+    path = tmp_path / "new_cubes.py"  # a new file: kernels that are loaded from the cache show no code
+    head = "from gamp_attention._kernels.compiled import inline_kernel, kernel\n"
+    path.write_text(head + "\n".join(inspect.getsource(function) for function in (cubed, wrapped, sum_of_cubes)))
+    monkeypatch.syspath_prepend(tmp_path)
+    cubes = importlib.import_module("new_cubes")
+    assert cubes.sum_of_cubes(4) == 64 + 8 + 27
+    assert [args for args in cubes.cubed.overloads] == [(types.int64,)]  # literal numbers have no separate types
+    text = cubes.sum_of_cubes.inspect_llvm((types.int64,))
+    (symbol,) = set(re.findall(r'declare [^@\n]*@"?(cubed\.\w+)', text))
+    assert symbol in _DEFINED
+    assert not re.search(r"define [^@\n]*@[^(\n]*cubed(?!s)", text.replace("sum_of_cubes", ""))
+
+
+def test_an_inner_kernel_cannot_be_called_from_python():
+    for _ in range(2):  # before and after it is compiled
+        with pytest.raises(TypeError, match="doubled: is called by kernels only"):
+            doubled(1)
+        assert doubled_twice(1) == 4
+
+
+def test_exceptions_of_callees_reach_python():
+    for _ in range(2):
+        with pytest.raises(ValueError, match="below zero"):
+            sum_of_cubes(-1.0)
+
+
+@pytest.mark.slow
+def test_kernels_defined_in_functions_are_compiled_in_every_process(tower):
+    (tower / "within.py").write_text(WITHIN)
+    script = "from within import make\nfirst, second = make(3.0), make(4.0)\nshow(second(2.0) + 100 * first(2.0))"
+    compiled, value = count_compiled(script, tower)
+    assert (compiled, value) == (4, 55 + 100 * 53)  # two kernels for each factor
+    assert count_compiled(script, tower) == (2, value)  # kernels whose callee is defined in a function
+
+
+def test_a_kernel_is_pickled_and_called():
+    loaded = pickle.loads(pickle.dumps(sum_of_cubes))
+    assert loaded(1) == 36
+
+
+def test_a_second_process_compiles_nothing(tower):
+    assert count_compiled(CALL, tower) == (0, 47)
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(("script", "value"), [(RAISE, 1), (RAISE_INLINED, 200)])
+def test_exceptions_and_their_arguments_are_raised_with_an_empty_and_a_full_cache(script, value, empty_tower):
+    assert count_compiled(script, empty_tower) == (4, value)
+    assert count_compiled(script, empty_tower) == (0, value)
+
+
+def test_a_callee_missing_from_disk_is_compiled_before_its_caller_is_loaded(tower):
+    paths = list_files(tower, "lowest")
+    assert len(paths) == 2
+    for path in paths:
+        path.unlink()
+    assert count_compiled(CALL, tower) == (1, 47)
+    assert count_compiled(CALL, tower) == (0, 47)
+
+
+def test_a_damaged_callee_is_compiled_again(tower):
+    for path in list_files(tower, "lowest"):
+        path.write_bytes(path.read_bytes()[:100])
+    assert count_compiled(CALL, tower) == (1, 47)
+
+
+def test_callers_use_an_edited_callee(tower):
+    (tower / "below.py").write_text(BELOW.replace("3 * x", "4 * x"))
+    _, value = count_compiled(CALL, tower)
+    assert value == 9 + 10 * 5
+
+
+def test_a_caller_is_compiled_again_if_its_callee_returns_another_type(tower):
+    (tower / "below.py").write_text(BELOW.replace("3 * x", "(3 * x, x)").replace("lowest(x) + 1", "lowest(x)[0] + 1"))
+    compiled, value = count_compiled(CALL, tower)
+    assert (compiled, value) == (3, 47)  # the highest kernel is unchanged
+    assert count_compiled(CALL, tower) == (0, 47)
+
+
+def test_arrays_and_tuples_are_arguments_and_results():
+    @kernel
+    def fill(arrays, number):
+        for each in arrays:
+            each[:] = number
+        return arrays[0].sum(), len(arrays)
+
+    @kernel
+    def run(arrays):
+        total, count = fill(arrays, 2.0)
+        return total * count, arrays[1]
+
+    arrays = np.zeros(3), np.zeros(4)
+    total, second = run(arrays)
+    assert total == 12
+    assert second is arrays[1] or np.shares_memory(second, arrays[1])
+    assert second.tolist() == [2.0] * 4
+
+
+@dispatch_on_type
+def describe(x):
+    """Return a number that depends on the type of x."""
+
+
+@overload(describe)
+def _describe_float(x):
+    return (lambda x: 2.5 * x) if isinstance(x, types.Float) else None
+
+
+@overload(describe)
+def _describe_array(x):
+    return (lambda x: 1.0 * len(x)) if isinstance(x, types.Array) else None
+
+
+@kernel
+def call_describe(x):
+    return describe(x)
+
+
+def test_a_stub_has_the_code_for_the_types_of_its_arguments():
+    assert call_describe(2.0) == 5.0
+    assert call_describe(np.zeros(3)) == 3.0
+    with pytest.raises(TypingError, match="describe"):
+        call_describe(True)
+    with pytest.raises(NotImplementedError, match=r"describe\(\) can be called by compiled code only"):
+        describe(2.0)
+
+
+class Inner(NamedTuple):
+    """Structure within a structure."""
+
+    numbers: np.ndarray
+    scale: float
+
+
+class Outer(NamedTuple):
+    """Structure that kernels pass by a pointer."""
+
+    inner: Inner
+    offset: float
+
+
+point_to_inner, read_offset = point_to_field("inner"), point_to_field("offset")
+
+
+@sample_kernel
+def _add_once(pointer):
+    inner = load_from(point_to_inner(pointer))
+    inner.numbers[1] += inner.scale * inner.numbers[0] + read_offset(pointer)
+    return load_from(pointer).inner.numbers[1]
+
+
+@kernel
+def add_twice(outer):
+    """Return the sum after two additions by kernels that receive a pointer."""
+    return _add_pair(outer)
+
+
+@sample_kernel
+def _add_pair(outer):
+    pointer = point_to(outer)
+    return _add_once(pointer) + 100.0 * _add_once(pointer)
+
+
+def test_kernels_pass_structures_by_pointers():
+    numbers = np.array([2.0, 0.0])
+    assert add_twice(Outer(Inner(numbers, 3.0), 1.0)) == 7.0 + 100.0 * 14.0
+    assert numbers.tolist() == [2.0, 14.0]
+
+
+def test_kernels_that_count_references_make_no_pointers():
+    """Their arrays might be freed while a pointer to them is in use."""
+
+    @kernel
+    def wrong(outer):
+        return read_offset(point_to(outer))
+
+    with pytest.raises(Exception, match="needs a kernel that does not count references"):
+        wrong(Outer(Inner(np.zeros(2), 3.0), 1.0))

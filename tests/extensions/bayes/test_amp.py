@@ -1,0 +1,155 @@
+"""Bayes-optimal message passing on data: comparison with state evolution and closed formulas, and statuses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.extensions.bayes.amp import build_problem
+from gamp_attention.extensions.bayes.messages import AmpProblem
+
+SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.2), n_tokens=1)
+LINEAR = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3))
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(
+    ("model", "alpha"),
+    [(ga.paper_model(), 0.45), (ga.attention_model(3), 0.25),
+     (ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0)), 1.5), (replace(LINEAR, coordinates=SPARSE), 0.6)],
+)  # fmt: skip
+def test_runs_end_at_the_overlap_of_state_evolution(model, alpha):
+    d, n = 600, 3
+    predicted = ga.solve_bayes_state_evolution(model, alpha, n_points=512, n_replicas=3)
+    runs = [ga.run_bayes_amp(ga.sample(model, d, alpha, seed)) for seed in range(n)]
+    assert all(run.residual < 1e-2 for run in runs)
+    overlaps = [np.linalg.norm(run.overlap) / np.sqrt(len(run.overlap)) for run in runs]
+    size = np.trace(predicted.q) / len(predicted.q)
+    assert np.mean(overlaps) == pytest.approx(
+        size, abs=0.12 * np.trace(model.coordinates.rho[0]) / model.coordinates.trace[0]
+    )
+    for run in runs:  # squared mean plus variance is the second moment of the teacher
+        total = (np.sum(run.Q**2) + np.sum(run.variance)) / d
+        assert total == pytest.approx(np.trace(predicted.q) + run.variance.sum() / d, abs=0.2)
+
+
+def test_two_columns_are_recovered_up_to_a_rotation():
+    data = ga.sample(ga.attention_model(3, 2, 2), 150, 0.8, seed=0)
+    result = ga.run_bayes_amp(data, max_iter=150)
+    assert result.status is ga.Status.CONVERGED
+    own = data.Q_star.T @ data.Q_star / 150
+    np.testing.assert_allclose(result.Q @ result.Q.T, data.Q_star @ data.Q_star.T, atol=1e-2 * np.trace(own))
+
+
+def test_linear_labels_end_at_the_posterior_mean_of_ridge_regression():
+    """GAMP's fixed point is the solution of the normal equations."""
+    data = ga.sample(LINEAR, 150, 1.4, seed=1)
+    result = ga.run_bayes_amp(data, tol=1e-13, max_iter=3000)
+    x = data.tokens[:, 0] / np.sqrt(data.dim)
+    ridge = np.linalg.solve(x.T @ x + 0.3**2 * np.eye(150), x.T @ data.labels)
+    np.testing.assert_allclose(result.Q, ridge, atol=1e-8)
+
+
+def test_free_entropy_agrees_with_state_evolution():
+    model, alpha = ga.paper_model(), 0.45
+    runs = [ga.run_bayes_amp(ga.sample(model, 1000, alpha, seed)).free_entropy for seed in range(3)]
+    predicted = ga.solve_bayes_state_evolution(model, alpha, n_points=512)
+    assert np.mean(runs) == pytest.approx(predicted.free_entropy, abs=0.05)
+
+
+def test_starts_end_at_the_same_weights_up_to_a_sign():
+    data = ga.sample(ga.paper_model(), 400, 0.6, seed=2)
+    spectral, informed = (ga.run_bayes_amp(data, init, tol=1e-8) for init in ("spectral", "informed"))
+    several = ga.run_bayes_amp(data, "random", n_starts=3, seed=1, tol=1e-8)
+    assert [name for name, *_ in several.starts] == ["random", "random 1", "random 2"]
+    assert several.free_entropy == max(entropy for *_, entropy in several.starts)
+    for run in (spectral, several):
+        sign = np.sign(np.sum(run.Q * informed.Q))
+        np.testing.assert_allclose(sign * run.Q, informed.Q, atol=2e-4)
+    np.testing.assert_allclose(informed.Q, data.Q_star, atol=1e-3)
+
+
+def test_positions_and_student_do_not_matter():
+    data = ga.sample(ga.paper_model(), 200, 0.6, seed=3)
+    moved = ga.Dataset(data.tokens, data.outputs, 5 * data.positions, lam=3.0, rank=2)
+    result = ga.run_bayes_amp(data)
+    again = ga.run_bayes_amp(moved, model=data.model)
+    sign = np.sign(np.sum(result.Q * again.Q))
+    np.testing.assert_allclose(sign * again.Q, result.Q, atol=1e-3)
+    assert np.isnan(again.overlap).all()
+
+
+def test_a_run_without_a_signal_has_status_lost():
+    data = ga.sample(ga.paper_model(), 300, 0.05, seed=0)
+    result = ga.run_bayes_amp(data, "random")
+    assert result.status is ga.Status.LOST
+    assert "no signal" in result.message
+    assert np.abs(result.Q).max() < 1e-2
+    np.testing.assert_allclose(result.variance, 1, atol=0.3)
+    with pytest.raises(ga.ConvergenceError, match="no signal"):
+        ga.run_bayes_amp(data, "random", raise_on_failure=True)
+
+
+def test_hyperparameters_are_learnt():
+    truth = replace(LINEAR, coordinates=SPARSE)
+    data = ga.sample(truth, 1500, 0.8, seed=0)
+    wrong = replace(
+        ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(1.0)),
+        coordinates=ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.6, variance=3.0), n_tokens=1),
+    )
+    told, learnt = ga.run_bayes_amp(data), ga.run_bayes_amp(data, model=wrong, learn=("prior", "noise"))
+    assert learnt.noise == pytest.approx(0.3, abs=0.06)
+    (prior,) = learnt.priors
+    slab = prior.cov[:, 0, 0] > 0
+    assert prior.weight[slab] == pytest.approx(0.2, abs=0.05)
+    assert prior.cov[slab, 0, 0] == pytest.approx(1.0, abs=0.25)
+    assert learnt.overlap[0, 0] == pytest.approx(told.overlap[0, 0], abs=0.01)
+    unaware = ga.run_bayes_amp(data, model=wrong)
+    errors = [np.mean((run.Q - data.Q_star) ** 2) for run in (told, learnt, unaware)]
+    assert errors[1] < 1.1 * errors[0] < errors[2]
+
+
+def test_score_noise_is_learnt():
+    model = ga.attention_model(2, sigma=1.0, score_noise=0.4)
+    data = ga.sample(model, 250, 6.0, seed=0)
+    result = ga.run_bayes_amp(data, model=replace(model, score_noise=0.6), learn="noise", max_iter=60)
+    assert result.noise == pytest.approx(0.4, abs=0.03)
+
+
+def test_coordinates_are_assigned_to_their_kinds():
+    law = ga.coordinate_law(ga.power_law_spectrum(1.0, 3), ga.subset_positions([1, -1], 0.5))
+    data = ga.sample(ga.attention_model(coordinates=law), 90, 1.0, seed=0)
+    problem = build_problem(data)
+    assert isinstance(problem, AmpProblem)
+    np.testing.assert_allclose(problem.gamma.T, np.broadcast_to(data.spectra, (2, 90)))
+    assert len(np.unique(problem.kind)) == 6
+
+
+def test_equal_seeds_give_equal_runs():
+    data = ga.sample(ga.paper_model(), 150, 0.5, seed=1)
+    one, two = (ga.run_bayes_amp(data, "random", seed=4, max_iter=30) for _ in range(2))
+    np.testing.assert_array_equal(one.Q, two.Q)
+    assert one.history.overlap.shape == (one.n_iter + 1, 1, 1)
+
+
+BAD = {
+    "unknown name": (lambda d: ga.run_bayes_amp(d, "semantic"), "init"),
+    "unknown hyperparameter": (lambda d: ga.run_bayes_amp(d, learn="lam"), "learn"),
+    "channel without noise": (lambda d: ga.run_bayes_amp(d, learn="noise"), "score_noise"),
+    "step of zero": (lambda d: ga.run_bayes_amp(d, damping=0.0), "damping"),
+    "model of labels": (lambda d: ga.run_bayes_amp(d, model=LINEAR), "model"),
+    "arrays without a model": (
+        lambda d: ga.run_bayes_amp(ga.Dataset(d.tokens, d.outputs, d.positions)),
+        "model: needs a model of teacher and noise",
+    ),
+    "weights of another shape": (lambda d: ga.run_bayes_amp(d, np.ones((3, 1))), "init"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments_raise_named_errors(name):
+    call, words = BAD[name]
+    data = ga.sample(ga.paper_model(), 20, 1.0, seed=0)
+    with pytest.raises((ValueError, TypeError), match=words):
+        call(data)

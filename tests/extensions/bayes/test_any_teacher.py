@@ -1,0 +1,353 @@
+"""Bayes-optimal estimation of teachers that are functions of the fields: against closed forms and exact integrals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+import gamp_attention as ga
+from gamp_attention.extensions.bayes.amp import build_problem
+from gamp_attention.extensions.bayes.channels import fibers
+from gamp_attention.extensions.bayes.channels.choice import channel_of
+from gamp_attention.extensions.bayes.equations import Equations
+from gamp_attention.extensions.bayes.messages import amp_step, build_start, start_remaining_columns
+
+
+def build_model(teacher, n_tokens=1, rank=1, n_noise=0):
+    """Return a sequence model of a teacher, with a student that has no effect on these functions."""
+    shape = np.shape(teacher(np.ones((n_tokens, rank)), np.ones(n_noise)))
+    return ga.sequence_model(teacher, lambda z: z[0, 0] * np.ones(shape), n_tokens=n_tokens, rank=rank, n_noise=n_noise)
+
+
+def modulus(u, noise):
+    return abs(u[0, 0])
+
+
+def linear(u, noise):
+    return u[0, 0] + 0.3 * noise[0]
+
+
+def two_layers(u, noise):
+    scores = np.exp(np.outer(u[:, 0], u[:, 0]))
+    second = (np.eye(2) + scores / scores.sum(axis=1)[:, None]) @ u[:, 1]
+    scores = np.exp(np.outer(second, second))
+    return scores / scores.sum(axis=1)[:, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.4, 0.8])
+def test_modulus_has_the_fixed_points_of_phase_retrieval(alpha):
+    point = ga.solve_bayes_state_evolution(build_model(modulus), alpha, n_points=512)
+    exact = ga.solve_bayes_state_evolution(ga.glm_model(ga.PhaseRetrievalLoss()), alpha)
+    assert abs(point.q[0, 0] - exact.q[0, 0]) <= point.q_error[0, 0] + 3e-3
+    assert point.stable
+    assert point.converged
+
+
+def test_linear_targets_with_noise_have_their_closed_form():
+    point = ga.solve_bayes_state_evolution(build_model(linear, n_noise=1), 1.5, n_points=512)
+    exact = ga.solve_bayes_state_evolution(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3)), 1.5)
+    assert abs(point.q[0, 0] - exact.q[0, 0]) <= point.q_error[0, 0] + 1e-3
+    assert abs(point.test_error - exact.test_error) <= point.test_error_error + 2e-3
+    assert abs(point.free_entropy - exact.free_entropy) <= point.free_entropy_error + 0.02
+
+
+INVERTIBLE = {
+    "u": lambda u, noise: u[0, 0],
+    "affine": lambda u, noise: 1 - 2 * u[0, 0],
+    "redundant": lambda u, noise: np.array([u[0, 0], 2 * u[0, 0] + 1]),
+    "leaky relu": lambda u, noise: np.maximum(u[0, 0], 0.1 * u[0, 0]),
+    "sinh": lambda u, noise: np.sinh(u[0, 0]),
+}
+
+
+@pytest.mark.parametrize("init", ["uninformed", "informed"])
+@pytest.mark.parametrize("teacher", INVERTIBLE.values(), ids=INVERTIBLE)
+def test_fields_that_targets_determine_have_the_overlap_alpha(teacher, init):
+    """α independent linear equations for each weight determine the fraction α of the weights."""
+    model = build_model(teacher)
+    point = ga.solve_bayes_state_evolution(model, 0.5, init, n_points=64)
+    assert abs(point.q[0, 0] - 0.5) <= point.q_error[0, 0] < 1e-6
+    full = ga.solve_bayes_state_evolution(model, 1.05, init, n_points=64)
+    assert full.full
+    assert (full.q[0, 0], full.q_error[0, 0], full.test_error) == (1, 0, 0)
+
+
+def test_message_passing_uses_linear_targets_without_noise():
+    for teacher, n_tokens in ((INVERTIBLE["u"], 1), (INVERTIBLE["affine"], 1), (INVERTIBLE["u"], 2)):
+        found = ga.run_bayes_amp(ga.sample(build_model(teacher, n_tokens), d=500, alpha=0.9, seed=0))
+        assert found.overlap[0, 0] == pytest.approx(0.9, abs=0.1)  # the norm of the teacher has scatter 0.06
+
+
+@pytest.mark.parametrize("teacher", [modulus, lambda u, noise: u[0, 0] ** 2], ids=["modulus", "square"])
+@pytest.mark.parametrize(("init", "alpha"), [("informed", 1.05), ("informed", 3.0), ("uninformed", 1.3)])
+def test_full_recovery_is_exact(teacher, init, alpha):
+    """For 1 < α < 1.13 there is a fixed point with less overlap, and a start with the overlap 0.999 would not do."""
+    point = ga.solve_bayes_state_evolution(build_model(teacher), alpha, init, n_points=1024)
+    assert point.full
+    assert (point.q[0, 0], point.q_error[0, 0], point.V_error[0, 0, 0]) == (1, 0, 0)
+    assert np.isposinf(point.free_entropy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_informed_start_with_noise_reaches_the_fixed_point(seed):
+    model = build_model(lambda u, xi: u[0, 0] ** 2 + 0.1 * xi[0], n_noise=1)
+    point = ga.solve_bayes_state_evolution(model, 1.0, "informed", n_points=1024, seed=seed)
+    exact = ga.solve_bayes_state_evolution(ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels(0.1)), 1.0)
+    assert abs(point.q[0, 0] - exact.q[0, 0]) <= 3 * point.q_error[0, 0] < 0.4
+
+
+def test_unknown_columns_remain_beside_a_column_without_error():
+    """The sum of two columns is found for α > 1, their difference never."""
+    model = build_model(lambda u, noise: np.array([u[0, 0] + u[0, 1], 2 * u[0, 0] + 2 * u[0, 1]]), rank=2)
+    point = ga.solve_bayes_state_evolution(model, 1.5, "informed", n_points=128)
+    assert not point.full
+    assert (np.abs(point.q - 0.5) <= 3 * point.q_error).all()
+    assert point.test_error < 1e-8
+
+
+def solve_weighted_sum(weights, noise, alpha):
+    """Return V of y = weights·u + noise ξ along the weights: V = 1/(1 + α c/(c V + noise²)), c = |weights|²."""
+    c = np.sum(np.square(weights))
+    a, b = c, noise**2 + (alpha - 1) * c
+    return 2 * noise**2 / (b + np.sqrt(b**2 + 4 * a * noise**2))
+
+
+@pytest.mark.parametrize(("noise", "alpha"), [(1e-3, 0.5), (1e-6, 1.0), (1e-3, 2.0)])
+def test_weak_noise_limits_the_overlap(noise, alpha):
+    model = build_model(lambda u, xi: u[0, 0] + noise * xi[0], n_noise=1)
+    point = ga.solve_bayes_state_evolution(model, alpha, n_points=256)
+    assert abs(point.V[0, 0, 0] - solve_weighted_sum([1], noise, alpha)) <= 3 * point.V_error[0, 0, 0]
+    assert point.V_error[0, 0, 0] < 1e-6  # in units of the prior; next to α = 1 up to 0.4 of V in 8 seeds
+
+
+def test_test_error_of_a_sum_of_columns():
+    model = build_model(lambda u, xi: 0.3 * u[0, 0] + 2 * u[0, 1] + 0.05 * xi[0], rank=2, n_noise=1)
+    point = ga.solve_bayes_state_evolution(model, 0.5, n_points=256)
+    exact = 4.09 * solve_weighted_sum([0.3, 2], 0.05, 0.5) + 0.0025
+    assert abs(point.test_error - exact) <= 3 * point.test_error_error < 1e-4
+
+
+def test_steps_have_the_overlap_of_their_integral():
+    """A field between two steps has a truncated normal distribution."""
+    model = build_model(lambda u, noise: np.where(u[0, 0] > 1, 1.0, np.where(u[0, 0] < -1, -1.0, 0.0)))
+    point = ga.solve_bayes_state_evolution(model, 8.0, n_points=512)
+    line, V = np.linspace(-9, 9, 4001), 1 - point.q[0, 0]
+    ends = (np.array([-np.inf, -1, 1, np.inf])[:, None] - np.sqrt(1 - V) * line) / np.sqrt(V)
+    likely = np.diff(norm.cdf(ends), axis=0)
+    squares = np.diff(norm.pdf(ends), axis=0) ** 2 / np.where(likely > 1e-12, likely, np.inf) / V
+    hat = 8 * np.trapezoid(squares.sum(axis=0) * norm.pdf(line), line)
+    assert abs(hat / (1 + hat) - point.q[0, 0]) <= 3 * point.q_error[0, 0] < 2e-3
+
+
+def test_message_passing_agrees_with_the_linear_channel():
+    data = ga.sample(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3)), d=100, alpha=1.5, seed=0)
+    exact = ga.run_bayes_amp(data)
+    found = ga.run_bayes_amp(data, model=build_model(linear, n_noise=1), tol=1e-3)
+    assert found.converged
+    assert np.linalg.norm(found.Q - exact.Q) < 0.05 * np.linalg.norm(exact.Q)
+
+
+def test_posterior_of_two_layers_agrees_with_a_separate_integral():
+    """The log-odds of the rows give the scores up to a sign, and these the second layer for each first layer.
+
+    The posterior is computed from points for this prior, and from points that were drawn for a wider prior.
+    """
+    rng, n, V = np.random.default_rng(0), 40, np.array([0.5, 0.3])
+    omega = np.sqrt(1 - V) * rng.standard_normal((n, 2, 2))
+    u = omega + np.sqrt(V) * rng.standard_normal((n, 2, 2))
+    channel = replace(channel_of(build_model(two_layers, 2, 2)), n_nodes=1024)
+    y, covariances = channel.observe(u, np.zeros((n, 0))), np.tile(np.diag(V), (2, 1, 1))
+    wider = channel.draw(y, 0.7 * omega, 1.5 * covariances).weigh(omega, covariances)[0]
+    line = np.linspace(-5.5, 5.5, 111)
+    grid = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
+    exact = np.empty((n, 2, 2))
+    for i, T in enumerate(y.reshape(n, 2, 2)):
+        l1, l2 = np.log(T[0, 0] / T[0, 1]), np.log(T[1, 1] / T[1, 0])
+        s = np.array([l1, -l2]) / np.sqrt(l1 + l2)
+        z1 = omega[i, :, 0] + np.sqrt(V[0]) * grid
+        B = np.exp(z1[:, :, None] * z1[:, None, :])
+        B = np.eye(2) + B / B.sum(axis=2, keepdims=True)
+        z2 = np.linalg.solve(B, np.broadcast_to(s, (len(B), 2))[:, :, None])[:, :, 0]
+        both = np.concatenate([z2, -z2])
+        logs = -0.5 * np.sum(grid**2, axis=1) - np.log(np.abs(np.linalg.det(B)))
+        logs = np.tile(logs, 2) - 0.5 * np.sum((both - omega[i, :, 1]) ** 2, axis=1) / V[1]
+        weight = np.exp(logs - logs.max())
+        weight /= weight.sum()
+        exact[i] = np.stack([weight @ np.tile(z1, (2, 1)), weight @ both], axis=1)
+    exact = (exact - omega) / V
+    for posterior in (channel.posterior(y, omega, covariances), wider):
+        error = (((posterior.mean - omega) / V - exact) ** 2).mean(axis=(0, 1)) / (exact**2).mean(axis=(0, 1))
+        assert (error < 0.02).all()
+
+
+def build_two_layers(skip):
+    """Return two-layer attention with a skip connection, as a teacher and as the matrix of its second layer."""
+
+    def mixing(first):
+        scores = np.exp(first[:, :, None] * first[:, None, :])
+        return skip * np.eye(2) + scores / scores.sum(axis=2, keepdims=True)
+
+    def teacher(u, noise):
+        scores = np.exp(np.outer(u[:, 0], u[:, 0]))
+        second = (skip * np.eye(2) + scores / scores.sum(axis=1)[:, None]) @ u[:, 1]
+        scores = np.exp(np.outer(second, second))
+        return scores / scores.sum(axis=1)[:, None]
+
+    return teacher, mixing
+
+
+def integrate_second_moments(mixing, u, n_nodes):
+    """Return E[z_l z_m | y] (n, 2, 2) of the second layer for fields u (n, 2, 2), by integrals over the first layer."""
+    line = np.linspace(-5.5, 5.5, n_nodes)
+    grid = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
+    inverse = np.linalg.inv(mixing(grid))
+    prior = np.exp(-0.5 * np.sum(grid**2, axis=1)) * np.abs(np.linalg.det(inverse))
+    moments = []
+    for part in np.array_split(u, max(len(u) // 500, 1)):
+        scores = np.einsum("nij,nj->ni", mixing(part[:, :, 0]), part[:, :, 1])
+        z = np.einsum("gij,nj->ngi", inverse, scores)
+        weights = prior * np.exp(-0.5 * np.sum(z**2, axis=2))
+        moments.append(np.einsum("ng,ngi,ngj->nij", weights / weights.sum(axis=1, keepdims=True), z, z))
+    return np.concatenate(moments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("skip", "expected"), [(0.5, 4.91), (0.01, 3.69)])
+def test_growth_of_the_second_layer_by_a_separate_integral(skip, expected):
+    """It is Σ E[(E[z_l z_m | y] − δ)²]; the manual compares this value with the thresholds of `deep_attention`."""
+    u = np.random.default_rng(0).standard_normal((60_000, 2, 2))
+    squares = np.sum((integrate_second_moments(build_two_layers(skip)[1], u, 49) - np.eye(2)) ** 2, axis=(1, 2))
+    assert round(squares.mean(), 2) == expected
+    assert 1.96 * squares.std() / np.sqrt(len(u)) < 0.09
+
+
+@pytest.mark.slow
+def test_posteriors_of_targets_near_their_bounds_agree_with_a_separate_integral():
+    """Large scores are determined by 1 − y below 1e-7, also if the exponentials of the teacher overflow at 10 σ.
+
+    For one sample, whose scores of both tokens are nearly equal, no point is found.
+    """
+    teacher, mixing = build_two_layers(0.5)
+    equations = Equations(build_model(teacher, 2, 2), 4096, np.random.default_rng(0))
+    zero = np.zeros_like(equations.rho)
+    _, posterior = equations.posterior(equations.rho, zero)
+    u = equations.samples(equations.rho, zero)[1]
+    exact = integrate_second_moments(mixing, u, 81)
+    found = posterior.halves.second[:, :, [1, 3]][..., [1, 3]]
+    deviation = np.abs(found - exact).max(axis=(0, 2, 3)) / (1 + np.abs(exact).max(axis=(1, 2)))
+    assert np.min([teacher(fields, None).min() for fields in u]) < 1e-9
+    assert np.median(deviation) < 0.02
+    assert np.count_nonzero(deviation > 0.25) <= 1
+    assert equations.linear_growth() == pytest.approx(np.mean(np.sum((exact - np.eye(2)) ** 2, axis=(1, 2))), rel=0.02)
+
+
+def test_few_points_have_little_bias():
+    """For a linear target with noise, the posterior is Gaussian: E[u | y] = y/(1 + 0.09)."""
+    channel = replace(channel_of(build_model(linear, n_noise=1)), n_nodes=256)
+    rng, n = np.random.default_rng(3), 4000
+    u, noise = rng.standard_normal((n, 1, 1)), rng.standard_normal((n, 1))
+    y, one = channel.observe(u, noise), np.ones((1, 1, 1))
+    posterior = channel.posterior(y, np.zeros((n, 1, 1)), one)
+    exact = y / 1.09
+    corrected = posterior.halves.mean[:, :, :, 0]
+    bias = np.mean(exact * (corrected.mean(axis=0) - exact)) / np.mean(exact**2)
+    plain = np.mean(exact * (posterior.mean[:, :, 0] - exact)) / np.mean(exact**2)
+    assert abs(plain) > 2 * abs(bias)
+    product = np.mean(corrected[0] * corrected[1]) / np.mean(exact**2)  # no bias from the noise of the points
+    assert abs(product - 1) < 0.05
+
+
+def test_points_are_compiled_once_for_all_teachers():
+    kernels = fibers.fill_points, fibers.count_solutions
+    counts = []
+    for teacher in (np.sinh, np.arctan):
+        channel = channel_of(build_model(lambda u, noise, teacher=teacher: teacher(u[0, 0])))
+        u = np.linspace(-2, 2, 5).reshape(-1, 1, 1)
+        found = channel.posterior(channel.observe(u, np.zeros((5, 0))), 0 * u, np.ones((1, 1, 1))).mean
+        np.testing.assert_allclose(found, u, atol=1e-6)  # the teachers are invertible
+        counts.append([len(kernel.overloads) for kernel in kernels])
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("n_tokens", [1, 2])
+def test_weak_recovery_of_fields_known_up_to_a_sign(n_tokens):
+    model = build_model(lambda u, noise: np.outer(u[:, 0], u[:, 0]), n_tokens)
+    thresholds = ga.bayes_thresholds(model, n_points=8192 if n_tokens == 1 else 1024)
+    exact = 1 / (n_tokens * (n_tokens + 1))
+    assert abs(thresholds.weak_recovery - exact) <= thresholds.weak_recovery_error
+    assert thresholds.weak_recovery_error < 0.1 * exact
+    assert thresholds.stages[0].columns == (0,)
+
+
+def test_columns_known_up_to_a_common_sign_are_found_together():
+    """For u known up to a sign, M ↦ E[(u uᵀ − 1) M (u uᵀ − 1)] = M + tr(M) 1 has the eigenvalue t + 1 = 3."""
+    model = build_model(lambda u, noise: np.array([u[0, 0] * u[0, 1], abs(u[0, 1])]), rank=2)
+    (stage,) = ga.bayes_thresholds(model, n_points=2048).stages
+    assert stage.columns == (0, 1)
+    assert abs(stage.alpha - 1 / 3) <= stage.alpha_error
+
+
+@pytest.mark.slow
+def test_column_with_a_sign_is_found_before_a_column_without():
+    model = build_model(lambda u, noise: u[0, 0] ** 2 * u[0, 1], rank=2)
+    first, second = ga.bayes_thresholds(model, n_points=256, n_replicas=3).stages
+    assert (first.columns, first.alpha) == ((1,), 0.0)
+    assert second.columns == (0,)
+    assert 0.5 < second.alpha < 3  # 1/2 if the first column were known
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (build_model(lambda u, noise: np.maximum(u[0, 0], 0.0)), "same number of fields"),
+        (build_model(lambda u, noise: u.sum(), n_tokens=4, rank=2), "at most 6"),
+        (build_model(lambda u, noise: float(np.linalg.eigvalsh(u @ u.T)[0])), "cannot be traced"),
+    ],
+    ids=["rank", "size", "trace"],
+)
+def test_refusals_name_the_reason(model, message):
+    with pytest.raises(ValueError, match=message):
+        ga.bayes_thresholds(model)
+
+
+def test_noise_of_a_function_cannot_be_learnt():
+    model = build_model(linear, n_noise=1)
+    with pytest.raises(ValueError, match="one standard deviation"):
+        ga.run_bayes_amp(ga.sample(model, d=50, alpha=2.0, seed=0), learn="noise")
+
+
+def test_start_along_the_posterior_has_overlap_with_the_last_layer_only():
+    data = ga.sample(build_model_with_student(two_layers), d=250, alpha=1.2, seed=1)
+    Q = ga.run_gamp(data, ga.posterior_start(data), max_iter=1, tol=0, damping=1e-3).Q
+    cosines = np.abs(Q.T @ data.Q_star) / np.outer(np.linalg.norm(Q, axis=0), np.linalg.norm(data.Q_star, axis=0))
+    assert cosines[1, 1] > 0.85
+    assert max(cosines[0, 0], cosines[0, 1]) < 0.3
+
+
+def test_column_with_a_sign_starts_from_its_posterior_mean():
+    model = ga.sequence_model(
+        lambda u, noise: u[0, 0] ** 2 * u[0, 1], lambda z: z[0, 0] ** 2 * z[0, 1], n_tokens=1, rank=2
+    )
+    data = ga.sample(model, d=200, alpha=3.0, seed=0)
+    Q = ga.run_gamp(data, ga.posterior_start(data), max_iter=1, tol=0, damping=1e-3).Q
+    assert Q[:, 1] @ data.Q_star[:, 1] > 0.5 * np.linalg.norm(Q[:, 1]) * np.linalg.norm(data.Q_star[:, 1])
+
+
+def build_model_with_student(teacher):
+    """Return a sequence model whose student is its teacher, with two tokens and columns."""
+    return ga.sequence_model(teacher, lambda z: teacher(z, None), n_tokens=2, rank=2, lam=0.01)
+
+
+def test_first_layer_starts_from_the_fields_of_the_second():
+    data = ga.sample(build_model_with_student(two_layers), d=250, alpha=1.5, seed=0)
+    problem = build_problem(data)
+    start = build_start(problem, data.Q_star * [0.0, 0.99], np.random.default_rng(0))
+    start = start._replace(V=np.tile(np.diag([1.0, 0.03]), (2, 1, 1)))
+    after = start_remaining_columns(problem, amp_step(problem, start, 1.0)[0], np.random.default_rng(0))
+    Q = after.Q[:, 0]
+    assert abs(Q @ data.Q_star[:, 0]) > 0.4 * np.linalg.norm(Q) * np.linalg.norm(data.Q_star[:, 0])
+    assert start_remaining_columns(problem, after, np.random.default_rng(0)) is None

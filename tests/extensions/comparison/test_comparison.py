@@ -1,0 +1,113 @@
+"""The comparison of all solvers on one instance, and its reports."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention._tools.display import format_to_error, format_with_error
+from gamp_attention.extensions.comparison.figures import plot_comparison
+
+
+@pytest.fixture(scope="module")
+def comparison(model, quick_comparisons):
+    return ga.compare(model, d=100, alpha=1.5, seed=0, gd_steps=50, instances=2, rtol=1e-2)
+
+
+@pytest.mark.slow
+def test_rows_hold_every_solver(comparison):
+    for branch in comparison.branches:
+        assert [row.name for row in branch.rows] == [
+            "state evolution",
+            "GAMP",
+            "gradient descent, 50 steps of 3",
+            "L-BFGS",
+            "L-BFGS from GAMP + noise",
+        ]
+        assert branch.rows[1].gradient_norm <= 1e-8
+        assert branch.rows[1].distance < 1e-12
+
+
+@pytest.mark.slow
+def test_gradient_descent_has_the_training_time_of_the_paper(model, quick_comparisons):
+    comparison = ga.compare(model, d=40, alpha=1.5, seed=0, lr=30.0, instances=2, rtol=1e-2)
+    names = [branch.rows[2].name for branch in comparison.branches]
+    assert names == ["gradient descent, 25 steps of 30"] * 2  # 5000 steps of 0.15 are 25 of 30
+
+
+OTHERS = {
+    "elastic net": ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)),
+    "logistic": ga.glm_model(ga.LogisticLoss(), lam=0.1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models_are_compared_too(name, tmp_path, quick_comparisons):
+    found = ga.compare(
+        OTHERS[name], 80, 2.0, branches="semantic", damping=0.4, rtol=1e-2, lr=1.0, gd_steps=3000, instances=2
+    )
+    (branch,) = found.branches
+    values = {row.name: row for row in branch.rows}
+    assert values["GAMP"].gradient_norm <= 1e-8
+    last = branch.rows[-1]
+    assert last.name.endswith("from GAMP + noise")
+    assert last.distance < 1e-2
+    assert last.values["test_error"] == pytest.approx(values["GAMP"].values["test_error"], rel=1e-2)
+    if name == "elastic net":
+        assert branch.quasi_newton is None
+        assert values["descent from GAMP + noise"].status == "converged"
+    assert (found.baseline is None) == (name == "logistic")
+    assert ("ω" in str(found)) == (name != "logistic")
+    json.dumps(found.to_dict(), allow_nan=False)
+    plot_comparison(found, tmp_path / "other.png")
+
+
+def test_different_minima_are_named(comparison):
+    branch = comparison.branches[0]
+    for gap, text in ((1e-3, "GAMP has the lower loss, by 1.0e-03"), (-1e-3, "L-BFGS has the lower loss"), (0.0, None)):
+        descent = replace(branch.quasi_newton, train_loss=branch.gamp.train_loss + gap)
+        shown = str(replace(branch, quasi_newton=descent))
+        assert (text or "end at different minima") in shown if gap else "different minima" not in shown
+
+
+def test_dict_is_plain_json(comparison):
+    stored = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
+    assert stored["linear_baseline"]["test_error"] == pytest.approx(0.00197, rel=0.01)
+    assert stored["versions"]["gamp_attention"] == ga.__version__
+
+
+def test_sampled_test_error_matches_its_definition(model, data):
+    """Zero weights attend evenly: f = mean of x + p, so the error is the error of S = 1/2 up to the positions."""
+    error, spread = ga.sampled_test_error(data, np.zeros((data.dim, 1)), n_samples=4000)
+    fresh = ga.sample(model, data.dim, 20.0, seed=9)
+    T = model.teacher(fresh.tokens @ data.Q_star / np.sqrt(data.dim))
+    difference = T @ fresh.tokens - 0.5 * np.ones((2, 2)) @ (fresh.tokens + fresh.positions)
+    direct = (difference**2).sum(axis=(1, 2)) / (2 * data.dim)
+    both = np.hypot(spread, direct.std() / np.sqrt(len(direct)))
+    assert abs(error - direct.mean()) < 4 * both
+
+
+def test_scalars_are_rotation_invariant():
+    rng = np.random.default_rng(0)
+    O, _ = np.linalg.qr(rng.normal(size=(2, 2)))
+    q, m, theta, V = rng.normal(size=(3, 2, 2)), rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2)), np.eye(2)
+    V = np.tile(V, (3, 1, 1))
+    here = ga.Overlaps(q, m, theta, V).scalars()
+    there = ga.Overlaps(O.T @ q @ O, m @ O, O.T @ theta, O.T @ V @ O).scalars()
+    for key in here:
+        assert here[key] == pytest.approx(there[key])
+
+
+def test_numbers_carry_their_errors():
+    assert format_with_error(0.09396, 0.00012, 4) == "0.0940(2)"
+    assert format_with_error(0.5, float("nan"), 2) == "0.50"
+    assert format_with_error(float("nan"), 1, 2) == "-"
+    numbers = {
+        (0.094, 0.0012): "0.0940(12)",
+        (13112208.0, 2847535.0): "1.31(29)e+07",
+        (3.7e-22, 1.8e-22): "3.7(18)e-22",
+    }
+    assert all(format_to_error(*pair) == text for pair, text in numbers.items())

@@ -1,0 +1,268 @@
+"""Predicted gradient descent against brute force, a closed form and descents at finite d."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.extensions.dynamics.descent_paths import DescentPaths
+from gamp_attention.extensions.dynamics.field_paths import PathResponses
+
+SIZE, SEEDS, STEPS = 300, 8, 8
+SETTINGS = {
+    "gd": {"lr": 1.5},
+    "momentum": {"lr": 0.6, "momentum": 0.7},
+    "nesterov": {"lr": [1.0, 0.6], "momentum": 0.7},
+    "sgd": {"lr": 1.0, "batch": 0.3},
+}
+
+
+def compute_deviations(model, name, method, alpha=1.5, **options):
+    """Return the largest mean deviation of descents from the prediction for their instance, in standard errors."""
+    gaps, errors, predicted_method = [], [], ga.GradientDescent(**options, nesterov=method == "nesterov")
+    for seed in range(SEEDS):
+        data = ga.sample(model, SIZE, alpha, 700 + seed)
+        instance = data.instance_model()
+        path = ga.trajectory(instance, alpha, name, predicted_method, STEPS, n_paths=512, n_replicas=2, seed=seed)
+        risk = "asymptotic" if model.attention else "exact"
+        run = ga.minimize_risk(data, name, risk, method, max_iter=STEPS, tol=0, seed=seed, **options).history
+        observed = [run.scalars()[key] for key in ("q", "m", "theta")] + [run.train_loss]
+        predicted = [path.scalars()[key] for key in ("q", "m", "theta")] + [path.train_loss]
+        error = [path.error.scalars()[key] for key in ("q", "m", "theta")] + [path.train_loss_error]
+        gaps.append(np.array(observed) - np.array(predicted))
+        errors.append(error)
+    both = np.sqrt((np.var(gaps, axis=0, ddof=1) + np.mean(np.square(errors), axis=0)) / SEEDS)
+    return float((np.abs(np.mean(gaps, axis=0)) / np.where(both > 1e-9, both, np.inf)).max())
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(
+    ("name", "method"), [("positional", "gd"), ("positional", "sgd"), *(("semantic", method) for method in SETTINGS)]
+)
+def test_descents_follow_their_theory(model, name, method):
+    assert compute_deviations(model, name, method, **SETTINGS[method]) <= 4.5
+
+
+OTHERS = {
+    "score noise": (lambda: ga.paper_model(score_noise=0.3), "semantic"),
+    "elastic net": (lambda: ga.paper_model(penalty=ga.ElasticNet(0.01, 0.02)), "semantic"),
+    "three tokens, two columns": (lambda: ga.attention_model(3, 2, 1), "semantic"),
+    "mixture": (lambda: ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], [[0.5, -0.5], [0.5, -0.5]]), "semantic"),
+    "logistic": (lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1), "random"),
+}
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models_follow_their_theory(name):
+    make, start = OTHERS[name]
+    assert compute_deviations(make(), start, "gd", lr=1.0) <= 4.5
+
+
+def test_without_memory_the_same_check_fails(model, monkeypatch):
+    """Companion of the tests above: without the memory of earlier forces, predictions deviate."""
+    with_memory = DescentPaths.advance
+
+    def forgetful(self, alpha, overlaps, covariances, memory):
+        return with_memory(self, alpha, overlaps, covariances, 0 * memory)
+
+    monkeypatch.setattr(DescentPaths, "advance", forgetful)
+    assert compute_deviations(model, "semantic", "gd", lr=1.5) > 4.5
+
+
+def test_responses_equal_their_recursion():
+    rng, n, T, (blocks, size) = np.random.default_rng(0), 70, 5, (2, 2)
+    k, F = blocks * size, {}
+    memory, slopes = rng.normal(size=(T, T, blocks, size, size)), rng.normal(size=(T, n, k, k))
+    responses = PathResponses(n, T, blocks, size)
+    for t in range(T):
+        means = responses.advance(memory[t, :t], slopes[t], seed=0.5)
+        for s in range(t + 1):
+            J = 0.5 * np.tile(np.eye(k), (n, 1, 1)) if s == t else np.zeros((n, k, k))
+            for u in range(s, t):
+                for l in range(blocks):
+                    block = slice(l * size, (l + 1) * size)
+                    J[:, block] += memory[t, u, l] @ F[u, s][:, block]
+            F[t, s] = slopes[t] @ J
+            expected = [F[t, s][:, block, block].mean(0) for block in (slice(0, 2), slice(2, 4))]
+            assert np.allclose(means[s], expected, rtol=2e-4, atol=2e-4 * np.abs(expected).max())
+
+
+def test_responses_are_rounded_relative_to_their_group_of_paths():
+    """A path that grows does not change the others beyond its group; without finite numbers there is no mean."""
+    n, rng = 300, np.random.default_rng(3)
+    slopes, memory = rng.normal(size=(n, 1, 1)), np.ones((1, 1, 1, 1))
+    responses = PathResponses(n, 2, 1, 1)
+    responses.advance(memory[:0], slopes)
+    means = responses.advance(memory, np.ones((n, 1, 1)))  # F(1, 0) is F(0, 0) as it is stored
+    assert 0 < abs(means[0, 0, 0, 0] - slopes.mean()) < np.abs(slopes).max() / 32767 / np.sqrt(n)
+    overflowing = PathResponses(n, 2, 1, 1)
+    with np.errstate(invalid="ignore"):
+        overflowing.advance(memory[:0], np.where(np.arange(n)[:, None, None] == 5, np.inf, slopes))
+        assert np.isnan(overflowing.advance(memory, np.ones((n, 1, 1)))[0])
+
+
+def test_responses_are_derivatives_of_the_path_map(model):
+    """Γ(t, s) equals finite differences: the field at one time is shifted, and the path computed again."""
+    steps, shift = 3, 1e-4
+    component, start = model.components[0], ga.trajectory(model, 1.5, n_iter=1, n_paths=64, n_replicas=2)
+    now = ga.Overlaps(start.q[0], start.m[0], start.theta[0], start.V[0])
+    covariances = np.array([0.9 ** abs(s - steps) * now.q for s in range(steps)] + [now.q])
+    memory = np.random.default_rng(1).uniform(0.5, 2, (steps + 1, steps, 2, 1, 1))
+
+    def compute_forces(moved=None, by=0.0, token=0):
+        """Return E[f^t] and the responses of each step; the fields of one token are shifted by `by` at step `moved`."""
+        paths = DescentPaths(component, 256, steps, 1.0, np.random.default_rng(0))
+        draw, times = paths._paths.draw, iter(range(steps + 1))
+
+        def draw_shifted(*arguments):
+            fields = draw(*arguments)
+            fields[:, token] += by * (next(times) == moved)
+            return fields
+
+        paths._paths.draw = draw_shifted
+        rows = [paths.advance(1.5, now, covariances[steps - t :], memory[t, :t]) for t in range(steps + 1)]
+        return [row.m for row in rows], [row.response for row in rows]
+
+    _, responses = compute_forces()
+    for s in range(steps):
+        for token in range(2):
+            (up, _), (down, _) = compute_forces(s, shift, token), compute_forces(s, -shift, token)
+            for t in range(s, steps + 1):
+                difference = (up[t] - down[t])[token, 0] / (2 * shift)
+                assert responses[t][s, token, 0, 0] == pytest.approx(difference, rel=1e-3, abs=1e-5)
+
+
+RIDGE = {  # λ, step size and options: for the uncompressed histories, fewer and larger steps
+    "uncompressed": (0.3, 0.5, {"n_iter": 8, "n_paths": 4096}),
+    "compressed": (0.003, 0.15, {"n_iter": 500, "n_paths": 1024, "n_replicas": 2, "compression": 1e-3}),
+    "compressed, 2000 steps": (0.003, 0.15, {"n_iter": 2000, "n_paths": 2048, "n_replicas": 2, "compression": 1e-3}),
+}
+
+
+@pytest.mark.slow(keep=2)
+@pytest.mark.parametrize("name", RIDGE)
+def test_ridge_regression_follows_the_marchenko_pastur_law(name):
+    """Squared loss, one token: each step multiplies a component by a factor that depends on its eigenvalue."""
+    lam, lr, options = RIDGE[name]
+    alpha, sigma, noise = 1.7, 0.8, 0.4
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=noise), sigma=sigma, lam=lam)
+    rho, q0 = sigma**2, 0.1
+    one = np.ones((1, 1, 1))
+    start = ga.Overlaps(q=q0 * one, m=np.zeros((1, 1)), theta=0 * one, V=one)
+    method = ga.GradientDescent(lr=lr, compression=options.get("compression"))
+    sizes = {name: value for name, value in options.items() if name != "compression"}
+    path = ga.trajectory(model, alpha, start, method, **sizes)
+    ratio = 1 / alpha  # the eigenvalues of X̃ᵀX̃ follow a Marchenko-Pastur distribution of this ratio, times σ²α
+    rounding = 1e-6  # responses are stored in single precision
+    low, high = (1 - np.sqrt(ratio)) ** 2, (1 + np.sqrt(ratio)) ** 2
+    angle, weight = np.polynomial.legendre.leggauss(400)
+    x = low + (high - low) * np.sin(np.pi / 4 * (angle + 1)) ** 2
+    weight = weight * np.sqrt((high - x) * (x - low)) / (2 * np.pi * ratio * x) * np.pi / 4
+    weight *= (high - low) * np.sin(np.pi / 2 * (angle + 1))
+    assert weight.sum() == pytest.approx(1, abs=1e-9)
+    h = sigma**2 * alpha * x
+
+    def bound(errors, t):
+        """Return four errors; with compression the largest from t/2 to 2t, as its error vanishes at changes of sign."""
+        near = slice(t, t + 1) if path.compression is None else slice(t // 2, 2 * t + 1)
+        return 4 * errors.ravel()[near].max()
+
+    for t in range(options["n_iter"] + 1):
+        remaining = (1 - lr * (h + lam)) ** t
+        learnt = (1 - remaining) / (h + lam)
+        q = weight @ (remaining**2 * q0 + sigma**2 * ((h * learnt) ** 2 + noise**2 * h * learnt**2))
+        theta = sigma**2 * weight @ (h * learnt)
+        assert abs(path.q[t, 0, 0, 0] - q) <= bound(path.error.q, t) + rounding * q
+        assert abs(path.theta[t, 0, 0, 0] - theta) <= bound(path.error.theta, t) + rounding
+        error = 0.5 * (rho - 2 * theta + q + noise**2)
+        assert abs(path.test_error[t] - error) <= 5 / 4 * bound(path.test_error_error, t) + rounding * error
+
+
+def test_plain_descent_is_a_special_case_of_other_methods(model):
+    def q(**options):
+        method = ga.GradientDescent(**options)
+        return ga.trajectory(model, 1.5, method=method, n_iter=4, n_paths=128, n_replicas=2).q
+
+    plain = q(lr=1.0)
+    assert np.array_equal(plain, q(batch=1))
+    assert np.array_equal(plain, q(lr=[1.0, 1.0]))
+    assert not np.array_equal(plain, q(lr=[1.0, 0.5]))
+
+
+def test_minibatches_at_finite_d_depend_on_the_seed(data):
+    def end(**options):
+        return ga.minimize_risk(data, method="sgd", max_iter=5, tol=0, **options).Q
+
+    assert np.array_equal(end(seed=1), end(seed=1))
+    assert not np.array_equal(end(seed=1), end(seed=2))
+    full = ga.minimize_risk(data, method="gd", max_iter=5, tol=0).Q
+    assert np.allclose(end(batch=1.0), full, rtol=1e-12, atol=1e-14)
+
+
+def test_losses_of_message_passing_are_predicted(model):
+    data = ga.sample(model, 2000, 1.5, seed=3)
+    path = ga.trajectory(data.instance_model(), 1.5, "semantic", n_iter=8, n_paths=2048)
+    run = ga.run_gamp(data, "semantic", "asymptotic", damping=0.5, tol=0, max_iter=8)
+    assert np.allclose(run.history.train_loss, path.train_loss, rtol=0.06)
+    assert path.train_loss_error.max() < 0.01 * path.train_loss.min()
+    se = ga.solve_state_evolution(model, 1.5, rtol=1e-3, stability=False)
+    assert path.test_error[-1] == pytest.approx(se.test_error, rel=0.2)
+
+
+def test_descents_have_no_variances(model):
+    path = ga.trajectory(model, 1.5, method=ga.GradientDescent(lr=0.15), n_iter=2, n_paths=64, n_replicas=2)
+    assert np.isnan(path.V).all()
+    assert path.V_hat.shape == (0, 2, 1, 1)
+    assert path.method == ga.GradientDescent(lr=0.15)
+    assert "nan" not in str(path)
+
+
+DESCENT = ga.GradientDescent
+BAD = {
+    "a step of zero": (lambda: DESCENT(lr=0), "lr"),
+    "one step of zero": (lambda: DESCENT(lr=[1.0, 0.0]), r"lr\[1\]"),
+    "momentum of one": (lambda: DESCENT(momentum=1), "momentum"),
+    "Nesterov's method without momentum": (lambda: DESCENT(nesterov=True), "nesterov.*momentum"),
+    "no batch": (lambda: DESCENT(batch=0), "batch"),
+    "a batch with momentum": (lambda: DESCENT(batch=0.1, momentum=0.9), "batch.*momentum"),
+    "compressed minibatches": (lambda: DESCENT(batch=0.1, compression=1e-3), "compression.*minibatches"),
+    "compressed message passing": (lambda: ga.MessagePassing(compression=1e-3), "compression.*hold_after"),
+    "no compression": (lambda: DESCENT(compression=0), "compression.*1e-06"),
+    "too much compression": (lambda: DESCENT(compression=0.2), r"compression.*0\.1"),
+    "a word as compression": (lambda: DESCENT(compression="high"), "compression"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_methods_raise_named_errors(name, named_error):
+    named_error(*BAD[name])
+
+
+REFUSED = {
+    "a name as method": ({"method": "gd"}, r"method: needs a MessagePassing\(.*Survey\(\.\.\.\), got 'gd'"),
+    "a class as method": ({"method": DESCENT}, "method"),
+    "too little memory": ({"method": DESCENT(), "max_memory": 1e3}, "max_memory.*at least"),
+    "too little memory to compress": (
+        {"method": DESCENT(compression=0.1), "max_memory": 1e3}, "max_memory.*larger compression",
+    ),
+    "too few paths to compress": (
+        {"method": DESCENT(compression=1e-6), "n_paths": 64, "n_iter": 20}, "n_paths.*step",
+    ),
+    "progress in percent": ({"method": DESCENT(), "progress": 5}, "progress"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_descents_raise_named_errors(name, model, named_error):
+    options, pattern = REFUSED[name]
+    named_error(lambda: ga.trajectory(model, 1.5, **options), pattern)
+
+
+def test_momentum_and_compression_need_the_ridge(named_error):
+    model = ga.paper_model(penalty=ga.ElasticNet(0.01, 0.01))
+    for method, pattern in (
+        (DESCENT(momentum=0.9), "momentum.*ElasticNet"),
+        (DESCENT(compression=1e-3), "compression.*ElasticNet"),
+    ):
+        named_error(lambda method=method: ga.trajectory(model, 1.5, method=method), pattern)
+    named_error(lambda: ga.trajectory(model, 1.5, method=DESCENT(), n_iter=2000), "n_paths.*at least")

@@ -1,0 +1,208 @@
+"""Single-pass gradient descent: runs at finite d against theory, closed forms, and the limit of small steps."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+
+RUNS, STEPS = 8, 8
+
+
+def sequence():
+    """Return a model that locates one of two tokens and reads its value, with noise in the targets."""
+
+    def location(z):
+        weights = np.exp(z[:, 0] - z[:, 0].max())
+        return (weights * z[:, 1]).sum() / weights.sum()
+
+    return ga.sequence_model(
+        lambda u, noise: location(u) + 0.3 * noise[0], location, n_tokens=2, rank=2, n_noise=1, lam=0.1
+    )
+
+
+class ShiftedLabels:
+    """Labels sign(u + 0.8 + 0.3 N(0, 1))."""
+
+    even = False
+
+    def n_noise(self, n_tokens, rank):
+        return 1
+
+    def __call__(self, u, noise):
+        return np.sign(u[:, 0] + 0.8 + 0.3 * noise)
+
+
+def shifted():
+    """Return logistic regression with an intercept without a penalty."""
+    return ga.glm_model(ga.LogisticLoss(), ShiftedLabels(), lam=0.1, intercept=True)
+
+
+MODELS = {
+    "attention": (ga.paper_model, "positional", {"lr": 2.0, "batch": 0.3}),
+    "logistic": (lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1), "semantic", {"lr": [0.5, 0.2], "batch": 0.1}),
+    "sequence": (sequence, "semantic", {"lr": 0.3, "batch": 0.2, "spherical": True}),
+    "single samples": (
+        lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1), "semantic", {"lr": 0.2, "batch": 0.04, "one_sample": True}
+    ),
+    "intercept": (shifted, "semantic", {"lr": 0.3, "batch": 0.1}),
+    "intercept, single samples": (
+        shifted, "semantic", {"lr": 0.3, "batch": 0.04, "one_sample": True, "spherical": True}
+    ),
+}  # fmt: skip
+
+
+def columns(path):
+    """Return q, m, θ and the training loss at every time, (T + 1, ·)."""
+    families = [path.q, path.m, path.theta, path.train_loss]
+    return np.concatenate([values.reshape(STEPS + 1, -1) for values in families], axis=1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_runs_follow_theory(name):
+    build, init, how = MODELS[name]
+    model = build()
+    method = ga.SinglePass(**how)
+    path = ga.trajectory(model, 2.0, init, method, STEPS, n_paths=2048, n_replicas=4)
+    risk = "asymptotic" if model.attention else "exact"
+    runs = [ga.single_pass(model, 500, 2.0, init, method, STEPS, risk=risk, seed=seed) for seed in range(RUNS)]
+    values = np.array([columns(run.history) for run in runs])
+    noise = [path.error.q, path.error.m, path.error.theta, path.train_loss_error]
+    stated = np.concatenate([error.reshape(STEPS + 1, -1) for error in noise], axis=1)
+    error = np.sqrt(values.var(axis=0, ddof=1) / RUNS + stated**2)
+    assert (np.abs(values.mean(axis=0) - columns(path)) <= 4 * error + 1e-9).all()
+    if model.intercept:
+        assert path.m[0, 0, 0] == 0
+        assert path.m[-1, 0, 0] > 0.3
+
+
+@pytest.mark.parametrize("batch", [0.05, 3.0])
+def test_linear_regression_has_a_closed_form(batch):
+    """With y = u + s ξ, f = y − z: q and θ obey a linear recursion with the noise (η²/b) α E[f²]."""
+    alpha, lr, lam, s, T = 1.5, 0.2, 0.1, 0.5, 12
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=s), lam=lam)
+    path = ga.trajectory(model, alpha, "random", ga.SinglePass(lr=lr, batch=batch), n_iter=T, n_replicas=2)
+    q, theta, a = 0.01, 0.0, 1 - lr * (lam + alpha)
+    for t in range(T + 1):
+        error = 1 + s**2 - 2 * theta + q
+        assert np.allclose([path.q[t, 0, 0, 0], path.theta[t, 0, 0, 0]], [q, theta], rtol=0, atol=1e-10)
+        assert np.isclose(path.test_error[t], error / 2, rtol=0, atol=1e-10)
+        assert np.isclose(path.train_loss[t], alpha * error / 2 + lam * q / 2, rtol=0, atol=1e-10)
+        q = a**2 * q + 2 * a * lr * alpha * theta + (lr * alpha) ** 2 + lr**2 / batch * alpha * error
+        theta = a * theta + lr * alpha
+
+
+@pytest.mark.parametrize("one_sample", [False, True])
+def test_an_intercept_has_a_closed_form(one_sample):
+    """With y = u + c + s ξ, b moves by η α (c − b) without noise, and the squared distance adds to the test error."""
+    alpha, lr, c, T = 1.5, 0.2, 0.7, 6
+    model = ga.sequence_model(
+        lambda u, noise: u[0, 0] + c + 0.5 * noise[0], lambda z: z[0, 0],
+        n_tokens=1, rank=1, n_noise=1, lam=0.1, intercept=True,
+    )  # fmt: skip
+    path = ga.trajectory(model, alpha, "random", ga.SinglePass(lr, 0.1, one_sample), T, n_replicas=2)
+    keep = np.exp(-alpha * lr) if one_sample else 1 - alpha * lr
+    b = c * (1 - keep ** np.arange(T + 1))
+    np.testing.assert_allclose(path.m[:, 0, 0], b, rtol=0, atol=1e-5)
+    q, theta = path.q[:, 0, 0, 0], path.theta[:, 0, 0, 0]
+    expected = 0.5 * (1 + 0.5**2 - 2 * theta + q + (c - b) ** 2)
+    np.testing.assert_allclose(path.test_error, expected, rtol=0, atol=1e-5)
+
+
+def test_single_samples_are_the_limit_of_small_batches():
+    """Batches of half the size, with half the step, halve the distance to the differential equations."""
+    model, how = ga.paper_model(), {"n_paths": 1024, "n_replicas": 2, "seed": 3}
+    limit = ga.trajectory(model, 1.5, "positional", ga.SinglePass(4.0, 0.4, one_sample=True), 6, **how)
+
+    def distance(parts):
+        method = ga.SinglePass(4.0 / parts, 0.4 / parts)
+        path = ga.trajectory(model, 1.5, "positional", method, 6 * parts, **how)
+        return np.abs(path.q[::parts] - limit.q).max()
+
+    far, near, nearest = distance(4), distance(8), distance(16)
+    assert near == pytest.approx(far / 2, rel=0.2)
+    assert nearest == pytest.approx(near / 2, rel=0.2)
+
+
+def test_columns_keep_their_norm():
+    for one_sample in (False, True):
+        method = ga.SinglePass(0.5, one_sample=one_sample, spherical=True)
+        path = ga.trajectory(sequence(), 2.0, "semantic", method, 4, n_paths=512, n_replicas=2)
+        assert np.allclose(np.einsum("tlaa->tla", path.q), 1, rtol=0, atol=1e-5)
+    run = ga.single_pass(sequence(), 50, 2.0, "random", ga.SinglePass(0.5, spherical=True), 3)
+    assert np.allclose(np.linalg.norm(run.Q, axis=0), np.sqrt(50))
+
+
+def test_mixtures_and_classes_of_coordinates():
+    """Components that are equal give the trajectory of the model without classes."""
+    means = [[0.5, 0.5], [0.5, 0.5]]
+    mixture = ga.mixture_model([[0.25, 0.25], [0.25, 0.25]], means)
+    path = ga.trajectory(mixture, 1.5, "semantic", ga.SinglePass(lr=1.0), n_iter=3, n_paths=2048, n_replicas=4)
+    how = mixture, 400, 1.5, "semantic", ga.SinglePass(lr=1.0), 3
+    run = [ga.single_pass(*how, risk="asymptotic", seed=s) for s in range(6)]
+    ends = np.array([r.overlaps.theta.ravel() for r in run])
+    error = np.sqrt(ends.var(axis=0, ddof=1) / 6 + path.error.theta[-1].ravel() ** 2)
+    assert (np.abs(ends.mean(axis=0) - path.theta[-1].ravel()) <= 4 * error).all()
+
+
+def test_equal_seeds_give_equal_runs_and_other_seeds_do_not():
+    def run(seed):
+        return ga.single_pass(ga.paper_model(), 60, 1.5, n_iter=3, seed=seed)
+
+    first, again, other = run(1), run(1), run(2)
+    assert np.array_equal(first.Q, again.Q)
+    assert not np.allclose(first.Q, other.Q)
+    assert first.status is ga.Status.MAX_ITER
+    assert first.n_samples == 3 * round(0.1 * 1.5 * 60)
+    assert len(first.history.train_loss) == 4
+
+
+BAD = {
+    "no batch": ({"batch": 0}, ValueError, "batch"),
+    "no step": ({"lr": 0}, ValueError, "lr"),
+    "flag": ({"one_sample": 1}, TypeError, "one_sample"),
+    "other flag": ({"spherical": 1}, TypeError, "spherical"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_settings_are_named(case):
+    options, error, name = BAD[case]
+    with pytest.raises(error, match=name):
+        ga.SinglePass(**options)
+
+
+def test_theory_and_runs_need_a_ridge():
+    model = ga.glm_model(ga.SquaredLoss(), penalty=ga.ElasticNet(0.1, 0.1))
+    with pytest.raises(ValueError, match=r"GradientDescent for ElasticNet.*ridge"):
+        ga.trajectory(model, 1.0, method=ga.SinglePass())
+    with pytest.raises(ValueError, match=r"GradientDescent for ElasticNet.*ridge"):
+        ga.single_pass(model, 20, 1.0)
+
+
+def test_runs_need_a_model_and_its_size():
+    data = ga.sample(ga.paper_model(), d=20, alpha=1.0)
+    with pytest.raises(TypeError, match="model: needs"):
+        ga.single_pass(data, 20, 1.0)
+    with pytest.raises(TypeError, match="alpha"):
+        ga.single_pass(ga.paper_model(), 20, None)
+    with pytest.raises(TypeError, match="method: needs a SinglePass"):
+        ga.single_pass(ga.paper_model(), 20, 1.0, method=ga.GradientDescent())
+    with pytest.raises(ValueError, match="init"):
+        ga.single_pass(ga.paper_model(), 20, 1.0, "spectral")
+
+
+def test_steps_end_before_losses_that_are_not_finite():
+    """The weights of the last step are finite, but the loss of their large fields overflows."""
+    model = ga.glm_model(ga.PhaseRetrievalLoss())
+    result = ga.single_pass(model, 20, 2.0, "random", ga.SinglePass(lr=1e30), 10)
+    assert result.status is ga.Status.NONFINITE
+    assert result.n_iter < 10
+    assert np.isfinite(result.Q).all()
+    assert np.isfinite([result.train_loss, result.gradient_norm]).all()
+    assert np.isfinite(result.history.train_loss).all()
+
+
+def test_columns_of_zeros_cannot_be_scaled_to_the_sphere():
+    model, method = ga.glm_model(ga.PhaseRetrievalLoss()), ga.SinglePass(spherical=True)
+    with pytest.raises(ValueError, match=r"init: .*columns that can be rescaled"):
+        ga.single_pass(model, 20, 2.0, np.zeros((20, 1)), method, 1)

@@ -1,0 +1,59 @@
+"""Solutions and trajectories of state evolution have the same bits for any number of threads."""
+
+from dataclasses import fields
+
+import numba
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+import gamp_attention as ga
+
+
+def attention(branch, **options):
+    return lambda: ga.solve_state_evolution(ga.paper_model(), 1.5, branch, **options)
+
+
+def logistic():
+    return ga.solve_state_evolution(ga.glm_model(ga.LogisticLoss(), lam=0.1), 3.0, rtol=1e-2)
+
+
+def predicted(**options):
+    return lambda: ga.trajectory(ga.paper_model(), 1.5, n_paths=4096, n_replicas=2, **options)
+
+
+CALLS = {
+    "split rule, semantic": attention("semantic", rtol=1e-2),
+    "nested rule": logistic,
+    "random points": attention("semantic", rtol=5e-2, rule="sobol", stability=False),
+    "message passing": predicted(n_iter=6),
+    "descent": predicted(method=ga.GradientDescent(lr=1.5), n_iter=5),
+    "new samples": predicted(method=ga.SinglePass(), n_iter=6),
+    "split rule, positional": attention("positional", rtol=1e-3),
+    "descent, positional": predicted(init="positional", method=ga.GradientDescent(lr=0.15), n_iter=6),
+}
+
+
+def collect_bits(result):
+    """Return all numbers of a result, of its overlaps and of their errors as bytes, by name."""
+    bits = {}
+    for item in fields(result):
+        value = getattr(result, item.name)
+        if isinstance(value, ga.Overlaps):
+            bits |= {f"{item.name}.{name}": entry for name, entry in collect_bits(value).items()}
+        elif isinstance(value, (float, np.ndarray)):
+            bits[item.name] = np.asarray(value).tobytes()
+    return bits
+
+
+@pytest.mark.slow(keep=6)
+@pytest.mark.parametrize("name", CALLS)
+def test_predictions_have_the_same_bits_for_any_number_of_threads(name, monkeypatch):
+    """The number of threads of compiled kernels and of BLAS changes neither the numbers nor their errors."""
+    results = []
+    for threads in (1, 2):
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
+        with threadpool_limits(limits=threads):
+            results.append(collect_bits(CALLS[name]()))
+    assert len(results[0]) > 15
+    assert results[0] == results[1]

@@ -1,0 +1,299 @@
+"""Token distributions estimated from data: their parts against the true distribution, predictions against finite d."""
+
+import json
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.extensions.inference.law.parts import classes_of_moments
+from gamp_attention.extensions.inference.law.tokens import (
+    Products,
+    SpectrumFit,
+    fit_targets,
+    jackknife,
+    moments_along,
+    score_noise,
+)
+from gamp_attention.problem.losses.registration import DecorrelatedAttention
+from gamp_attention.theory.models.labels import ShiftedLabels
+from gamp_attention.theory.models.teachers import DecorrelatedTeacher
+
+SPECTRUM = ga.power_law_spectrum(1.0, 20)
+MIXING = np.array([[1.0, 0.3], [0.3, 0.8]])
+
+
+def rotate(data, seed=0):
+    """Return samples as plain arrays in a rotated basis, and the teacher's weights in that basis."""
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((data.dim, data.dim)))
+    rotated = ga.Dataset(data.tokens @ basis, data.outputs @ basis, data.positions @ basis, lam=data.lam)
+    return rotated, basis.T @ data.Q_star
+
+
+@pytest.fixture(scope="module")
+def anisotropic():
+    model = ga.attention_model(coordinates=ga.coordinate_law(SPECTRUM))
+    return ga.sample(model, 200, 2.0, seed=1)
+
+
+@pytest.fixture(scope="module")
+def law(anisotropic):
+    rotated, weights = rotate(anisotropic)
+    return ga.law_of(rotated, weights, target=anisotropic.model.teacher, replicas=5)
+
+
+def predict(model, **more):
+    se = ga.solve_state_evolution(model, 2.0, rtol=1e-2, stability=False, **more)
+    assert se.converged
+    return np.array([*[float(v) for v in se.overlaps.scalars().values()], se.train_loss, se.test_error])
+
+
+def test_prediction_agrees_with_the_instance_and_with_message_passing(anisotropic, law):
+    """Sampling errors of variances, √(2/n), are 7 %; errors of single eigenvalues would be larger."""
+    predicted, true = predict(law), predict(anisotropic.instance_model())
+    q, _, theta, V, loss, error = np.abs(predicted / true - 1)
+    assert max(q, theta) < 0.12
+    assert max(V, loss, error) < 0.08
+    gamp = ga.run_gamp(anisotropic, "semantic", "asymptotic")
+    ends = gamp.overlaps.scalars()
+    assert float(ends["q"]) == pytest.approx(predicted[0], rel=0.12)
+    assert gamp.train_loss == pytest.approx(predicted[4], rel=0.12)
+
+
+@pytest.mark.slow
+def test_replicas_give_the_error_of_a_prediction(anisotropic, law):
+    errors = law.jackknife([predict(model) for model in law.replicas])
+    predicted, true = predict(law), predict(anisotropic.instance_model())
+    assert len(law.replicas) == 5
+    deviations = np.abs(predicted - true)[[0, 2, 3, 4, 5]] / errors[[0, 2, 3, 4, 5]]
+    assert (deviations < 4).all()
+    assert (errors[[0, 2, 3, 4, 5]] < 0.2 * true[[0, 2, 3, 4, 5]]).all()
+
+
+def test_eigenvalues_of_the_sample_covariance_predict_a_wrong_loss(anisotropic, law):
+    """Compare the fit to resolvents with the eigenvalues of the sample covariance, which are biased."""
+    eigenvalues = np.linalg.eigvalsh(np.einsum("nld,nle->de", *[np.asarray(anisotropic.tokens)] * 2) / 800)
+    raw = ga.coordinate_law(np.repeat(eigenvalues[:, None], 2, axis=1))
+    plain = ga.attention_model(coordinates=ga.coordinate_law(np.repeat(law.gamma[:, :1], 2, axis=1)))
+    true = predict(ga.attention_model(coordinates=ga.coordinate_law(SPECTRUM)))
+    assert abs(predict(ga.attention_model(coordinates=raw))[4] / true[4] - 1) > 0.04
+    weighted = ga.coordinate_law(ga.CoordinateClasses(np.repeat(law.gamma[:, :1], 2, axis=1), law.weight))
+    assert plain.n_tokens == 2
+    assert abs(predict(ga.attention_model(coordinates=weighted))[4] / true[4] - 1) < 0.03
+
+
+def test_law_has_traces_positions_and_teacher_of_the_data(anisotropic, law):
+    assert np.allclose(law.trace, np.asarray(anisotropic.tokens).var(axis=0).mean(axis=1), rtol=0.01)
+    gram = np.einsum("k,kl,km->lm", law.weight, law.tau, law.tau)
+    assert np.allclose(gram, anisotropic.positions @ anisotropic.positions.T, rtol=1e-6)
+    sizes = np.einsum("k,kst->st", law.weight, law.moments[:, 2:, 2:])
+    assert np.allclose(sizes, anisotropic.Q_star.T @ anisotropic.Q_star / 200, rtol=1e-6)
+    fields = np.asarray(anisotropic.tokens) @ anisotropic.Q_star / np.sqrt(200)
+    assert np.allclose(law.rho, np.mean(fields**2, axis=0)[:, :, None], rtol=0.1)
+    assert law.noise == 0.0
+    assert law.outside == 0.0
+    assert law.strong == ()
+
+
+def test_data_of_a_model_need_no_other_argument():
+    data = ga.sample(ga.paper_model(omega=0.2, score_noise=0.1), 150, 2.0, seed=0)
+    law = ga.law_of(data)
+    assert law.noise == pytest.approx(0.1, rel=0.05)
+    assert law.model.teacher is data.model.teacher
+    assert ga.attention_model(coordinates=law).coordinates is law
+    assert ga.sample(law, 100, 1.0).dim == 100
+    assert ga.linear_baseline(law).converged
+    assert "as assumed" in str(law)
+    assert json.loads(json.dumps(law.to_dict(), allow_nan=False)) == law.to_dict()
+    assert law.to_dict()["departures"][1]["name"] == "correlation of tokens"
+
+
+def test_without_a_teacher_its_weights_are_random(anisotropic):
+    rotated, _ = rotate(anisotropic)
+    law = ga.law_of(rotated, noise=0.0)
+    assert not law.teacher_mean.any()
+    assert np.array_equal(law.teacher_cov, np.ones((len(law.weight), 1, 1)))
+    assert law.model.teacher(np.zeros((2, 1))).tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+def test_covariances_of_different_shapes_have_separate_eigenvalues():
+    values = np.stack([SPECTRUM.values, np.full(20, 0.25)], axis=1)
+    data = ga.sample(ga.attention_model(coordinates=ga.coordinate_law(values)), 200, 3.0, seed=0)
+    law = ga.law_of(rotate(data)[0], noise=0.0)
+    spread = np.sqrt(law.weight @ law.gamma**2) / law.trace
+    assert spread[0] == pytest.approx(np.sqrt(np.mean(SPECTRUM.values**2)) / 0.25, rel=0.1)
+    assert spread[1] == pytest.approx(1.0, abs=0.1)
+
+
+def test_means_and_classes_of_tokens_are_estimated():
+    """The two tokens mostly have the same class; fractions, means and covariances of the classes are estimated."""
+    model = ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], [[1, -1], [1, -1]], tau=[1, -1])
+    data = ga.sample(model, 150, 4.0, seed=0)
+    law = ga.law_of(data, classes="auto")
+    estimated = law.model
+    assert isinstance(estimated, ga.MixtureModel)
+    drawn = [(group.rows.stop - group.rows.start) / data.n_samples for group in data.groups]
+    assert np.allclose(np.sort(estimated.classes.probability), np.sort(drawn), atol=0.03)
+    assert np.allclose(np.sqrt(law.weight @ estimated.class_means**2), 1, atol=0.12)
+    assert np.allclose(law.trace, 0.25, rtol=0.03)
+    assert estimated.n_sources == 4
+    assert ga.law_of(data, classes=2).model.n_sources == 4
+    one = ga.law_of(data)
+    assert one.model.n_sources == 2
+    assert next(d for d in one.departures if d.name.startswith("largest")).value > 3
+
+
+def test_correlated_tokens_are_decorrelated():
+    rng = np.random.default_rng(0)
+    plain = rng.standard_normal((400, 2, 100)) / 2
+    tokens = np.einsum("lk,nkd->nld", MIXING, plain)
+    weights = rng.standard_normal((100, 1))
+    teacher = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]))
+    outputs = teacher(tokens @ weights / 10) @ tokens
+    data = ga.Dataset(tokens, outputs, np.zeros((2, 100)))
+    law = ga.law_of(data, weights, target=teacher, correlated=True)
+    true = MIXING @ MIXING
+    assert law.correlated
+    assert law.correlation[0, 1] == pytest.approx(true[0, 1] / np.sqrt(true[0, 0] * true[1, 1]), abs=0.02)
+    assert isinstance(law.model.student, DecorrelatedAttention)
+    assert not ga.law_of(data, weights, target=teacher).correlated
+    H = np.reshape(law.model.student.mixing, (2, 2))
+    assert np.allclose(H @ H, true / 4, rtol=0.05)
+
+
+def test_decorrelated_maps_act_on_decorrelated_fields():
+    z = np.random.default_rng(0).standard_normal((5, 2, 2))
+    for plain in (ga.DotProductAttention(), ga.DotProductAttention(2.0, causal=True, tied=False)):
+        student = DecorrelatedAttention(plain, tuple(MIXING.ravel()))
+        assert np.allclose(student(z), plain(MIXING @ z) @ MIXING, rtol=1e-13)
+        assert (student.even, student.rotations, student.parts) == (plain.even, plain.rotations, plain.parts)
+    teacher = ga.SoftmaxTeacher(0.3, np.eye(2))
+    assert np.allclose(DecorrelatedTeacher(teacher, MIXING)(z), teacher(MIXING @ z) @ MIXING)
+
+
+def test_laws_of_labelled_data(named_error):
+    model = ga.glm_model(ga.LogisticLoss(), lam=0.1)
+    data = ga.sample(model, 100, 4.0, seed=0)
+    law = ga.law_of(data)
+    assert isinstance(law.model, ga.GLMModel)
+    loss, of_instance = (
+        ga.solve_state_evolution(problem, 4.0, rtol=1e-2, stability=False).train_loss
+        for problem in (law, data.instance_model())
+    )
+    assert loss == pytest.approx(of_instance, rel=0.02)
+    tokens = data.tokens + np.full(100, 0.3)
+    moved = ga.law_of(ga.LabelledDataset(tokens, data.labels, ga.LogisticLoss(), lam=0.1), data.Q_star)
+    assert isinstance(moved.model.teacher, ShiftedLabels)
+    assert np.allclose(moved.model.teacher.shift, 0.03 * data.Q_star.sum(), atol=0.15)
+    named_error(lambda: ga.law_of(data, classes=2), "classes: needs 1 for data with labels.*got 2")
+
+
+def test_penalties_that_depend_on_the_basis_keep_single_coordinates():
+    data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.05, 0.02)), 60, 3.0, seed=0)
+    law = ga.law_of(data)
+    assert len(law.weight) == 60
+    assert np.allclose(law.teacher_mean, data.Q_star)
+    assert np.allclose(law.gamma, np.asarray(data.tokens).var(axis=0, ddof=1).T)
+
+
+def test_noise_inside_and_outside_the_span_of_the_tokens():
+    """Noise on outputs is outside the span of the tokens, except in L of d dimensions."""
+    rng = np.random.default_rng(0)
+    x, n, L, d = rng.standard_normal((300, 3, 40)), 300, 3, 40
+    noisy = ga.Dataset(x, x[:, ::-1] + 0.5 * rng.standard_normal(x.shape), np.zeros((L, d)))
+    targets = fit_targets(noisy, np.arange(n), x)
+    assert targets.outside == pytest.approx(0.25 * (1 - L / d), rel=0.03)
+    order = np.eye(L)[::-1]
+    within = score_noise(targets, x, np.broadcast_to(order, (n, L, L)))
+    assert within == pytest.approx(score_noise(targets, x, None), rel=0.05)
+    assert within == pytest.approx(0.5 * np.sqrt(L / (L * d)), rel=0.06)
+
+
+def test_spectrum_of_few_samples_is_more_accurate_than_sample_eigenvalues():
+    rng = np.random.default_rng(0)
+    values, d, n = np.repeat(SPECTRUM.values, 15), 300, 600
+    x = rng.standard_normal((n, d)) * np.sqrt(values)
+    resolvent = SpectrumFit().resolvent(x.T @ x / n, n)
+    spectrum = SpectrumFit().spectrum(resolvent)
+    for kappa in (0.02, 0.1, 0.5):
+        true, raw = np.mean(values / (values + kappa)), np.mean(resolvent.eigenvalues / (resolvent.eigenvalues + kappa))
+        fitted = spectrum.weight @ (spectrum.gamma / (spectrum.gamma + kappa))
+        assert abs(fitted / true - 1) < 0.01
+        assert abs(raw / true - 1) > 4 * abs(fitted / true - 1)
+    columns = np.stack([rng.standard_normal(d), np.sqrt(values / values.mean()) * rng.standard_normal(d)], axis=1)
+    moments = moments_along(resolvent, spectrum, columns)
+    assert np.allclose(moments.sum(axis=0).diagonal(), (columns**2).mean(axis=0))
+    for a in range(2):
+        along = spectrum.gamma @ moments[:, a, a]
+        assert along == pytest.approx(np.mean(columns[:, a] ** 2 * values), rel=4 * np.sqrt(2 / n))
+
+
+def test_classes_have_the_given_moments():
+    rng = np.random.default_rng(0)
+    roots = rng.standard_normal((4, 5, 5))
+    moments, weight = roots @ roots.transpose(0, 2, 1), np.array([0.1, 0.2, 0.3, 0.4])
+    law = classes_of_moments(weight, np.arange(4.0)[:, None] * np.ones(2), moments, 3)
+    rows = np.concatenate([law.fixed, law.teacher_mean], axis=1)
+    second = rows[:, :, None] * rows[:, None, :]
+    second[:, 3:, 3:] += law.teacher_cov
+    for j in range(4):
+        mine = law.gamma[:, 0] == j
+        assert law.weight[mine].sum() == pytest.approx(weight[j])
+        assert np.allclose(np.einsum("k,kab->ab", law.weight[mine], second[mine]), moments[j])
+
+
+def test_products_have_no_bias_by_noise():
+    rng = np.random.default_rng(0)
+    truth, parts = np.zeros((30, 30)), rng.standard_normal((2000, 10, 30, 30))
+    truth[0, 0] = 3.0
+    products = [Products.of(truth + part) for part in parts[:200]]
+    values = [part.value for part in products]
+    assert np.mean(values) == pytest.approx(9.0, abs=4 * np.std(values) / np.sqrt(200))
+    left = [Products.of(np.delete(truth + parts[0], b, axis=0)).value for b in range(10)]
+    assert np.allclose(products[0].without, left)
+    estimate = jackknife(lambda m: float(m[0]), rng.standard_normal((10, 1)))
+    assert 0.1 < estimate.error < 0.6
+
+
+BAD = {
+    "too few samples": (
+        lambda d: ga.law_of(ga.Dataset(d.tokens[:5], d.outputs[:5])),
+        "data: needs at least 20 samples",
+    ),
+    "a teacher of another size": (lambda d: ga.law_of(d, np.ones((3, 1))), r"teacher: needs shape \(50, t\)"),
+    "one replica": (lambda d: ga.law_of(d, replicas=1), "replicas: needs 0, or at least 2.*got 1"),
+    "a word for classes": (lambda d: ga.law_of(d, classes="many"), "classes: needs one of 'auto'"),
+    "too many classes": (lambda d: ga.law_of(d, classes=60), "classes: needs at most 10"),
+    "negative noise": (lambda d: ga.law_of(d, noise=-1.0), "noise: needs a finite number >= 0"),
+    "correlation in a mixture": (lambda d: ga.law_of(d, classes=2, correlated=True), "correlated: needs False, unless"),
+    "no dataset": (lambda d: ga.law_of(d.tokens), "data: needs a gamp_attention.Dataset"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments_raise_named_errors(case, named_error):
+    call, words = BAD[case]
+    data = ga.sample(ga.paper_model(), 50, 2.0, seed=0)
+    named_error(lambda: call(data), words)
+
+
+HEAVY_TAILS = {
+    "Student entries": lambda rng, shape: rng.standard_t(3, size=shape),
+    "lognormal entries": lambda rng, shape: rng.lognormal(0, 1.5, size=shape) - np.exp(1.125),
+    "Cauchy rows": lambda rng, shape: rng.normal(size=shape) / np.abs(rng.normal(size=(shape[0], 1, 1))),
+}
+
+
+@pytest.mark.parametrize("kind", HEAVY_TAILS)
+@pytest.mark.parametrize("n", [200, 2000])
+def test_heavy_tails_are_strong_departures_although_they_also_increase_the_errors(kind, n):
+    for seed in range(4):
+        tokens = HEAVY_TAILS[kind](np.random.default_rng(seed), (n, 2, 50))
+        strong = ga.law_of(ga.Dataset(tokens, tokens[:, ::-1], np.zeros((2, 50)))).strong
+        assert {"variance of norms / Gaussian variance", "kurtosis along the leading direction"} <= set(strong)
+
+
+def test_gaussian_tokens_are_no_strong_departure():
+    for seed in range(10):
+        tokens = np.random.default_rng(seed).standard_normal((200, 2, 50))
+        assert not ga.law_of(ga.Dataset(tokens, tokens[:, ::-1], np.zeros((2, 50)))).strong

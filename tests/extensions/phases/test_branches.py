@@ -1,0 +1,191 @@
+"""Stability, continuation and lists of branches, compared with iteration, scans and independent averages."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.extensions.phases import arclength
+from gamp_attention.theory.equations.units import Packing
+from gamp_attention.theory.fixed_points.observables import replicon
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.sobol import SobolRule
+from gamp_attention.theory.rules.split import SplitRule
+
+
+@pytest.fixture(scope="module")
+def semantic(model):
+    return ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-3)
+
+
+def test_the_semantic_branch_is_stable_above_an_alpha(model, semantic):
+    """The semantic branch is unstable in m below α = 0.83 and stable above; it exists from 0.72 on."""
+    assert semantic.stability.stable
+    assert np.isnan(semantic.stability.radius["theta"])
+    low = ga.solve_state_evolution(model, 0.78, "semantic", rtol=1e-2)
+    assert low.converged
+    assert low.stability.growth["m"] > 1
+    assert low.stability.growth["symmetric"] < 1
+    assert not low.stability.stable
+
+
+def test_growth_equals_the_growth_by_iteration(model):
+    """A small m on the semantic branch grows, in one full step, by the eigenvalue of its sector."""
+    se = ga.solve_state_evolution(model, 0.78, "semantic", rtol=1e-3)
+    F = OverlapMap(model, 0.78, SplitRule(1))
+    tiny = 1e-3 * np.sqrt(se.overlaps.q[0, 0, 0]) * np.array([[1.0], [-1.0]])
+    start = ga.Overlaps(se.overlaps.q, tiny, se.overlaps.theta, se.overlaps.V)
+    assert F(start).m[0, 0] / tiny[0, 0] == pytest.approx(se.stability.growth["m"], rel=0.02)
+
+
+def test_undamped_iteration_overshoots_on_the_positional_branch(model):
+    """A negative eigenvalue is below −1: the fixed point is stable with damping, and unstable without."""
+    se = ga.solve_state_evolution(model, 1.5, "positional", rtol=1e-3)
+    assert se.stability.radius["symmetric"] > 2
+    assert se.stability.growth["symmetric"] < 1
+    assert se.stability.stable
+
+
+def test_replicon_agrees_with_random_points(model, semantic):
+    """The part without jumps, by random points and the formula of the paper model."""
+    F = OverlapMap(model, 1.5, SobolRule(16384, 8, seed=(5,)))
+    image, samples = F.images(semantic.overlaps, squares=True)
+    values = [replicon(model, sample.hats, "stein") for sample in samples]
+    assert semantic.replicon == pytest.approx(np.mean(values), abs=4 * np.std(values) + 0.02)
+    C, gamma = 1 / (model.lam + 0.25 * image.hats.V.sum()), 0.25
+    K = gamma * C**2 * gamma * image.hats.square[:, :, 0, 0].sum(axis=0)
+    assert replicon(model, image.hats, "stein") == pytest.approx(K.sum(), rel=1e-9)
+
+
+def test_packing_and_unpacking_changes_nothing(model, semantic):
+    rng = np.random.default_rng(0)
+    shapes = {"q": (3, 2, 2), "m": (3, 2), "theta": (3, 2, 1), "V": (3, 2, 2)}
+    values = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    for name in ("q", "V"):
+        values[name] = values[name] + values[name].transpose(0, 2, 1)
+    full = ga.Overlaps(**values)
+    packing = Packing(full, ("q", "m", "theta", "V"))
+    back = packing.unpack(packing.pack(full))
+    for name, expected in full.arrays().items():
+        assert np.allclose(back.arrays()[name], expected)
+    small = Packing.of(model, semantic.overlaps)
+    assert small.names == ("q", "theta", "V")
+    assert len(small.pack(semantic.overlaps)) == 3
+    assert np.allclose(small.unpack(small.pack(semantic.overlaps)).q, semantic.overlaps.q)
+
+
+@pytest.mark.slow
+def test_the_semantic_branch_is_followed_to_its_end(model):
+    """Past its loss of stability in m to the pitchfork; just above it the branch exists, and just below it does not."""
+    path = ga.continue_branch(model, 0.85, "semantic", "alpha", 0.5)
+    assert path.end == "vanished"
+    assert path.end_error < 1e-3
+    assert path.end_value == pytest.approx(0.7191, abs=1e-3)
+    change = path.changes[0]
+    assert change.sector == "m"
+    assert change.error < 1e-3
+    for side in (-1, 1):
+        near = ga.solve_state_evolution(model, change.value + side * 0.01, "semantic", rtol=1e-2)
+        assert near.stability.stable is (side > 0)
+    assert np.all(np.diff(path.values) < 0)
+    above = ga.solve_state_evolution(model, path.end_value + 0.03, "semantic", rtol=1e-2, stability=False)
+    below = ga.solve_state_evolution(model, path.end_value - 0.03, "semantic", rtol=1e-2, stability=False)
+    assert above.converged
+    assert below.status is ga.Status.LOST
+
+
+def test_a_branch_that_fades_slowly_is_lost(model):
+    """Just below the end of the semantic branch θ shrinks by 1 % per step; this is neither convergence nor failure."""
+    se = ga.solve_state_evolution(model, 0.71, "semantic", rtol=1e-3, stability=False)
+    assert se.status is ga.Status.LOST
+    assert not se.overlaps.theta.any()
+    assert se.n_iter < 100
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(("parameter", "to"), [("omega", 0.35), ("lam", 0.015), ("sigma", 0.51)])
+def test_continuation_ends_where_solving_does(model, parameter, to):
+    path = ga.continue_branch(model, 1.5, "positional", parameter, to, stability=False)
+    assert path.end == "reached"
+    assert path.values[-1] == to
+    there = ga.paper_model(**({"omega": 0.3} | {parameter: to}))
+    se = ga.solve_state_evolution(there, 1.5, "positional", rtol=1e-3, stability=False)
+    assert path.overlaps.q[-1] == pytest.approx(se.overlaps.q, rel=2e-3)
+    assert path.train_loss[-1] == pytest.approx(se.train_loss, rel=2e-3)
+
+
+@pytest.mark.slow
+def test_branches_of_the_derivative_form_differ_from_the_stein_form(model):
+    """On the positional branch the proximal map jumps; a branch, a list of branches and a solution agree."""
+    options = {"response": "derivative", "stability": False}
+    path = ga.continue_branch(model, 1.5, "positional", to=1.48, **options)
+    listed = ga.branches(model, 1.48, "positional", rtol=1e-3, **options).solutions[0]
+    assert path.overlaps.q[-1] == pytest.approx(listed.overlaps.q, rel=2e-3)
+    stein = ga.solve_state_evolution(model, 1.48, "positional", rtol=1e-3, stability=False)
+    assert (listed.overlaps.q < 0.97 * stein.overlaps.q).all()
+
+
+def test_branches_depend_on_the_seed_of_random_averages():
+    model = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.5), n_tokens=2, lam=0.3)
+    lists = [ga.branches(model, 2.0, "semantic", rtol=0.05, stability=False, seed=seed) for seed in (1, 1, 2)]
+    first, again, other = (listed.solutions[0].overlaps.q for listed in lists)
+    assert (again == first).all()
+    assert (other != first).all()
+    assert other == pytest.approx(first, rel=0.05)
+
+
+def test_continuation_reaches_omega_zero():
+    path = ga.continue_branch(ga.paper_model(0.02), 1.5, "semantic", "omega", 0.0, stability=False)
+    assert path.end == "reached"
+    assert path.values[-1] == 0
+
+
+@pytest.mark.slow
+def test_all_branches_are_listed(model):
+    solutions = ga.branches(model, 0.78, ("semantic", "positional"), rtol=1e-2)
+    assert solutions.names[0] == "positional"
+    assert solutions.global_minimum is solutions.solutions[0]
+    assert "semantic" in solutions.names
+    losses = [se.train_loss for se in solutions.solutions]
+    assert losses == sorted(losses)
+    assert "no" in str(solutions)
+    lost = ga.branches(model, 0.6, ("random", "semantic"), rtol=1e-2, stability=False)
+    assert lost.missing == {"semantic": "the solution found from random"}
+
+
+class Parabola:
+    """Curve p = 1 + (x − 0.5)² instead of the equations; its fold is at p = 1."""
+
+    unit, settings = 1.0, arclength.WalkSettings()
+
+    def residual(self, u):
+        return np.array([(u[0] - 0.5) ** 2 + 1 - u[1]])
+
+    def derivative(self, u, base):
+        return np.array([[2 * (u[0] - 0.5), -1.0]])
+
+    class packing:
+        names = ("q",)
+
+        @staticmethod
+        def pack(x):
+            return x
+
+        @staticmethod
+        def unpack(x):
+            return ga.Overlaps(np.full((1, 1, 1), x[0]), np.ones((1, 1)), np.ones((1, 1, 1)), np.ones((1, 1, 1)))
+
+
+def test_a_fold_is_passed_and_located(monkeypatch):
+    curve, points = Parabola(), []
+    for u in arclength.walk(curve, np.array([0.9]), 1.16, 0.5):
+        points.append(u)
+        if len(points) > 2 and arclength.has_folded(points):
+            break
+    assert points[-1][0] < 0.5 < points[0][0]
+    assert arclength.fading_family(curve, points) is None
+    assert not arclength.weights_vanish(curve, points)
+    monkeypatch.setattr(arclength, "_rule_shift", lambda curve, u: 0.0)
+    value, error, before = arclength.extremum(curve, points)
+    assert value == pytest.approx(1.0, abs=1e-6)
+    assert error < 1e-5
+    assert len(before) == len(points) - 1

@@ -1,0 +1,299 @@
+"""Phase boundaries: roots with errors, reasons if there is none, resuming, and the command line."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.extensions.cli.main import main
+from gamp_attention.extensions.phases.breaking import find_changes
+from gamp_attention.extensions.phases.crossings import root_on_rules
+from gamp_attention.extensions.phases.phase_boundaries import LINES, DiagramJob, Search, compute_thresholds
+from gamp_attention.extensions.phases.scan import (
+    Boundary,
+    Scan,
+    find_ends,
+    find_equal_loss,
+    find_equal_test_error,
+    find_stability_changes,
+)
+from gamp_attention.theory.rules.split import SplitRule
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("boundaries")
+
+
+@pytest.fixture(scope="module")
+def found(model, folder):
+    return ga.phase_boundaries(model, omegas=[0.3], alphas=(1.0, 2.0), folder=folder)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-4])
+def test_roots_lie_within_their_errors(model, size):
+    """A measured function whose error on each rule is the unresolved part, of either sign."""
+    rng = np.random.default_rng(3)
+    levels = []
+
+    def measure(rule):  # wrong by the same at neighboring α, as quadrature is
+        levels.append(rule.level)
+        return lambda x: size * (np.exp(x) - 2.0 + 0.3 * rule.tol * wrong[rule.level])
+
+    for _ in range(20):
+        wrong = rng.uniform(-1, 1, 10)
+        value, error, slope = root_on_rules(measure, SplitRule(), (0.0, 1.5), 1e-3, size)
+        assert error <= 1e-3
+        assert abs(value - np.log(2)) <= error
+        assert slope == pytest.approx(2 * size, rel=0.1)
+    assert 1 <= max(levels) <= 3
+
+
+def test_the_slope_is_measured_again_on_finer_rules():
+    """Steps with the slope of the first rule would diverge on the next rules, whose slope is three times larger."""
+
+    def measure(rule):
+        slope, root = (1.0, 0.7) if rule.level == 0 else (3.0, 0.75)
+        return lambda x: slope * (x - root)
+
+    value, error, slope = root_on_rules(measure, SplitRule(), (0.0, 1.5), 1e-3, 1.0)
+    assert error <= 1e-3
+    assert abs(value - 0.75) <= error
+    assert slope == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("function", [lambda x: np.tanh(20 * (x - 0.7)), lambda x: x**15 - 1e-3, lambda x: x - 2.1])
+def test_roots_of_strongly_nonlinear_functions_and_beyond_an_end(function):
+    """Secants leave the interval of the first two; the third has its root at 2.1, beyond the end of the interval."""
+    value, error, _ = root_on_rules(lambda rule: function, SplitRule(), (0.0, 1.5), 1e-3, 1e-3)
+    assert error <= 2e-3
+    assert function(value - error) < 0 < function(value + error)
+
+
+def test_attention_beats_the_baseline_on_a_branch_that_ends_nearby():
+    """ε_g is above the linear baseline's at α = 0.72 and below at 0.75; next to the end of the branch θ is small."""
+    model = ga.paper_model(omega=0.4, sigma=0.7, A=[[0.55, 0.45], [0.45, 0.55]])
+    found = ga.phase_boundaries(model, alphas=(0.5, 1.1))
+    assert found.converged
+    assert 0.72 < found.alpha_l[0] < 0.75
+
+
+def test_a_root_off_the_branch_is_not_found(model):
+    assert root_on_rules(lambda rule: lambda x: np.nan, SplitRule(), (0.0, 1.0), 1e-3, 1.0)[1] == np.inf
+    assert "not found" in Boundary.found(np.nan, np.inf, 1e-3).note
+    assert "above the tolerance" in Boundary.found(1.0, 0.1, 1e-3).note
+
+
+def build_scan(train_loss, test_error=None):
+    """Return a scan of a branch whose losses are given functions of α, with points at α = 0.5 to 4."""
+
+    def measure(alpha):
+        return SimpleNamespace(train_loss=train_loss(alpha), test_error=test_error and test_error(alpha))
+
+    track = SimpleNamespace(curve=SimpleNamespace(rule=SplitRule()), on=lambda rule, tol: measure)
+    points = {alpha: measure(alpha) for alpha in np.arange(0.5, 4.01, 0.4)}
+    return SimpleNamespace(points=points, spans=lambda alpha: True, at=lambda alpha: None, track=track)
+
+
+def test_the_first_of_several_crossings_is_reported_with_the_number_of_others():
+    semantic = build_scan(lambda alpha: 1.0)
+    positional = build_scan(lambda alpha: 1.0 + 0.01 * (alpha - 1) * (alpha - 2) * (alpha - 3))
+    boundary = find_equal_loss(semantic, positional, 0.1)
+    assert abs(boundary.value - 1) <= boundary.error < 0.1
+    assert boundary.note == "2 further crossings at larger α"
+
+
+@pytest.mark.parametrize(("gap", "lower"), [(0.1, "semantic"), (-0.1, "positional")])
+def test_the_branch_of_lower_loss_is_named_if_there_is_no_crossing(gap, lower):
+    boundary = find_equal_loss(build_scan(lambda alpha: 1.0), build_scan(lambda alpha: 1.0 + gap), 0.1)
+    assert np.isnan(boundary.value)
+    assert f"the {lower} branch has the lower training loss wherever both exist, from α = 0.5 to 3.7" in boundary.note
+
+
+def test_the_last_crossing_with_the_baseline_is_reported_with_the_error_of_the_baseline():
+    scan = build_scan(lambda alpha: 1.0, lambda alpha: 1.0 - 0.2 * (abs(alpha - 2) - 1))  # equal at α = 1 and 3
+    exact, uncertain = (SimpleNamespace(test_error=1.0, test_error_error=error) for error in (0.0, 0.004))
+    boundary = find_equal_test_error(scan, exact, 0.1)
+    assert abs(boundary.value - 3) <= boundary.error < 0.05
+    assert find_equal_test_error(scan, uncertain, 0.1).error - boundary.error == pytest.approx(0.004 / 0.2, rel=1e-6)
+
+
+def test_boundaries_of_the_paper(model, found):
+    """The losses cross at α_c, and ε_g the linear baseline's at α_l, by solutions that the search did not use."""
+    assert found.converged
+    assert found.alpha_c_error[0] <= 1e-3
+    assert found.alpha_c[0] == pytest.approx(1.2516, abs=2e-3)
+    assert found.alpha_c[0] <= found.alpha_l[0]
+    assert found.alpha_l_error[0] <= 1e-3
+    baseline = ga.linear_baseline(model)
+    for side in (-1, 1):
+        losses = [
+            ga.solve_state_evolution(
+                model, found.alpha_c[0] + 2e-3 * side, branch, rtol=1e-4, stability=False
+            ).train_loss
+            for branch in ("positional", "semantic")
+        ]
+        assert (losses[0] - losses[1]) * side > 0
+        se = ga.solve_state_evolution(model, found.alpha_l[0] + 2e-3 * side, "semantic", rtol=1e-4, stability=False)
+        assert (baseline.test_error - se.test_error) * side > 0
+
+
+def test_boundaries_that_do_not_exist_have_a_note(found):
+    assert set(found.lines) == set(LINES)
+    assert np.isnan(found.line("semantic_from")[0][0])
+    assert "continues to α = 1" in found.lines["semantic_from"][0].note
+    assert "continues" in str(found)
+
+
+def test_none_in_range_is_definite(model):
+    above = ga.phase_boundaries(model, alphas=(1.6, 1.9))
+    assert above.converged
+    assert np.isnan(above.alpha_c[0])
+    assert "none: the semantic branch has the lower training loss" in above.lines["alpha_c"][0].note
+    assert "none: attention beats the linear baseline wherever" in above.lines["alpha_l"][0].note
+
+
+def test_a_branch_between_two_rungs_is_looked_for(model):
+    class Narrow(Scan):
+        def at(self, alpha):
+            (self.points if 1.1 < alpha < 1.4 else self.lost)[alpha] = None
+
+    scan = Narrow(model, "semantic")
+    scan.solve_grid(0.94, 1.54)
+    assert len(scan.points) == 1
+    assert len(scan.lost) == 2
+
+
+@pytest.mark.slow
+def test_ends_of_a_branch_and_of_its_stability_are_found(model):
+    """The ends of the semantic branch from three values of α agree with continuation (test_branches.py)."""
+    scan = Scan(model, "semantic")
+    for alpha in (0.9, 0.8, 0.65):
+        scan.at(alpha)
+    assert sorted(scan.points) == [0.8, 0.9]
+    assert scan.at(0.8).train_loss == pytest.approx(
+        ga.solve_state_evolution(model, 0.8, rtol=1e-4, stability=False).train_loss, rel=2e-3
+    )
+    first, last = find_ends(scan, 0.65, 0.9, 1e-3)
+    assert first.error <= 1e-3
+    assert first.value == pytest.approx(0.7192, abs=1e-3)
+    assert "continues to α = 0.9" in last.note
+    (change,), stable_below = find_stability_changes(scan, 1e-3)
+    assert not stable_below
+    assert change[1]
+    assert change[0].value == pytest.approx(0.8265, abs=2e-3)
+
+
+def test_a_rerun_computes_nothing(model, folder, found, capsys):
+    files = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
+    again = ga.phase_boundaries(model, omegas=[0.3], alphas=(1.0, 2.0), folder=folder)
+    assert {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()} == files
+    assert again.lines == found.lines or str(again) == str(found)
+    command = ["boundaries", "--omega", "0.3", "--alphas", "1", "2", "--folder", str(folder), "--json", "-"]
+    assert main([*command, "--plot", str(folder / "b.png")]) == 0
+    stored = json.loads(capsys.readouterr().out)
+    assert stored["lines"]["alpha_c"][0][0] == found.alpha_c[0]
+    assert stored["lines"]["semantic_from"][0][0] is None
+    assert (folder / "b.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"omegas": []}, "omegas"),
+        ({"omegas": 0.3}, "omegas"),
+        ({"omegas": [1.2]}, "omegas"),
+        ({"alphas": (2.0, 1.0)}, "alphas"),
+        ({"alphas": (0.0, 1.0)}, "alphas"),
+        ({"tol": 0.0}, "tol"),
+        ({"executor": 3}, "executor"),
+        ({"rsb": 2}, "rsb"),
+    ],
+)
+def test_bad_arguments_are_named(model, arguments, named):
+    with pytest.raises((ValueError, TypeError), match=named):
+        ga.phase_boundaries(model, **arguments)
+
+
+def test_sweep_command_writes_files_and_resumes(tmp_path, capsys):
+    xarray = pytest.importorskip("xarray")
+    command = ["sweep", str(tmp_path / "cells"), "--alpha", "1.4:1.6:2", "--branch", "semantic", "--rtol", "1e-2"]
+    assert main([*command, "--out", str(tmp_path / "all.nc"), "--json", str(tmp_path / "all.json")]) == 0
+    assert "2 cells, 2 computed now" in capsys.readouterr().out
+    assert main(command) == 0
+    assert "2 cells, 0 computed now" in capsys.readouterr().out
+    with xarray.open_dataset(tmp_path / "all.nc", engine="h5netcdf") as data:
+        assert data.sizes == {"alpha": 2}
+        assert (data.status == "converged").all()
+    assert len(json.loads((tmp_path / "all.json").read_text())["rows"]) == 2
+
+
+def test_bayes_thresholds_are_lines_on_request(model, folder, found):
+    search = Search(found.low, found.high, 1e-3)
+    jobs = [DiagramJob(model, search, bayes) for bayes in (False, True)]
+    assert jobs[0].key != jobs[1].key
+    lines = compute_thresholds(model)
+    assert lines["weak_recovery"].value == pytest.approx(1 / 6, abs=1e-5)
+    assert lines["full_recovery"].value == pytest.approx(1 / 2, abs=1e-5)
+    assert np.isnan(lines["hard_from"].value)
+    assert "nowhere" in lines["hard_to"].note
+    assert "omega < 1" in compute_thresholds(ga.paper_model(omega=1.0))["weak_recovery"].note
+    with_them = replace(found, lines=found.lines | {name: [line] for name, line in lines.items()})
+    assert "weak recovery" in str(with_them)
+    assert "weak recovery" not in str(found)
+    with pytest.raises(ValueError, match="name"):
+        found.line("weak_recovery")
+    ga.plot_phase_diagram(with_them, folder / "bayes.png")
+    assert (folder / "bayes.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_bayes_thresholds_are_computed_with_the_diagram():
+    found = ga.phase_boundaries(ga.paper_model(), alphas=(1.6, 1.7), bayes=True)
+    assert found.line("full_recovery")[0] == pytest.approx(0.5, abs=1e-5)
+    assert found.line("full_recovery")[1] < 1e-5
+
+
+def test_changes_by_breaking_are_lines_on_request(model, found):
+    search = Search(found.low, found.high, 1e-3)
+    assert DiagramJob(model, search, rsb=1).key != DiagramJob(model, search).key
+    missing = find_changes(model, Boundary.none("none: no crossing"), Boundary.none("none: no end"))
+    assert missing["alpha_c_change"].note == "none: no crossing"
+    changes = missing | {"alpha_c_change": Boundary(-4.4e-4, 1e-5, "")}
+    with_them = replace(found, lines=found.lines | {name: [line] for name, line in changes.items()})
+    assert "change of α_c by breaking" in str(with_them)
+    assert "breaking" not in str(found)
+    with pytest.raises(ValueError, match="model: needs"):
+        ga.phase_boundaries(ga.paper_model(score_noise=0.1), rsb=1)
+
+
+@pytest.mark.slow
+def test_breaking_lowers_the_crossing_of_training_losses():
+    """At α_c plus the change, the loss with one step is the loss of the semantic branch."""
+    model, start = ga.paper_model(), 1.2515673
+    change, error, _ = find_changes(model, Boundary(start, 1e-4, ""), Boundary.none("none: "))["alpha_c_change"]
+    assert abs(change + 4.40e-4) < error + 0.1e-4
+    alpha = start + change
+    semantic, positional = (
+        ga.solve_state_evolution(model, alpha, name, rtol=1e-6) for name in ("semantic", "positional")
+    )
+    broken = ga.solve_broken(model, alpha, positional.overlaps, rtol=1e-2)
+    gap = semantic.train_loss - positional.train_loss
+    assert abs(semantic.train_loss - broken.train_loss) < 0.1 * gap + broken.train_loss_error
+
+
+@pytest.mark.slow
+def test_breaking_extends_the_semantic_branch_to_smaller_alpha():
+    """Below the end with replica symmetry, minima from the teacher have an overlap with it, as with one step."""
+    model, end, alpha = ga.paper_model(), 0.71925, 0.6
+    change = find_changes(model, Boundary.none("none: "), Boundary(end, 1e-4, ""))["semantic_from_change"]
+    assert change.error < 0.05
+    assert end + change.value + change.error < alpha
+    assert not ga.solve_state_evolution(model, alpha, "semantic", rtol=1e-2).converged
+    theta = []
+    for seed in range(6):
+        run = ga.run_gamp(ga.sample(model, 1000, alpha, seed), "semantic", "asymptotic", max_iter=1000)
+        theta.append(float(abs(run.overlaps.theta).mean()))
+    assert np.mean(theta) > 0.02 + 3 * np.std(theta) / len(theta) ** 0.5  # without breaking it vanishes for large d

@@ -1,0 +1,218 @@
+"""Columns that are held fixed: minima against linear algebra, scipy and torch, and theory against finite d."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+import gamp_attention as ga
+
+MIXED = [0.5, 0.6, 0.6]  # a fixed column that depends on both columns of the teacher and on an independent column
+
+
+def gate(z):
+    return z[0, 0] * np.tanh(z[0, 1])
+
+
+def location(z, xp=np):
+    weights = xp.exp(z[:, 0])
+    return (weights / weights.sum() * z[:, 1]).sum()
+
+
+def gate_model(lam=0.1, **options):
+    return ga.sequence_model(
+        lambda u, noise: gate(u) + 0.3 * noise[0], gate, n_tokens=1, rank=2, n_noise=1, lam=lam, **options
+    )
+
+
+def location_model(**options):
+    return ga.sequence_model(lambda u, noise: location(u), location, n_tokens=2, rank=2, lam=0.05, **options)
+
+
+@pytest.mark.parametrize("lam", [0.1, [0.1, 5.0]])
+def test_minimum_with_a_fixed_gate_is_a_ridge_solution(lam):
+    d = 60
+    data = ga.sample(gate_model(lam), d=d, alpha=2.0, seed=0)
+    values = np.random.default_rng(1).standard_normal(d)
+    known = ga.fix_columns(data, {1: values}, convex=True)
+    gamp = ga.run_gamp(known, "random", tol=1e-10)
+    assert gamp.converged
+    assert gamp.is_minimum
+    x = np.asarray(data.tokens)[:, 0] / np.sqrt(d)
+    features = x * np.tanh(x @ values)[:, None]
+    ridge = np.linalg.solve(features.T @ features + 0.1 * np.eye(d), features.T @ data.labels[:, 0])
+    np.testing.assert_allclose(gamp.Q[:, 0], ridge, atol=1e-8)
+    loo = ga.leave_one_out(known, gamp)
+    kept = features[1:]
+    Q = np.linalg.solve(kept.T @ kept + 0.1 * np.eye(d), kept.T @ data.labels[1:, 0])
+    assert loo.fields[0, 0, 0] == pytest.approx(x[0] @ Q, rel=1e-6)
+
+
+@pytest.mark.parametrize("fixed", [0, 1])
+def test_minimum_equals_a_minimization_of_the_full_risk_in_the_free_column(fixed):
+    """The full student with positions, written here in torch, and minimized by scipy in the free column only."""
+    d, plain = 40, location_model()
+    model = replace(plain, coordinates=replace(plain.coordinates, tau=[[1.0, -1.0]]))
+    data = ga.sample(model, d=d, alpha=3.0, seed=fixed)
+    known = ga.fix_columns(data, {fixed: data.Q_star[:, fixed]})
+    gamp = ga.run_gamp(known, data.Q_star[:, [1 - fixed]], tol=1e-10)
+    assert gamp.converged
+    x, y = torch.as_tensor(np.array(data.tokens) + data.positions), torch.as_tensor(data.labels[:, 0])
+
+    def risk(free):
+        column = torch.tensor(free, requires_grad=True)
+        columns = [column, torch.as_tensor(data.Q_star[:, fixed])]
+        z = x @ torch.stack(columns if fixed else columns[::-1], dim=1) / d**0.5
+        predictions = (torch.softmax(z[:, :, 0], dim=1) * z[:, :, 1]).sum(1)
+        value = 0.5 * ((y - predictions) ** 2).sum() + 0.025 * (column**2).sum()
+        value.backward()
+        return float(value.detach()), column.grad.numpy()
+
+    value, slope = risk(gamp.Q[:, 0])
+    assert value / d == pytest.approx(gamp.train_loss, rel=1e-10)
+    assert np.linalg.norm(slope) < 1e-9 * np.sqrt(d)
+    end = minimize(risk, data.Q_star[:, 1 - fixed], jac=True, method="L-BFGS-B", options={"gtol": 1e-10, "ftol": 0})
+    np.testing.assert_allclose(end.x, gamp.Q[:, 0], atol=1e-6)
+    descent = ga.minimize_risk(known, gamp.Q + 1e-3, method="lbfgs")
+    np.testing.assert_allclose(descent.Q, gamp.Q, atol=1e-5)
+
+
+def test_values_of_a_layer_are_fixed_and_its_scores_learnt():
+    d, values = 40, 2
+    model = ga.value_model(rank=1, values=values, lam=0.02)
+    data = ga.sample(model, d=d, alpha=4.0, seed=3)
+    known = ga.fix_columns(data, {1: data.Q_star[:, 1], 2: data.Q_star[:, 2]})
+    gamp = ga.run_gamp(known, data.Q_star[:, :1], tol=1e-9)
+    assert gamp.converged
+    x, y = torch.as_tensor(np.array(data.tokens) + data.positions), torch.as_tensor(np.array(data.targets))
+    q = torch.tensor(gamp.Q, requires_grad=True)
+    z, v = x @ q / d**0.5, x @ torch.as_tensor(data.Q_star[:, 1:]) / d**0.5
+    outputs = torch.softmax(z @ z.transpose(1, 2), dim=-1) @ v
+    risk = 0.5 * ((y - outputs) ** 2).sum() + 0.01 * (q**2).sum()
+    (slope,) = torch.autograd.grad(risk, q)
+    assert float(risk.detach()) / d == pytest.approx(gamp.train_loss, rel=1e-9)
+    assert float(slope.norm()) < 1e-8 * np.sqrt(d)
+
+
+def test_state_evolution_equals_means_at_finite_d():
+    model = ga.fix_columns(gate_model(), {1: MIXED}, convex=True)
+    theory = ga.solve_state_evolution(model, 3.0, rtol=2e-3, stability=False)
+    assert theory.status.value == "converged"
+    runs = [ga.run_gamp(ga.sample(model, d=400, alpha=3.0, seed=seed), "random") for seed in range(8)]
+    assert all(run.converged for run in runs)
+    for name in ("q", "theta", "V"):
+        found = np.array([getattr(run.overlaps, name)[0] for run in runs])
+        mean, error = found.mean(axis=0), found.std(axis=0, ddof=1) / np.sqrt(len(runs))
+        predicted = getattr(theory.overlaps, name)[0]
+        # finite-size corrections of order 1/d add to the errors of the mean
+        assert (np.abs(mean - predicted) < 4 * error + 3 / 400).all(), (name, mean, error, predicted)
+    losses = np.array([run.train_loss for run in runs])
+    assert abs(losses.mean() - theory.train_loss) < 4 * losses.std(ddof=1) / np.sqrt(8) + 3 / 400
+    # a correlated gate changes the overlaps much more than these errors
+    known = ga.fix_columns(gate_model(), {1: [0, 1.0]}, convex=True)
+    exact = ga.solve_state_evolution(known, 3.0, rtol=2e-3, stability=False)
+    assert exact.overlaps.theta[0, 0, 0] > theory.overlaps.theta[0, 0, 0] + 0.1
+
+
+def test_theory_of_a_fixed_gate_in_closed_form():
+    """Known gate s = tanh(u): least squares with features x s and no penalty, α → fraction of its samples in effect.
+
+    The residual variance at the minimum of ½Σ(y − s x·Q)² + λ‖Q‖²/2 is solved by E[s²/(1 + V s²)] fixed points.
+    """
+    s = np.tanh(np.random.default_rng(0).standard_normal(400_000))
+    lam, alpha, noise, V = 0.1, 3.0, 0.09, 1.0
+    for _ in range(500):
+        V = 1 / (lam + alpha * np.mean(s**2 / (1 + V * s**2)))
+    a = alpha * np.mean(s**2 / (1 + V * s**2))
+    theta = a / (lam + a)
+    # q = V² (a² + q̂), q̂ = α E[s² (s²(1 − 2θ + q) + noise)/(1 + V s²)²]
+    b = alpha * np.mean(s**4 / (1 + V * s**2) ** 2)
+    c = alpha * np.mean(s**2 / (1 + V * s**2) ** 2)
+    q = V**2 * (a**2 + b * (1 - 2 * theta) + c * noise) / (1 - V**2 * b)
+    known = ga.fix_columns(gate_model(), {1: [0, 1.0]}, convex=True)
+    theory = ga.solve_state_evolution(known, alpha, rtol=1e-3, stability=False)
+    ours = theory.overlaps
+    assert [ours.q[0, 0, 0], ours.theta[0, 0, 0], ours.V[0, 0, 0]] == pytest.approx([q, theta, V], rel=5e-3)
+
+
+@pytest.mark.parametrize("method", ["gamp", "gd"])
+def test_trajectory_follows_finite_d(method):
+    model = ga.fix_columns(gate_model(), {1: MIXED}, convex=True)
+    predicted = ga.GradientDescent(lr=0.2) if method == "gd" else ga.MessagePassing(damping=0.6)
+    theory = ga.trajectory(model, 2.0, "random", predicted, n_iter=5, seed=0)
+    ends = []
+    for seed in range(4):
+        data = ga.sample(model, d=1000, alpha=2.0, seed=seed)
+        if method == "gd":
+            ends.append(ga.minimize_risk(data, "random", method="gd", lr=0.2, max_iter=5, seed=seed, tol=0.0).Q)
+        else:
+            ends.append(ga.run_gamp(data, "random", max_iter=5, damping=0.6, seed=seed, tol=0.0).Q)
+    q = [float(Q[:, 0] @ Q[:, 0]) / 1000 for Q in ends]
+    error = max(np.std(q, ddof=1) / 2, 0.5 / np.sqrt(1000))
+    assert abs(np.mean(q) - theory.q[5, 0, 0, 0]) < 4 * error
+
+
+def test_teacher_columns_are_ordered_by_free_columns():
+    model = ga.fix_columns(gate_model(), {0: [1.0, 0.0]})
+    data = ga.sample(model, d=50, alpha=2.0, seed=0)
+    gamp = ga.run_gamp(data, "semantic")
+    overlap = data.Q_star.T @ gamp.Q[:, 0] / np.linalg.norm(gamp.Q) / np.linalg.norm(data.Q_star, axis=0)
+    assert abs(overlap[0]) > 0.8 > 0.4 > abs(overlap[1])
+    # the second target is the field of the fixed column, the first column of the original teacher
+    x = np.asarray(data.tokens)[:, 0] / np.sqrt(50)
+    np.testing.assert_allclose(data.labels[:, 1], x @ data.Q_star[:, 1], atol=1e-12)
+
+
+def test_teacher_that_cannot_be_traced():
+    def teacher(u, noise):
+        return u[0, 0] * float(np.tanh(u[0, 1])) + 0.0 * noise[0]
+
+    plain = ga.sequence_model(teacher, gate, n_tokens=1, rank=2, n_noise=1, lam=0.1)
+    assert plain.teacher.program is None
+    data = ga.sample(ga.fix_columns(plain, {0: [0.0, 1.0, 2.0]}), d=30, alpha=2.0, seed=0)
+    x, star = np.asarray(data.tokens)[:, 0] / np.sqrt(30), data.Q_star
+    expected = np.stack([x @ star[:, 1] * np.tanh(x @ star[:, 0]), x @ (star[:, 0] + 2 * star[:, 2])], axis=1)
+    np.testing.assert_allclose(data.labels, expected, atol=1e-12)
+
+
+def test_spheres_intercepts_and_weights_stay():
+    data = ga.sample(gate_model(["sphere", 0.2]), d=40, alpha=3.0, seed=0)
+    gamp = ga.run_gamp(ga.fix_columns(data, {1: data.Q_star[:, 1]}, convex=True), "random")
+    assert float(np.sum(gamp.Q**2)) == pytest.approx(40, rel=1e-8)
+    shifted = ga.sample(gate_model(intercept=True), d=40, alpha=3.0, seed=0)
+    known = ga.fix_columns(shifted, {1: shifted.Q_star[:, 1]}, convex=True)
+    assert known.intercept
+    assert ga.run_gamp(known, "random").converged
+
+
+def test_bad_columns():
+    model = gate_model()
+    data = ga.sample(model, d=20, alpha=2.0, seed=0)
+    known = ga.fix_columns(model, {1: [0.0, 1.0]})
+    product = ga.sequence_model(
+        lambda u, noise: u[0, 0] ** 2, lambda z: z[0, 0] * z[0, 1], n_tokens=1, rank=2, teacher_rank=1
+    )  # fmt: skip
+    related = ga.fix_columns(product, {1: [0.5, 1.0]})
+    z = np.zeros((1, 1, 1))
+    calls = [
+        (lambda: ga.fix_columns(ga.glm_model(ga.SquaredLoss()), {0: [1.0]}), "problem: needs a model of sequence_mo"),
+        (lambda: ga.fix_columns(model, [[0.0, 1.0]]), "columns: needs a dictionary of arrays"),
+        (lambda: ga.fix_columns(model, {}), "columns: needs at least one of the 2 columns"),
+        (lambda: ga.fix_columns(model, {0: [1, 0], 1: [0, 1]}), "columns: needs at least one of the 2 columns"),
+        (lambda: ga.fix_columns(model, {2: [0.0, 1.0]}), "columns: needs"),
+        (lambda: ga.fix_columns(model, {1: [1.0]}), r"columns\[1\]: needs at least 2 numbers"),
+        (lambda: ga.fix_columns(model, {1: [1.0, np.nan]}), r"columns\[1\]: needs"),
+        (lambda: ga.fix_columns(data, {1: np.ones(19)}), r"columns\[1\]: needs an array of d = 20 numbers"),
+        (lambda: ga.fix_columns(location_model(), {1: [0.0, 1.0]}, convex=True), "convex: needs to be False"),
+        (lambda: ga.spectral_overlap(related, 2.0, "posterior"), "model.fixed_columns: needs none"),
+        (lambda: known.predict(z), "fixed_columns: needs none for predictions"),
+        (
+            lambda: ga.fix_columns(ga.value_model(rank=2, values=1), {2: [0.0, 0.0, 1.0]}),
+            "columns: needs at most one column of the scores of each head free",
+        ),
+    ]
+    for call, message in calls:
+        with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+            call()

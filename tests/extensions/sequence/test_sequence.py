@@ -1,0 +1,380 @@
+"""Sequence models: exact derivatives, minima at finite d, state evolution, and messages about faulty functions."""
+
+import math
+import pickle
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from scipy import special
+
+import gamp_attention as ga
+import gamp_attention.problem.denoisers.output  # kernels of losses
+from gamp_attention.extensions.sequence.tracing import SPECIAL
+from gamp_attention.problem.losses.point import sample_derivatives, sample_loss
+from tests.conftest import examples
+from validation._tools.agreement import gradient_norm_by_torch
+
+L, R = 2, 2
+UNARY = {
+    "tanh": lambda x, xp: xp.tanh(x),
+    "sin": lambda x, xp: xp.sin(x),
+    "gauss": lambda x, xp: xp.exp(-x * x),
+    "root": lambda x, xp: xp.sqrt(1 + x * x),
+    "log": lambda x, xp: xp.log(2 + x * x),
+    "atan": lambda x, xp: xp.arctan(x),
+    "ratio": lambda x, xp: 1 / (1 + x * x),
+    "choice": lambda x, xp: xp.where(x > 0.3, x * x * x, 0.3 * x * x),
+}
+BINARY = {"add": lambda x, y: x + y, "sub": lambda x, y: x - 0.5 * y, "mul": lambda x, y: x * y}
+
+
+def trees():
+    """Draw smooth functions of the fields z (L, R): nested tuples of operations."""
+    leaves = st.tuples(st.just("field"), st.integers(0, L - 1), st.integers(0, R - 1))
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.tuples(st.sampled_from(sorted(UNARY)), inner), st.tuples(st.sampled_from(sorted(BINARY)), inner, inner)
+        ),
+        max_leaves=6,
+    )
+
+
+def value_of(tree, z, xp):
+    """Evaluate a tree at fields of numpy or torch."""
+    name, *parts = tree
+    if name == "field":
+        return z[parts[0], parts[1]]
+    values = [value_of(part, z, xp) for part in parts]
+    return UNARY[name](*values, xp) if name in UNARY else BINARY[name](*values)
+
+
+def softmax(scores, xp=np):
+    weights = xp.exp(scores - scores.max())
+    return weights / weights.sum(1)[:, None]
+
+
+def two_layers(z, xp=np):
+    """Two-layer attention of arXiv 2502.00901 with skip strength 1, in numpy or torch."""
+    second = (xp.eye(2) + softmax(xp.outer(z[:, 0], z[:, 0]), xp)) @ z[:, 1]
+    return softmax(xp.outer(second, second), xp)
+
+
+@examples(20)
+@given(trees(), trees(), st.integers(0, 100))
+def test_derivatives_equal_autograd(first, second, seed):
+    def student(z):
+        return [value_of(first, z, np), value_of(second, z, np)]
+
+    model = ga.sequence_model(lambda u, noise: student(u), student, n_tokens=L, rank=R)
+    rng = np.random.default_rng(seed)
+    target, z = rng.standard_normal(2), rng.standard_normal((L, R))
+    value, gradient, hessian = (result[0] for result in model.derivatives(target[None], z[None]))
+
+    def loss(fields):
+        return sum(0.5 * (y - value_of(tree, fields, torch)) ** 2 for y, tree in zip(target, (first, second)))  # noqa: B905
+
+    fields = torch.tensor(z, requires_grad=True)
+    exact = loss(fields)
+    (slope,) = torch.autograd.grad(exact, fields)
+    curvature = torch.autograd.functional.hessian(loss, fields)
+    size = 1 + np.abs(curvature.numpy()).max()
+    assert abs(value - exact.item()) < 1e-12 * size
+    assert np.abs(gradient - slope.numpy()).max() < 1e-12 * size
+    assert np.abs(hessian - curvature.numpy()).max() < 1e-12 * size
+
+
+def test_two_layer_attention_end_to_end():
+    model = ga.sequence_model(lambda u, noise: two_layers(u), two_layers, n_tokens=2, rank=2, lam=0.01)
+    data = ga.sample(model, d=100, alpha=2.0, seed=0)
+    assert data.targets.shape == (200, 2, 2)
+    assert np.array_equal(data.labels, data.targets.reshape(200, 4))
+    gamp = ga.run_gamp(data, "semantic")
+    assert gamp.converged
+    assert gradient_norm_by_torch(data, gamp.Q, two_layers) < 1e-7
+    descent = ga.minimize_risk(data, gamp.Q, method="lbfgs", max_iter=20)
+    assert np.abs(descent.Q - gamp.Q).max() < 1e-5
+    assert np.allclose(model.predict(data.tokens @ data.Q_star / 10.0), data.targets, atol=1e-12)
+    again = ga.LabelledDataset(data.tokens, data.targets, model.student, 0.01, rank=2)
+    assert np.array_equal(again.labels, data.labels)
+    assert type(pickle.loads(pickle.dumps(model)).student) is type(model.student)
+
+
+@examples(2)
+@given(trees(), st.integers(0, 100))
+def test_random_models_have_zero_gradient_at_minima(tree, seed):
+    def student(z):
+        return value_of(tree, z, np)
+
+    model = ga.sequence_model(lambda u, noise: student(u), student, n_tokens=L, rank=R, lam=0.1)
+    data = ga.sample(model, d=30, alpha=2.0, seed=seed)
+    gamp = ga.run_gamp(data, "semantic")
+    norm = gradient_norm_by_torch(data, gamp.Q, lambda z, xp: value_of(tree, z, xp))
+    assert norm == pytest.approx(gamp.gradient_norm, abs=1e-9, rel=1e-6)
+    assert norm < 1e-7 or not gamp.converged
+
+
+def test_linear_student_is_ridge_regression():
+    model = ga.sequence_model(
+        lambda u, noise: u[0, 0] + 0.3 * noise[0], lambda z: z[0, 0], n_tokens=1, rank=1, n_noise=1, lam=0.1
+    )
+    data = ga.sample(model, d=50, alpha=2.0, seed=0)
+    assert model.student.convex
+    gamp, x = ga.run_gamp(data, "random"), data.tokens[:, 0] / np.sqrt(50)
+    ridge = np.linalg.solve(x.T @ x + 0.1 * np.eye(50), x.T @ data.labels)
+    assert np.abs(gamp.Q - ridge).max() < 1e-7
+
+
+def test_attention_layer_is_a_special_case():
+    """The asymptotic risk of a layer is the sum of σ²/2 ‖T − S‖² over the samples."""
+    sigma, data = 0.5, ga.sample(ga.paper_model(omega=0.3, sigma=0.5), d=60, alpha=1.5, seed=0)
+    model = ga.sequence_model(
+        lambda u, noise: softmax(np.outer(u, u)), lambda z: softmax(np.outer(z, z)),
+        lambda T, S: 0.5 * sigma**2 * ((T - S) ** 2).sum(), n_tokens=2, rank=1, sigma=sigma,
+    )  # fmt: skip
+    rows = ga.LabelledDataset(data.tokens, data.targets, model.student, positions=data.positions, lam=data.lam, rank=1)
+    Q = np.random.default_rng(0).standard_normal((60, 1))
+    assert np.allclose(ga.gradient(rows, Q), ga.gradient(data, Q, risk="asymptotic"), rtol=1e-10, atol=1e-12)
+
+
+def test_teachers_with_other_priors():
+    """Sparse weights: state evolution and the Bayes-optimal overlap are those of the linear model."""
+    law = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.3), n_tokens=1)
+    model = ga.sequence_model(
+        lambda u, noise: u[0, 0] + 0.3 * noise[0], lambda z: z[0, 0], n_tokens=1, rank=1, n_noise=1, lam=0.1
+    )
+    linear = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3), lam=0.1)
+    model, linear = (replace(each, coordinates=law) for each in (model, linear))
+    assert np.mean(ga.sample(model, 200, 1.0, seed=0).Q_star == 0) == 0.7
+    overlaps = [ga.solve_state_evolution(each, 1.5, "random").overlaps for each in (model, linear)]
+    assert np.allclose(overlaps[0].q, overlaps[1].q, rtol=1e-6)
+    assert np.allclose(overlaps[0].theta, overlaps[1].theta, rtol=1e-6)
+    found = ga.solve_bayes_state_evolution(model, 0.8, n_points=256)
+    exact = ga.solve_bayes_state_evolution(linear, 0.8)
+    assert abs(found.q - exact.q) <= found.q_error + 1e-3
+
+
+def noisy_tanh():
+    """Return a model with one field, noise of the targets and a loss that is not convex."""
+    return ga.sequence_model(
+        lambda u, noise: np.tanh(u[0, 0]) + 0.3 * noise[0], lambda z: np.tanh(z[0, 0]), n_tokens=1, rank=1, n_noise=1,
+        lam=0.05,
+    )  # fmt: skip
+
+
+def test_trajectory_predicts_message_passing():
+    model, deviations = noisy_tanh(), []
+    for seed in range(6):
+        data = ga.sample(model, d=300, alpha=3.0, seed=seed)
+        run = ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=6)
+        path = ga.trajectory(data.instance_model(), data.alpha, "semantic", n_iter=6, n_paths=512)
+        deviations.append((run.history.q - path.q)[:, 0, 0, 0])
+    mean, error = np.mean(deviations, axis=0), np.std(deviations, axis=0, ddof=1) / np.sqrt(6)
+    assert (np.abs(mean[1:]) < 4 * error[1:] + 0.01 * path.q[1:, 0, 0, 0]).all()
+
+
+def test_left_out_errors_equal_refits():
+    """The left-out error of a sample is its loss under weights that are trained again without the sample."""
+    model = noisy_tanh()
+    data = ga.sample(model, d=40, alpha=3.0, seed=0)
+    gamp = ga.run_gamp(data, "semantic")
+    refitted, formula, own = ga.leave_one_out(data, gamp), ga.leave_one_out(data, gamp, refits=0), []
+    for k in range(8):
+        rest = np.arange(len(data.targets)) != k
+        others = ga.LabelledDataset(data.tokens[rest], data.targets[rest], model.student, data.lam, rank=1)
+        fields = data.tokens[k] @ ga.run_gamp(others, gamp.Q).Q / np.sqrt(40)
+        own.append(0.5 * (data.targets[k] - np.tanh(fields[0, 0])) ** 2)
+    assert refitted.refitted[:8].all()
+    own, trained = (
+        np.ravel(own),
+        0.5 * (data.targets[:8] - np.tanh(data.tokens[:8, 0] @ gamp.Q / np.sqrt(40))[:, 0]) ** 2,
+    )
+    # a refit ends at 1/1000 of its first step; the squared error changes at most twice as fast at the end of this step
+    assert (np.abs(refitted.errors[:8] - own) <= 2e-3 * np.abs(own - trained) + 1e-9).all()
+    assert formula.test_error == pytest.approx(refitted.test_error, rel=0.05)
+
+
+@pytest.mark.slow
+def test_state_evolution_predicts_minima():
+    model = noisy_tanh()
+    theory = ga.solve_state_evolution(model, 3.0, "semantic", rtol=1e-2, stability=False)
+    assert theory.converged
+    runs = [ga.run_gamp(ga.sample(model, d=500, alpha=3.0, seed=seed), "semantic") for seed in range(5)]
+    for values, predicted, error in (
+        ([run.train_loss for run in runs], theory.train_loss, theory.train_loss_error),
+        ([run.overlaps.theta[0, 0, 0] for run in runs], theory.overlaps.theta[0, 0, 0], 0.0),
+    ):
+        spread = np.std(values, ddof=1) / np.sqrt(len(values))
+        assert abs(np.mean(values) - predicted) < 4 * spread + error + 5e-3 * predicted
+
+
+def loops(z):
+    """Fill an array by loops, with functions of math and a condition, as compiled code is written."""
+    out = np.zeros((2, 2))
+    for i in range(2):
+        total = 0.0
+        for j in range(2):
+            out[i, j] = math.exp(0.5 * z[i, 0] * z[j, 1])
+            total += out[i, j]
+        if z[i, 0] > z[i, 1]:
+            out[i] /= total
+    return out
+
+
+def accumulate(z):
+    total = -np.inf
+    for field in z[:, 0]:
+        total = np.logaddexp(total, field)
+    return total
+
+
+@pytest.mark.filterwarnings("ignore::gamp_attention.KinkWarning")
+@pytest.mark.parametrize(
+    "student",
+    [
+        loops,
+        lambda z: special.softmax(z @ z.T, axis=1),
+        lambda z: np.einsum("la,ka->lk", z, z) / np.linalg.norm(z),
+        lambda z: (z - z.mean(axis=0)) / np.sqrt(z.var(axis=0) + 1e-3),
+        lambda z: z[np.argmax(z[:, 0])] * special.expit(z.sum()),
+        lambda z: np.where(np.tri(2) > 0, z @ z.T, 0.0),
+        lambda z: [max(z[0, 0], 0.0) ** 3, np.sort(z[:, 1])[0] ** 2],
+        lambda z: np.concatenate([np.full(2, z[0, 0]), np.logaddexp(z[0], z[1])]),
+        accumulate,
+        lambda z: special.xlogy(z[0, 0] ** 2, z[1, 0] ** 2) + special.log_ndtr(z[0, 1]) + special.log_softmax(z[1])[0],
+    ],
+)
+def test_traced_functions_equal_python(student):
+    model = ga.sequence_model(lambda u, noise: student(u), student, n_tokens=2, rank=2)
+    z = np.random.default_rng(1).standard_normal((20, 2, 2))
+    assert np.allclose(model.predict(z), [student(fields) for fields in z], rtol=1e-13, atol=1e-13)
+
+
+def singular(z):
+    """Return a sum of functions whose derivatives have a factor 0 and an infinite factor at extreme fields or 0."""
+    powers = np.linalg.norm(z[:, 0]) ** 2 + np.linalg.norm(z[:, 1]) ** 3
+    saturated = np.tanh(np.exp(z[0, 1])) + 1 / (1 + np.exp(-z[1, 1])) + 1 / np.cosh(z[1, 1])
+    return powers + saturated + np.where(z[0, 0] > 0, np.log(z[0, 0]) * np.sqrt(z[0, 0]), z[0, 0])
+
+
+def singular_gradient(z):
+    """Return the gradient of `singular` at fields whose first column is not positive."""
+    gradient = np.stack([2 * z[:, 0], 3 * z[:, 1] * np.linalg.norm(z[:, 1])], axis=1)
+    gradient[0, 0] += 1.0
+    if z[0, 1] < 700:
+        gradient[0, 1] += np.exp(z[0, 1]) / np.cosh(np.exp(z[0, 1])) ** 2
+    if abs(z[1, 1]) < 700:
+        gradient[1, 1] += special.expit(z[1, 1]) * special.expit(-z[1, 1]) - np.tanh(z[1, 1]) / np.cosh(z[1, 1])
+    return gradient
+
+
+@pytest.mark.filterwarnings("ignore::gamp_attention.KinkWarning")
+def test_gradients_are_limits_where_factors_of_the_chain_rule_are_zero_and_infinite():
+    """Padding has fields of zero, and the logarithm and the root are not taken."""
+    model = ga.sequence_model(lambda u, noise: 0.0 * u[0, 0], singular, lambda y, p: p + 3, n_tokens=2, rank=2)
+    cloglog = ga.sequence_model(
+        lambda u, noise: u[0, 0], lambda z: -np.log(1 - np.exp(-np.exp(z[0, 0]))), n_tokens=1, rank=1
+    )
+    assert np.isnan(cloglog.derivatives(np.zeros(1), np.full((1, 1, 1), -800.0))[1])  # the loss is not finite
+    z = np.array([np.zeros((2, 2)), [[-0.3, 0.2], [0.0, 0.0]], [[-1.0, 800.0], [2.0, -800.0]], [[0, 0.1], [0, 800.0]]])
+    exact, targets, fields = [singular_gradient(at) for at in z], np.zeros((4, 1)), torch.tensor(z, requires_grad=True)
+    value, gradient, hessian = model.derivatives(targets.ravel(), z)
+    np.testing.assert_allclose(gradient, exact, rtol=1e-12, atol=1e-12)
+    compiled = sample_derivatives(sample_loss(model.student, 2, 2), targets, z)
+    for result, wanted in zip(compiled, (value, gradient, hessian.reshape(4, 4, 4)), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-12, atol=1e-12)
+    assert np.isfinite(hessian).all()
+    (2 * model.student.torch(torch.tensor(targets), fields)).sum().backward()
+    np.testing.assert_allclose(fields.grad.numpy(), 2 * np.array(exact), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["j0", "gdtr", "polygamma"])
+def test_other_functions_of_scipy_special_are_refused_by_name_with_a_list(name, named_error):
+    arguments = {"j0": (), "gdtr": (1.0, 2.0), "polygamma": (1,)}[name]
+    call = getattr(special, name)
+    pattern = rf"student: needs operations .* cannot differentiate scipy.special.{name}; .* erf, .* xlogy \(line \d+ of"
+    named_error(
+        lambda: ga.sequence_model(
+            lambda u, noise: u[0, 0], lambda z: call(*arguments, z[0, 0] ** 2), n_tokens=1, rank=1
+        ),
+        pattern,
+    )
+
+
+def test_the_manual_lists_the_functions_of_scipy_special():
+    page = (Path(__file__).parents[3] / "docs" / "sequence_models.md").read_text()
+    listed = re.search(r"of `scipy.special`: (.*?)\.", page, re.DOTALL).group(1)
+    assert re.findall(r"`(\w+)`", listed) == SPECIAL
+
+
+def linear(z):
+    return z[0, 0]
+
+
+BAD = {
+    "teacher: needs a function": {"teacher": 3},
+    "teacher: needs to run on arrays.*takes 1 positional": {"teacher": lambda u: u},
+    "student: needs to run on arrays.*IndexError.*test_sequence.py.*shape": {"student": lambda z: z[5, 0]},
+    r"student: needs to return an array of the teacher's shape \(\), got shape \(1, 1\)": {"student": lambda z: z},
+    "teacher: needs to return finite numbers, got nan for u": {"teacher": lambda u, noise: np.log(-(u[0, 0] ** 2))},
+    "student: needs to return a number or an array.*NoneType": {"student": lambda z: None},
+    "student: needs operations that can be differentiated.*np.where": {"student": lambda z: float(z[0, 0])},
+    "student: needs the same values": {"student": lambda z: z[0, 0] * np.random.default_rng().normal()},
+    "teacher: needs the same values.*random numbers need to come from its argument noise": {
+        "teacher": lambda u, noise: u[0, 0] + np.random.default_rng().normal()
+    },
+    r"loss: needs to return one number, got an array of shape \(1,\)": {"loss": lambda y, p: np.ones(1) * (y - p)},
+    "loss: needs values of at least 0, got -": {"loss": lambda y, p: y * p},
+    "convex: needs to be False": {"convex": True, "student": lambda z: np.tanh(z[0, 0])},
+    "n_tokens: needs": {"n_tokens": 0},
+}
+
+
+@pytest.mark.parametrize("pattern", BAD)
+def test_bad_functions_are_named(named_error, pattern):
+    valid = {"teacher": lambda u, noise: u[0, 0], "student": linear, "n_tokens": 1, "rank": 1}
+    named_error(lambda: ga.sequence_model(**(valid | BAD[pattern])), pattern)
+
+
+def test_displays_have_the_names_of_functions_and_no_hash():
+    def absolute(target, prediction):
+        return (target - prediction) ** 2
+
+    model = ga.sequence_model(lambda u, noise: u[0, 0], linear, absolute, n_tokens=1, rank=1)
+    for shown in (str(model), repr(model), model._repr_html_()):
+        assert "linear(z), 1 token, 1 column; absolute(target, prediction)" in shown
+        assert "lambda(u, noise), targets of shape ()" in shown
+        assert "Program" not in shown
+        assert not re.search("[0-9a-f]{16}", shown)
+    assert "SequenceLoss(n_tokens=1, rank=1, target_shape=())" in str(ga.sample(model, 5, 1.0, seed=0))
+
+
+def test_convex_kinks_give_a_warning():
+    with pytest.warns(ga.KinkWarning, match="loss: the slope of the loss jumps up"):
+        ga.sequence_model(
+            lambda u, noise: u[0, 0], linear, lambda y, p: abs(y - p), n_tokens=1, rank=1, convex=True
+        )  # fmt: skip
+
+
+def test_targets_of_other_shapes_are_refused(named_error):
+    model = ga.sequence_model(lambda u, noise: u[0, 0], linear, n_tokens=1, rank=1)
+    tokens = np.random.default_rng(0).standard_normal((6, 1, 4))
+    named_error(lambda: ga.LabelledDataset(tokens, np.ones((6, 2)), model.student), r"labels: needs shape \(6, 1\)")
+    named_error(lambda: ga.LabelledDataset(tokens, np.ones(6), model.student, rank=2), "loss: needs")
+
+
+@pytest.mark.parametrize("make", [np.ones_like, np.zeros_like, lambda x: np.full_like(x, 2.0)])
+def test_arrays_like_a_single_number_are_traced(make):
+    """These functions called themselves without end if their argument was a number of the trace."""
+
+    def student(z):
+        return make(z[0, 0]) * z[0, 0] + make(z) @ np.ones(1) + z[0, 0]
+
+    model = ga.sequence_model(lambda u, noise: u[:, 0], student, n_tokens=1, rank=1)
+    z = np.array([[[0.3]], [[-2.0]]])
+    np.testing.assert_allclose(model.predict(z), [student(fields) for fields in z], rtol=1e-14)

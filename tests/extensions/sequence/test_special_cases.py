@@ -1,0 +1,117 @@
+"""Attention layers, generalized linear models and mixtures are special cases of `sequence_model`, sample by sample."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.special import expit, ndtr
+
+import gamp_attention as ga
+from gamp_attention.problem.losses.point import sample_derivatives, sample_loss
+
+N, OMEGA = 12, 0.3
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum(axis=1)[:, None]
+
+
+def draw_class(u, noise):
+    """Return the class of a sample with probabilities softmax(Σ_l u_l), as a unit vector."""
+    number = (ndtr(noise[0]) > np.cumsum(softmax(u.sum(axis=0)[None]))[:-1]).sum()
+    return np.where(np.arange(u.shape[1]) == number, 1.0, 0.0)
+
+
+GENERALIZED_LINEAR = {  # loss, label model, r, teacher, student, loss of both, and target of a label
+    "squared": (
+        ga.SquaredLoss(), ga.LinearLabels(0.3), 2, lambda u, noise: u.ravel() + 0.3 * noise, lambda z: z.ravel(),
+        None, lambda labels: labels,
+    ),
+    "logistic": (
+        ga.LogisticLoss(), None, 1, lambda u, noise: np.where(ndtr(noise[0]) < expit(u.sum()), 1.0, -1.0),
+        lambda z: z.sum(), lambda y, total: np.logaddexp(0.0, -y * total), lambda labels: labels[:, 0],
+    ),
+    "multinomial": (
+        ga.MultinomialLoss(), None, 3, draw_class, lambda z: z.sum(axis=0),
+        lambda y, total: np.log(np.exp(total).sum()) - y @ total, lambda labels: np.eye(3)[labels[:, 0].astype(int)],
+    ),
+    "phase retrieval": (
+        ga.PhaseRetrievalLoss(), None, 1, lambda u, noise: u.sum() ** 2, lambda z: z.sum() ** 2,
+        lambda y, square: 0.25 * (square - y) ** 2, lambda labels: labels[:, 0],
+    ),
+}  # fmt: skip
+
+
+def require_equal(model, params, constant, same, targets, z):
+    """Require equal losses, gradients and Hessians of samples with fields z, up to rounding."""
+    loss = sample_loss(model.student, model.n_tokens, model.rank)
+    value, gradient, hessian = sample_derivatives(loss, params, z)
+    own_value, own_gradient, own_hessian = same.derivatives(targets, z)
+    np.testing.assert_allclose(own_value, value + constant, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(own_gradient.ravel(), gradient.ravel(), rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(own_hessian.ravel(), hessian.ravel(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", GENERALIZED_LINEAR)
+def test_generalized_linear_models_are_special_cases(name):
+    loss, labels, rank, teacher, student, own_loss, convert = GENERALIZED_LINEAR[name]
+    model = ga.glm_model(loss, labels, n_tokens=2, rank=rank)
+    n_noise = model.teacher.n_noise(2, rank)
+    same = ga.sequence_model(teacher, student, own_loss, n_tokens=2, rank=rank, n_noise=n_noise)
+    rng = np.random.default_rng(0)
+    u, z, noise = *rng.standard_normal((2, N, 2, rank)), rng.standard_normal((N, n_noise))
+    params = model.teacher(u, noise)
+    targets = convert(params)
+    np.testing.assert_allclose(same.teacher(u, noise), targets.reshape(N, -1), rtol=1e-14)
+    require_equal(model, params, 0.0, same, targets, z)
+
+
+def test_attention_layers_are_special_cases():
+    A, sigma = np.array([[0.5, 0.2, 0.3], [0.1, 0.8, 0.1], [0.4, 0.4, 0.2]]), np.array([0.4, 0.5, 0.7])
+    model = ga.attention_model(3, 2, 2, omega=OMEGA, sigma=sigma, A=A)
+    same = ga.sequence_model(
+        lambda u, noise: (1 - OMEGA) * softmax(u @ u.T) + OMEGA * A, lambda z: softmax(z @ z.T),
+        lambda T, S: 0.5 * ((T - S) ** 2 * sigma**2).sum(), n_tokens=3, rank=2, sigma=sigma,
+    )  # fmt: skip
+    same = replace(same, coordinates=replace(same.coordinates, tau=[[1, 0, -1]]))
+    for name in ("gamma", "tau", "teacher_cov"):
+        np.testing.assert_allclose(getattr(same.coordinates, name), getattr(model.coordinates, name), rtol=1e-14)
+    data = ga.sample(model, d=30, alpha=0.5, seed=0)
+    u = data.tokens @ data.Q_star / np.sqrt(30)
+    np.testing.assert_allclose(same.teacher(u, np.zeros((len(u), 0))), data.targets.reshape(len(u), 9), rtol=1e-11)
+    z, terms = np.random.default_rng(0).standard_normal(u.shape), data.terms("asymptotic")
+    require_equal(model, terms.params, terms.constant, same, data.targets, z)
+
+
+def test_mixtures_are_special_cases():
+    """Classes of tokens are listed as classes of samples, and the variances enter the loss with the targets."""
+    A, means, sigma = np.eye(2), np.array([[0.5, -0.7], [0.3, -0.2]]), np.array([[0.4, 0.6], [0.5, 0.7]])
+    probability = np.array([[0.4, 0.15], [0.1, 0.35]])
+    model = ga.mixture_model(probability, means, sigma=sigma, omega=OMEGA, A=A)
+    of_token = np.array([[k, j] for k in range(2) for j in range(2)])  # class of each token
+    mean_of, sigma_of = means[[0, 1], of_token], sigma[[0, 1], of_token]
+    same = ga.sequence_model(
+        lambda u, noise, c: np.concatenate(
+            [((1 - OMEGA) * softmax(u @ u.T) + OMEGA * A).ravel(), sigma_of[c] ** 2 * np.ones(2)]
+        ),
+        lambda z: np.concatenate([softmax(z @ z.T).ravel(), np.zeros(2)]),
+        lambda y, p: 0.5 * ((y[:4] - p[:4]).reshape(2, 2) ** 2 * y[4:]).sum(),
+        n_tokens=2, rank=1, classes=probability.ravel(), means=mean_of, sigma=sigma_of,
+    )  # fmt: skip
+    same = replace(same, coordinates=replace(same.coordinates, tau=same.coordinates.tau + np.tile([1, -1], 4)))
+    np.testing.assert_allclose(same.classes.probability, model.classes.probability, rtol=1e-14)
+    for name in ("gamma", "tau"):
+        own, of_mixture = getattr(same.coordinates, name)[0], getattr(model.coordinates, name)[0]
+        np.testing.assert_allclose(own[same.classes.patterns], of_mixture[model.classes.patterns], rtol=1e-14)
+    data = ga.sample(model, d=40, alpha=1.0, seed=0)
+    u = data.tokens @ data.Q_star / np.sqrt(40)
+    targets = np.concatenate([data.targets.reshape(-1, 4), np.empty((len(u), 2))], axis=1)
+    for group in data.groups:
+        c = model.classes.patterns.tolist().index(group.sources.tolist())
+        targets[group.rows, 4:] = sigma_of[c] ** 2
+        teacher = same.teacher.of_class[c]
+        own = teacher(u[group.rows], np.zeros((group.rows.stop - group.rows.start, 0)))
+        np.testing.assert_allclose(own, targets[group.rows], rtol=1e-11)
+    z, terms = np.random.default_rng(0).standard_normal(u.shape), data.terms("asymptotic")
+    require_equal(model, terms.params, terms.constant, same, targets, z)

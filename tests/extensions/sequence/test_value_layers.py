@@ -1,0 +1,113 @@
+"""Layers with value matrices and a read-out, against torch's MultiheadAttention and plain numpy."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.problem.symmetries import agreement_of
+
+READOUT = [[1.0, 0.5], [-0.5, 1.0]]
+
+
+def plain_layer(z, heads, size, values, readout, tied=True, causal=False, temperature=1.0):
+    """Return the outputs (L, p) of a layer for fields z (L, r), written with loops."""
+    L, outputs = len(z), 0.0
+    part = heads * size
+    for h in range(heads):
+        q = z[:, h * size : (h + 1) * size]
+        k = q if tied else z[:, part + h * size : part + (h + 1) * size]
+        v = z[:, (1 if tied else 2) * part + h * values :][:, :values]
+        for_head = np.zeros((L, values))
+        for i in range(L):
+            last = i + 1 if causal else L
+            weights = np.exp([q[i] @ k[j] / temperature for j in range(last)])
+            for_head[i] = weights @ v[:last] / weights.sum()
+        outputs = outputs + for_head @ readout[h * values : (h + 1) * values]
+    return outputs
+
+
+@pytest.mark.parametrize(("tied", "causal", "size", "values"), [(True, False, 1, 1), (False, True, 1, 2)])
+def test_predictions_equal_a_layer_written_with_loops(tied, causal, size, values):
+    rng = np.random.default_rng(0)
+    readout = rng.normal(size=(2 * values, 3))
+    student = ga.DotProductAttention(0.7, tied, causal)
+    rank = size if tied else 2 * size
+    model = ga.value_model(
+        3, rank, rank, heads=2, values=values, readout=readout, student=student, omega=0.0, tau=[0] * 3
+    )
+    z = rng.normal(size=(4, 3, model.rank))
+    expected = [plain_layer(fields, 2, size, values, readout, tied, causal, 0.7) for fields in z]
+    np.testing.assert_allclose(model.predict(z), expected, atol=1e-13)
+    data = ga.sample(model, d=40, alpha=1.0)
+    u = data.tokens @ data.Q_star / 40**0.5
+    np.testing.assert_allclose(data.targets, model.predict(u), atol=1e-12)
+
+
+def test_targets_are_the_mixture_with_the_positional_matrix():
+    A = np.array([[0.3, 0.7], [0.8, 0.2]])
+    model = ga.value_model(heads=2, values=1, omega=0.4, A=A)
+    data = ga.sample(model, d=30, alpha=1.0)
+    u = data.tokens @ data.Q_star / 30**0.5
+    by_head = [
+        (0.6 * ga.DotProductAttention()(u[..., [h]]) + 0.4 * A) @ u[..., [2 + h]] for h in range(2)
+    ]  # the read-out adds the values of the heads
+    np.testing.assert_allclose(data.targets, sum(by_head), atol=1e-13)
+
+
+def test_score_noise_changes_the_attention_of_each_head():
+    quiet, noisy = (ga.value_model(heads=2, values=1, score_noise=s) for s in (0.0, 0.5))
+    first, second = (ga.sample(model, d=200, alpha=20.0, seed=0) for model in (quiet, noisy))
+    u = first.tokens @ first.Q_star / 200**0.5
+    difference = second.targets - first.targets
+    # variance s² Σ_h Σ_j u_hj² of each output, given the fields
+    expected = 0.25 * np.sum(u[..., 2:] ** 2, axis=(1, 2))
+    assert np.mean(difference[..., 0] ** 2 / expected[:, None]) == pytest.approx(1.0, abs=0.08)
+
+
+def torch_layer(bias=0.3):
+    """Return torch's layer with two heads in four dimensions, its model, weights (d, r) and intercepts (r,)."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
+    torch.nn.init.normal_(layer.in_proj_bias, std=bias)
+    model = ga.value_model(
+        rank=4, teacher_rank=4, heads=2, values=2, readout=layer.out_proj.weight.detach().numpy().T, tau=[0, 0],
+        student=ga.DotProductAttention(2**0.5, tied=False), intercept=True,
+    )  # fmt: skip
+    Q = 2 * layer.in_proj_weight.detach().numpy().T
+    return layer, model, Q, layer.in_proj_bias.detach().numpy()
+
+
+def test_a_layer_of_torch_lies_in_the_model():
+    torch = pytest.importorskip("torch")
+    layer, model, Q, b = torch_layer()
+    x = np.random.default_rng(0).normal(size=(20, 2, 4))
+    with torch.no_grad():
+        outputs = layer(*[torch.tensor(x)] * 3)[0].numpy()
+    np.testing.assert_allclose(model.predict(x @ Q / 2 + b), outputs, atol=1e-12)
+
+
+@pytest.mark.parametrize("readout", [None, READOUT])
+def test_agreement_exchanges_heads_only_if_they_have_the_same_readout(readout):
+    model = ga.value_model(heads=2, values=1, readout=readout)
+    data, Q = ga.sample(model, d=30, alpha=2.0), np.random.default_rng(0).normal(size=(30, 4))
+    signs = Q * [-1, 1, 1, 1]  # the sign of a head's scores is free, of its values it is not
+    assert agreement_of(data, Q, signs) == pytest.approx(1.0)
+    assert agreement_of(data, Q, Q * [1, 1, -1, 1]) < 0.9
+    swapped = Q[:, [1, 0, 3, 2]]
+    same = abs(ga.train_loss(data, swapped) - ga.train_loss(data, Q)) < 1e-10
+    assert same == (readout is None)
+    assert (agreement_of(data, Q, swapped) > 1 - 1e-9) == same
+
+
+def test_bad_layers():
+    with pytest.raises(ValueError, match="readout"):
+        ga.value_model(heads=2, values=1, readout=np.ones((3, 1)))
+    with pytest.raises(ValueError, match="heads: needs 2"):
+        ga.value_model(heads=3, student=ga.MultiHeadAttention(heads=2))
+    with pytest.raises(ValueError, match="values"):
+        ga.value_model(values=0)
+    with pytest.raises(TypeError, match="student"):
+        ga.value_model(values=1, student=lambda z: z)
+    with pytest.raises(ValueError, match="multiple of 2"):
+        ga.value_model(values=1, rank=1, student=ga.DotProductAttention(tied=False))

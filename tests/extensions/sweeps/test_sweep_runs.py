@@ -1,0 +1,249 @@
+"""Runs of sweeps: neither executor, nor interruption, nor damage to the folder changes their results."""
+
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.extensions.sweeps import jobs
+from gamp_attention.extensions.sweeps.scheduler import kernel_threads, local_pool
+from gamp_attention.extensions.sweeps.store import Store
+from gamp_attention.extensions.sweeps.sweep import sweep, to_dataset
+from gamp_attention.theory.models.model import with_parameter
+from tests.conftest import CELLS, PATIENCE, QUICK, ROOT, TINY
+
+SCRIPT = """
+import json, sys
+import gamp_attention as ga
+from gamp_attention import local_pool
+from gamp_attention import sweep
+
+if __name__ == "__main__":
+    folder, options, workers = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+    sweep(ga.paper_model(), folder, executor=local_pool(workers) if workers else None, **options)
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a sweep in a separate process."""
+    script, started = tmp_path / "script.py", []
+    script.write_text(SCRIPT)
+
+    def run(folder, workers=0):
+        arguments = [sys.executable, str(script), str(folder), json.dumps(TINY), str(workers)]
+        started.append(subprocess.Popen(arguments))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def same(folder, tiny_sweep):
+    """Return whether a folder has the results of an uninterrupted run to the last bit, in all rows and as a Dataset."""
+    store = Store(folder)
+    for row in tiny_sweep.rows:
+        assert repr(store.load(row["key"]) | {"seconds": 0}) == repr(row | {"seconds": 0})
+    return to_dataset(store.folder).identical(tiny_sweep.dataset())
+
+
+def files(folder):
+    """Return the files of finished cells, with times and contents that a second computation would change."""
+    found = {}
+    for path in (folder / "cells").glob("*.json"):
+        found[path.name] = (path.stat().st_mtime_ns, path.stat().st_ino, path.read_bytes())
+    return found
+
+
+# executors
+
+
+@pytest.mark.slow
+def test_a_process_pool_gives_the_same(model, tiny_sweep, tmp_path):
+    with local_pool(2) as pool:
+        done = sweep(model, tmp_path, executor=pool, **TINY)
+    assert (done.computed, done.reused) == (CELLS, 0)
+    assert same(done.folder, tiny_sweep)
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("way", ["script", "standard input"])
+def test_a_pool_in_a_script_without_a_guard(tmp_path, way):
+    """Workers import the script, which would make further pools; they cannot import a script from standard input."""
+    call = f"s = ga.sweep(ga.paper_model(), {str(tmp_path / 'cells')!r}, alpha=1.0, method='GAMP', d=40, executor=pool)"
+    script = f"import gamp_attention as ga\npool = ga.local_pool(2)\n{call}\nprint(s.computed)\n"
+    (tmp_path / "script.py").write_text(script)
+    name, given = (tmp_path / "script.py", None) if way == "script" else ("-", script)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, name], input=given, capture_output=True, text=True, env=environment)
+    if way == "script":
+        assert done.returncode == 1
+        assert done.stderr.count("__main__") == 1
+        assert len(done.stderr.splitlines()) < 20
+        assert "RuntimeError: local_pool: needs the guard" in done.stderr.splitlines()[-1]
+    else:
+        assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_gives_the_same(model, tiny_sweep, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        done = sweep(model, tmp_path, executor=client.get_executor(), **TINY)
+        assert done.computed == CELLS
+        assert same(done.folder, tiny_sweep)
+        shutil.rmtree(tmp_path / "cells")
+        assert sweep(model, tmp_path, executor=client.get_executor(), **TINY | {"method": "GAMP"}).computed == 16
+
+
+def test_threads_of_one_process_compute_one_cell_at_a_time(model, tiny_sweep, tmp_path):
+    from numba import config
+
+    before = config.NUMBA_NUM_THREADS
+    with ThreadPoolExecutor(3) as pool:
+        sweep(model, tmp_path, executor=pool, **TINY | {"method": "GAMP"})
+    assert sweep(model, tmp_path, **TINY | {"method": "GAMP"}).computed == 0
+    assert before == config.NUMBA_NUM_THREADS
+    with kernel_threads(1):
+        assert config.NUMBA_NUM_THREADS == 1
+    for row in (row for row in tiny_sweep.rows if row["method"] == "GAMP"):
+        assert Store(tmp_path).load(row["key"])["overlaps"] == row["overlaps"]
+
+
+def test_a_failing_worker_ends_the_sweep_with_an_error_that_explains_how_to_resume(model, tmp_path):
+    class Broken:
+        def submit(self, *_, **__):
+            future = Future()
+            future.set_exception(OSError("no space"))
+            return future
+
+    with pytest.raises(RuntimeError, match=r"a worker failed \(OSError: no space\).*run the same command again"):
+        sweep(model, tmp_path, executor=Broken(), **QUICK)
+
+
+def test_workers_that_write_elsewhere_are_noticed(model, tmp_path):
+    (tmp_path / "other" / "cells").mkdir(parents=True)
+
+    class Elsewhere:
+        def submit(self, run_chain, folder, *arguments, **options):
+            future = Future()
+            future.set_result(run_chain(str(tmp_path / "other"), *arguments, **options))
+            return future
+
+    with pytest.raises(RuntimeError, match="2 cells are not in"):
+        sweep(model, tmp_path / "here", executor=Elsewhere(), **QUICK)
+
+
+def test_an_interrupted_sweep_in_one_process_stores_finished_cells(model, tmp_path, monkeypatch):
+    calls, run = [], jobs.run_gamp
+
+    def interrupted(*args, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run(*args, **options)
+
+    monkeypatch.setattr(jobs, "run_gamp", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="run the same command again"):
+        sweep(model, tmp_path, **QUICK | {"seed": [0, 1]})
+    unfinished = to_dataset(tmp_path)
+    assert (unfinished.status == "missing").sum() == 2
+    assert np.isnan(unfinished.q).sum() == 2
+    done = sweep(model, tmp_path, **QUICK | {"seed": [0, 1]})
+    assert (done.computed, done.reused) == (2, 2)
+
+
+# the folder
+
+
+@pytest.mark.slow
+def test_kill_9_loses_only_the_cells_in_flight(model, tiny_sweep, start, tmp_path):
+    folder, rng, seen, kills = tmp_path / "cells", random.Random(0), {}, 0
+    while kills < 3:
+        # first within a chain, of which one cell is finished
+        process, aim = start(folder), len(seen) + (rng.randint(1, 4) if kills else 1)
+        while process.poll() is None and len(files(folder)) < aim:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.2))
+        process.kill()
+        assert process.wait() != 0, "it was finished before it could be killed"
+        kills += 1
+        now = files(folder)
+        assert {name: now.get(name) for name in seen} == seen, "a finished cell was computed again"
+        seen = now
+    assert 3 <= len(seen) < CELLS
+    done = sweep(model, folder, **TINY)
+    assert (done.computed, done.reused) == (CELLS - len(seen), len(seen))
+    assert {name: files(folder)[name] for name in seen} == seen
+    assert same(done.folder, tiny_sweep)
+
+
+def test_kill_9_of_a_pool_leaves_no_workers(model, start, tmp_path):
+    psutil = pytest.importorskip("psutil")
+    process = start(tmp_path / "cells", workers=2)
+    while process.poll() is None and not files(tmp_path / "cells"):
+        time.sleep(0.02)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    assert len(workers) >= 2
+    assert psutil.wait_procs(workers, timeout=PATIENCE)[1] == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace(b'"n_iter": ', b'"n_iter": 1'),
+        lambda text: b"",
+        lambda text: b"[1]",
+        lambda text: b"\xff" + text,
+    ],
+    ids=["truncated", "altered", "empty", "other", "binary"],
+)
+def test_damaged_files_are_computed_again(model, tiny_sweep, tmp_path, damage):
+    shutil.copytree(tiny_sweep.folder, tmp_path, dirs_exist_ok=True)
+    key = next(row["key"] for row in tiny_sweep.rows if row["method"] == "GAMP")
+    path = Store(tmp_path).path(key)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.warns(RuntimeWarning, match=f"{key}.json is damaged"):
+        done = sweep(model, tmp_path, **TINY)
+    assert (done.computed, done.reused) == (1, CELLS - 1)
+    assert same(done.folder, tiny_sweep)
+
+
+def test_numbers_survive_exactly(tmp_path):
+    store = Store(tmp_path)
+    store.begin({"model": "any"})
+    values = [0.1, 1 / 3, 5e-324, -0.0, 1.7976931348623157e308, math.nan, math.inf, -math.inf, 2**70]
+    store.save("key", {"alpha": 1.0}, {"values": values, "word": "nan", "none": None, "yes": True}, 0.5)
+    row = store.load("key")
+    assert repr(row["values"]) == repr(values)
+    assert (row["word"], row["none"], row["yes"], row["alpha"], row["seconds"]) == ("nan", None, True, 1.0, 0.5)
+    json.loads(store.path("key").read_text(), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert store.load("other") is None
+
+
+def test_a_folder_is_for_one_model(model, tmp_path):
+    sweep(model, tmp_path, **QUICK)
+    other = ga.paper_model(A=((0.3, 0.7), (0.8, 0.2)))
+    with pytest.raises(ValueError, match="folder: needs another folder"):
+        sweep(other, tmp_path, **QUICK)
+    more = sweep(with_parameter(model, "omega", 0.1), tmp_path, **QUICK | {"omega": [0.1, 0.3]})
+    assert (more.computed, more.reused) == (2, 2)

@@ -1,0 +1,89 @@
+"""Attention maps: derivatives compared with torch, masks, and relations of tied, untied, causal and linear maps."""
+
+import numpy as np
+import pytest
+import torch
+
+import gamp_attention as ga
+from gamp_attention.problem.losses.attention import pack_attention_parameters
+from gamp_attention.problem.losses.point import sample_derivatives
+
+MAPS = [
+    pytest.param(
+        ga.DotProductAttention(t, tied, causal, softmax),
+        id=f"{t}{'-tied' * tied}{'-causal' * causal}{'-softmax' * softmax}",
+    )
+    for t, tied, causal, softmax in (
+        (1.0, 1, 0, 1),
+        (0.7, 0, 0, 1),
+        (1.5, 1, 1, 1),
+        (1.0, 0, 1, 1),
+        (1.0, 1, 0, 0),
+        (2.0, 0, 1, 0),
+    )
+]
+
+
+def draw_parameters(rng, n, L):
+    x = rng.normal(size=(n, L, 12))
+    y = rng.normal(size=(n, L, 12))
+    return pack_attention_parameters(x @ x.transpose(0, 2, 1) / 12, x @ y.transpose(0, 2, 1) / 12)
+
+
+@pytest.mark.parametrize("student", MAPS)
+@pytest.mark.parametrize("L", [1, 3])
+def test_derivatives_agree_with_autograd(student, L):
+    rng, r = np.random.default_rng(L), 2 * student.parts
+    params, z = draw_parameters(rng, 4, L), rng.normal(size=(4, L, r))
+    value, grad, hess = sample_derivatives(ga.AttentionLoss(student, L, r), params, z)
+    for mu in range(4):
+        G, M = (torch.tensor(block.reshape(L, L)) for block in np.split(params[mu], 2))
+
+        def torch_loss(flat, G=G, M=M):
+            S = student(flat.reshape(L, r))
+            return 0.5 * torch.trace(S @ G @ S.T) - torch.trace(S @ M)
+
+        at = torch.tensor(z[mu].ravel())
+        assert value[mu] == pytest.approx(float(torch_loss(at)), rel=1e-12)
+        assert grad[mu].ravel() == pytest.approx(
+            torch.autograd.functional.jacobian(torch_loss, at).numpy(), rel=1e-10, abs=1e-12
+        )
+        assert hess[mu] == pytest.approx(torch.autograd.functional.hessian(torch_loss, at).numpy(), rel=1e-9, abs=1e-11)
+
+
+@pytest.mark.parametrize("student", MAPS)
+def test_numpy_and_torch_forms_agree(student):
+    z = np.random.default_rng(0).normal(size=(5, 4, 2 * student.parts))
+    assert student(z) == pytest.approx(student(torch.tensor(z)).numpy(), abs=1e-14)
+
+
+def test_a_causal_token_does_not_attend_to_later_tokens():
+    z = np.random.default_rng(1).normal(size=(4, 2))
+    S = ga.DotProductAttention(causal=True)(z)
+    assert np.array_equal(S != 0, np.tri(4, dtype=bool))
+    assert S.sum(axis=1) == pytest.approx(np.ones(4))
+    changed = z.copy()
+    changed[3] += 1.0
+    assert np.array_equal(ga.DotProductAttention(causal=True)(changed)[:3], S[:3])
+
+
+def test_untied_attention_with_equal_weights_equals_tied_attention():
+    """Value and gradient of the risk; by the chain rule gradients in queries and keys add up to the tied gradient."""
+    data = ga.sample(ga.paper_model(), 60, 1.5, 0)
+    twice = ga.Dataset(
+        data.tokens, data.outputs, data.positions, data.lam, rank=2, student=ga.DotProductAttention(tied=False)
+    )
+    Q = np.random.default_rng(2).normal(size=(60, 1))
+    both = np.concatenate([Q, Q], axis=1)
+    ridge = 0.5 * data.lam * np.sum(Q**2)
+    assert ga.train_loss(twice, both) - ga.train_loss(data, Q, "exact") == pytest.approx(ridge / 60, rel=1e-9)
+    halves = ga.gradient(twice, both) - data.lam * both
+    assert halves.sum(axis=1, keepdims=True) == pytest.approx(ga.gradient(data, Q) - data.lam * Q, rel=1e-9)
+
+
+def test_separate_keys_need_an_even_number_of_columns():
+    student = ga.DotProductAttention(tied=False)
+    with pytest.raises(ValueError, match="a multiple of 2"):
+        ga.attention_model(2, 3, 1, student=student)
+    with pytest.raises(ValueError, match="rank"):
+        ga.Dataset(np.ones((3, 2, 4)), np.ones((3, 2, 4)), np.ones((2, 4)), rank=1, student=student)

@@ -1,0 +1,256 @@
+"""Penalties of columns: one λ for each column of Q, zero and negative λ, and columns of fixed norm.
+
+Fixed points are compared with linear algebra and torch; message passing is compared with state evolution in
+`validation/claims/column_penalties.py` with errors, and here for one size.
+"""
+
+import re
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+
+import gamp_attention as ga
+from gamp_attention.problem.denoisers.input import quadratic_response, sphere_multipliers
+
+LAMS = [0.5, 0.05]
+
+
+def linear_model(lam):
+    return ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), rank=2, lam=lam)
+
+
+def ridge_solution(data, column, lam):
+    """Return the minimizer of ½‖xQ/√d − y‖² + λ‖Q‖²/2 for one column, and its training loss without constants."""
+    x = np.asarray(data.tokens)[:, 0] / np.sqrt(data.dim)
+    return np.linalg.solve(x.T @ x + lam * np.eye(data.dim), x.T @ data.labels[:, column])
+
+
+def test_each_column_has_its_ridge_solution():
+    data = ga.sample(linear_model(LAMS), d=100, alpha=2.0, seed=0)
+    gamp = ga.run_gamp(data, "random", tol=1e-10)
+    assert gamp.status.value == "converged"
+    assert gamp.is_minimum
+    for column, lam in enumerate(LAMS):
+        np.testing.assert_allclose(gamp.Q[:, column], ridge_solution(data, column, lam), atol=1e-8)
+
+
+def test_state_evolution_of_columns_equals_two_single_problems():
+    both = ga.solve_state_evolution(linear_model(LAMS), 2.0, rtol=1e-5, stability=False)
+    for column, lam in enumerate(LAMS):
+        single = ga.solve_state_evolution(
+            ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=lam), 2.0, rtol=1e-5, stability=False
+        )
+        for name in ("q", "theta", "V"):
+            ours, theirs = getattr(both.overlaps, name), getattr(single.overlaps, name)
+            np.testing.assert_allclose(ours[0, column, column], theirs[0, 0, 0], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_equal_strengths_equal_the_ridge():
+    plain, columns = (ga.attention_model(rank=2, teacher_rank=2, lam=lam) for lam in (0.02, [0.02, 0.02]))
+    assert columns.rotations
+    assert columns.isotropic
+    ends = [ga.run_gamp(ga.sample(model, d=60, alpha=2.0, seed=1), "semantic", tol=1e-9) for model in (plain, columns)]
+    assert ends[0].train_loss == pytest.approx(ends[1].train_loss, rel=1e-10)
+    np.testing.assert_allclose(ends[0].Q, ends[1].Q, atol=1e-6)
+
+
+@pytest.mark.parametrize("lam", [[0.02, 0.005], ["sphere", 0.01], [0.01, "sphere"]])
+def test_gradient_of_attention_vanishes_in_torch(lam):
+    """The gradient of the exact risk of eq. (3), written here in torch, with the penalty or along the sphere."""
+    torch = pytest.importorskip("torch")
+    d = 60
+    data = ga.sample(ga.attention_model(rank=2, teacher_rank=2, lam=lam), d=d, alpha=2.0, seed=3)
+    gamp = ga.run_gamp(data, "semantic", tol=1e-9)
+    assert gamp.converged
+    x, y = (torch.as_tensor(np.array(part)) for part in (data.tokens, data.outputs))
+    Q = torch.tensor(gamp.Q, requires_grad=True)
+    tokens = x + torch.as_tensor(np.array(data.positions))
+    z = tokens @ Q / d**0.5
+    risk = ((y - (z @ z.transpose(1, 2)).softmax(dim=-1) @ tokens) ** 2).sum() / (2 * d)
+    for column, strength in enumerate(lam):
+        if strength != "sphere":
+            risk = risk + 0.5 * strength * (Q[:, column] ** 2).sum()
+    (gradient,) = torch.autograd.grad(risk, Q)
+    gradient = gradient.numpy()
+    assert float(risk.detach()) / d == pytest.approx(gamp.train_loss, rel=1e-9)
+    for column, strength in enumerate(lam):
+        if strength == "sphere":
+            weights = gamp.Q[:, column]
+            assert weights @ weights == pytest.approx(d, rel=1e-8)
+            gradient[:, column] -= (gradient[:, column] @ weights) / d * weights
+    assert np.linalg.norm(gradient) < 1e-8 * np.sqrt(d)
+    descent = ga.minimize_risk(data, gamp.Q + 1e-3, method="lbfgs")
+    assert descent.train_loss == pytest.approx(gamp.train_loss, rel=1e-6)
+
+
+def test_different_strengths_leave_no_flat_rotation():
+    """With equal λ rotations are flat; with different λ the Hessian is positive along them or Q is a saddle."""
+    from gamp_attention.problem.curvature import rotations
+
+    Q = np.random.default_rng(0).standard_normal((30, 3))
+    data = ga.sample(ga.attention_model(rank=3, lam=0.01), d=30, alpha=1.0, seed=0)
+    counts = [
+        len(rotations(data.replace(penalty=ga.ColumnRidge(lams)), Q)) for lams in ([1, 1, 1], [1, 2, 1], [1, 2, 3])
+    ]
+    assert counts == [3, 1, 0]
+    assert len(rotations(data.replace(penalty=ga.ColumnRidge(["sphere"] * 3)), Q)) == 0
+
+
+def test_zero_and_negative_strengths_of_a_bounded_problem():
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), rank=2, lam=[-0.05, 0.0])
+    data = ga.sample(model, d=100, alpha=3.0, seed=0)
+    gamp = ga.run_gamp(data, "random", tol=1e-9)
+    assert gamp.converged
+    assert gamp.is_minimum
+    for column, lam in enumerate([-0.05, 0.0]):
+        np.testing.assert_allclose(gamp.Q[:, column], ridge_solution(data, column, lam), atol=1e-6)
+    se = ga.solve_state_evolution(model, 3.0, rtol=1e-4)
+    assert se.status.value == "converged"
+    # least squares without penalty: q = 1 + noise²/(α − 1)
+    assert se.overlaps.q[0, 1, 1] == pytest.approx(1 + 0.09 / 2, rel=1e-3)
+
+
+def test_unbounded_problem_is_no_convergence():
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=[-0.5])
+    gamp = ga.run_gamp(ga.sample(model, d=60, alpha=2.0, seed=1), "random", max_iter=200)
+    assert not (gamp.converged and gamp.is_minimum)
+    se = ga.solve_state_evolution(model, 2.0, rtol=1e-3, max_iter=60)
+    assert not se.converged
+    assert "the risk has no lower bound: λ = -0.5 and the lowest eigenvalue 0.172" in se.message
+    assert "raise max_iter" not in se.message
+
+
+def test_overlaps_that_grow_are_no_reason_to_raise_max_iter():
+    """With two tokens the edge of the spectrum is not known in advance: the message describes the growth of q."""
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), n_tokens=2, lam=[-2.0])
+    x = np.asarray(ga.sample(model, d=60, alpha=2.0, seed=1).tokens).reshape(-1, 60) / np.sqrt(60)
+    assert np.linalg.eigvalsh(x.T @ x)[0] < 2.0  # so that the risk has no lower bound
+    se = ga.solve_state_evolution(model, 2.0, rtol=1e-2, max_iter=40, stability=False)
+    assert not se.converged
+    assert re.search("q grew in each of the last 20 steps, .* no solution with finite overlaps", se.message)
+    assert "raise max_iter" not in se.message
+    q = np.abs(se.history.q[:, 0, 0, 0])
+    assert (np.diff(q[20:]) > 0).all()
+
+
+def test_least_squares_on_a_sphere():
+    """The constrained minimum is the ridge solution at the multiplier where its norm is √d, found by bisection."""
+    data = ga.sample(linear_model(["sphere", 0.1]), d=80, alpha=1.5, seed=2)
+    gamp = ga.run_gamp(data, "random", tol=1e-10)
+    assert gamp.converged
+    assert gamp.is_minimum
+    x = np.asarray(data.tokens)[:, 0] / np.sqrt(80)
+    lowest = np.linalg.eigvalsh(x.T @ x)[0]
+    multiplier = brentq(lambda lam: np.sum(ridge_solution(data, 0, lam) ** 2) / 80 - 1, -lowest + 1e-6, 1e3, xtol=1e-14)
+    np.testing.assert_allclose(gamp.Q[:, 0], ridge_solution(data, 0, multiplier), atol=1e-7)
+    np.testing.assert_allclose(gamp.Q[:, 1], ridge_solution(data, 1, 0.1), atol=1e-7)
+
+
+@pytest.mark.extensions
+def test_trajectory_of_message_passing_with_columns():
+    """Message passing at d = 1000 follows state evolution in every iteration, with a sphere and with two strengths."""
+    for lam in (["sphere", 0.05], [0.3, 0.05]):
+        model = linear_model(lam)
+        theory = ga.trajectory(model, 2.0, "random", ga.MessagePassing(damping=0.6), n_iter=6, seed=0)
+        ends = []
+        for seed in range(4):
+            data = ga.sample(model, d=1000, alpha=2.0, seed=seed)
+            run = ga.run_gamp(data, "random", max_iter=6, damping=0.6, seed=seed, tol=0.0)
+            ends.append(run.overlaps.q[0])
+        mean, error = np.mean(ends, axis=0), np.std(ends, axis=0, ddof=1) / 2
+        predicted = theory.q[6, 0]
+        # errors of four instances are uncertain, so 1/√d bounds them from below
+        assert (np.abs(mean - predicted) < 4 * np.maximum(error, 0.5 / np.sqrt(1000))).all(), lam
+
+
+def test_multipliers_solve_coupled_columns():
+    rng = np.random.default_rng(0)
+    roots = rng.standard_normal((2, 5, 3, 3))
+    A, second = roots @ np.swapaxes(roots, 2, 3)
+    A -= 0.3 * np.eye(3)
+    penalty, weights = ga.ColumnRidge(["sphere", 0.7, "sphere"]), rng.dirichlet(np.ones(5))
+    strengths = sphere_multipliers(penalty, A, second, weights)
+    C = np.linalg.inv(A + np.diag(strengths))
+    norms = np.einsum("k,kaa->a", weights, C @ second @ C)
+    np.testing.assert_allclose(norms[[0, 2]], 1, rtol=1e-10)
+    assert np.linalg.eigvalsh(C).min() > 0
+    assert strengths[1] == 0.7
+
+
+def test_response_is_the_derivative_of_the_weights():
+    """C is the derivative of (Λ + A)⁻¹ b for fixed Λ; W is its weighted mean."""
+    penalty, V_hat = ga.ColumnRidge([0.1, 2.0]), np.array([[[1.0, 0.3], [0.3, 0.5]]])
+    spectra, fractions = np.array([[0.5, 2.0]]), np.array([0.25, 0.75])
+    A, C, W = quadratic_response(penalty, spectra, V_hat, None, fractions)
+    by_hand = np.linalg.inv(spectra[0][:, None, None] * V_hat + np.diag([0.1, 2.0]))
+    np.testing.assert_allclose(C, by_hand, rtol=1e-12)
+    np.testing.assert_allclose(A, spectra[0][:, None, None] * V_hat, rtol=1e-12)
+    np.testing.assert_allclose(W[0], np.einsum("k,kab->ab", spectra[0] * fractions, by_hand), rtol=1e-12)
+
+
+@pytest.mark.extensions
+def test_leave_one_out_and_replace():
+    data = ga.sample(linear_model(LAMS), d=40, alpha=2.0, seed=4)
+    loo = ga.leave_one_out(data, ga.run_gamp(data, "random", tol=1e-10))
+    rows = np.arange(1, data.n_samples)
+    x = np.asarray(data.tokens)[:, 0] / np.sqrt(40)
+    for column, lam in enumerate(LAMS):
+        kept = x[rows]
+        Q = np.linalg.solve(kept.T @ kept + lam * np.eye(40), kept.T @ data.labels[rows, column])
+        assert loo.fields[0, 0, column] == pytest.approx(x[0] @ Q, rel=1e-6)
+    scaled = data.replace(lam=0.25)
+    assert scaled.penalty == ga.ColumnRidge([0.25, 0.025])
+    assert scaled.lam == 0.25
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: ga.attention_model(rank=2, lam=[0.1]),
+            "lam, penalty: needs one number, or one entry for each of the 2 column",
+        ),
+        (lambda: ga.attention_model(lam=[-0.1]), "lam, penalty: needs no negative λ"),
+        (lambda: ga.glm_model(ga.LogisticLoss(), lam=[-0.1]), "lam, penalty: needs no negative λ"),
+        (lambda: ga.attention_model(lam=["cube"]), "lam: needs a positive number, or a sequence"),
+        (lambda: ga.attention_model(lam="cube"), "lam: needs a positive number, or a sequence"),
+        (lambda: ga.attention_model(lam=[[0.1]]), "lam: needs a positive number, or a sequence"),
+        (lambda: ga.attention_model(lam=[]), "lam: needs a positive number, or a sequence"),
+        (lambda: ga.attention_model(lam=[float("nan")]), "lam: needs a positive number, or a sequence"),
+        (
+            lambda: ga.attention_model(rank=2, lam=[0.1, 0.0], student=ga.DotProductAttention(tied=False)),
+            "lam, penalty: needs positive λ for queries and keys",
+        ),
+    ],
+)
+def test_bad_strengths(build, message):
+    with pytest.raises((TypeError, ValueError)) as raised:
+        build()
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.extensions
+def test_functions_without_spheres_refuse_them():
+    model = ga.glm_model(ga.SquaredLoss(), lam="sphere")
+    data = ga.sample(model, d=30, alpha=2.0, seed=0)
+    gamp = ga.run_gamp(data, "random")
+    for call in (
+        lambda: ga.leave_one_out(data, gamp),
+        lambda: ga.debias(data, gamp),
+        lambda: ga.trajectory(model, 2.0, "random", ga.GradientDescent()),
+        lambda: data.replace(lam=0.1),
+    ):
+        with pytest.raises(ValueError, match=r"^lam(, penalty)?: needs"):
+            call()
+
+
+@pytest.mark.extensions
+@pytest.mark.parametrize("lam", [[0.1], ["sphere"]])
+def test_methods_for_one_strength_refuse_penalties_of_columns(lam):
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=lam)
+    with pytest.raises(ValueError, match="SinglePass"):
+        ga.trajectory(model, 2.0, method=ga.SinglePass(), n_iter=2)
+    with pytest.raises(ValueError, match="model: needs a ridge penalty with one λ"):
+        ga.solve_broken(model, 2.0)

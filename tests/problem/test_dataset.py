@@ -1,0 +1,156 @@
+"""Datasets: reduction to a matrix per sample, the distribution of samples, and immutability."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.theory.models.coordinates import CoordinateLaw
+from gamp_attention.theory.models.model import Model
+from gamp_attention.theory.models.teachers import SoftmaxTeacher
+
+
+def apply_layer(data, Q):
+    """Compute f_Q(x) = S[(x+p)Q/√d](x+p), eq. (2), from its definition."""
+    x = data.tokens + data.positions
+    scores = np.einsum("nlr,nkr->nlk", x @ Q, x @ Q) / data.dim
+    weights = np.exp(scores)
+    return (weights / weights.sum(axis=2, keepdims=True)) @ x
+
+
+def test_exact_terms_reproduce_the_square_error(data):
+    Q = np.random.default_rng(3).normal(size=(data.dim, 1))
+    square = ((data.outputs - apply_layer(data, Q)) ** 2).sum() / (2 * data.dim)
+    expected = (square + data.lam / 2 * (Q**2).sum()) / data.dim
+    assert ga.train_loss(data, Q, "exact") == pytest.approx(expected, rel=1e-12)
+
+
+def test_given_arrays_equal_sampled_data(data):
+    given = ga.Dataset(data.tokens, data.outputs, data.positions, data.lam)
+    Q = np.random.default_rng(3).normal(size=(data.dim, 1))
+    assert np.allclose(ga.gradient(given, Q), ga.gradient(data, Q), rtol=1e-10, atol=1e-12)
+    assert given.Q_star is None
+    assert given.targets is None
+    assert given.spectra[0, 0] == pytest.approx(data.spectra[0, 0], rel=0.02)
+
+
+def test_targets_are_computed_by_the_teacher(data):
+    u = data.tokens @ data.Q_star / np.sqrt(data.dim)
+    scores = np.exp(u @ u.transpose(0, 2, 1))
+    T = 0.7 * scores / scores.sum(axis=2, keepdims=True) + 0.3 * np.array([[0.6, 0.4], [0.4, 0.6]])
+    assert np.allclose(data.targets, T)
+    assert np.allclose(data.outputs, T @ data.tokens)
+
+
+def test_asymptotic_risk_approaches_the_exact_risk(model):
+    gaps = []
+    for d in (100, 1600):
+        data = ga.sample(model, d, 1.0, seed=2)
+        gaps.append(abs(ga.train_loss(data, data.Q_star, "exact") - ga.train_loss(data, data.Q_star, "asymptotic")))
+    assert gaps[1] < 0.5 * gaps[0]
+
+
+def test_samples_have_the_distribution_of_the_model():
+    model = ga.attention_model(3, 2, 2, sigma=[0.3, 0.5, 1.0], tau=[1.0, 0.0, -2.0])
+    data = ga.sample(model, 2000, 1.0, seed=1)
+    assert np.allclose(data.tokens.std(axis=(0, 2)), [0.3, 0.5, 1.0], rtol=5e-3)
+    assert np.allclose(np.linalg.norm(data.positions, axis=1), [1.0, 0.0, 2.0])
+    gram = data.Q_star.T @ data.Q_star / 2000
+    assert np.allclose(gram, np.eye(2), atol=0.1)
+
+
+def test_classes_of_coordinates_have_their_fractions():
+    law = CoordinateLaw(
+        weight=np.array([0.25, 0.75]),
+        gamma=np.array([[1.0, 4.0], [0.25, 0.0]]),
+        tau=np.array([[1.0, -1.0], [1.0, 1.0]]),
+        teacher_mean=np.array([[2.0], [0.0]]),
+        teacher_cov=np.zeros((2, 1, 1)),
+    )
+    model = Model(SoftmaxTeacher(0.3, np.eye(2)), law, 0.1, 1)
+    data = ga.sample(model, 40, 2.0, seed=0)
+    assert data.spectra.shape == (2, 40)
+    assert (data.Q_star == 2.0).sum() == 10
+    assert np.allclose(data.spectra.mean(axis=1), law.trace)
+    assert np.allclose(law.rho[:, 0, 0], [1.0, 4.0])
+    assert np.allclose(
+        np.einsum("i,li,i->l", data.Q_star[:, 0], data.spectra, data.Q_star[:, 0]) / 40, law.rho[:, 0, 0]
+    )
+
+
+def test_equal_seeds_draw_equal_data(model):
+    one, two = ga.sample(model, 50, 1.5, seed=7), ga.sample(model, 50, 1.5, seed=np.random.default_rng(7))
+    assert np.array_equal(one.tokens, two.tokens)
+    assert np.array_equal(one.Q_star, two.Q_star)
+
+
+def test_attributes_cannot_be_set(data):
+    labelled = ga.LabelledDataset(np.eye(4), [1.0, -1.0, 1.0, -1.0], ga.LogisticLoss())
+    for dataset in (data, labelled):
+        for name in ("tokens", "penalty", "rank", "model", "other"):
+            with pytest.raises(AttributeError, match=f"{name}: cannot be set, because datasets are immutable"):
+                setattr(dataset, name, None)
+
+
+def test_replace_returns_a_new_dataset_and_does_not_change_the_old_dataset(data):
+    before = {name: np.array(getattr(data, name)) for name in ("tokens", "outputs", "positions", "spectra", "Q_star")}
+    terms = data.terms("exact").params.copy()
+    other = data.replace(penalty=ga.ElasticNet(0.2, 0.1), rank=2)
+    assert (other.lam, other.rank, other.model.penalty, other.model.rank) == (0.2, 2, other.penalty, 2)
+    assert (data.lam, data.rank, data.model.rank) == (0.01, 1, 1)
+    assert other.replace(lam=0.5).penalty == ga.ElasticNet(0.5, 0.1)
+    for name, values in before.items():
+        assert np.array_equal(getattr(data, name), values)
+    assert other.tokens is data.tokens
+    assert np.array_equal(data.terms("exact").params, terms)
+    fresh = ga.Dataset(data.tokens, data.outputs, data.positions, rank=2, penalty=ga.ElasticNet(0.2, 0.1))
+    Q = np.random.default_rng(0).normal(size=(data.dim, 2))
+    assert np.allclose(ga.gradient(other, Q), ga.gradient(fresh, Q), rtol=1e-10, atol=1e-12)
+
+
+def test_replace_changes_the_loss_of_labels():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 10))
+    data = ga.LabelledDataset(x, np.sign(x[:, 0]), ga.LogisticLoss())
+    other, Q = data.replace(student=ga.SquaredLoss()), rng.normal(size=(10, 1))
+    fresh = ga.LabelledDataset(x, np.sign(x[:, 0]), ga.SquaredLoss())
+    assert np.array_equal(ga.gradient(other, Q), ga.gradient(fresh, Q))
+    assert not np.array_equal(ga.gradient(data, Q), ga.gradient(fresh, Q))
+
+
+@pytest.mark.parametrize(
+    ("changes", "pattern"),
+    [({"lam": -1.0}, "lam: needs"), ({"rank": 0}, "rank: needs"), ({"student": 3}, "student: needs")],
+)
+def test_replace_checks_its_arguments(data, named_error, changes, pattern):
+    named_error(lambda: data.replace(**changes), pattern)
+
+
+def test_datasets_state_their_kind(data, mixture):
+    labelled = ga.LabelledDataset(np.eye(4), [1.0, -1.0, 1.0, -1.0], ga.LogisticLoss())
+    drawn = ga.sample(mixture, d=20, alpha=1.0)
+    assert [each.is_labelled for each in (data, labelled, drawn)] == [False, True, False]
+    assert [each.is_mixture for each in (data, labelled, drawn)] == [False, False, True]
+    assert (data.model.is_mixture, mixture.is_mixture) == (False, True)
+
+
+def test_small_arrays_of_the_caller_are_copied():
+    """Later changes of these arrays must not change data sets or models."""
+    A = np.array([[0.7, 0.3], [0.2, 0.8]])
+    model = ga.paper_model(A=A)
+    error = ga.linear_baseline(model).test_error
+    A[:] = 0
+    assert ga.linear_baseline(model).test_error == error
+    gamma, tau = np.full((1, 2), 0.3), np.array([[1.0, -1.0]])
+    law = CoordinateLaw(np.ones(1), gamma, tau, np.zeros((1, 1)), np.ones((1, 1, 1)))
+    gamma[:] = tau[:] = 5
+    assert law.gamma.max() == 0.3
+    assert law.tau.max() == 1
+    rng = np.random.default_rng(0)
+    x, p, weight, labels = rng.normal(size=(6, 2, 3)), np.ones((2, 3)), np.ones(6), np.ones((6, 2))
+    data = ga.Dataset(x, x, p, sample_weight=weight)
+    rows = ga.LabelledDataset(x, labels, ga.SquaredLoss(), 0.1, positions=p, sample_weight=weight)
+    gradients = ga.gradient(data, np.ones((3, 1))), ga.gradient(rows, np.ones((3, 1)))
+    p[:] = weight[:] = labels[:] = 7
+    assert np.array_equal(ga.gradient(data, np.ones((3, 1))), gradients[0])
+    assert np.array_equal(ga.gradient(rows, np.ones((3, 1))), gradients[1])
+    assert data.positions.max() == data.sample_weight.max() == rows.labels.max() == 1

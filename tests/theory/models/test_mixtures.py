@@ -1,0 +1,186 @@
+"""Mixtures of tokens agree with models without classes and with averages over sampled classes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.problem.sources import Group, Sources
+from gamp_attention.sampling.draw import draw_tokens
+from gamp_attention.sampling.teacher_data import teacher_dataset
+from gamp_attention.theory.fixed_points.observables import predicted_test_error
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.choice import first_rule
+from gamp_attention.theory.rules.rule import average_channels
+from tests.conftest import CLASSES, MEANS, SIGMA
+
+
+def single():
+    return ga.mixture_model([[1.0]], [[0.0], [0.0]])
+
+
+def vector(overlaps):
+    return np.concatenate([values.ravel() for values in overlaps.arrays().values()])
+
+
+def make_overlaps(model):
+    """Return overlaps that differ between all sources."""
+    S, rho = model.n_sources, model.coordinates.rho
+    q = np.linspace(0.06, 0.12, S)[:, None, None]
+    return ga.Overlaps(
+        q=q,
+        m=np.linspace(0.2, -0.15, S)[:, None],
+        theta=0.6 * np.sqrt(q * rho) * np.linspace(1, 0.7, S)[:, None, None],
+        V=np.linspace(8, 13, S)[:, None, None],
+    )
+
+
+@pytest.mark.extensions
+def test_one_class_is_the_plain_model(model):
+    plain, mixed = ga.sample(model, 100, 1.5, seed=0), ga.sample(single(), 100, 1.5, seed=0)
+    assert np.array_equal(plain.tokens, mixed.tokens)
+    assert np.array_equal(plain.Q_star, mixed.Q_star)
+    for risk in ("asymptotic", "exact"):
+        one, two = (ga.run_gamp(each, "positional", risk, tol=0, max_iter=30) for each in (plain, mixed))
+        assert np.array_equal(one.Q, two.Q)
+    assert ga.sampled_test_error(plain, one.Q) == ga.sampled_test_error(mixed, one.Q)
+    one, two = (ga.trajectory(each, 1.5, n_iter=3, n_paths=256, n_replicas=2) for each in (model, single()))
+    assert np.array_equal(vector(one), vector(two))
+
+
+@pytest.mark.parametrize("branch", ["semantic", "positional"])
+def test_one_class_has_the_plain_fixed_point(model, branch):
+    one, two = (ga.solve_state_evolution(each, 1.5, branch, rtol=1e-2, stability=False) for each in (model, single()))
+    assert np.allclose(vector(one.overlaps), vector(two.overlaps), rtol=1e-12)
+    assert one.test_error == pytest.approx(two.test_error, rel=1e-12)
+    assert one.replicon == pytest.approx(two.replicon, rel=1e-12)
+
+
+def average_by_brute_force(model, overlaps, n, seed=0):
+    """Return means and standard errors, by name, over samples whose classes are drawn one by one."""
+    rng = np.random.default_rng(seed)
+    law, L = model.classes, model.n_tokens
+    at = law.patterns[rng.choice(len(law.probability), n, p=law.probability)]
+    rho = model.coordinates.rho[at, 0, 0]
+    y = np.sqrt(rho) * rng.standard_normal((n, L))
+    slope = overlaps.theta[at, 0, 0] / rho
+    rest = overlaps.q[at, 0, 0] - slope**2 * rho
+    noise = slope * y + np.sqrt(rest) * rng.standard_normal((n, L))
+    # teacher's means from their definition, E[π √d μ]
+    weight, mean = model.coordinates.weight, model.coordinates.teacher_mean[:, 0]
+    T = model.teacher((y + ((weight * mean) @ model.class_means)[at])[..., None])
+    trace = (weight @ model.coordinates.gamma)[at]
+    params = np.concatenate(
+        [(trace[:, :, None] * np.eye(L)).reshape(n, -1), (trace[:, :, None] * T.transpose(0, 2, 1)).reshape(n, -1)],
+        axis=1,
+    )
+    omega, V = (noise + overlaps.m[at, 0])[..., None], overlaps.V[at]
+    g, moreau = np.empty((n, L)), np.empty(n)
+    for pattern in law.patterns:
+        rows = (at == pattern).all(axis=1)
+        out = ga.denoise(model.loss, params[rows], omega[rows], V[rows][0])
+        g[rows], moreau[rows] = out.g[..., 0], out.moreau
+    moreau += 0.5 * np.einsum("nij,nj->n", T**2, trace)
+    averages = {"moreau": (moreau.mean(), moreau.std() / np.sqrt(n))}
+    for name, values in {"g": g, "gg": g**2, "with_noise": g * noise, "with_teacher": g * y}.items():
+        each = np.stack([(values * (at == s)).sum(axis=1) for s in range(model.n_sources)], axis=1)
+        averages[name] = each.mean(axis=0), each.std(axis=0) / np.sqrt(n)
+    return averages
+
+
+@pytest.mark.parametrize("rule", ["split", "sobol"])
+def test_averages_agree_with_brute_force(mixture, rule):
+    at = make_overlaps(mixture)
+    rule_averages = first_rule(rule, mixture, (0,))
+    assert rule_averages.name == rule
+    moments = average_channels(rule_averages, mixture, at)
+    for name, (value, error) in average_by_brute_force(mixture, at, 40_000).items():
+        mean = np.mean([np.ravel(getattr(each, name)) for each in moments], axis=0)
+        assert (np.abs(mean - value) <= 4.5 * error).all(), name
+
+
+def test_permuting_class_labels_permutes_state_evolution():
+    means, sigma = ([values[0][::-1], values[1]] for values in (MEANS, SIGMA))
+    one = ga.mixture_model(CLASSES, MEANS, sigma=SIGMA, teacher_mean=[0.4])
+    two = ga.mixture_model(CLASSES[::-1], means, sigma=sigma, teacher_mean=[0.4])
+    order = [1, 0, 2, 3]
+    at = make_overlaps(one)
+    moved = ga.Overlaps(**{name: values[order] for name, values in at.arrays().items()})
+    images = [OverlapMap(m, 1.5, first_rule("split", m, (0,)))(x) for m, x in ((one, at), (two, moved))]
+    for name, values in images[0].arrays().items():
+        assert np.allclose(values[order], images[1].arrays()[name], rtol=1e-9, atol=1e-12), name
+
+
+def test_permuting_class_labels_permutes_gamp(mixture):
+    data = ga.sample(mixture, 80, 1.5, seed=3)
+    order = np.array([1, 0, 2, 3])  # the inverse of this permutation is the permutation
+    law = mixture.coordinates
+    law = ga.CoordinateLaw(law.weight, law.gamma[:, order], law.tau[:, order], law.teacher_mean, law.teacher_cov)
+    classes = ga.ClassLaw(order[mixture.classes.patterns], mixture.classes.probability)
+    other = replace(mixture, coordinates=law, classes=classes, class_means=mixture.class_means[:, order])
+    groups = tuple(Group(rows, order[sources]) for rows, sources in data.groups)
+    sources = Sources(data.positions, data.source_means[order], groups)
+    moved = teacher_dataset(other, data.tokens, data.positions, data.Q_star, data.spectra[order], sources)
+    one, two = (ga.run_gamp(each, "semantic", damping=0.4, tol=0, max_iter=15) for each in (data, moved))
+    assert np.allclose(one.Q, two.Q, atol=1e-9)
+    for name, values in one.overlaps.arrays().items():
+        assert np.allclose(values[order], two.overlaps.arrays()[name], atol=1e-8), name
+
+
+def test_samples_have_the_law_of_the_mixture(mixture):
+    data = ga.sample(mixture, 1000, 2.0, seed=1)
+    assert [group.rows.start for group in data.groups] == [0, *(group.rows.stop for group in data.groups[:-1])]
+    for group, share in zip(data.groups, mixture.classes.probability, strict=True):
+        count = group.rows.stop - group.rows.start
+        assert abs(count - 2000 * share) < 4 * np.sqrt(2000 * share)
+        x = data.tokens[group.rows]
+        mean = x.mean(axis=2) * np.sqrt(1000)  # along 1_d/√d, of norm one
+        assert np.allclose(x.var(axis=(0, 2)), data.spectra[group.sources, 0], rtol=0.02)
+        expected = mixture.class_means[0, group.sources]
+        assert (np.abs(mean.mean(axis=0) - expected) < 4 * 0.6 / np.sqrt(count)).all()
+
+
+def test_predicted_test_error_agrees_with_new_samples(mixture):
+    data = ga.sample(mixture, 1500, 0.02, seed=0)
+    Q = 0.5 * data.Q_star + 0.3 * np.sqrt(1500) * data.positions[:1].T
+    error, spread = ga.sampled_test_error(data, Q, n_samples=3000)
+    model = data.instance_model()
+    at = ga.Overlaps(**{**make_overlaps(model).arrays(), **_get_overlaps(data, Q)})
+    predicted = predicted_test_error(model, at, first_rule("split", model, (0,)))[0]
+    assert abs(error - predicted) < 4 * spread + predicted / np.sqrt(1500)
+
+
+def _get_overlaps(data, Q):
+    d = data.dim
+    spectra = np.broadcast_to(data.spectra, (data.n_sources, d))
+    return {
+        "q": np.einsum("sd,da,db->sab", spectra, Q, Q) / d,
+        "m": data.source_means @ Q / np.sqrt(d),
+        "theta": np.einsum("sd,da,db->sab", spectra, Q, data.Q_star) / d,
+    }
+
+
+def test_linear_baseline_is_the_mean_over_classes(mixture):
+    """It agrees with a sum over many samples of the mixture."""
+    base = ga.linear_baseline(mixture, rtol=1e-5)
+    rng = np.random.default_rng(0)
+    n, law = 200_000, mixture.classes
+    at = law.patterns[rng.choice(len(law.probability), n, p=law.probability)]
+    rho, trace = mixture.coordinates.rho[at, 0, 0], mixture.coordinates.trace[at]
+    T = mixture.teacher((np.sqrt(rho) * rng.standard_normal((n, 2)) + mixture.teacher_shift[at, 0])[..., None])
+    W = np.einsum("nij,nj->ij", T, trace) / trace.sum(axis=0)
+    assert np.allclose(base.weights, W, atol=5 * T.std() / np.sqrt(n))
+    errors = np.einsum("nij,nj->n", (T - base.weights) ** 2, trace) / 2
+    assert abs(base.test_error - errors.mean()) < 4 * errors.std() / np.sqrt(n)
+
+
+def test_fitted_linear_layer_predicts_its_error_on_new_samples(mixture):
+    data = ga.sample(mixture, 200, 3.0, seed=0)
+    fit = ga.fit_linear_baseline(data)
+    x, _ = draw_tokens(
+        np.random.default_rng(5), 6000, 200, data.positions, data.source_means, data.spectra, mixture.classes.draw
+    )
+    y = mixture.teacher(x @ data.Q_star / np.sqrt(200)) @ x
+    errors = ((y - fit.weights @ x) ** 2).sum(axis=(1, 2)) / 400
+    assert abs(fit.test_error - errors.mean()) < 4 * errors.std() / np.sqrt(6000)

@@ -1,0 +1,127 @@
+"""Branches near their ends: no convergence on a lost branch, a description of the end, and few steps."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
+from gamp_attention.theory.fixed_points.newton import breakdown
+
+# ω, σ, λ, A, α at which jumps end the positional branch of Stein's form, and minima at finite d have m = 0.20 to 0.22
+JUMPS = ga.paper_model(0.4429, sigma=0.4544, lam=0.0033, A=[[0.983, 0.761], [0.334, 0.300]]), 1.406
+NOISY = ga.paper_model(0.37, sigma=0.63, lam=0.004, A=[[0.7, 0.3], [0.8, 0.2]], score_noise=0.05), 1.23
+
+
+@pytest.mark.slow
+def test_a_branch_is_lost_if_its_overlap_is_zero_within_its_error():
+    """Newton's method on few random points finds a small θ, which is noise: 0.007 with an error of 0.02."""
+    model, alpha = NOISY
+    se = ga.solve_state_evolution(model, alpha, rtol=2e-2, max_work=1.2e4, stability=False)
+    assert se.status is ga.Status.LOST
+    assert np.isnan(se.train_loss)
+    assert "theta = " in se.message
+    assert "is zero within its error" in se.message
+    assert "replicon" in se.message
+
+
+@pytest.mark.slow
+def test_message_names_the_form_of_the_response_that_has_the_branch():
+    model, alpha = JUMPS
+    se = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-2, stability=False)
+    assert se.status is ga.Status.LOST
+    assert se.replicon < 1
+    assert "jumps where the branch is lost" in se.validity
+    assert 'response="derivative"' in se.message
+    other = ga.solve_state_evolution(model, alpha, "positional", response="derivative", rtol=1e-2, stability=False)
+    assert other.converged
+    assert f"m = {abs(other.overlaps.m[0, 0]):.3g}" in se.message
+    assert not other.consistent
+    assert "is not the replica-symmetric solution" in other.validity
+
+
+def test_minima_at_finite_d_have_the_branch_that_jumps_end():
+    """The premise of the test above: minima have the m of the derivative form within 10 %."""
+    model, alpha = JUMPS
+    run = ga.run_gamp(ga.sample(model, 500, alpha, seed=0), "positional", "asymptotic", tol=1e-6)
+    assert run.converged
+    other = ga.solve_state_evolution(model, alpha, "positional", response="derivative", rtol=1e-2, stability=False)
+    assert abs(run.overlaps.m[0, 0]) == pytest.approx(abs(other.overlaps.m[0, 0]), rel=0.1)
+
+
+def test_message_states_if_the_other_form_loses_the_branch_too(model):
+    se = ga.solve_state_evolution(model, 0.6, "semantic", rtol=1e-2, stability=False)
+    assert se.status is ga.Status.LOST
+    assert "loses the branch, too" in se.message
+
+
+def test_vanished_weights_are_reported():
+    se = ga.solve_state_evolution(ga.paper_model(lam=1.0), 0.3, rtol=1e-2, stability=False)
+    assert se.status is ga.Status.LOST
+    assert se.message.startswith("all weights go to zero")
+    assert se.validity == "none: all weights go to zero"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("branch", ["semantic", "positional"])
+def test_a_lost_branch_at_large_sigma_takes_few_steps(branch):
+    """If steps that drift are halved, they take 49 and 106 iterations, and 120 and 190 averages of 0.2 to 0.4 s."""
+    se = ga.solve_state_evolution(ga.paper_model(0.404, sigma=1.51, lam=0.0016), 0.768, branch, rtol=1e-2)
+    assert se.status is ga.Status.LOST
+    assert se.n_iter < 30
+    assert not se.overlaps.m.any()
+    assert not se.overlaps.theta.any()
+    assert "replicon" in se.message
+
+
+def test_message_names_the_budget_that_ended_the_refinement(model):
+    early = ga.solve_state_evolution(model, 1.5, rtol=1e-5, max_work=1e5, stability=False)
+    assert early.status is ga.Status.INACCURATE
+    assert "max_work" in early.message
+    assert "100000" in early.message
+    none = ga.solve_state_evolution(model, 1.5, rtol=1e-2, max_work=1e4, stability=False)
+    assert none.status is ga.Status.MAX_ITER
+    assert "raise max_work" in none.message
+    short = ga.solve_state_evolution(model, 1.5, rtol=1e-5, max_iter=2, stability=False)
+    assert short.status is ga.Status.MAX_ITER
+    assert "raise max_iter" in short.message
+    assert ga.solve_state_evolution(model, 1.5, rtol=1e-2, stability=False).message == ""
+
+
+@pytest.mark.slow
+def test_errors_hold_if_student_fields_hardly_vary():
+    """θ² is 0.999 of q ρ, so that lines of fields are short: the density along them has to be resolved by itself.
+
+    Levels agreed to 1e-8 in V with a common error of 5e-7, and differed by 3e-6 in the training loss.
+    """
+    model = ga.paper_model(0.113, sigma=0.9386, lam=0.0126, A=[[0.567, 0.376], [0.542, -0.085]])
+    fine = ga.solve_state_evolution(model, 3.867, rtol=3e-6, stability=False)
+    assert fine.converged
+    for rtol in (1e-2, 1e-4, 1e-5):
+        rough = ga.solve_state_evolution(model, 3.867, rtol=rtol, stability=False)
+        assert rough.converged
+        for name in ("q", "theta", "V"):
+            away = np.abs(getattr(rough.overlaps, name) - getattr(fine.overlaps, name))
+            assert (away <= getattr(rough.overlaps_error, name) + getattr(fine.overlaps_error, name)).all()
+        assert (np.abs(rough.V_hat - fine.V_hat) <= rough.V_hat_error + fine.V_hat_error).all()
+        for name in ("train_loss", "test_error"):
+            away = abs(getattr(rough, name) - getattr(fine, name))
+            assert away <= getattr(rough, f"{name}_error") + getattr(fine, f"{name}_error")
+
+
+@pytest.mark.extensions
+def test_failure_near_jumps_states_its_reason():
+    """Labels that jump in their noise, and a proximal map that jumps in the fields: the nested rule needs much work."""
+    model = ga.sequence_model(
+        lambda u, noise: np.floor(2 * noise[0]) + u[0, 0], lambda z: np.sin(z[0, 0]), n_tokens=1, rank=1, n_noise=1,
+        lam=0.05,
+    )  # fmt: skip
+    se = ga.solve_state_evolution(model, 3.0, rtol=1e-2, max_work=1e4)
+    assert se.status is ga.Status.MAX_ITER
+    assert se.rule == "nested"
+    assert se.validity.startswith("unknown: no fixed point was found, because the proximal map jumps")
+    assert 'rule="sobol"' in se.message
+
+
+def test_breakdown_states_its_cause():
+    assert "λ + A is not positive definite" in breakdown(NotPositiveDefinite("V"))[1]
+    assert "not converge" in breakdown(np.linalg.LinAlgError("Eigenvalues did not converge"))[1]

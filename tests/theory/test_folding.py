@@ -1,0 +1,228 @@
+"""Points in the fundamental domain of a channel's symmetries, and the estimate of V̂ far from jumps."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.theory.equations.channel import Channel, conjugates
+from gamp_attention.theory.equations.symmetry import Symmetry
+from gamp_attention.theory.equations.units import Packing
+from gamp_attention.theory.fixed_points.observables import predicted_test_error, stability
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.sobol import SobolRule
+from gamp_attention.theory.rules.split import SplitRule
+
+MOMENTS = ("with_noise", "with_teacher", "gg", "response", "moreau", "loss")
+
+
+def make_overlaps(L, r, t, q, theta, V, m=None):
+    one = np.tile(np.eye(r), (L, 1, 1))
+    m = np.zeros((L, r)) if m is None else np.array(m, dtype=float).reshape(L, r)
+    return ga.Overlaps(q * one, m, np.tile(theta * np.eye(r, t), (L, 1, 1)), V * one)
+
+
+SKEWED = [[0.5, 0.3, 0.2], [0.15, 0.7, 0.15], [0.2, 0.3, 0.5]]
+CASES = {
+    "any order": (ga.attention_model(3), make_overlaps(3, 1, 1, 0.17, 0.195, 11.9)),
+    "four tokens": (ga.attention_model(4), make_overlaps(4, 1, 1, 0.2, 0.21, 10.0)),
+    "reversed": (ga.attention_model(3, A=SKEWED), make_overlaps(3, 1, 1, 0.17, 0.195, 11.9)),
+    "no teacher": (ga.attention_model(3), make_overlaps(3, 1, 1, 0.05, 0.0, 14.0, [0.25, 0, -0.25])),
+    "columns": (ga.attention_model(2, 2, 2), make_overlaps(2, 2, 2, 0.105, 0.138, 15.0)),
+    "three columns": (ga.attention_model(2, 3, 3), make_overlaps(2, 3, 3, 0.105, 0.138, 12.0)),
+    "columns of three tokens": (ga.attention_model(3, 2, 2), make_overlaps(3, 2, 2, 0.105, 0.138, 12.0)),
+    "noisy scores": (ga.attention_model(3, score_noise=0.2), make_overlaps(3, 1, 1, 0.17, 0.195, 5.0)),
+    "sign": (ga.attention_model(2, sigma=[0.5, 0.6]), make_overlaps(2, 1, 1, 0.1, 0.13, 16.0)),
+}
+
+
+def perturb(at):
+    """Return overlaps without symmetry, at a distance of about 1e-7 from given overlaps."""
+    rng = np.random.default_rng(0)
+    away = {name: 1e-7 * rng.normal(size=v.shape) for name, v in at.arrays().items()}
+    away |= {name: away[name] + np.swapaxes(away[name], 1, 2) for name in ("q", "V")}
+    return ga.Overlaps(**{name: v + away[name] for name, v in at.arrays().items()})
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("case", CASES)
+def test_points_in_the_fundamental_domain_have_the_same_averages(case):
+    """Moments and the test error agree within five standard errors, which are smaller with folded points."""
+    model, at = CASES[case]
+    whole = perturb(at)
+    assert Channel(model, at).foldable
+    assert not Channel(model, whole).foldable
+    folded, plain = SobolRule(1024, 8, seed=(1,)), SobolRule(4096, 8, seed=(2,))
+    few = folded.moments(Channel(model, at), squares=True)
+    many = plain.moments(Channel(model, whole), squares=True)
+    ratios = []
+    for name in (*MOMENTS, "square"):
+        if name == "with_teacher" and not at.theta.any():
+            continue
+        a, b = (np.array([getattr(each, name) for each in averages]) for averages in (few, many))
+        error = np.sqrt((a.var(axis=0, ddof=1) + b.var(axis=0, ddof=1)) / 8)
+        if name == "square":  # of hundreds of entries, some have errors that are too small by chance
+            error = np.full_like(error, error.max())
+        assert np.all(np.abs(a.mean(axis=0) - b.mean(axis=0)) <= 5 * error + 1e-3 * error.max()), name
+        ratios.append(a.std(axis=0, ddof=1).max() / b.std(axis=0, ddof=1).max())
+    assert np.median(ratios) < 4**0.75  # a quarter of the points would have larger errors without folding
+    errors = [predicted_test_error(model, o, rule) for o, rule in ((at, folded), (whole, plain))]
+    unsure = np.sqrt(sum(each.var(ddof=1) for each in errors) / 8)
+    assert abs(errors[0].mean() - errors[1].mean()) <= 5 * unsure
+
+
+def test_folding_makes_averages_of_three_tokens_several_times_more_accurate():
+    """At half the work, standard deviations are at most 0.4 times as large, 0.6 times for the envelope."""
+    model, at = CASES["any order"]
+    few, many = (SobolRule(4096, 16, seed=(3,)).moments(Channel(model, o)) for o in (at, perturb(at)))
+    for name, most in (("gg", 0.4), ("response", 0.4), ("moreau", 0.6)):
+        a, b = (
+            np.array([getattr(each, name) for each in averages]).std(axis=0, ddof=1).max() for averages in (few, many)
+        )
+        assert a < most * b, name
+
+
+def test_student_fields_first_make_the_response_of_columns_several_times_more_accurate():
+    """V̂ in Stein's form, whose noise determines the number of points, is less noisy at half the work."""
+    model, at = CASES["columns"]
+    few, many = (
+        np.array(
+            [conjugates(model, 2.0, o, each).V[0, 0, 0] for each in SobolRule(4096, 16).moments(Channel(model, o))]
+        )
+        for o in (at, perturb(at))
+    )
+    assert few.std(ddof=1) < 0.5 * many.std(ddof=1)
+
+
+@pytest.mark.parametrize("case", ["columns", "no teacher"])
+def test_few_global_searches_correct_all_points(case):
+    """The averages are equal if there are no second minima, otherwise equal within the noise of the correction."""
+    model, at = CASES[case]
+    channel = Channel(model, at)
+    rule = SobolRule(4096, 8, seed=(2,))
+    every, some = (np.array([each.moreau for each in replace(rule, searched=n).moments(channel)]) for n in (1, 8))
+    if case == "columns":
+        np.testing.assert_allclose(some, every, rtol=1e-12)
+        assert rule.moments(channel)[0].multimodal_fraction < 1e-3
+    else:
+        away, error = every.mean() - some.mean(), (some - every).std(ddof=1) / np.sqrt(8)
+        assert 0 < error < 1e-2 * every.mean()
+        assert abs(away) < 4 * error
+        assert rule.moments(channel)[0].multimodal_fraction > 2e-3
+
+
+def test_maps_subsample_searches_only_if_second_minima_are_rare():
+    model, at = CASES["columns"]
+    rare, common = (
+        OverlapMap(model, 2.0, SobolRule(4096, 8)),
+        OverlapMap(CASES["no teacher"][0], 1.5, SobolRule(4096, 8)),
+    )
+    assert rare.with_choices_at(at).choices.rare_minima
+    assert not common.with_choices_at(CASES["no teacher"][1]).choices.rare_minima
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("branch", ["semantic", "positional"])
+def test_folded_points_agree_with_the_split_rule(branch, model):
+    """Two tokens: the split rule does not use folded points, and computes the semantic V̂ in Stein's form."""
+    points = ga.solve_state_evolution(model, 1.5, branch, rule="sobol", rtol=5e-3, stability=False, seed=2)
+    split = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-4, stability=False)
+    assert points.converged
+    for name, value in points.overlaps.arrays().items():
+        error = getattr(points.overlaps_error, name) + getattr(split.overlaps_error, name)
+        assert np.all(np.abs(value - getattr(split.overlaps, name)) <= 1.3 * error), name
+    assert np.all(np.abs(points.V_hat - split.V_hat) <= 1.3 * (points.V_hat_error + split.V_hat_error))
+    assert abs(points.train_loss - split.train_loss) <= 1.3 * (points.train_loss_error + split.train_loss_error)
+    assert abs(points.test_error - split.test_error) <= 1.3 * (points.test_error_error + split.test_error_error)
+
+
+@pytest.mark.slow
+def test_isotropic_overlaps_stay_isotropic_and_have_the_same_solution():
+    """There is one unknown for each family; the solution from a start without the symmetry is equal."""
+    model = ga.attention_model(2, 2, 2)
+    at = make_overlaps(2, 2, 2, 0.1, 0.13, 16.0)
+    assert Symmetry.of(model, at).isotropic
+    assert len(Packing.of(model, at).pack(at)) == 3
+    uneven = replace(at, q=at.q * np.array([1.0, 1.1])[:, None])
+    assert not Symmetry.of(model, uneven).isotropic
+    same, free = (ga.solve_state_evolution(model, 2.0, o, rtol=2e-2, stability=False) for o in (at, uneven))
+    assert same.converged
+    assert free.converged
+    assert (same.overlaps.q[:, 0, 1] == 0).all()
+    assert (same.overlaps.V[:, 0, 0] == same.overlaps.V[:, 1, 1]).all()
+    for name in ("q", "theta", "V"):
+        a, b = (np.trace(getattr(each.overlaps, name).sum(axis=0)) / 4 for each in (same, free))
+        error = sum(getattr(each.overlaps_error, name).max() for each in (same, free))
+        assert abs(a - b) <= error, name
+
+
+def test_only_models_with_rotational_symmetry_are_isotropic():
+    assert ga.attention_model(2, 2, 2).isotropic
+    assert not ga.attention_model(2, 1, 1).isotropic
+    assert not ga.attention_model(2, 2, 1).isotropic
+    assert not ga.attention_model(2, 2, 2, student=ga.DotProductAttention(tied=False)).isotropic
+    law = ga.coordinate_law(teacher_rank=2)
+    wide = replace(law, teacher_cov=law.teacher_cov * np.diag([1.0, 2.0]))
+    assert not ga.attention_model(2, 2, 2, coordinates=wide).isotropic
+
+    class FirstColumn:
+        even = True
+
+        def __call__(self, u):
+            return ga.SoftmaxTeacher(0.3, np.eye(2))(u[..., :1])
+
+    assert not ga.attention_model(2, 2, 2, teacher=FirstColumn()).isotropic
+
+
+def test_far_from_jumps_the_derivative_replaces_steins_form():
+    """It agrees with Stein's form and has a quarter of its error; if the map jumps, Stein's form is used."""
+    model, at = CASES["any order"]
+    F = OverlapMap(model, 1.5, SobolRule(4096, 8, seed=(1,)))
+    image, samples = F.images(at)
+    choices = F.with_choices_at(at).choices
+    assert not choices.counts_jumps
+    G = replace(F, choices=replace(choices, counts_jumps=True))
+    stein, stein_samples = G.images(at)
+    error, stein_error = (
+        np.std([each.hats.V for each in averages], axis=0, ddof=1).max() for averages in (samples, stein_samples)
+    )
+    assert error < 0.25 * stein_error
+    assert np.abs(image.hats.V - stein.hats.V).max() < 5 * stein_error / np.sqrt(8)
+    assert (image.hats.jump_mass == 0).all()
+    H = F.with_choices_at(at)
+    assert H.count_jumps(at) is H
+    jumpy = CASES["no teacher"][1]
+    assert (H.images(jumpy)[0].hats.jump_mass == 0).all()
+    assert H.count_jumps(jumpy).images(jumpy)[0].hats.jump_mass.sum() < 0
+
+
+@pytest.mark.slow
+def test_a_map_without_jumps_bounds_the_jump_mass():
+    se = ga.solve_state_evolution(ga.attention_model(3), 1.5, rtol=2e-3)
+    assert se.converged
+    assert (se.jump_mass == 0).all()
+    assert 0 < se.jump_mass_error.max() < 2e-3 * se.V_hat.max()
+    assert se.consistent
+    assert se.stability.stable
+
+
+def test_stability_includes_directions_that_break_the_symmetry():
+    """With two tokens and two columns m has four directions."""
+    model, at = CASES["columns"]
+    F = OverlapMap(model, 2.0, SobolRule(512, 2))
+    x = at
+    for _ in range(3):
+        x = F(x)
+    assert len(stability(F, x).eigenvalues["m"]) == 4
+
+
+def test_refined_rules():
+    rule = SobolRule(4096, 8, max_work=1e6)
+    assert rule.refined_for(0.9) is rule
+    assert rule.refined_for(1.01).n_points == 8192
+    assert rule.refined_for(2.0).n_points == 4096 * 4
+    assert rule.refined_for(1e3).n_points == 4096 * 16
+    assert replace(rule, max_work=4e4).refined_for(1e3).n_points == 32768  # the bound is of one replica
+    assert replace(rule, max_work=np.inf).refined_for(1e9).n_points == 4096 * 16
+    assert SplitRule(1).refined_for(1e9) == SplitRule(2)

@@ -1,0 +1,233 @@
+"""State evolution of penalties other than the ridge: averages over weights, fixed points and trajectories."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from docs.examples.huber_penalty import Huber
+from gamp_attention.problem.denoisers.input import denoise_weights, precisions
+from gamp_attention.theory.equations.channel import Hats
+from gamp_attention.theory.equations.weights import (
+    elastic_net_averages,
+    sampled_averages,
+    trapezoidal_averages,
+    weights_step,
+)
+from gamp_attention.theory.fixed_points.observables import free_energy, moreau_loss, replicon
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.models.coordinates import CoordinateLaw
+from gamp_attention.theory.rules.split import SplitRule
+
+ELASTIC = ga.ElasticNet(0.008, 0.004)
+NETS = [ga.ElasticNet(0.3, 0.2), ga.ElasticNet(0.0, 0.5), ga.ElasticNet(0.3, 0.0), ga.ElasticNet(0.0, 3.0)]
+
+
+def draw_classes(rank, n=6):
+    """Random precisions, means and covariances of b."""
+    rng = np.random.default_rng(rank)
+    roots = rng.normal(size=(2, n, rank, rank))
+    A, covariance = roots @ roots.transpose(0, 1, 3, 2) + 0.1 * np.eye(rank)
+    return A, 0.5 * rng.normal(size=(n, rank)), covariance
+
+
+@pytest.mark.parametrize("penalty", NETS)
+def test_closed_form_and_quadrature_agree(penalty):
+    A, mean, covariance = draw_classes(1)
+    closed = elastic_net_averages(penalty, A, mean, covariance)
+    rule = trapezoidal_averages(penalty, A, mean, covariance)
+    scale = (np.sqrt(covariance[:, 0, 0]) + np.abs(mean[:, 0])) / (A[:, 0, 0] + penalty.lam)
+    for name, power in (("x", 1), ("xx", 2), ("response", 0)):
+        gap = np.abs(getattr(closed, name) - getattr(rule, name)).reshape(-1)
+        assert (gap <= 1e-7 * scale**power * np.maximum(1, 1 / (A[:, 0, 0] + penalty.lam) ** (power == 0))).all()
+    assert np.allclose(closed.penalty, rule.penalty, rtol=1e-7, atol=1e-9)
+    assert np.allclose(closed.pairs, rule.pairs, rtol=2e-3, atol=1e-4)  # a jump: first order in the spacing
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_sampled_averages_of_several_columns_agree_with_closed_forms(rank):
+    """Without l1 there is a closed form; with diagonal A and N, columns are independent."""
+    A, mean, covariance = draw_classes(rank)
+    averages = sampled_averages(ga.ElasticNet(0.3, 0.0), A, mean, covariance)
+    C = np.linalg.inv(A + 0.3 * np.eye(rank))
+    x = np.einsum("kab,kb->ka", C, mean)
+    assert np.allclose(averages.x, x, rtol=1e-10, atol=1e-12)
+    assert np.allclose(averages.xx, x[:, :, None] * x[:, None] + C @ covariance @ C, rtol=1e-10, atol=1e-12)
+    assert np.allclose(averages.response, C, rtol=1e-9, atol=1e-12)
+    net, diagonal = NETS[0], np.eye(rank)
+    averages = sampled_averages(net, A * diagonal, mean, covariance * diagonal)
+    for a in range(rank):
+        one = elastic_net_averages(
+            net, A[:, a : a + 1, a : a + 1], mean[:, a : a + 1], covariance[:, a : a + 1, a : a + 1]
+        )
+        assert np.allclose(averages.x[:, a], one.x[:, 0], atol=2e-3)
+        assert np.allclose(averages.xx[:, a, a], one.xx[:, 0, 0], rtol=2e-3, atol=1e-3)
+        assert np.allclose(averages.response[:, a, a], one.response[:, 0, 0], rtol=5e-3)
+
+
+def draw_hats(L, r, t, seed=0):
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(2, L, r, r))
+    q, V = root @ root.transpose(0, 1, 3, 2) + 0.2 * np.eye(r)
+    nothing = np.zeros((L, L, r * r, r * r))
+    return Hats(rng.normal(size=(L, r)), q, rng.normal(size=(L, r, t)), V, V, nothing, 0.0, 0.0)
+
+
+def make_uneven_model(penalty, rank):
+    """Two classes of coordinates, teachers with a mean, tokens of different variances."""
+    law = CoordinateLaw(
+        weight=np.array([0.3, 0.7]),
+        gamma=np.array([[0.5, 1.0], [1.5, 0.2]]),
+        tau=np.array([[1.0, -1.0], [0.5, 2.0]]),
+        teacher_mean=np.array([[0.4], [-0.2]]),
+        teacher_cov=np.array([[[1.0]], [[0.5]]]),
+    )
+    return replace(ga.attention_model(2, rank, 1, penalty=penalty), coordinates=law)
+
+
+def draw_overlaps(model, hats, n, rng):
+    """Overlaps of n coordinates drawn in each class."""
+    law, penalty, r = model.coordinates, model.penalty, model.rank
+    A = precisions(penalty, law.gamma.T, hats.V)
+    overlaps = ga.Overlaps(np.zeros((2, r, r)), np.zeros((2, r)), np.zeros((2, r, 1)), np.zeros((2, r, r)))
+    for k, weight in enumerate(law.weight):
+        teacher = law.teacher_mean[k] + rng.normal(size=(n, 1)) * np.sqrt(law.teacher_cov[k, 0, 0])
+        noise = rng.multivariate_normal(np.zeros(r), np.einsum("l,lab->ab", law.gamma[k], hats.q), size=n)
+        b = law.tau[k] @ hats.m + teacher @ np.einsum("l,lat->ta", law.gamma[k], hats.theta) + noise
+        x, C = denoise_weights(penalty, b, A[k : k + 1])
+        gamma = weight * law.gamma[k][:, None, None]
+        overlaps.q[:] += gamma * (x.T @ x / n)
+        overlaps.m[:] += weight * law.tau[k][:, None] * x.mean(axis=0)
+        overlaps.theta[:] += gamma * (x.T @ teacher / n)
+        overlaps.V[:] += gamma * C.mean(axis=0)
+    return overlaps.arrays()
+
+
+@pytest.mark.parametrize("penalty", [ga.ElasticNet(0.3, 0.6), Huber(0.5, 0.4)])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_weights_step_agrees_with_monte_carlo(penalty, rank):
+    model, rng, hats = make_uneven_model(penalty, rank), np.random.default_rng(1), draw_hats(2, rank, 1)
+    draws = [draw_overlaps(model, hats, 5000, rng) for _ in range(40)]
+    overlaps, _ = weights_step(model, hats)
+    for name, values in overlaps.arrays().items():
+        seen = np.array([draw[name] for draw in draws])
+        assert (np.abs(seen.mean(axis=0) - values) <= 5 * seen.std(axis=0, ddof=1) / np.sqrt(40)).all(), name
+
+
+def test_overlaps_are_derivatives_of_the_free_energy_in_the_hats():
+    model, hats = make_uneven_model(ga.ElasticNet(0.3, 0.6), 1), draw_hats(2, 1, 1)
+    overlaps, _ = weights_step(model, hats)
+    for family in ("m", "q", "theta", "V"):
+        values = getattr(hats, family)
+        for index in np.ndindex(values.shape):
+            shift = np.zeros(values.shape)
+            shift[index] = 1e-5
+            ends = [free_energy(model, overlaps, replace(hats, **{family: values + s * shift})) for s in (1, -1)]
+            assert abs(ends[0] - ends[1]) / 2e-5 < 1e-8, (family, index)
+
+
+def test_without_l1_the_map_equals_the_map_of_the_ridge(model):
+    net = replace(model, penalty=ga.ElasticNet(0.01, 0.0))
+    start = ga.Overlaps(
+        np.full((2, 1, 1), 0.08), np.array([[0.1], [-0.1]]), np.full((2, 1, 1), 0.1), np.full((2, 1, 1), 14.0)
+    )
+    images = [OverlapMap(m, 1.5, SplitRule()).images(start, squares=True)[0] for m in (model, net)]
+    for name, values in images[0].overlaps.arrays().items():
+        assert np.allclose(values, images[1].overlaps.arrays()[name], rtol=1e-12)
+    assert images[0].penalty == pytest.approx(images[1].penalty, rel=1e-12)
+    radii = [replicon(m, image.hats, "stein") for m, image in zip((model, net), images, strict=True)]
+    assert radii[0] == pytest.approx(radii[1], rel=1e-12)
+    energies = [free_energy(m, start, image.hats) for m, image in zip((model, net), images, strict=True)]
+    assert energies[0] == pytest.approx(energies[1], rel=1e-12)
+
+
+@pytest.mark.extensions
+@pytest.mark.parametrize(("rank", "start"), [(1, "semantic"), (1, "positional"), (2, "semantic")])
+def test_without_l1_trajectories_equal_trajectories_of_the_ridge(rank, start):
+    """Up to rounding: the sampled coordinates are whitened, so linear denoisers are averaged exactly."""
+    lam = 0.05
+    paths = [
+        ga.trajectory(
+            ga.attention_model(2, rank, rank, lam=lam, penalty=penalty),
+            1.5,
+            start,
+            ga.MessagePassing(damping=0.3),
+            n_iter=5,
+            n_paths=256,
+            n_replicas=2,
+        )
+        for penalty in (None, ga.ElasticNet(lam, 0.0))
+    ]
+    for name in ("q", "m", "theta", "V"):
+        assert np.allclose(getattr(paths[0], name), getattr(paths[1], name), rtol=1e-6, atol=1e-8)
+
+
+@pytest.fixture(scope="module")
+def elastic():
+    return ga.paper_model(penalty=ELASTIC)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("branch", ["semantic", "positional"])
+def test_fixed_points_predict_message_passing(elastic, branch):
+    se = ga.solve_state_evolution(elastic, 1.5, branch, rtol=1e-3, stability=False)
+    assert se.converged
+    image = OverlapMap(elastic, 1.5, SplitRule(1)).images(se.overlaps)[0]
+    for value in (moreau_loss(se.overlaps, image.hats, image.penalty), image.hats.loss + image.penalty):
+        assert value == pytest.approx(se.train_loss, rel=3e-3)
+    assert free_energy(elastic, se.overlaps, image.hats) == pytest.approx(se.train_loss, rel=3e-3)
+    runs = [ga.run_gamp(ga.sample(elastic, 400, 1.5, seed), branch, "asymptotic", damping=0.3) for seed in range(8)]
+    runs = [run for run in runs if run.converged]
+    assert len(runs) >= 6
+    seen = {key: np.array([abs(run.overlaps.scalars()[key]) for run in runs]) for key in ("q", "m", "theta")}
+    seen["train_loss"] = np.array([run.train_loss for run in runs])
+    predicted = {key: abs(float(se.overlaps.scalars()[key])) for key in ("q", "m", "theta")}
+    predicted["train_loss"] = se.train_loss
+    for key in ("q", "train_loss", "theta" if branch == "semantic" else "m"):
+        error = seen[key].std(ddof=1) / np.sqrt(len(runs))
+        assert abs(seen[key].mean() - predicted[key]) <= 4 * error, key
+
+
+@pytest.mark.extensions
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(("branch", "damping"), [("semantic", 0.5), ("positional", 0.3)])
+def test_elastic_net_trajectories_follow_state_evolution(elastic, branch, damping):
+    from gamp_attention.extensions.comparison.comparison import deviation
+
+    seeds = 8
+    runs = [
+        deviation(ga.sample(elastic, 400, 1.5, 50 + s), branch, "asymptotic", damping, 8, seed=s) for s in range(seeds)
+    ]
+    for key in ("q", "m", "theta"):
+        gaps, errors = (np.array([run[which][key] for run in runs]) for which in (0, 1))
+        both = np.sqrt((gaps.var(axis=0, ddof=1) + (errors**2).mean(axis=0)) / seeds)
+        assert (np.abs(gaps.mean(axis=0)) <= 4.5 * both + 1e-9).all(), key
+
+
+@pytest.mark.extensions
+def test_the_branch_is_lost_if_the_lasso_removes_all_weights():
+    model = ga.paper_model(penalty=ga.ElasticNet(0.0, 0.1))
+    for branch in ("semantic", "positional"):
+        result = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-3)
+        assert result.status is ga.Status.LOST
+        assert np.abs(result.overlaps.q).max() < 1e-3
+    path = ga.trajectory(model, 1.5, "semantic", n_iter=40, n_paths=512, n_replicas=2)
+    assert np.isfinite(path.q).all()
+    assert path.q[-1].max() < 1e-6
+
+
+@pytest.mark.extensions
+def test_state_evolution_accepts_a_user_defined_penalty(model):
+    """A Huber function with a distant knee is the ridge; with a close knee GAMP follows its trajectory."""
+    from gamp_attention.extensions.comparison.comparison import deviation
+
+    ridge = ga.trajectory(model, 1.5, "semantic", n_iter=4, n_paths=256, n_replicas=2)
+    far = replace(model, penalty=Huber(0.01, 1e3))
+    path = ga.trajectory(far, 1.5, "semantic", n_iter=4, n_paths=256, n_replicas=2)
+    for name in ("q", "theta", "V"):
+        assert np.allclose(getattr(path, name), getattr(ridge, name), rtol=1e-6)
+    near = replace(model, penalty=Huber(0.02, 0.2))
+    gaps, _ = deviation(ga.sample(near, 1000, 1.5, 5), "semantic", "asymptotic", 0.5, 4, seed=0)
+    assert np.abs(gaps["q"]).max() < 0.02
+    assert np.abs(gaps["theta"]).max() < 0.02

@@ -1,0 +1,80 @@
+"""Errors of all numbers hold at large σ, and results of a lost branch contain the replicon."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.theory.fixed_points.points import Point, errors_of
+
+LOSSES = ("train_loss", "test_error")
+# ω, α, λ, σ: the example of issue 19, whose test error was wrong by 2.7 % at rtol = 1e-2, and random values
+POINTS = [(0.155, 2.772, 0.0051, 1.211), (0.2, 1.5, 0.02, 0.9), (0.1, 2.0, 0.05, 1.4)]
+
+
+def collect_numbers(se):
+    """Return values and errors of all numbers that a finer run determines well."""
+    own = [(getattr(se.overlaps, name), getattr(se.overlaps_error, name)) for name in ("q", "theta", "V")]
+    own += [(np.array(getattr(se, name)), np.array(getattr(se, f"{name}_error"))) for name in (*LOSSES, "V_hat")]
+    return (np.concatenate([np.ravel(part) for part in parts]) for parts in zip(*own, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_errors_at_large_sigma_cover_a_finer_run(point):
+    omega, alpha, lam, sigma = point
+    model = ga.paper_model(omega, sigma=sigma, lam=lam)
+    rough = ga.solve_state_evolution(model, alpha, rtol=1e-2, stability=False)
+    fine = ga.solve_state_evolution(model, alpha, rough.overlaps, rtol=1e-3, stability=False)
+    assert fine.relative_error < 2e-3
+    (values, errors), (others, finer) = collect_numbers(rough), collect_numbers(fine)
+    assert np.all(np.abs(values - others) <= errors + finer)
+    if rough.converged:
+        assert np.all(errors <= 1.001e-2 * np.abs(values).clip(1e-12))
+
+
+def make_point(value):
+    """Return a point on a deterministic rule whose two overlaps, two losses and V̂ have the same value."""
+    root = SimpleNamespace(F=SimpleNamespace(rule=SimpleNamespace(unresolved=0.0)))
+    image = SimpleNamespace(hats=SimpleNamespace(V=np.ones((1, 1, 1)), V_derivative=np.ones((1, 1, 1))))
+    return Point(
+        root, image, best=np.full(2, value), numbers=np.full(5, value), uncertain=np.zeros(5), test_slopes=np.zeros(2),
+        replicas=np.zeros((0, 5)), tests=np.zeros(0),
+    )  # fmt: skip
+
+
+def test_levels_that_agree_by_accident_have_a_twentieth_of_the_change_before_as_error():
+    points = [make_point(value) for value in (1.0, 1.2, 1.2)]
+    assert errors_of(points[:2])[0] == pytest.approx(0.2)
+    assert errors_of(points)[0] == pytest.approx(0.05 * 0.2)
+    assert errors_of([*points[:2], make_point(1.25)])[0] == pytest.approx(0.05)
+
+
+def test_a_converged_result_is_accurate_in_every_number(model):
+    se = ga.solve_state_evolution(model, 1.5, "positional", rtol=1e-3, stability=False)
+    assert se.converged
+    assert se.relative_error <= 1.001e-3
+    assert se.train_loss_error <= 1.001e-3 * se.train_loss
+    assert se.test_error_error <= 1.001e-3 * se.test_error
+    assert se.V_hat_error.max() <= 1.001e-3 * se.V_hat.max()
+    assert se.jump_mass_error.max() <= 1e-3**0.5 * se.V_hat.max()
+    assert abs(se.replicon - 0.532) <= se.replicon_error <= 0.1  # rules of levels up to 4 give 0.532
+
+
+def test_a_lost_branch_reports_unstable_replica_symmetry():
+    """Message passing keeps m near 0.19 there, at d = 1000 and 2000; neither form of V̂ has a fixed point with m."""
+    model = ga.paper_model(0.463, lam=0.0169, sigma=0.987)
+    se = ga.solve_state_evolution(model, 1.057, "positional", rtol=1e-2, max_work=1e6, stability=False)
+    assert se.status is ga.Status.LOST
+    assert se.replicon > 1
+    assert "not below 1" in se.message
+    assert se.message in str(se)
+    assert se.validity.startswith("inconsistent")
+
+
+def test_a_lost_branch_reports_stable_replica_symmetry(model):
+    se = ga.solve_state_evolution(model, 0.6, "semantic", rtol=1e-2, stability=False)
+    assert se.status is ga.Status.LOST
+    assert se.replicon < 1
+    assert "the replicon is 0." in se.message
