@@ -31,6 +31,11 @@ class SquaredHinge(NamedTuple):
     def value(self, p, z):
         return 0.5 * max(1 - p[0] * z[0, 0], 0.0) ** 2
 
+    def derivatives(self, p, z, grad, hess):  # by differences, gradients would not be zero just beyond the margin
+        slack = max(1 - p[0] * z[0, 0], 0.0)
+        grad[0], hess[0, 0] = -p[0] * slack, 1.0 if slack > 0 else 0.0
+        return 0.5 * slack**2
+
 
 @ga.register_loss
 class BoundedTail(NamedTuple):

@@ -103,9 +103,10 @@ def train(
 
     Parameters
     ----------
-    data, risk, tol, max_iter, iteration : as for `run_gamp`.
+    data : the samples.
     init : the first start, as for `run_gamp`; for "spectral", all existing spectral directions come first. The other
         starts are random.
+    risk : "exact" or "asymptotic", as for `run_gamp`.
     n_starts : number of starts.
     n_finish : number of starts that are run to the end, at most `n_starts`.
     survey : begin with survey propagation, which finds lower minima than message passing does from random starts
@@ -123,6 +124,7 @@ def train(
         and `iteration`.
     escape : if the run ends at a saddle of the risk, leave it along the direction of lowest curvature and continue to a
         minimum.
+    tol, max_iter, iteration : as for `run_gamp`.
     seed : seed of the random starts.
     checkpoint : file to which the state is written once a minute, and from which the run resumes if the file exists;
         `Checkpoint(path, every)` sets the time between two writes. A resumed run makes the same iterations to the last
