@@ -87,11 +87,6 @@ class IterationOptions(DisplayMixin):
         """Iteration from which each sample keeps its local proximal minimum."""
         return sys.maxsize if self.hold_after is None else self.hold_after
 
-    @property
-    def may_bound(self) -> bool:
-        """True if an expensive search bounds the later searches."""
-        return self.search == "auto"
-
     def response(self, t: int) -> np.ndarray | None:
         """Return the response V̂_t that is used at iteration t; None for the response of the samples."""
         if self.V_hat is None or (self.empirical_after is not None and t >= self.empirical_after):

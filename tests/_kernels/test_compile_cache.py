@@ -230,7 +230,7 @@ def test_on_a_full_disk_a_process_computes_with_one_warning(tmp_path):
 
 
 def test_a_package_in_an_archive_is_stored_and_compiled_again_if_the_archive_changes(copied, tmp_path):
-    ridge = copied / "penalties" / "standard.py"
+    ridge = copied / "problem" / "penalties" / "standard.py"
     for factor in (0.5, 1.5):  # factor of the square
         ridge.write_text(ridge.read_text().replace("return 0.5 * self.lam * x", f"return {factor} * self.lam * x"))
         archive = shutil.make_archive(tmp_path / "archive", "zip", tmp_path, "gamp_attention")
@@ -260,7 +260,7 @@ def test_a_kernel_is_compiled_again_if_a_file_that_it_contains_code_from_is_edit
     compiled, value = count_compiled(PENALTY, tmp_path)
     assert (compiled > 0, value) == (True, 0.5)
     assert count_compiled(PENALTY, tmp_path) == (0, 0.5)
-    ridge = copied / "penalties" / "standard.py"
+    ridge = copied / "problem" / "penalties" / "standard.py"
     ridge.write_text(ridge.read_text().replace("return 0.5 * self.lam * x * x", "return 1.5 * self.lam * x * x"))
     compiled, value = count_compiled(PENALTY, tmp_path)
     assert (compiled > 0, value) == (True, 1.5)
@@ -289,16 +289,24 @@ def find_kernel_modules(module, tree):
         node for node in nodes if {get_decorator_name(each) for each in getattr(node, "decorator_list", ())} & COMPILERS
     ]
     names = {each.id for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)} - COMPILERS
+    names -= {"check"}  # used by methods in Python of classes whose other methods are compiled
     for node in imports:
-        if node.module.startswith("gamp_attention.") and names & {each.asname or each.name for each in node.names}:
-            yield node.module.removeprefix("gamp_attention.")
+        for each in node.names:
+            if node.module.startswith("gamp_attention.") and (each.asname or each.name) in names:
+                module = node.module.removeprefix("gamp_attention.")
+                yield f"{module}.{each.name}" if f"{module}.{each.name}" in MODULES else module
 
 
 def test_the_stamp_includes_every_file_with_code_or_constants_of_kernels():
     modules = {
         each for module, path in MODULES.items() for each in find_kernel_modules(module, ast.parse(path.read_text()))
     }
-    assert {"_core.compiled", "losses.attention", "penalties.standard", "denoisers.newton"} <= modules
+    assert {
+        "_kernels.compiled",
+        "problem.losses.attention",
+        "problem.penalties.standard",
+        "problem.denoisers.newton",
+    } <= modules
     assert {module for module in modules if not is_in_stamp(MODULES[module])} == set()
 
 
@@ -312,6 +320,6 @@ def test_only_edits_of_these_files_change_the_stamp(copied, monkeypatch):
         assert (digest() != before) == is_in_stamp(path), path
         path.write_bytes(source)
     assert digest() == before
-    path = copied / "damping.py"  # is included once it has settings that kernels read
+    path = copied / "gamp" / "damping.py"  # is included once it has settings that kernels read
     path.write_bytes(path.read_bytes() + b"class Settings(NamedTuple):\n    shrink: float = 0.5\n")
     assert digest() != before

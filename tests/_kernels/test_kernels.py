@@ -22,7 +22,7 @@ from gamp_attention._kernels.compiled import (
     sample_kernel,
 )
 from gamp_attention._kernels.pointers import load_from, point_to, point_to_field
-from tests._core import test_compile_cache
+from tests._kernels import test_compile_cache
 from tests.test_imports import PACKAGE
 
 # the package as a folder of modules, without the imports of its __init__

@@ -24,8 +24,8 @@ from scipy.optimize import brentq
 import gamp_attention as ga
 from gamp_attention._tools.display import to_json
 from gamp_attention.extensions.comparison.figures import COLORS, DARK, draw_legend
-from gamp_attention.problem import susceptibility
 from gamp_attention.problem.risk import overlaps, risk_at
+from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.weights import jump_shift
 from gamp_attention.theory.fixed_points.observables import GAP_PER_SHIFT, NEGLIGIBLE_JUMPS

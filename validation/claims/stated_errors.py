@@ -24,8 +24,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._tools.statistics import half_width
-from gamp_attention.theory.fixed_points import newton
-from gamp_attention.theory.fixed_points.newton import newton_step
+from gamp_attention.theory.fixed_points.newton import newton, newton_step
 from gamp_attention.theory.fixed_points.observables import replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.points import LOSSES, Point, point_of, response_slopes, units_of

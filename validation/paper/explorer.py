@@ -21,8 +21,8 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.extensions.dynamics.message_paths import MessagePaths
 from gamp_attention.extensions.dynamics.weight_paths import build_weights
-from gamp_attention.theory import start_law
 from gamp_attention.theory.equations.channel import conjugates, sum_over_components
+from gamp_attention.theory.start_law import start_law
 from validation._tools import catalog, landscape as land
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials

@@ -93,6 +93,10 @@ def posterior_start(data: Dataset, seed: int | np.random.Generator = 0) -> np.nd
     data : samples that were drawn from a model, whose map of the teacher and noise are known.
     seed : seed or generator of the random numbers.
 
+    Returns
+    -------
+    array (d, r) of initial weights, for example for `run_gamp`.
+
     Raises
     ------
     TypeError, ValueError : as for `posterior_directions`.

@@ -51,6 +51,7 @@ SHIFT, ENERGY_POWER, POWER = 1.1, 4.0, 2.0  # numbers approach k → ∞ as (k +
 LIMIT_SAFETY = 2.0  # error of the limit k → ∞ in units of its change by the last step
 UNSOLVED = "unknown: no solution with distinct levels was found"
 NEGLIGIBLE_JUMP = 1e-3  # jump mass in units of V̂ below which jumps are negligible
+MIN_ALPHA, MAX_ALPHA = 1e-4, 1e4  # sample complexities beyond which the lattice of a sample does not fit into memory
 
 
 class Reference(NamedTuple):
@@ -159,8 +160,8 @@ def solve_broken(
     Raises
     ------
     TypeError : if an argument has the wrong type.
-    ValueError : if `alpha` is not positive; if `init` is an unknown name; if `steps`, `parisi` or `rtol` is out of
-        range; or if replica symmetry breaking is not implemented for the model.
+    ValueError : if `alpha` is not from 1e-4 to 1e4; if `init` is an unknown name; if `steps`, `parisi` or `rtol` is out
+        of range; or if replica symmetry breaking is not implemented for the model.
     ConvergenceError : if the result did not converge and `raise_on_failure` is True.
 
     Examples
@@ -172,7 +173,7 @@ def solve_broken(
     'converged, 1 Parisi parameter'
     """
     model = require_model(model)
-    alpha = check.real("alpha", alpha, low=0, strict=True)
+    alpha = check.real("alpha", alpha, low=MIN_ALPHA, high=MAX_ALPHA)
     steps, given = require_steps(steps, parisi)
     rtol = require_rtol(1e-4 if rtol is None else rtol)
     check.flag("raise_on_failure", raise_on_failure)

@@ -201,8 +201,10 @@ def breakdown(error: Exception) -> tuple[Status, str]:
 
 
 def stopped_root(F: OverlapMap, path: list[Overlaps], error: Exception) -> Root:
-    """Return the root at the end of a path on which the map broke down."""
+    """Return the root at the end of a path on which the map broke down; at tiny overlaps if all weights vanished."""
     status, reason = breakdown(error)
+    if status is Status.LOST and not weights_are_tiny(F.model, path[-1]):
+        path = [*path, _scale_to_zero(F.model, path[-1])]
     return Root(status, path, np.nan, Packing.of(F.model, path[-1]), None, F, reason=reason)
 
 

@@ -236,13 +236,11 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
 
 
 def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int, settings: StartSettings = START) -> list[Overlaps]:
-    """Return overlaps from a named start up to the start of the search: after damped steps on few random points.
+    """Return overlaps from a named start after damped steps on few random points, from which the search begins.
 
-    On deterministic rules the search begins at the start. Near the teacher of labels with several fields, Stein's form
-    of V̂ is noise on few points: q can grow, and a column can lose its overlap. Then the steps omit the jumps of V̂.
+    Near the teacher of labels with several fields, Stein's form of V̂ is noise on few points: q can grow, and a column
+    can lose its overlap. Then the steps omit the jumps of V̂.
     """
-    if F.rule.deterministic:
-        return [start]
     few = F.on(SobolRule(settings.n_points, 2))
 
     def take_steps(response: str) -> list[Overlaps]:
@@ -270,8 +268,17 @@ def _keeps_columns(overlaps: Overlaps, smooth: Overlaps, settings: StartSettings
 def find_on_branch(
     F: OverlapMap, branch: str, max_iter: int, settings: StartSettings = START
 ) -> tuple[Root, list[Overlaps]]:
-    """Return the fixed point that damped steps from a named start lead to, and the overlaps before the search."""
-    path = take_first_steps(F, start_law(F.model, branch).overlaps(F.model), max_iter, settings)
+    """Return the fixed point that damped steps from a named start lead to, and the overlaps before the search.
+
+    On deterministic rules the search begins at the start, unless the map breaks down there: the first V are large, so
+    that proximal maps can have more jumps than the work allows.
+    """
+    start = start_law(F.model, branch).overlaps(F.model)
+    if F.rule.deterministic:
+        root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, settings.named_damped)
+        if len(root.path) > 1 or root.status.converged:
+            return root, [start]
+    path = take_first_steps(F, start, max_iter, settings)
     return find_fixed_point(F, path[-1], F.rule.initial_tolerance, max_iter, settings.named_damped), path
 
 

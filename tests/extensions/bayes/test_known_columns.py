@@ -158,7 +158,7 @@ def test_starts_and_messages(gated):
     with pytest.raises(ValueError, match="learn: needs \\(\\) for models with fixed columns"):
         ga.run_bayes_amp(data, learn="prior")
     with pytest.raises(ValueError, match="data: needs fields of the columns of the teacher"):
-        ga.run_bayes_amp(ga.sample(gated, 60, 4.0, seed=1)._copy(labels=data.labels), model=gated)
+        ga.run_bayes_amp(ga.sample(gated, 60, 4.0, seed=1).copy_with(labels=data.labels), model=gated)
     other = ga.LabelledDataset(data.tokens, data.targets, gated.student, lam=0.1, rank=1)
     with pytest.raises(ValueError, match="data: needs samples of this model"):
         ga.run_bayes_amp(other, model=gated)

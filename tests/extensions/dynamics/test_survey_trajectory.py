@@ -12,7 +12,7 @@ from gamp_attention.extensions.dynamics.message_paths import follow
 from gamp_attention.extensions.dynamics.survey_paths import follow_growth, follow_survey, sample_cosines
 from gamp_attention.problem.risk import overlaps
 from gamp_attention.problem.starts import initial_weights
-from gamp_attention.theory import start_law
+from gamp_attention.theory.start_law import start_law
 
 SEEDS, SIZE, N_ITER, STEP = 6, 500, 10, 0.4
 

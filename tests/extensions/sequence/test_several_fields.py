@@ -12,8 +12,8 @@ from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel
 from gamp_attention.theory.equations.symmetry import Symmetry
 from gamp_attention.theory.equations.units import Packing, is_feasible, subtract_explained
-from gamp_attention.theory.fixed_points import newton
 from gamp_attention.theory.fixed_points.indicators import Indicators
+from gamp_attention.theory.fixed_points.newton import newton
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap, WorkLimit
 from gamp_attention.theory.fixed_points.points import PointSettings, point_of
 from gamp_attention.theory.fixed_points.search import remove_columns

@@ -10,9 +10,9 @@ from scipy.optimize import minimize, minimize_scalar
 import gamp_attention as ga
 from docs.examples.huber_penalty import Huber, main
 from gamp_attention.gamp.descent import settle
-from gamp_attention.problem import susceptibility
 from gamp_attention.problem.denoisers.input import denoise_weights
 from gamp_attention.problem.risk import risk_at
+from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.sampling.teacher_data import teacher_dataset
 from tests.conftest import examples, layer_gradient
 
