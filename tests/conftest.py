@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import gamp_attention as ga
-from gamp_attention.extensions.comparison import comparison
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # each worker uses one thread, because workers run in parallel
     numba.config.NUMBA_NUM_THREADS = 1
@@ -176,6 +175,8 @@ def data(model):
 @pytest.fixture(scope="module")
 def quick_comparisons():
     """Reduce the number of paths by which comparisons predict trajectories from 4096 to 512."""
+    from gamp_attention.extensions.comparison import comparison
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(comparison, "trajectory", partial(ga.trajectory, n_paths=512))
         yield
