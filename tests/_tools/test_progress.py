@@ -88,6 +88,7 @@ def test_nothing_is_drawn_if_it_is_switched_off(silent, terminal, monkeypatch):
     assert "iteration" not in terminal.getvalue()
 
 
+@pytest.mark.extensions
 def test_progress_is_shown_elsewhere_on_request(terminal, monkeypatch):
     monkeypatch.setattr(terminal, "isatty", lambda: False)
     ga.run_gamp(draw_data(), progress=True)

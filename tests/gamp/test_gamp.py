@@ -69,6 +69,7 @@ def test_a_run_has_few_parameters():
     assert len(signature(ga.run_gamp).parameters) <= 10
 
 
+@pytest.mark.extensions
 def test_signatures_state_the_default_risk():
     defaults = {
         name: signature(getattr(ga, name)).parameters["risk"].default
@@ -142,6 +143,7 @@ def strip_teacher():
     }
 
 
+@pytest.mark.extensions
 @pytest.mark.parametrize("kind", strip_teacher())
 def test_data_without_a_teacher_start_from_spectral_weights(kind):
     data = strip_teacher()[kind]

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.extensions.cli.main import main as run_command
 from validation._tools.catalog import ROOT
 from validation._tools.report import Verdict, options
 
@@ -107,6 +106,8 @@ def seconds_until_interrupted(work: str) -> float:
 
 def seconds_without_scheduler() -> float:
     """Return the seconds until a sweep gives up an address that accepts no more connections."""
+    from gamp_attention.extensions.cli.main import main as run_command
+
     with tempfile.TemporaryDirectory() as folder, socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)

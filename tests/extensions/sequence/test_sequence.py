@@ -378,3 +378,8 @@ def test_arrays_like_a_single_number_are_traced(make):
     model = ga.sequence_model(lambda u, noise: u[:, 0], student, n_tokens=1, rank=1)
     z = np.array([[[0.3]], [[-2.0]]])
     np.testing.assert_allclose(model.predict(z), [student(fields) for fields in z], rtol=1e-14)
+
+
+def test_losses_state_the_size_of_fields_that_fit_targets():
+    model = ga.sequence_model(lambda u, noise: u[0, 0] ** 2, lambda z: z[0, 0] ** 2, n_tokens=1, rank=1)
+    assert model.student.field_size(0.04) == 1.0

@@ -109,10 +109,10 @@ def test_state_evolution_of_least_squares_has_the_intercept_of_the_teacher():
 
 @pytest.mark.extensions
 @pytest.mark.parametrize(
-    ("method", "predicted"),
-    [("gamp", None), ("gd", ga.GradientDescent(0.1)), ("nesterov", ga.GradientDescent(0.1, 0.9, nesterov=True))],
+    ("method", "options"), [("gamp", None), ("gd", {}), ("nesterov", {"momentum": 0.9, "nesterov": True})]
 )
-def test_trajectories_follow_message_passing_and_descent(method, predicted):
+def test_trajectories_follow_message_passing_and_descent(method, options):
+    predicted = None if options is None else ga.GradientDescent(0.1, **options)
     model, steps = shifted_model(), 6
     data = ga.sample(model, d=1500, alpha=2.0, seed=1)
     path = ga.trajectory(model, 2.0, "random", predicted, steps, n_paths=2000)
