@@ -9,7 +9,6 @@ import pytest
 import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
 from tests.conftest import draw_planted, layer_gradient_norm
-from validation.speed.response_times import SCRIPT, WORK
 
 torch = pytest.importorskip("torch")
 
@@ -26,9 +25,12 @@ def draw_two_heads(n, L, d, rank, seed=0):
     return ga.Dataset(x, y, rank=rank)
 
 
+@pytest.mark.extensions
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("work", ["search", "tracked run"])
 def test_ctrl_c_ends_long_searches(work, start):
+    from validation.speed.response_times import SCRIPT, WORK
+
     process = start("-c", SCRIPT.format(work=WORK[work], warm=True))
     assert process.stdout.readline().strip() == "begins"
     time.sleep(0.5)  # so that the search has probably begun; validation/speed/response_times.py times the end
