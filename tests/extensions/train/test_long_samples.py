@@ -25,7 +25,6 @@ def draw_two_heads(n, L, d, rank, seed=0):
     return ga.Dataset(x, y, rank=rank)
 
 
-@pytest.mark.extensions
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("work", ["search", "tracked run"])
 def test_ctrl_c_ends_long_searches(work, start):
