@@ -123,6 +123,8 @@ def single_pass(
     if isinstance(init, str):
         check.choice("init", init, STARTS)
     rng, n = generator(seed), max(1, round(method.batch * alpha * d))
+    check.require_memory("d, alpha, batch", n, model.n_tokens, d)
+    check.require_memory("n_iter", max_iter, model.n_sources, model.rank, model.rank)  # the history
     data = sample(model, d, 1 / d, rng)  # one sample, with the teacher; it is not used in a step
     start = initial_weights(data, init, seed, risk)
     rows = slice(0, data.dim - data.intercept)  # rows of the weights without the intercept
