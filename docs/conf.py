@@ -113,6 +113,8 @@ register_plugin("sphinxcontrib.bibtex.style.referencing", "author_year_round", R
 
 def _skip(app, what, name, thing, skip, options):
     """Fields of NamedTuples are described with their class; what scikit-learn adds to classes, in its own manual."""
+    if name in ("loss_class", "check_labels", "check_sizes"):  # set at registration, for the package
+        return True
     return True if type(thing).__name__ == "_tuplegetter" or name.endswith("_request") else None
 
 
