@@ -270,11 +270,11 @@ def find_on_branch(
 ) -> tuple[Root, list[Overlaps]]:
     """Return the fixed point that damped steps from a named start lead to, and the overlaps before the search.
 
-    On deterministic rules the search begins at the start, unless the map breaks down there: the first V are large, so
-    that proximal maps can have more jumps than the work allows.
+    For labels with a deterministic rule, the search begins at the start itself, unless the map breaks down there: the
+    first V are large, so that proximal maps can have more jumps than the work allows.
     """
     start = start_law(F.model, branch).overlaps(F.model)
-    if F.rule.deterministic:
+    if F.rule.deterministic and not F.model.attention:
         root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, settings.named_damped)
         if len(root.path) > 1 or root.status.converged:
             return root, [start]
