@@ -12,6 +12,7 @@ minima than descents do, is also run from the starts themselves.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +28,16 @@ from gamp_attention.problem.risk import RiskAtPoint, overlaps, risk_at
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import agreement_of
 
-SEARCH_STEP = 0.3  # step β of the iteration with searches at the end of a descent
+
+@dataclass(frozen=True)
+class DescentSettings:
+    """Settings of `DescentPhase`."""
+
+    search_step: float = 0.3  # step β of the iteration with searches at the end of a descent
+    # gradient norm, in units of `small_unit`, at which descents are compared: their losses are then accurate
+    compared_at: float = 1e-4
+    # maximum L r for message passing from the starts: a proximal step takes a time of order (L r)³
+    max_fields: int = 24
 
 
 class DescentPhase(Resumable):
@@ -38,12 +48,20 @@ class DescentPhase(Resumable):
     plan : arguments of the run.
     starts : names and states.
     tree : snapshot from which the phase continues; None if it begins.
+    settings : see `DescentSettings`.
     """
 
     ends: list[np.ndarray]  # (d, r) weights at the ends of the finished descents
 
-    def __init__(self, plan: Plan, starts: list[tuple[str, GampState]], tree: Tree = None) -> None:
-        self._plan, self._starts, self.ends = plan, starts, []
+    def __init__(
+        self,
+        plan: Plan,
+        starts: list[tuple[str, GampState]],
+        tree: Tree = None,
+        settings: DescentSettings = DescentSettings(),
+    ) -> None:
+        self._plan, self._starts, self._settings, self.ends = plan, starts, settings, []
+        self._tol = max(plan.tol, settings.compared_at * plan.unit)
         if tree is not None:
             self.restore(tree)
 
@@ -57,7 +75,7 @@ class DescentPhase(Resumable):
                 if progress.is_shown():
                     progress.describe(f"{title}, {describe_risk(at)}")
 
-            Q = settle(plan.data, plan.risk, state.Q, plan.tol, callback=show).Q
+            Q = settle(plan.data, plan.risk, state.Q, self._tol, callback=show).Q
             self.ends.append(Q)
             if plan.options.callback is not None:
                 at = risk_at(plan.data, Q, plan.risk)
@@ -72,13 +90,14 @@ class DescentPhase(Resumable):
     @property
     def order(self) -> list[int]:
         """Indices of the starts, the lowest end first; ends that did not converge come last."""
-        tol = self._plan.tol
-        keys = [(not at.gradient_norm <= tol, order_of(at.train_loss)) for at in self._risks]
+        keys = [(not at.gradient_norm <= self._tol, order_of(at.train_loss)) for at in self._risks]
         return sorted(range(len(keys)), key=lambda k: keys[k])
 
     @property
-    def agree(self) -> bool:
-        """True if at least half of the descents ended in (nearly) the lowest weights."""
+    def conclusive(self) -> bool:
+        """True if half of the descents ended in (nearly) the lowest weights, or if message passing takes too long."""
+        if self._plan.data.n_tokens * self._plan.data.rank > self._settings.max_fields:
+            return True
         lowest = self.ends[self.order[0]]
         same = [agreement_of(self._plan.data, Q, lowest) >= AGREEMENT for Q in self.ends]
         return 2 * sum(same) >= len(same)
@@ -94,11 +113,15 @@ class DescentPhase(Resumable):
 
     def state(self, k: int) -> GampState:
         """Return the state from which message passing continues at the end of start k."""
-        data, risk, Q = self._plan.data, self._plan.risk, self.ends[k]
+        data, risk = self._plan.data, self._plan.risk
+        Q = self.ends[k] = settle(data, risk, self.ends[k], self._plan.tol).Q  # the other ends are only compared
+        self._risks[k] = risk_at(data, Q, risk)
         V = susceptibility(data, self._risks[k], Q, quick=True)
         if not np.isfinite(V).all():
             return initial_state(data, Q)
         state = near_fixed_point(data, risk, Q, V)
-        after, _ = gamp_step(data, risk, state, SEARCH_STEP, max_starts=self._plan.settings.further_starts)
-        same, _ = gamp_step(data, risk, state, SEARCH_STEP, hold=True)
+        after, _ = gamp_step(
+            data, risk, state, self._settings.search_step, max_starts=self._plan.settings.further_starts
+        )
+        same, _ = gamp_step(data, risk, state, self._settings.search_step, hold=True)
         return state if np.allclose(after.Q, same.Q, rtol=1e-6, atol=1e-9 * np.abs(Q).max()) else after

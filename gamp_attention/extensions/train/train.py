@@ -98,8 +98,8 @@ def train(
     Eq. :eq:`critical`. Each start is a run of message passing as in `run_gamp`. The starts are compared by successive
     halving: after 6, 15 and 30 iterations the half with the higher training loss is stopped. For samples with more than
     two fields L r, whose proximal steps take much longer than a gradient, descents from all starts come first. If at
-    least half of them end in the same lowest weights, message passing only verifies or improves this end; otherwise
-    message passing is also run from the starts.
+    least half of them end in the same lowest weights, or if there are more than 24 fields, message passing only
+    verifies or improves this end; otherwise message passing is also run from the starts.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def train(
     phases: dict[str, Resumable] = {} if phase is None else {"surveys": phase}
     begins = n_starts * (plan.options.search == "bounded" and plan.options.settling and ladder is None)
     descents = _run_descents(plan, starts[:begins], file, phases)
-    if descents is not None and descents.agree:
+    if descents is not None and descents.conclusive:
         lowest, stopped = descents.order[:n_finish], {k: descents.stopped(k) for k in descents.order[n_finish:]}
         starts = [(name, descents.state(k) if k in lowest else state) for k, (name, state) in enumerate(starts)]
         beyond = {k: descents.end(k) for k in lowest}
@@ -193,9 +193,10 @@ def train(
     else:
         runs = SuccessiveHalving(plan, starts, n_finish, escape, file, phases, rounds, n_tried)
     result, loop = runs.run()
-    if descents is not None and not descents.agree and result.converged:
+    if descents is not None and not descents.conclusive and result.converged:
         k = descents.order[0]
-        result, loop = runs.add([(f"{starts[k][0]}, descent", descents.state(k))], beyond=descents.end(k))
+        state = descents.state(k)
+        result, loop = runs.add([(f"{starts[k][0]}, descent", state)], beyond=descents.end(k))
     if phase is not None and not ladder and (not automatic or _may_improve(plan, runs.records(result, loop))):
         result, loop = _refine_minimum(runs, phase, result, loop)
     records = runs.records(result, loop)
