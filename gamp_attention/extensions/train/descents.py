@@ -34,8 +34,6 @@ class DescentSettings:
     """Settings of `DescentPhase`."""
 
     search_step: float = 0.3  # step β of the iteration with searches at the end of a descent
-    # gradient norm, in units of `small_unit`, at which descents are compared: their losses are then accurate
-    compared_at: float = 1e-4
     # maximum L r for message passing from the starts: a proximal step takes a time of order (L r)³
     max_fields: int = 24
 
@@ -61,7 +59,6 @@ class DescentPhase(Resumable):
         settings: DescentSettings = DescentSettings(),
     ) -> None:
         self._plan, self._starts, self._settings, self.ends = plan, starts, settings, []
-        self._tol = max(plan.tol, settings.compared_at * plan.unit)
         if tree is not None:
             self.restore(tree)
 
@@ -75,7 +72,7 @@ class DescentPhase(Resumable):
                 if progress.is_shown():
                     progress.describe(f"{title}, {describe_risk(at)}")
 
-            Q = settle(plan.data, plan.risk, state.Q, self._tol, callback=show).Q
+            Q = settle(plan.data, plan.risk, state.Q, plan.tol, callback=show).Q
             self.ends.append(Q)
             if plan.options.callback is not None:
                 at = risk_at(plan.data, Q, plan.risk)
@@ -90,7 +87,7 @@ class DescentPhase(Resumable):
     @property
     def order(self) -> list[int]:
         """Indices of the starts, the lowest end first; ends that did not converge come last."""
-        keys = [(not at.gradient_norm <= self._tol, order_of(at.train_loss)) for at in self._risks]
+        keys = [(not at.gradient_norm <= self._plan.tol, order_of(at.train_loss)) for at in self._risks]
         return sorted(range(len(keys)), key=lambda k: keys[k])
 
     @property
@@ -114,8 +111,7 @@ class DescentPhase(Resumable):
     def state(self, k: int) -> GampState:
         """Return the state from which message passing continues at the end of start k."""
         data, risk = self._plan.data, self._plan.risk
-        Q = self.ends[k] = settle(data, risk, self.ends[k], self._plan.tol).Q  # the other ends are only compared
-        self._risks[k] = risk_at(data, Q, risk)
+        Q = self.ends[k]
         V = susceptibility(data, self._risks[k], Q, quick=True)
         if not np.isfinite(V).all():
             return initial_state(data, Q)
