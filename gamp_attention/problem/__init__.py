@@ -1,1 +1,1 @@
-"""What is minimized: the data of a problem, losses and penalties, their proximal maps, the risk and its gradient."""
+"""The problem to minimize: data, losses, penalties, their proximal maps, and the risk with its gradient."""

@@ -5,8 +5,8 @@ At the end of a descent, with the variances V of message passing there, a search
 objectives then shows whether message passing would leave it. If some samples have lower minima, message passing
 continues from the state after this iteration; otherwise it verifies the end.
 
-If the ends of the descents differ, the risk has many minima. Then message passing with searches, which finds lower
-minima than descents do, is also run from the starts themselves.
+If the ends of the descents differ, the risk has many minima. Then, unless samples have too many fields, message passing
+with searches, which finds lower minima than descents do, is also run from the starts themselves.
 """
 
 from __future__ import annotations
@@ -110,8 +110,7 @@ class DescentPhase(Resumable):
 
     def state(self, k: int) -> GampState:
         """Return the state from which message passing continues at the end of start k."""
-        data, risk = self._plan.data, self._plan.risk
-        Q = self.ends[k]
+        data, risk, Q = self._plan.data, self._plan.risk, self.ends[k]
         V = susceptibility(data, self._risks[k], Q, quick=True)
         if not np.isfinite(V).all():
             return initial_state(data, Q)
