@@ -57,8 +57,7 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
 
     `callback` is called with the risk at the start and after each step.
     """
-    smooth = data.penalty.smooth
-    descend = quasi_newton if smooth else proximal_gradient
+    descend = quasi_newton if data.penalty.smooth else proximal_gradient
     losses, norms = list[float](), list[float]()
 
     def evaluate(Q: np.ndarray) -> RiskAtPoint:
@@ -93,10 +92,10 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
                 continue
             best, at = trial, trial_at
             visit(at)
-        if smooth or at.gradient_norm <= tol or handover <= tol or n_iter >= MAX_STEPS:
+        if at.gradient_norm <= tol or handover <= tol or n_iter >= MAX_STEPS:
             history = SettlingHistory(np.array(losses), np.array(norms))
             return Settled(best, at.gradient_norm, n_iter, at.train_loss, history)
-        handover *= 0.1  # Newton steps failed because not all entries at kinks had been identified
+        handover *= 0.1  # Newton steps failed far from the minimum, or before all entries at kinks had been identified
 
 
 def quasi_newton(

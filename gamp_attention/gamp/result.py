@@ -22,6 +22,7 @@ from gamp_attention.results import Ended, History, Overlaps, Status
 
 CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # endings of message passing that a descent can improve on
 CHECKED_ENTRIES = 100_000  # number of Hessian entries of the samples that a run with bounded searches checks
+FACTORIZED = 64  # number of fields for which factorizing a Hessian takes as long as computing it
 NEARLY_AS_LOW = 1e-2  # difference of two proximal minima, in units of the mean loss of a sample, that counts as small
 ENDINGS = {
     Status.CONVERGED: "converged after {}",
@@ -212,9 +213,11 @@ def _build_result(loop: Loop, ending: Status, descent: Settled | None, at_start:
 def _samples_to_check(data: Dataset) -> np.ndarray | None:
     """Return indices of the samples that a run with bounded searches checks, evenly spaced; None for all samples.
 
-    A search of a sample takes about 45 Hessians with (L r)² entries each; the entries of all searches are limited.
+    A search of a sample takes about 45 Hessians with (L r)² entries each; the entries of all searches are limited. For
+    more than a few hundred fields, none is checked.
     """
-    n = max(1, CHECKED_ENTRIES // (data.n_tokens * data.rank) ** 2)
+    n_fields = data.n_tokens * data.rank
+    n = int(CHECKED_ENTRIES / (n_fields**2 * (1 + n_fields / FACTORIZED)))
     return None if n >= data.n_samples else np.linspace(0, data.n_samples - 1, n).astype(int)
 
 

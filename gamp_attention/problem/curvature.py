@@ -18,7 +18,7 @@ from gamp_attention.problem.stores import token_blocks
 
 BLOCK = 1024  # number of samples in a block of a pass over the tokens
 FLAT = 1e-5  # eigenvalues above minus this value, in units of the strength of the penalty, count as zero
-DENSE = 256  # maximum number of weights for which the Hessian is computed as a matrix
+DENSE = 512  # maximum number of weights for which the Hessian is computed as a matrix
 RANDOM = 0.03  # norm of the random part of an initial vector near a known direction, which has norm 1
 
 
@@ -90,7 +90,8 @@ def _lowest_of_dense(
     H[np.diag_indices(len(H))] += curvature.ravel()[places]
     directions = flat.reshape(len(flat), free.size)[:, places]
     H += strength * directions.T @ directions
-    values, vectors = eigh(H, subset_by_index=[0, 0], overwrite_a=True, check_finite=False)
+    with one_thread():
+        values, vectors = eigh(H, subset_by_index=[0, 0], overwrite_a=True, check_finite=False)
     return float(values[0]), vectors[np.argsort(places), 0]
 
 
@@ -120,7 +121,8 @@ def rotations(data: Dataset, Q: np.ndarray) -> np.ndarray:
             moves.append(move.ravel())
     if not moves:
         return np.zeros((0, *Q.shape))
-    _, norms, basis = np.linalg.svd(np.array(moves), full_matrices=False)
+    with one_thread():
+        _, norms, basis = np.linalg.svd(np.array(moves), full_matrices=False)
     return basis[norms > 1e-8 * np.sqrt(Q.size)].reshape(-1, *Q.shape)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gamp_attention._tools.numerics import symmetrize
+from gamp_attention._tools.numerics import one_thread, symmetrize
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.input import input_step
 from gamp_attention.problem.penalties.columns import ColumnRidge, has_spheres
@@ -11,8 +11,9 @@ from gamp_attention.problem.risk import RiskAtPoint
 MAX_ITER = 500  # maximum number of iterations for V, see `susceptibility`
 TOLERANCE = 1e-10  # relative change of V at which the iteration has converged
 ANDERSON_DEPTH = 5  # number of differences that an extrapolation of V combines
-MAX_LARGE_CHANGES = 12  # iterations until the change of V must be small; if V exists, about 8 reach 1e-10
-SMALL_CHANGE = 1e-2  # relative change of V that counts as small
+# (number of iterations, relative change of V that must be reached then); if V exists, about 8 iterations reach 1e-10
+CHANGES = ((5, 0.2), (12, 1e-2))
+CHOLESKY_FIELDS = 32  # number of fields from which a Cholesky decomposition inverts a Hessian in half the time
 MIN_EIGENVALUE = 0.1  # smallest eigenvalue of an accepted extrapolation, in units of the damped iterate's smallest
 
 
@@ -52,7 +53,7 @@ def susceptibility(
         if change < TOLERANCE:
             return V
         if quick:
-            if number >= MAX_LARGE_CHANGES and change > SMALL_CHANGE:
+            if any(number >= n and change > largest for n, largest in CHANGES):
                 return unsolved
             V = _extrapolate(points, moves, V)
     return unsolved
@@ -95,8 +96,22 @@ def response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.ndarray:
         return V_hat
     for rows, sources in data.groups:
         big = block_diag(*inverse[sources])
-        resolvents = np.linalg.inv(big + hessians[rows])
-        full = (len(resolvents) * big - big @ resolvents.sum(axis=0) @ big) / data.dim
+        shifted = big + hessians[rows]
+        full = (len(shifted) * big - big @ _sum_of_inverses(shifted) @ big) / data.dim
         for l, s in enumerate(sources):
             V_hat[s] += full[l * r : (l + 1) * r, l * r : (l + 1) * r]
     return V_hat
+
+
+def _sum_of_inverses(matrices: np.ndarray) -> np.ndarray:
+    """Return the sum (k, k) of the inverses of symmetric matrices (n, k, k)."""
+    from scipy.linalg.lapack import dpotrf, dpotri
+
+    if matrices.shape[1] < CHOLESKY_FIELDS:
+        return np.asarray(np.linalg.inv(matrices).sum(axis=0))
+    total = np.zeros(matrices.shape[1:])
+    with one_thread():
+        for matrix in matrices:
+            root, indefinite = dpotrf(matrix, lower=True)
+            total += np.linalg.inv(matrix) if indefinite else dpotri(root, lower=True)[0]
+    return np.tril(total) + np.tril(total, -1).T  # a Cholesky decomposition returns the lower triangle

@@ -120,7 +120,7 @@ def run_lbfgs(data, seed):
 def compile_methods():
     """Run each method on small problems, so that compilation is not timed."""
     rng = np.random.default_rng(0)
-    for L, r in ((2, 1), (3, 2)):
+    for L, r in ((2, 1), (3, 2), (5, 6)):
         data = ga.Dataset(rng.standard_normal((20, L, 8)), rng.standard_normal((20, L, 8)), lam=LAM, rank=r)
         ga.train(data, n_starts=2)
         run_lbfgs(data, 0)

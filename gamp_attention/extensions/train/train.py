@@ -98,8 +98,9 @@ def train(
     Eq. :eq:`critical`. Each start is a run of message passing as in `run_gamp`. The starts are compared by successive
     halving: after 6, 15 and 30 iterations the half with the higher training loss is stopped. For samples with more than
     two fields L r, whose proximal steps take much longer than a gradient, descents from all starts come first. If at
-    least half of them end in the same lowest weights, or if there are more than 24 fields, message passing only
-    verifies or improves this end; otherwise message passing is also run from the starts.
+    least half of them end in the same lowest weights, message passing only verifies or improves this end; otherwise
+    message passing is also run from the starts of the lower half of the descents. For more than 24 fields, the result
+    is the lowest descent.
 
     Parameters
     ----------
@@ -185,18 +186,15 @@ def train(
     phases: dict[str, Resumable] = {} if phase is None else {"surveys": phase}
     begins = n_starts * (plan.options.search == "bounded" and plan.options.settling and ladder is None)
     descents = _run_descents(plan, starts[:begins], file, phases)
-    if descents is not None and descents.conclusive:
-        lowest, stopped = descents.order[:n_finish], {k: descents.stopped(k) for k in descents.order[n_finish:]}
-        starts = [(name, descents.state(k) if k in lowest else state) for k, (name, state) in enumerate(starts)]
-        beyond = {k: descents.end(k) for k in lowest}
-        runs = SuccessiveHalving(plan, starts, n_finish, escape, file, phases, (), 0, stopped, beyond)
-    else:
-        runs = SuccessiveHalving(plan, starts, n_finish, escape, file, phases, rounds, n_tried)
+    stopped, beyond = None, None
+    if descents is not None:
+        starts, stopped, beyond = descents.continued(n_finish)
+        rounds, n_tried = ((), 0) if descents.conclusive else (rounds, 1)
+    runs = SuccessiveHalving(plan, starts, n_finish, escape, file, phases, rounds, n_tried, stopped, beyond)
+    if descents is not None and descents.only:
+        for loop in runs.loops.values():
+            loop.end_at_start()
     result, loop = runs.run()
-    if descents is not None and not descents.conclusive and result.converged:
-        k = descents.order[0]
-        state = descents.state(k)
-        result, loop = runs.add([(f"{starts[k][0]}, descent", state)], beyond=descents.end(k))
     if phase is not None and not ladder and (not automatic or _may_improve(plan, runs.records(result, loop))):
         result, loop = _refine_minimum(runs, phase, result, loop)
     records = runs.records(result, loop)
