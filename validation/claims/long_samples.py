@@ -9,9 +9,9 @@ Method: samples of L = 2 to 32 tokens and students of r = 1 to 8 columns, d = 48
 
 Two further instances have n L d of about 10⁷. One process runs on each instance: `train` with default settings, from
 eight starts, and L-BFGS-B of scipy with its default settings from eight random starts, four each of standard deviation
-0.1 and 0.5, on the gradient of the package; its lowest loss counts. All times are processor times without compilation.
-Losses that differ by less than 1e-5 are equal, since L-BFGS-B stops there. Test errors ‖y − f‖²/(dL) are on fresh
-samples of the same source.
+0.1 and 0.5, on the gradient of the package; its lowest loss counts. All times are processor times without compilation;
+of three runs of each method on a small instance, the shortest counts. Losses that differ by less than 1e-5 are equal,
+since L-BFGS-B stops there. Test errors ‖y − f‖²/(dL) are on fresh samples of the same source.
 
 Criterion: for every kind, L and r, training takes at most three times as long as the eight runs of L-BFGS-B
 together, and ends at a gradient norm of at most 1e-8. The table reports which method has the lower loss. (Noise page of
@@ -40,6 +40,7 @@ LARGE = (("planted", 2000, 5, 1000, 1), ("noisy", 620, 32, 500, 1))
 D, SEEDS, LAM, STARTS, FRESH = 48, 1, 0.01, 8, 1000
 QUICK = {"L": (3, 9), "r": (1, 4), "kinds": ("noisy", "trained")}
 RATIO, TOL, EQUAL = 3.0, 1e-8, 1e-5
+REPEATS = 3  # runs of each method on a small instance, of which the shortest time counts
 STEPS, BATCH = 100, 64  # number of steps and batch size of Adam for the trained layer
 
 
@@ -137,14 +138,17 @@ def run_instance(kind, n, L, d, r, seed):
         "run": lambda: ga.train(data, n_starts=STARTS, seed=seed),
         "lbfgs": lambda: run_lbfgs(data, seed),
     }
-    for name, method in methods.items():
+    seconds = {name: np.inf for name in methods}
+    for _, (name, method) in product(range(REPEATS if d == D else 1), methods.items()):
         began = time.process_time()
         result = method()
-        seconds = time.process_time() - began
+        seconds[name] = min(seconds[name], time.process_time() - began)
+        if name in rows:
+            continue
         Q = result[0] if name == "lbfgs" else result.Q
         attention = data.student((fresh_x + data.positions) @ Q / np.sqrt(d))
         rows[name] = {
-            "seconds": seconds, "loss": ga.train_loss(data, Q),
+            "loss": ga.train_loss(data, Q),
             "test_error": float(np.mean((fresh_y - attention @ (fresh_x + data.positions)) ** 2)),
         }  # fmt: skip
         if name == "lbfgs":
@@ -152,7 +156,7 @@ def run_instance(kind, n, L, d, r, seed):
         else:
             words = {"norm": result.gradient_norm, "status": result.status.value, "passing": result.n_iter}
             rows[name] |= words | {"descent": result.n_settle}
-    return {"rows": rows}
+    return {"rows": {name: row | {"seconds": seconds[name]} for name, row in rows.items()}}
 
 
 def count_comparisons(rows):

@@ -7,8 +7,8 @@ If some samples have lower minima, message passing continues from the state afte
 the end.
 
 If the ends of the descents differ, the risk has many minima. Then message passing with searches, which finds lower
-minima than descents do, is also run from the starts of the lower half of the descents. A proximal step takes a time of order (L r)³: if samples
-have too many fields, the lowest descent is the result, and message passing only verifies it.
+minima than descents do, is also run from the starts of the lower half of the descents. A proximal step takes a time of
+order (L r)³: if samples have too many fields, the result is the lowest descent, without message passing.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class DescentPhase(Resumable):
 
     @property
     def conclusive(self) -> bool:
-        """True if half of the descents ended in (nearly) the lowest loss or its weights, or no message passing follows."""
+        """True if half of the descents ended at the lowest loss or near its weights, or no message passing follows."""
         if self.only:
             return True
         data, k = self._plan.data, self.order[0]

@@ -34,7 +34,7 @@ def test_message_passing_verifies_the_end_in_which_descents_agree():
     assert result.fixed_point
     assert result.n_iter <= 2
     assert len(seen) <= 4 + 3
-    assert losses == pytest.approx([result.train_loss] * 4, rel=1e-9)
+    assert losses == pytest.approx([result.train_loss] * 4, rel=1e-4)  # descents are compared at small gradients
     assert [(start.status, start.n_iter) for start in result.starts if not start.kept] == [(None, 0)] * 3
     assert min(start.agreement for start in result.starts) > 0.99
     alone = ga.run_gamp(data, "random", iteration=ga.IterationOptions(settling=False))
@@ -57,7 +57,8 @@ def test_message_passing_is_also_run_from_the_starts_if_descents_differ(n, seed)
     names = [start.name for start in result.starts]
     assert names[:4] == [f"random {k}" for k in range(1, 5)]
     assert names[4:] == [f"random {np.argmin(losses) + 1}, descent"]
-    assert all(start.n_iter > 0 for start in result.starts[:4])
+    lower_half = np.argsort(losses)[:2]
+    assert [k for k, start in enumerate(result.starts[:4]) if start.n_iter > 0] == sorted(lower_half)
 
 
 @pytest.mark.parametrize(("n", "d", "rank", "seed"), [(60, 30, 2, 2), (20, 30, 1, 2)], ids=["agree", "differ"])
@@ -82,9 +83,24 @@ def test_runs_interrupted_after_the_descents_resume_to_the_last_bit(tmp_path):
     with pytest.raises(Interruption):
         train_and_watch(data, 4, 4 + 20, checkpoint=file)
     resumed, rest = train_and_watch(data, 4, checkpoint=file)
-    assert len(rest) == len(seen) - 4 - 20 + 1
+    assert len(rest) == len(seen) - 4 - 20 + 2  # the interrupted iteration, and the end of the lowest descent
     assert np.array_equal(resumed.Q, whole.Q)
     assert resumed.message == whole.message
+
+
+def test_samples_with_many_fields_end_at_the_lowest_descent(tmp_path):
+    data, file = draw_planted(20, 8, 20, 4, seed=1), ga.Checkpoint(tmp_path / "run.npz", 0)
+    result, seen = train_and_watch(data, 4, checkpoint=file)
+    assert result.status is ga.Status.SETTLED
+    assert result.is_minimum
+    assert result.gradient_norm <= 1e-8
+    assert (result.n_iter, len(seen)) == (0, 4)
+    assert result.n_settle > 0
+    assert result.train_loss <= min(loss for _, loss in seen)
+    assert np.linalg.norm(ga.gradient(data, result.Q)) <= 1e-8 * data.lam * np.sqrt(20)
+    again, rest = train_and_watch(data, 4, checkpoint=file)
+    assert not rest
+    assert np.array_equal(again.Q, result.Q)
 
 
 @pytest.mark.parametrize("iteration", [{"search": "full"}, {"settling": False}])
