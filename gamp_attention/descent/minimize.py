@@ -32,7 +32,6 @@ from gamp_attention.descent.torch_risk import (
 )
 from gamp_attention.problem.curvature import lowest_curvature
 from gamp_attention.problem.dataset import Dataset, require_dataset
-from gamp_attention.problem.penalties.columns import has_spheres
 from gamp_attention.problem.penalties.standard import (
     is_ridge,
     penalty_total,
@@ -236,8 +235,6 @@ def _minimize(
     max_iter = check.integer("max_iter", max_iter, low=1)
     tol = scale_tolerance(data, check.real("tol", tol, low=0))
     start = initial_weights(data, init, seed, risk)
-    if has_spheres(data.penalty):
-        start = data.penalty.retract(start)
     require_device(device)
     require_modules("minimize_risk", "torch")
     import torch
@@ -256,7 +253,7 @@ def _minimize(
             if iterations:
                 record.step(steps.step_size(t - 1))
             iterations.append(t)
-            record.add(overlaps(data, function.retract(Q.detach()).cpu().numpy(), no_V), norm / size, value / data.dim)
+            record.add(overlaps(data, Q.detach().cpu().numpy(), no_V), norm / size, value / data.dim)
 
     def evaluate() -> tuple[float, float]:
         if is_ridge(data.penalty):
@@ -265,7 +262,7 @@ def _minimize(
 
     with few_threads(data.tokens.size):
         if method == "lbfgs":
-            unit = 1.0 if has_spheres(data.penalty) else weight_unit(data)
+            unit = weight_unit(data)
             unit = 1.0 if 0.01 <= unit <= 100 else unit  # L-BFGS needs no unit for weights of about one
             gain = 1.0 if unit == 1.0 else data.penalty.strength * unit**2
             status, n_iter = quasi_newton_in_units(function, Q, unit, gain, rate, max_iter, tol * size, visit)
@@ -273,7 +270,7 @@ def _minimize(
             step = _step_function(function, Q, data.penalty, method, steps, batch, seed)
             some = is_recorded if method == "sgd" else None
             status, n_iter = descend(evaluate, step, max_iter, tol * size, visit, some)
-    end = function.retract(Q.detach()).cpu().numpy().copy()
+    end = Q.detach().cpu().numpy().copy()
     if not np.isfinite(end).all():
         end = start
     at = risk_at(data, end, risk)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.columns import has_spheres
 from gamp_attention.problem.penalties.standard import is_ridge, ridge_strengths
 from gamp_attention.results import Ended, History, Overlaps, Status
 
@@ -52,11 +51,10 @@ class TorchRisk:
         ridge = ridge_strengths(data.penalty, data.dim) if is_ridge(data.penalty) else 0.0
         self._ridge = ridge if isinstance(ridge, float) else tensor(ridge)
         self._root = math.sqrt(data.dim)
-        self._sphere = tensor(data.penalty.sphere) > 0 if has_spheres(data.penalty) else None
 
     def __call__(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
         """Return R(Q), or an estimate of it, up to a constant, from some rows of the data."""
-        Q, scale = self.retract(Q), 1.0 if rows is None else len(self._tokens) / len(rows)
+        scale = 1.0 if rows is None else len(self._tokens) / len(rows)
         ridge = self._ridge * (Q**2).sum() if isinstance(self._ridge, float) else (self._ridge * Q**2).sum()
         return self.fit(Q, rows) * scale + self.constant + 0.5 * ridge
 
@@ -65,12 +63,6 @@ class TorchRisk:
         tokens, params = (v if rows is None else v[rows] for v in (self._tokens, self._params))
         z = (tokens @ Q + self._positions @ Q) / self._root
         return self._loss.torch(params, z).sum()
-
-    def retract(self, Q: "torch.Tensor") -> "torch.Tensor":
-        """Return Q with spherical columns scaled to norm √d, so that the risk is a function without constraints."""
-        import torch
-
-        return Q if self._sphere is None else torch.where(self._sphere, self._root * Q / Q.norm(dim=0), Q)
 
     def __len__(self) -> int:
         """Return the number of samples."""

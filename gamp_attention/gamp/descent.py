@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.problem.penalties.standard import on_kinks, penalty_total, proximal_map
 from gamp_attention.problem.risk import RiskAtPoint, denoise_at, hessian_product, risk_at
 from gamp_attention.problem.tolerances import small_unit
@@ -69,8 +68,6 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
         if callback is not None:
             callback(at)
 
-    if has_spheres(data.penalty):
-        Q = data.penalty.retract(Q)
     visit(evaluate(Q))
     unit = small_unit(data)
     best, n_iter, handover = Q, 0, HANDOVER * unit
@@ -81,8 +78,6 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
         accuracy = EXACT if data.n_tokens * data.rank <= 2 else INEXACT
         while at.gradient_norm > tol and n_iter < MAX_STEPS:
             trial = best + newton_step(data, at, best, accuracy)
-            if has_spheres(data.penalty):
-                trial = data.penalty.retract(trial)
             trial_at = risk_at(data, trial, risk)
             n_iter += 1
             if not trial_at.gradient_norm < NEWTON_GAIN * at.gradient_norm:
@@ -104,29 +99,17 @@ def quasi_newton(
 ) -> tuple[np.ndarray, int]:  # fmt: skip
     """Minimize the risk by L-BFGS (Byrd et al., 1995); return weights and the number of iterations.
 
-    The first step has length 1, so that small weights are computed in units of `unit`. Spherical columns are
-    Q_a = √d x_a/‖x_a‖ for free x_a, in which the problem has no constraints.
+    The first step has length 1, so that small weights are computed in units of `unit`.
     """
     from scipy.optimize import minimize
 
     shape, latest = Q.shape, list[RiskAtPoint]()
-    constrained = has_spheres(data.penalty)
-    unit = 1.0 if constrained else unit
     gain = 1.0 if unit == 1.0 else data.penalty.strength * unit**2  # unit of the risk
 
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
-        if constrained:
-            penalty: ColumnRidge = data.penalty
-            free = x.reshape(shape)
-            inside = penalty.retract(free)
-            at = evaluate(inside)
-            norms = np.maximum(np.linalg.norm(free, axis=0), np.finfo(float).tiny)
-            slope = at.gradient * np.where(penalty.sphere, np.linalg.norm(inside, axis=0) / norms, 1.0)
-        else:
-            at = evaluate(x.reshape(shape) * unit)
-            slope = at.gradient
+        at = evaluate(x.reshape(shape) * unit)
         latest[:] = [at]
-        return at.train_loss * data.dim / gain, slope.ravel() * (unit / gain)
+        return at.train_loss * data.dim / gain, at.gradient.ravel() * (unit / gain)
 
     def visit_last(_: np.ndarray) -> None:  # a line search accepts its last point
         if visit is not None:
@@ -136,8 +119,7 @@ def quasi_newton(
     options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
     start = Q.ravel() / unit
     minimum = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", callback=visit_last, options=options)
-    end = minimum.x.reshape(shape) * unit
-    return data.penalty.retract(end) if constrained else end, int(minimum.nit)
+    return minimum.x.reshape(shape) * unit, int(minimum.nit)
 
 
 def proximal_gradient(
@@ -186,26 +168,19 @@ def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> n
     """Return the Newton step −(∇²R)⁻¹∇R (d, r), solved by MINRES to the relative residual `rtol`.
 
     MINRES also solves singular systems: a common rotation of the columns of Q is a direction without curvature. Entries
-    of Q at a kink of the penalty that satisfy its optimality condition are not moved. Spherical columns move along
-    their tangents.
+    of Q at a kink of the penalty that satisfy its optimality condition are not moved.
     """
     from scipy.sparse.linalg import LinearOperator, minres
 
     shape = at.gradient.shape
     _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
-    constrained = has_spheres(data.penalty)
-
-    def restrict(P: np.ndarray) -> np.ndarray:
-        """Return the part of P along which the weights may move."""
-        return data.penalty.tangential(Q, P) if constrained else free * P
-
     operator = LinearOperator(
         (at.gradient.size, at.gradient.size),
-        matvec=lambda x: restrict(hessian_product(data, at, restrict(x.reshape(shape)), curvature)).ravel(),
+        matvec=lambda x: (free * hessian_product(data, at, free * x.reshape(shape), curvature)).ravel(),
         dtype=float,
     )
-    step, _ = minres(operator, -restrict(at.gradient).ravel(), rtol=rtol, maxiter=2000)
-    return restrict(step.reshape(shape)) if constrained else step.reshape(shape)
+    step, _ = minres(operator, -(free * at.gradient).ravel(), rtol=rtol, maxiter=2000)
+    return step.reshape(shape)
 
 
 def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, samples: np.ndarray | None = None) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from gamp_attention._tools.eigenpairs import lowest_eigenpair
 from gamp_attention._tools.numerics import deterministic_product, one_thread, symmetrize
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.columns import ColumnRidge, column_classes, has_spheres
+from gamp_attention.problem.penalties.columns import column_classes
 from gamp_attention.problem.penalties.standard import on_kinks
 from gamp_attention.problem.risk import RiskAtPoint, hessian_product
 from gamp_attention.problem.stores import token_blocks
@@ -40,8 +40,7 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
     """Return the lowest curvature at a critical point Q (d, r), at which the risk is `at`.
 
     The initial vector is random, or near `nearby` (d, r), the direction of lowest curvature of a similar problem. The
-    eigenvalue of directions of common rotations of the columns, under which the risk is invariant, is zero. The norm of
-    spherical columns is not varied.
+    eigenvalue of directions of common rotations of the columns, under which the risk is invariant, is zero.
     """
     _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
     movable, strength = np.flatnonzero(free), data.penalty.strength
@@ -55,14 +54,12 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
     def product(x: np.ndarray, flat: np.ndarray = flat) -> np.ndarray:
         """Return ∇²R x, with the eigenvalues of flat directions raised above zero."""
         P = expand(x)
-        if has_spheres(data.penalty):
-            return _product_on_spheres(data, at, Q, P, curvature, flat).ravel()
         along = np.tensordot(flat, P, 2)
         return (hessian_product(data, at, P, curvature) + strength * np.tensordot(along, flat, 1)).ravel()[movable]
 
     if not len(movable):
         return Curvature(np.inf, 0.0, np.zeros(Q.shape), True)
-    if len(movable) <= DENSE and not has_spheres(data.penalty):
+    if len(movable) <= DENSE:
         value, vector = _lowest_of_dense(data, at, free, curvature, flat, strength)
     else:
         value, vector = lowest_eigenpair(product, _initial_vector(movable, nearby), strength)
@@ -93,22 +90,6 @@ def _lowest_of_dense(
     with one_thread():
         values, vectors = eigh(H, subset_by_index=[0, 0], overwrite_a=True, check_finite=False)
     return float(values[0]), vectors[np.argsort(places), 0]
-
-
-def _product_on_spheres(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, P: np.ndarray, curvature: np.ndarray, flat: np.ndarray
-) -> np.ndarray:
-    """Return the Hessian of the Lagrange function times P (d, r), restricted to directions that keep the norms.
-
-    Radial directions get the positive curvature |λ_a| plus the unit of the penalty, so that they are not selected.
-    """
-    penalty: ColumnRidge = data.penalty
-    tangent = penalty.tangential(Q, P)
-    strength = penalty.strength
-    image = hessian_product(data, at, tangent, curvature) + strength * np.tensordot(
-        np.tensordot(flat, tangent, 2), flat, 1
-    )
-    return penalty.tangential(Q, image) + (np.abs(curvature) + strength) * (P - tangent)
 
 
 def rotations(data: Dataset, Q: np.ndarray) -> np.ndarray:

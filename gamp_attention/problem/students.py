@@ -18,7 +18,7 @@ def check_columns(penalty: Any, student: Any, rank: int) -> None:
         raise check.fail(
             "lam, penalty", list(penalty.lams), f"one number, or one entry for each of the {rank} column(s) of Q"
         )
-    strengths = penalty.curvature[~penalty.sphere]
+    strengths = penalty.curvature
     if (strengths < 0).any() and (getattr(student, "bounded", False) or getattr(student, "grows_slowly", False)):
         needs = "no negative λ, because this loss grows at most linearly and the risk would have no lower bound"
         raise check.fail("lam, penalty", list(penalty.lams), needs)

@@ -5,7 +5,6 @@ import numpy as np
 from gamp_attention._tools.numerics import one_thread, symmetrize
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.input import input_step
-from gamp_attention.problem.penalties.columns import ColumnRidge, has_spheres
 from gamp_attention.problem.risk import RiskAtPoint
 
 MAX_ITER = 500  # maximum number of iterations for V, see `susceptibility`
@@ -43,7 +42,7 @@ def susceptibility(
             V_hat = response(data, at.hessians, V)
         except np.linalg.LinAlgError:
             return unsolved
-        W = _variances(data, V_hat, at, Q)
+        W = input_step(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
         if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
             return unsolved
         change = np.abs(W - V).max() / np.abs(W).max()
@@ -57,14 +56,6 @@ def susceptibility(
                 return unsolved
             V = _extrapolate(points, moves, V)
     return unsolved
-
-
-def _variances(data: Dataset, V_hat: np.ndarray, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
-    """Return W (S, r, r) of the input denoiser at a minimum, with known multipliers of spherical columns."""
-    penalty = data.penalty
-    if has_spheres(penalty):
-        penalty = ColumnRidge(tuple(penalty.multipliers(Q, at.smooth).tolist()))
-    return input_step(penalty, data.spectra, V_hat, -at.smooth, Q)[1]
 
 
 def _extrapolate(points: list[np.ndarray], moves: list[np.ndarray], damped: np.ndarray) -> np.ndarray:

@@ -138,7 +138,7 @@ class CurrentMinimaRun(CompressedDescent):
         V_hat, beta, law = np.zeros_like(self._V), self._damping(t), self._model.coordinates
         for path in self._paths:
             V_hat[path.sources] += path.probability * path.V_hat
-        _, C, W = quadratic_response(self._model.penalty, law.gamma.T, V_hat, None, law.weight)
+        _, C, W = quadratic_response(self._model.penalty, law.gamma.T, V_hat, law.weight)
         self._V = (1 - beta) * self._V + beta * W
         for path in self._paths:
             path.remember(W, beta)

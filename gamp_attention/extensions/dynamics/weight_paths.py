@@ -122,7 +122,7 @@ class LinearWeights:
         law = self.model.coordinates
         b = self._drift(hats.m, hats.theta, q_hats)
         second = b @ self._gram @ np.swapaxes(b, 1, 2) if has_spheres(self.model.penalty) else None
-        _, C, W = quadratic_response(self.model.penalty, law.gamma.T, hats.V, second, law.weight)
+        _, C, W = quadratic_response(self.model.penalty, law.gamma.T, hats.V, law.weight)
         self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
         self.W, self._V = W, (1 - damping) * self._V + damping * W
         self._intercept.step(hats, damping)

@@ -67,7 +67,7 @@ def weight_responses(data: Dataset, at: RiskAtPoint, Q: np.ndarray, V: np.ndarra
     """Return C = ∂η_i/∂b_i (d, r, r), or (1, r, r) if equal for all i, at a minimum Q with variances V (S, r, r)."""
     V_hat = response(data, at.hessians, V)
     if data.penalty.quadratic:
-        return quadratic_response(data.penalty, data.spectra, V_hat, None)[1]
+        return quadratic_response(data.penalty, data.spectra, V_hat)[1]
     A = precisions(data.penalty, data.spectra, V_hat)
     b = np.einsum("iab,ib->ia", np.broadcast_to(A, (data.dim, *A.shape[1:])), Q) - at.smooth
     return denoise_weights(data.penalty, b, A)[1]

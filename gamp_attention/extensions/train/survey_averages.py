@@ -448,7 +448,7 @@ def quadratic_clusters(
     """
     delta = np.einsum("li,lab->iab", spectra, spread)
     if not has_spheres(penalty):
-        A, c, _ = quadratic_response(penalty, spectra, V_hat, None)
+        A, c, _ = quadratic_response(penalty, spectra, V_hat)
         delta = _limit_gain(parisi * delta, c) / parisi if parisi > 0 else delta
         C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
         return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
@@ -564,7 +564,7 @@ def first_variances(
             envelopes[k] = averages.envelope
         if has_spheres(penalty):  # the forces on the weights, which determine the multipliers, have the variance Δ
             forces = np.einsum("li,lab->iab", spectra, symmetrize(spread))
-            W = quadratic_response(penalty, spectra, symmetrize(responses), forces, fractions)[2]
+            W = quadratic_response(penalty, spectra, symmetrize(responses), fractions)[2]
         else:
             W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
         excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)

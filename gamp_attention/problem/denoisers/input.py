@@ -13,7 +13,7 @@ from gamp_attention._kernels.compiled import inline_kernel, kernel, sample_kerne
 from gamp_attention._tools.check import read_only
 from gamp_attention._tools.numerics import diagonalize, symmetrize
 from gamp_attention.problem.penalties.base import penalty_prox
-from gamp_attention.problem.penalties.columns import ColumnRidge, curvature_of, has_spheres
+from gamp_attention.problem.penalties.columns import curvature_of
 
 # Bounds that keep A and W positive definite far from fixed points
 MIN_PRECISION = 0.5  # smallest eigenvalue of λ + A, in units of λ; for other penalties, in units of their convexity
@@ -56,121 +56,26 @@ def prior_response(
 
 
 def quadratic_response(
-    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, second: np.ndarray | None, fractions: np.ndarray | None = None
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, fractions: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return A, C and W for any quadratic penalty: C_i = (Λ + A_i)⁻¹, see `prior_response`. Eq. :eq:`column-strengths`.
 
     Parameters
     ----------
-    penalty : a quadratic penalty: the ridge, or a ridge with one strength or the constraint ‖Q_a‖² = d for each column.
+    penalty : a quadratic penalty: the ridge, or a ridge with one strength for each column.
     spectra, V_hat, fractions : as for `prior_response`.
-    second : (K, r, r) second moments of the forces b, which determine the multipliers of spherical columns; None if
-        there are no spherical columns.
     """
     if not penalty.by_column:
         return prior_response(spectra, penalty.lam, V_hat, fractions)
     A = np.einsum("li,lab->iab", spectra, V_hat)
     A = symmetrize(A)
     strengths = penalty.curvature
-    if has_spheres(penalty):
-        assert second is not None
-        weights = np.full(len(second), 1 / len(second)) if fractions is None else fractions
-        strengths = sphere_multipliers(penalty, np.broadcast_to(A, second.shape), second, weights)
     spectrum, vectors = np.linalg.eigh(A + np.diag(strengths))
-    lowest = 0.0 if has_spheres(penalty) else penalty.floor  # multipliers already make Λ + A positive definite
-    if (spectrum < lowest).any():
-        spectrum = np.maximum(spectrum, lowest)
+    if (spectrum < penalty.floor).any():
+        spectrum = np.maximum(spectrum, penalty.floor)
         A = np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors) - np.diag(strengths)
     C = np.einsum("iab,ib,icb->iac", vectors, 1 / spectrum, vectors)
     return A, C, _mean_response(spectra, C, fractions)
-
-
-def sphere_multipliers(
-    penalty: ColumnRidge, A: np.ndarray, second: np.ndarray, weights: np.ndarray, spread: np.ndarray | None = None,
-    parisi: float = 0.0, max_steps: int = 200, tol: float = 1e-13,
-) -> np.ndarray:  # fmt: skip
-    """Return Λ (r,) such that weights (Λ + A_i)⁻¹ b_i have ‖Q_a‖² = d in spherical columns.
-
-    The condition is that the gradient of D(Λ) = ½ Σ_i w_i Tr B_i (Λ + A_i)⁻¹ + ½ Σ_a Λ_a vanishes, with B_i the second
-    moments of b_i. D is convex where all Λ + A_i are positive definite and infinite at the boundary, so Newton steps
-    that are halved until D decreases find its only minimum.
-
-    In survey propagation b_i has an inner field with covariance Δ_i, and the norms are averages over the weights of the
-    cluster. With the first term of D averaged over the inner field, as (1/y) log E exp(y ½ bᵀ(Λ + A)⁻¹b),
-
-        D(Λ) = ½ Σ_i w_i Tr B_i C_i − (1/2y) Σ_i w_i log det(1 − y Δ_i c_i) + ½ Σ_a Λ_a,
-        C_i = (Λ + A_i − yΔ_i)⁻¹,   c_i = (Λ + A_i)⁻¹,
-
-    which is convex as well.
-
-    Parameters
-    ----------
-    penalty : a penalty with spherical columns.
-    A, second : (K, r, r) precisions, and second moments of b.
-    weights : (K,) weights of the coordinates, with sum 1.
-    spread, parisi : (K, r, r) covariances Δ of the inner field of b, and the Parisi parameter y >= 0; None for no inner
-        field. The block of y Δ for the penalized columns must be smaller than the block of Λ + A.
-    max_steps, tol : maximum number of Newton steps, and error of ‖Q_a‖²/d − 1 at which they end.
-    """
-    free, strengths = np.flatnonzero(penalty.sphere), penalty.curvature
-    given, forces = (A, second) if spread is None else (A - parisi * spread, second + spread)
-    scale = np.sqrt(np.einsum("k,kaa->a", weights, forces)[free])
-    lowest = np.linalg.eigvalsh(given + np.diag(strengths)).min()
-    # multipliers cannot make the block of the penalized columns positive definite, so its eigenvalues are raised
-    penalized = np.flatnonzero(~penalty.sphere)
-    if len(penalized):
-        strengths[penalized] += raise_penalized(penalty, A)
-    strengths[free] = max(-2 * lowest, 0.0) + scale + np.abs(given).max() * 1e-3 + np.finfo(float).tiny
-    while np.linalg.eigvalsh(given + np.diag(strengths)).min() <= 0:
-        strengths[free] = 2 * strengths[free] + np.abs(given).max()
-
-    def evaluate(lams: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        total = given + np.diag(lams)
-        if np.linalg.eigvalsh(total).min() <= 0:
-            return np.inf, np.full(len(free), np.inf), np.full((len(free), len(free)), np.inf)
-        C = np.linalg.inv(total)
-        moments = C @ second @ C
-        value = 0.5 * float(np.einsum("k,kab,kab->", weights, C, second)) + 0.5 * float(lams[free].sum())
-        hessian = np.einsum("k,kab,kab->ab", weights, C, moments)
-        if spread is not None:
-            c = np.linalg.inv(A + np.diag(lams))
-            covariance = C @ spread @ c
-            if parisi > 0:
-                value -= 0.5 / parisi * float(weights @ np.linalg.slogdet(total @ c)[1])
-            else:
-                value += 0.5 * float(np.einsum("k,kab,kab->", weights, c, spread))
-            hessian += 0.5 * np.einsum("k,kab,kab->ab", weights, C + c, covariance)
-            moments = moments + covariance
-        gradient = 0.5 * (1 - np.einsum("k,kaa->a", weights, moments)[free])
-        return value, gradient, hessian[np.ix_(free, free)]
-
-    value, gradient, hessian = evaluate(strengths)
-    for _ in range(max_steps):
-        if np.abs(2 * gradient).max() <= tol or not np.isfinite(hessian).all():
-            break
-        step, size = np.linalg.solve(hessian, gradient), 1.0
-        trial = strengths.copy()
-        while size > 1e-12:
-            trial[free] = strengths[free] - size * step
-            new_value, new_gradient, new_hessian = evaluate(trial)
-            # the last steps change D by less than its rounding errors
-            if new_value <= value or np.abs(new_gradient).max() < 0.5 * np.abs(gradient).max():
-                break
-            size *= 0.5
-        else:
-            break
-        strengths, value, gradient, hessian = trial, new_value, new_gradient, new_hessian
-    return strengths
-
-
-def raise_penalized(penalty: ColumnRidge, A: np.ndarray) -> float:
-    """Return the increase of λ_a that makes the block of Λ + A (K, r, r) for the penalized columns positive definite.
-
-    Multipliers of spherical columns do not change this block. The increase is zero near fixed points.
-    """
-    columns = np.flatnonzero(~penalty.sphere)
-    block = A[:, columns[:, None], columns] + np.diag(penalty.curvature[columns])
-    return max(penalty.floor - float(np.linalg.eigvalsh(block).min()), 0.0)
 
 
 def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
@@ -180,7 +85,7 @@ def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarr
     """
     if penalty.intercept:
         inner, others = penalty.penalty, spectra[:, :-1]
-        A = quadratic_response(inner, others, V_hat, None)[0] if inner.quadratic else precisions(inner, others, V_hat)
+        A = quadratic_response(inner, others, V_hat)[0] if inner.quadratic else precisions(inner, others, V_hat)
         spectrum, vectors = _spectrum(np.ones((len(V_hat), 1)), V_hat)
         last = (vectors * np.maximum(spectrum, MIN_CURVATURE * penalty.strength)[:, None]) @ vectors.transpose(0, 2, 1)
         return np.concatenate([np.broadcast_to(A, (others.shape[1], *A.shape[1:])), last])
@@ -230,14 +135,8 @@ def input_step(
 
     Eq. :eq:`input-denoiser`, :eq:`variances`; the input step of GAMP (Rangan, 2011).
     """
-    if has_spheres(penalty):
-        b = force + products(np.einsum("li,lab->iab", spectra, V_hat), Q)
-        _, C, W = quadratic_response(
-            penalty, np.broadcast_to(spectra, (len(spectra), len(Q))), V_hat, b[:, :, None] * b[:, None]
-        )
-        eta = products(C, b)
-    elif penalty.quadratic:
-        A, C, W = quadratic_response(penalty, spectra, V_hat, None)
+    if penalty.quadratic:
+        A, C, W = quadratic_response(penalty, spectra, V_hat)
         b = force + products(A, Q)
         eta = products(C, b)
     else:

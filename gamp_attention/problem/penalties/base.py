@@ -58,7 +58,6 @@ PENALTIES = Registry(
         # of penalties whose strengths differ: see `gamp_attention.problem.penalties.columns` and `standard`
         "curvature": property(lambda self: self.lam),
         "by_column": False,
-        "sphere": False,
         "intercept": False,
         "checked": _checked_once,
     },

@@ -1,11 +1,9 @@
-"""Quadratic penalties with a strength for each column of Q, and columns of fixed norm.
+"""Quadratic penalties with a strength for each column of Q.
 
-The penalty is r(Q) = Σ_a λ_a ‖Q_a‖²/2 over the penalized columns. A spherical column has no penalty but the constraint
-‖Q_a‖² = d; its multiplier takes the place of λ_a at every step of message passing and of state evolution. In both cases
-new weights are (Λ + A)⁻¹ b with Λ = diag(λ_a), so that all averages over weights keep their closed form.
+The penalty is r(Q) = Σ_a λ_a ‖Q_a‖²/2 over the penalized columns. New weights are (Λ + A)⁻¹ b with Λ = diag(λ_a), so
+that all averages over weights keep their closed form.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,32 +12,31 @@ import numpy as np
 
 from gamp_attention._tools import check
 
-SPHERE = "sphere"  # entry of `lam` that stands for the constraint ‖Q_a‖² = d
 DEFAULT_UNIT = 0.01  # unit of gradients and variances if no column has a λ other than 0: the default λ of all models
 
 
 @dataclass(frozen=True)
 class ColumnRidge:
-    """Penalty Σ_a λ_a ‖Q_a‖²/2 with a strength for each column of Q; columns may be constrained to ‖Q_a‖² = d.
+    """Penalty Σ_a λ_a ‖Q_a‖²/2 with a strength for each column of Q.
 
     Attributes
     ----------
-    lams : for each column its λ_a, which may be zero or negative, or "sphere" for a column with ‖Q_a‖² = d.
+    lams : for each column its λ_a, which may be zero or negative.
 
     Raises
     ------
-    TypeError : if `lams` is not a sequence of numbers and "sphere".
+    TypeError : if `lams` is not a sequence of numbers.
     ValueError : if `lams` is empty, or a number is not finite.
 
     Examples
     --------
     >>> import gamp_attention as ga
-    >>> penalty = ga.ColumnRidge([0.1, "sphere"])
+    >>> penalty = ga.ColumnRidge([0.1, 0.01])
     >>> penalty.lams, ga.attention_model(rank=2, penalty=penalty).penalty == penalty
-    ((0.1, 'sphere'), True)
+    ((0.1, 0.01), True)
     """
 
-    lams: tuple[float | str, ...]
+    lams: tuple[float, ...]
 
     # weights are linear in the force b, and the risk has a gradient; Q and −Q have the same penalty
     quadratic = smooth = even = by_column = True
@@ -54,14 +51,9 @@ class ColumnRidge:
         return len(self.lams)
 
     @property
-    def sphere(self) -> np.ndarray:
-        """(r,) True for spherical columns."""
-        return np.array([value == SPHERE for value in self.lams])
-
-    @property
     def curvature(self) -> np.ndarray:
-        """λ_a of each column (r,), 0 for spherical columns."""
-        return np.array([0.0 if value == SPHERE else value for value in self.lams])
+        """λ_a of each column (r,)."""
+        return np.array(self.lams)
 
     @property
     def lam(self) -> float:
@@ -75,8 +67,8 @@ class ColumnRidge:
 
     @property
     def convexity(self) -> float:
-        """Smallest λ_a; 0 with spherical columns, whose multipliers are not known in advance."""
-        return 0.0 if self.sphere.any() else float(self.curvature.min())
+        """Smallest λ_a."""
+        return min(self.lams)
 
     @property
     def floor(self) -> float:
@@ -95,44 +87,17 @@ class ColumnRidge:
         if self.lam == 0:
             raise check.fail("lam", lam, "a penalty with some λ_a other than 0, which it scales")
         factor = lam / self.lam
-        return ColumnRidge(tuple(value if isinstance(value, str) else factor * value for value in self.lams))
-
-    def multipliers(self, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
-        """Return Λ (r,) at weights Q (d, r) with the gradient `smooth` (d, r) of the risk without penalty.
-
-        The multiplier of a spherical column is −Q_a·∇_a/‖Q_a‖², which removes the radial part of its gradient.
-        """
-        squares = np.maximum(np.sum(Q**2, axis=0), np.finfo(float).tiny)
-        return np.where(self.sphere, -np.sum(Q * smooth, axis=0) / squares, self.curvature)
-
-    def retract(self, Q: np.ndarray) -> np.ndarray:
-        """Return Q (d, r) with spherical columns scaled to norm √d; columns that are zero do not change."""
-        norms = np.linalg.norm(Q, axis=0)
-        factors = np.where(self.sphere & (norms > 0), math.sqrt(len(Q)) / np.where(norms > 0, norms, 1.0), 1.0)
-        return Q * factors
-
-    def tangential(self, Q: np.ndarray, P: np.ndarray) -> np.ndarray:
-        """Return P (d, r) without its component along Q in spherical columns."""
-        squares = np.maximum(np.sum(Q**2, axis=0), np.finfo(float).tiny)
-        return P - np.where(self.sphere, np.sum(Q * P, axis=0) / squares, 0.0) * Q
+        return ColumnRidge(tuple(factor * value for value in self.lams))
 
 
-def _require_columns(lams: Any) -> tuple[float | str, ...]:
-    """Return λ_a of each column as floats and "sphere"; raise for any other value."""
-    needs = 'one number or "sphere" for each column of Q'
+def _require_columns(lams: Any) -> tuple[float, ...]:
+    """Return λ_a of each column as floats; raise for any other value."""
+    needs = "one number for each column of Q"
     if isinstance(lams, str) or not isinstance(lams, Sequence | np.ndarray) or np.ndim(np.array(lams, object)) != 1:
         raise check.fail("lams", lams, needs, TypeError)
     if not len(lams):
         raise check.fail("lams", lams, needs)
-    return tuple(
-        value if isinstance(value, str) and value == SPHERE else check.real(f"lams[{a}]", value)
-        for a, value in enumerate(lams)
-    )
-
-
-def has_spheres(penalty: Any) -> bool:
-    """Return whether a penalty constrains the norm of columns."""
-    return bool(np.any(getattr(penalty, "sphere", False)))
+    return tuple(check.real(f"lams[{a}]", value) for a, value in enumerate(lams))
 
 
 def has_one_strength(penalty: Any) -> bool:
@@ -140,14 +105,8 @@ def has_one_strength(penalty: Any) -> bool:
     return bool(penalty.quadratic) and not penalty.by_column
 
 
-def refuse_spheres(penalty: Any, needs: str) -> None:
-    """Raise ValueError, for the argument `needs` describes, if a penalty has spherical columns."""
-    if has_spheres(penalty):
-        raise check.fail("lam, penalty", list(penalty.lams), needs)
-
-
 def curvature_of(penalty: Any) -> Any:
-    """Return λ of a quadratic penalty, a number or an array (r,) with one for each column, 0 for spherical columns."""
+    """Return λ of a quadratic penalty, a number or an array (r,) with one for each column."""
     return penalty.curvature
 
 
@@ -186,11 +145,17 @@ def column_classes(penalty: Any, student: Any, rank: int) -> list[np.ndarray]:
     for head, block in enumerate(blocks):
         for column in block.T:
             strengths = tuple(penalty.lams[a] for a in column)
-            # a rotation changes the norms of spherical columns
-            key = (head, strengths, column[0]) if SPHERE in strengths else (head, strengths)
-            classes.setdefault(key, []).append(column)
+            classes.setdefault((head, strengths), []).append(column)
     return [np.stack(columns, axis=1) for columns in classes.values()]
 
 
 def _single_columns(blocks: list[np.ndarray]) -> list[np.ndarray]:
     return [column[:, None] for block in blocks for column in block.T]
+
+
+def has_spheres(penalty: Any) -> bool:
+    return False
+
+
+def refuse_spheres(penalty: Any, needs: str) -> None:
+    pass

@@ -18,26 +18,16 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention.problem.penalties.base import proxes, register_penalty, slopes, values
-from gamp_attention.problem.penalties.columns import DEFAULT_UNIT, SPHERE, ColumnRidge, curvature_of, has_spheres
+from gamp_attention.problem.penalties.columns import DEFAULT_UNIT, ColumnRidge, curvature_of
 
 
 @dataclass(frozen=True)
 class InterceptPenalty:
-    """Penalty of all rows of Q except the last, the intercept.
-
-    Raises
-    ------
-    ValueError : if the penalty has spherical columns.
-    """
+    """Penalty of all rows of Q except the last, the intercept."""
 
     penalty: Any  # the penalty of the other rows
     intercept = True
-    quadratic = by_column = sphere = False  # λ differs between rows, so that code for a λ of a column does not apply
-
-    def __post_init__(self) -> None:
-        if has_spheres(self.penalty):
-            needs = "a number for each column, as columns on a sphere have no intercept"
-            raise check.fail("lam, penalty", list(self.penalty.lams), needs)
+    quadratic = by_column = False  # λ differs between rows, so that code for a λ of a column does not apply
 
     def checked(self, owner: str) -> "InterceptPenalty":
         """Return this penalty after checking the penalty of the other rows."""
@@ -260,11 +250,11 @@ def _checked(penalty: Any, owner: str = "") -> Any:
 
 
 def _ridge_of_columns(lam: Any) -> ColumnRidge:
-    """Return the ridge for `lam`, a sequence of λ_a and "sphere", or "sphere" alone for a single column."""
+    """Return the ridge for `lam`, a sequence of λ_a."""
     try:
-        return ColumnRidge((SPHERE,) if isinstance(lam, str) and lam == SPHERE else lam)
+        return ColumnRidge(lam)
     except (TypeError, ValueError) as error:
-        needs = 'a positive number, or a sequence with one finite number or "sphere" for each column of Q'
+        needs = "a positive number, or a sequence with one finite number for each column of Q"
         raise check.fail("lam", lam, needs, type(error)) from None
 
 
@@ -303,17 +293,9 @@ def penalty_of_rows(penalty: Any, Q: np.ndarray) -> np.ndarray:
 
 @_by_rows
 def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
-    """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points.
-
-    A spherical column has the projected gradient plus its strength times (‖Q_a‖²/d − 1) Q_a/2, which is zero exactly if
-    the column is a critical point on the sphere and has the norm √d.
-    """
-    if penalty.by_column:
-        excess = np.sum(Q**2, axis=0) / len(Q) - 1
-        outward = np.where(penalty.sphere, 0.5 * penalty.strength * excess, 0.0)
-        return (penalty.multipliers(Q, smooth) + outward) * Q + smooth
+    """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points."""
     if penalty.quadratic:
-        return penalty.lam * Q + smooth
+        return penalty.curvature * Q + smooth
     flat, given = np.ascontiguousarray(Q, dtype=float).ravel(), np.ascontiguousarray(smooth).ravel()
     left, right = np.empty(flat.shape), np.empty(flat.shape)
     slopes(penalty, flat, left, right)
@@ -338,17 +320,13 @@ def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarra
 
     Damped message passing averages over iterations, so its weights approach a kink but do not reach it.
 
-    Spherical columns get their multiplier as ρ''.
-
     Returns
     -------
     The weights; 1.0 for each weight that is free to move, 0.0 for each weight at a kink; and ρ'' of the free weights, 0
     for the others. All are shaped as Q.
     """
-    if penalty.by_column:
-        return Q, np.ones(Q.shape), np.broadcast_to(penalty.multipliers(Q, smooth), Q.shape)
     if penalty.quadratic:
-        return Q, np.ones(Q.shape), np.full(Q.shape, penalty.lam)
+        return Q, np.ones(Q.shape), np.broadcast_to(penalty.curvature, Q.shape)
     stiffness = 1e3 * penalty.strength  # the step is so short that weights which are not at a kink hardly move
     moved, response = proximal_map(penalty, stiffness * Q - smooth, stiffness)
     free = response > 0

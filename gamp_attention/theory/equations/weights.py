@@ -162,7 +162,7 @@ def linear_response(
     """Return A, C and W of a quadratic penalty for forces b = H (τ, π) + ζ, ζ ~ N(0, noise); see `prior_response`."""
     law = model.coordinates
     second = H @ law.moments @ np.swapaxes(H, 1, 2) + noise if has_spheres(model.penalty) else None
-    return quadratic_response(model.penalty, law.gamma.T, V_hat, second, law.weight)
+    return quadratic_response(model.penalty, law.gamma.T, V_hat, law.weight)
 
 
 def overlaps_of_moments(model: Model, second: np.ndarray, first: np.ndarray, V: np.ndarray) -> Overlaps:

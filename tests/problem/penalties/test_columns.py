@@ -1,4 +1,4 @@
-"""Penalties of columns: one λ for each column of Q, zero and negative λ, and columns of fixed norm.
+"""Penalties of columns: one λ for each column of Q, also zero and negative.
 
 Fixed points are compared with linear algebra and torch; message passing is compared with state evolution in
 `validation/claims/column_penalties.py` with errors, and here for one size.
@@ -8,10 +8,9 @@ import re
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq
 
 import gamp_attention as ga
-from gamp_attention.problem.denoisers.input import quadratic_response, sphere_multipliers
+from gamp_attention.problem.denoisers.input import quadratic_response
 
 LAMS = [0.5, 0.05]
 
@@ -56,9 +55,9 @@ def test_equal_strengths_equal_the_ridge():
     np.testing.assert_allclose(ends[0].Q, ends[1].Q, atol=1e-6)
 
 
-@pytest.mark.parametrize("lam", [[0.02, 0.005], ["sphere", 0.01], [0.01, "sphere"]])
-def test_gradient_of_attention_vanishes_in_torch(lam):
-    """The gradient of the exact risk of eq. (3), written here in torch, with the penalty or along the sphere."""
+def test_gradient_of_attention_vanishes_in_torch():
+    """The gradient of the exact risk of eq. (3), written here in torch."""
+    lam = [0.02, 0.005]
     torch = pytest.importorskip("torch")
     d = 60
     data = ga.sample(ga.attention_model(rank=2, teacher_rank=2, lam=lam), d=d, alpha=2.0, seed=3)
@@ -70,17 +69,10 @@ def test_gradient_of_attention_vanishes_in_torch(lam):
     z = tokens @ Q / d**0.5
     risk = ((y - (z @ z.transpose(1, 2)).softmax(dim=-1) @ tokens) ** 2).sum() / (2 * d)
     for column, strength in enumerate(lam):
-        if strength != "sphere":
-            risk = risk + 0.5 * strength * (Q[:, column] ** 2).sum()
+        risk = risk + 0.5 * strength * (Q[:, column] ** 2).sum()
     (gradient,) = torch.autograd.grad(risk, Q)
-    gradient = gradient.numpy()
     assert float(risk.detach()) / d == pytest.approx(gamp.train_loss, rel=1e-9)
-    for column, strength in enumerate(lam):
-        if strength == "sphere":
-            weights = gamp.Q[:, column]
-            assert weights @ weights == pytest.approx(d, rel=1e-8)
-            gradient[:, column] -= (gradient[:, column] @ weights) / d * weights
-    assert np.linalg.norm(gradient) < 1e-8 * np.sqrt(d)
+    assert np.linalg.norm(gradient.numpy()) < 1e-8 * np.sqrt(d)
     descent = ga.minimize_risk(data, gamp.Q + 1e-3, method="lbfgs")
     assert descent.train_loss == pytest.approx(gamp.train_loss, rel=1e-6)
 
@@ -95,7 +87,6 @@ def test_different_strengths_leave_no_flat_rotation():
         len(rotations(data.replace(penalty=ga.ColumnRidge(lams)), Q)) for lams in ([1, 1, 1], [1, 2, 1], [1, 2, 3])
     ]
     assert counts == [3, 1, 0]
-    assert len(rotations(data.replace(penalty=ga.ColumnRidge(["sphere"] * 3)), Q)) == 0
 
 
 def test_zero_and_negative_strengths_of_a_bounded_problem():
@@ -135,55 +126,27 @@ def test_overlaps_that_grow_are_no_reason_to_raise_max_iter():
     assert (np.diff(q[20:]) > 0).all()
 
 
-def test_least_squares_on_a_sphere():
-    """The constrained minimum is the ridge solution at the multiplier where its norm is √d, found by bisection."""
-    data = ga.sample(linear_model(["sphere", 0.1]), d=80, alpha=1.5, seed=2)
-    gamp = ga.run_gamp(data, "random", tol=1e-10)
-    assert gamp.converged
-    assert gamp.is_minimum
-    x = np.asarray(data.tokens)[:, 0] / np.sqrt(80)
-    lowest = np.linalg.eigvalsh(x.T @ x)[0]
-    multiplier = brentq(lambda lam: np.sum(ridge_solution(data, 0, lam) ** 2) / 80 - 1, -lowest + 1e-6, 1e3, xtol=1e-14)
-    np.testing.assert_allclose(gamp.Q[:, 0], ridge_solution(data, 0, multiplier), atol=1e-7)
-    np.testing.assert_allclose(gamp.Q[:, 1], ridge_solution(data, 1, 0.1), atol=1e-7)
-
-
 @pytest.mark.extensions
 def test_trajectory_of_message_passing_with_columns():
-    """Message passing at d = 1000 follows state evolution in every iteration, with a sphere and with two strengths."""
-    for lam in (["sphere", 0.05], [0.3, 0.05]):
-        model = linear_model(lam)
-        theory = ga.trajectory(model, 2.0, "random", ga.MessagePassing(damping=0.6), n_iter=6, seed=0)
-        ends = []
-        for seed in range(4):
-            data = ga.sample(model, d=1000, alpha=2.0, seed=seed)
-            run = ga.run_gamp(data, "random", max_iter=6, damping=0.6, seed=seed, tol=0.0)
-            ends.append(run.overlaps.q[0])
-        mean, error = np.mean(ends, axis=0), np.std(ends, axis=0, ddof=1) / 2
-        predicted = theory.q[6, 0]
-        # errors of four instances are uncertain, so 1/√d bounds them from below
-        assert (np.abs(mean - predicted) < 4 * np.maximum(error, 0.5 / np.sqrt(1000))).all(), lam
-
-
-def test_multipliers_solve_coupled_columns():
-    rng = np.random.default_rng(0)
-    roots = rng.standard_normal((2, 5, 3, 3))
-    A, second = roots @ np.swapaxes(roots, 2, 3)
-    A -= 0.3 * np.eye(3)
-    penalty, weights = ga.ColumnRidge(["sphere", 0.7, "sphere"]), rng.dirichlet(np.ones(5))
-    strengths = sphere_multipliers(penalty, A, second, weights)
-    C = np.linalg.inv(A + np.diag(strengths))
-    norms = np.einsum("k,kaa->a", weights, C @ second @ C)
-    np.testing.assert_allclose(norms[[0, 2]], 1, rtol=1e-10)
-    assert np.linalg.eigvalsh(C).min() > 0
-    assert strengths[1] == 0.7
+    """Message passing at d = 1000 follows state evolution with two strengths."""
+    model = linear_model([0.3, 0.05])
+    theory = ga.trajectory(model, 2.0, "random", ga.MessagePassing(damping=0.6), n_iter=6, seed=0)
+    ends = []
+    for seed in range(4):
+        data = ga.sample(model, d=1000, alpha=2.0, seed=seed)
+        run = ga.run_gamp(data, "random", max_iter=6, damping=0.6, seed=seed, tol=0.0)
+        ends.append(run.overlaps.q[0])
+    mean, error = np.mean(ends, axis=0), np.std(ends, axis=0, ddof=1) / 2
+    predicted = theory.q[6, 0]
+    # errors of four instances are uncertain, so 1/√d bounds them from below
+    assert (np.abs(mean - predicted) < 4 * np.maximum(error, 0.5 / np.sqrt(1000))).all()
 
 
 def test_response_is_the_derivative_of_the_weights():
     """C is the derivative of (Λ + A)⁻¹ b for fixed Λ; W is its weighted mean."""
     penalty, V_hat = ga.ColumnRidge([0.1, 2.0]), np.array([[[1.0, 0.3], [0.3, 0.5]]])
     spectra, fractions = np.array([[0.5, 2.0]]), np.array([0.25, 0.75])
-    A, C, W = quadratic_response(penalty, spectra, V_hat, None, fractions)
+    A, C, W = quadratic_response(penalty, spectra, V_hat, fractions)
     by_hand = np.linalg.inv(spectra[0][:, None, None] * V_hat + np.diag([0.1, 2.0]))
     np.testing.assert_allclose(C, by_hand, rtol=1e-12)
     np.testing.assert_allclose(A, spectra[0][:, None, None] * V_hat, rtol=1e-12)
@@ -232,24 +195,8 @@ def test_bad_strengths(build, message):
 
 
 @pytest.mark.extensions
-def test_functions_without_spheres_refuse_them():
-    model = ga.glm_model(ga.SquaredLoss(), lam="sphere")
-    data = ga.sample(model, d=30, alpha=2.0, seed=0)
-    gamp = ga.run_gamp(data, "random")
-    for call in (
-        lambda: ga.leave_one_out(data, gamp),
-        lambda: ga.debias(data, gamp),
-        lambda: ga.trajectory(model, 2.0, "random", ga.GradientDescent()),
-        lambda: data.replace(lam=0.1),
-    ):
-        with pytest.raises(ValueError, match=r"^lam(, penalty)?: needs"):
-            call()
-
-
-@pytest.mark.extensions
-@pytest.mark.parametrize("lam", [[0.1], ["sphere"]])
-def test_methods_for_one_strength_refuse_penalties_of_columns(lam):
-    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=lam)
+def test_methods_for_one_strength_refuse_penalties_of_columns():
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=[0.1])
     with pytest.raises(ValueError, match="SinglePass"):
         ga.trajectory(model, 2.0, method=ga.SinglePass(), n_iter=2)
     with pytest.raises(ValueError, match="model: needs a ridge penalty with one λ"):

@@ -152,7 +152,6 @@ def test_a_sequence_model_has_an_intercept_in_each_column():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: shifted_model(lam="sphere"), "sphere"),
         (lambda: ga.solve_broken(shifted_model(), 1.0), "replica"),
         (lambda: ga.glm_model(ga.SquaredLoss(), intercept=1), "intercept"),
     ],
