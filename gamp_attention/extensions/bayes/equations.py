@@ -143,7 +143,7 @@ class Equations:
             V = V + MIN_V * self.rho
         omega, posterior = self.posterior(V, known)
         g, other, blocks = output_functions(posterior, omega, V)
-        terms = OutputTerms(g, other, blocks, np.full(len(g), 1 / len(g)), not self.channel.has_mirror_images)
+        terms = OutputTerms(g, other, blocks, not self.channel.has_mirror_images)
         hats = controlled_products(terms, V, self.rho)
         t = V.shape[1]
         if self._exchangeable:
@@ -275,9 +275,7 @@ class OutputTerms(NamedTuple):
     g: np.ndarray  # (N, L, t)
     other: np.ndarray  # (N, L, t) independent estimate of g; g itself if it is exact
     cov: np.ndarray  # (L, N, t, t) posterior covariances of the fields
-    weight: np.ndarray  # (N,) weights of the samples
     paired: bool  # whether the second half of the samples are mirror images of the first half
-    tilt: np.ndarray | float = 0.0  # (N, L, t, t) terms that are added to −∂g/∂ω, see `bayes.classes`
 
 
 def controlled_products(terms: OutputTerms, V: np.ndarray, rho: np.ndarray) -> np.ndarray:
@@ -291,20 +289,17 @@ def controlled_products(terms: OutputTerms, V: np.ndarray, rho: np.ndarray) -> n
     terms : terms of the averages.
     V, rho : (L, t, t) covariances of the fields, and their prior covariances.
     """
-    g, other, blocks, weight, paired, tilt = terms
+    g, other, blocks, paired = terms
     root = psd_root(np.linalg.inv(V))  # products with its square would lose directions with different V to rounding
-    hats = symmetrize(np.einsum("n,nla,nlb->lab", weight, g, other, optimize=True))
+    hats = symmetrize(np.einsum("nla,nlb->lab", g, other, optimize=True) / len(g))
     squares = np.einsum("nla,lab,nlb->n", g, rho, other, optimize=True)
     gains = np.eye(len(V[0])) - np.einsum("lab,lnbc,lcd->lnad", root, blocks, root, optimize=True)
     slopes = np.einsum("lab,lnab->n", root @ rho @ root, gains)
-    slope = root @ np.einsum("n,lnab->lab", weight, gains) @ root
-    if not isinstance(tilt, float):
-        slopes = slopes + np.einsum("lab,nlab->n", rho, tilt)
-        slope = slope + np.einsum("n,nlab->lab", weight, tilt)
+    slope = root @ gains.mean(axis=1) @ root
     pairs = np.stack([squares, squares - slopes])
     if paired:
         pairs = 0.5 * (pairs[:, : pairs.shape[1] // 2] + pairs[:, pairs.shape[1] // 2 :])
-    spread = np.cov(pairs, aweights=weight[: pairs.shape[1]])
+    spread = np.cov(pairs)
     unknown = float(np.trace(V, axis1=1, axis2=2).sum() / np.trace(rho, axis1=1, axis2=2).sum())
     part = float(np.clip(spread[0, 1] / spread[1, 1], 0, 1)) if spread[1, 1] > 0 else 0.0
     part *= unknown / (unknown + BLURRED_V)

@@ -23,11 +23,8 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention._tools.statistics import half_width
-from gamp_attention.extensions.bayes.channels.classes import class_channel
 from gamp_attention.extensions.bayes.channels.integrals import COARSE, FINE
-from gamp_attention.extensions.bayes.classes import ClassEquations, build_equations
 from gamp_attention.extensions.bayes.equations import Curve, Equations, Point
-from gamp_attention.extensions.bayes.known_columns import separate_known_columns
 from gamp_attention.extensions.bayes.results import BayesStateEvolution, FreshSamples
 from gamp_attention.extensions.bayes.stages import IterationSettings, iterate
 from gamp_attention.extensions.sequence.sequence_labels import is_function
@@ -95,10 +92,9 @@ def solve_bayes_state_evolution(
     ------
     TypeError : if `model` is not a Model, or an argument has the wrong type.
     ValueError : if `alpha` is not in (0, 1e12]; `n_points` is odd or below 64, or `n_replicas` is below 2; `init` is
-        unknown; or the posterior of the fields is not available: classes of tokens in attention layers, samples with
-        classes whose targets are neither linear nor have a density with at most six fields, user-defined labels,
-        attention without score noise that does not determine the fields up to a rotation, or a teacher prior that is a
-        mixture in more than one column.
+        unknown; or the posterior of the fields is not available: samples with classes, fixed columns, user-defined
+        labels, attention without score noise that does not determine the fields up to a rotation, or a teacher prior
+        that is a mixture in more than one column.
     ConvergenceError : if no fixed point was found.
 
     Examples
@@ -171,27 +167,12 @@ def _iterate_replicas(
     model: Model, alpha: float, init: str, n_points: int, n_replicas: int, rng: np.random.Generator
 ) -> BayesStateEvolution:
     """Return the fixed point that iterations from a start reach, for teachers that are functions; with errors."""
-    runs, known, settings = [], separate_known_columns(model), IterationSettings()
-    unknown = model if known is None else known.unknown
+    runs, settings = [], IterationSettings()
     for _ in range(n_replicas):
-        few = build_equations(unknown, max(n_points // settings.few, MIN_POINTS) // 2 * 2, rng)
-        runs.append(iterate(few, build_equations(unknown, n_points, rng), alpha, init, settings))
-    with_classes = model.is_mixture
+        few = Equations(model, max(n_points // settings.few, MIN_POINTS) // 2 * 2, rng)
+        runs.append(iterate(few, Equations(model, n_points, rng), alpha, init, settings))
     q, V, entropy = (np.array([getattr(run, name) for run in runs]) for name in ("q", "V", "free_entropy"))
-    fields = [run.known for run in runs]
-    if known is not None:
-        model = known.complete
-        q, V = known.overlap(q), known.variance(V)
-        fields = [known.prior_variance(run.V + run.known) - of_run for run, of_run in zip(runs, V, strict=True)]
-    try:
-        fresh = [(ClassEquations if with_classes else FreshSamples)(model, settings.n_fresh, rng) for _ in runs]
-        errors = np.array([samples.test_error(*of_run) for samples, *of_run in zip(fresh, V, fields, strict=True)])
-    except ValueError:
-        if known is None:
-            raise
-        errors = np.full(len(runs), np.nan)  # the posterior of all fields, known fields included, is not implemented
-    if with_classes:
-        V = V[:, class_channel(unknown).sources]
+    errors = np.array([FreshSamples(model, settings.n_fresh, rng).test_error(run.V, run.known) for run in runs])
     agree = len({(bytes(np.diagonal(run.q) > settings.found), run.full) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
     full, law, t = all(run.full for run in runs), model.coordinates, q.shape[1]

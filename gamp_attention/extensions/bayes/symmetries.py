@@ -97,7 +97,7 @@ def find_column_symmetries(labels: Targets, n_tokens: int, law: CoordinateLaw) -
     from scipy.linalg import expm
 
     t = law.teacher_cov.shape[1]
-    if t == 1 or law.spikes is not None:
+    if t == 1:
         return np.eye(t)[None]
     exchanges, slopes = _symmetries_of_targets(labels, n_tokens, t)
     kept = [O for O in exchanges if _keeps_prior(O, law)]

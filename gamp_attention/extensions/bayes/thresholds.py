@@ -7,16 +7,13 @@
   unstable.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention._tools.statistics import half_width
-from gamp_attention.extensions.bayes.classes import build_equations
 from gamp_attention.extensions.bayes.equations import Curve, Equations, Point
-from gamp_attention.extensions.bayes.known_columns import separate_known_columns
 from gamp_attention.extensions.bayes.results import BayesThresholds, StagedThresholds
 from gamp_attention.extensions.bayes.stages import StageSearch
 from gamp_attention.extensions.bayes.state_evolution import build_curves, check_points
@@ -66,10 +63,8 @@ def bayes_thresholds(
     """
     n_points, n_replicas = check_points(model, n_points, n_replicas)
     if is_function(model.teacher):
-        rng, known = generator(seed), separate_known_columns(model)
-        unknown = model if known is None else known.unknown
-        found = _find_staged_thresholds([build_equations(unknown, n_points, rng) for _ in range(n_replicas)])
-        return found if known is None else replace(found, stages=tuple(map(known.stage, found.stages)))
+        rng = generator(seed)
+        return _find_staged_thresholds([Equations(model, n_points, rng) for _ in range(n_replicas)])
     curves = build_curves(model, n_points, n_replicas, generator(seed))
     exact = curves[0].equations.exact
     points = [curves[0].trace()]

@@ -261,14 +261,33 @@ REFUSED = {
     "nothing but positions": (ga.paper_model(omega=1.0), "omega < 1"),
     "one token": (ga.attention_model(1, student=ga.DotProductAttention(softmax=False)), "two tokens"),
     "classes": (ga.mixture_model([[0.5, 0.0], [0.0, 0.5]], [[0.1, 0.2], [0.1, 0.3]]), "without classes"),
+    "classes of a function": (
+        ga.sequence_model(
+            lambda u, noise, c: u[0, 0],
+            lambda z: z[0, 0],
+            n_tokens=1,
+            rank=1,
+            classes=[0.5, 0.5],
+            spikes=[[[1.0]], [[-1.0]]],
+        ),
+        "model: needs tokens without classes, got SequenceMixture",
+    ),
+    "known columns": (
+        ga.fix_columns(
+            ga.sequence_model(lambda u, noise: u[0, 0], lambda z: z[0, 0] + z[0, 1], n_tokens=1, rank=2),
+            {1: [0.0, 1.0]},
+        ),
+        r"model.fixed_columns: needs none for the posterior .*, got \[1\]",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_models_without_a_channel_raise_named_errors(name):
     model, words = REFUSED[name]
-    with pytest.raises(ValueError, match=words):
-        ga.solve_bayes_state_evolution(model, 1.0)
+    for call in (ga.solve_bayes_state_evolution, lambda model, alpha: ga.run_bayes_amp(ga.sample(model, 20, alpha))):
+        with pytest.raises(ValueError, match=words):
+            call(model, 1.0)
 
 
 def test_probit_agrees_with_the_sign_of_noisy_sums():
