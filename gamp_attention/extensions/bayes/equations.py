@@ -187,6 +187,11 @@ class Equations:
         return alpha * output.log_z + averages.net - 0.5 * float(np.sum(hats * (averages.V - V)))
 
     @property
+    def prior_second_moment(self) -> np.ndarray:
+        """Second moment (t, t) of a row of the teacher, which is q if the weights are known exactly."""
+        return np.sum([kind.fraction * kind.prior.second for kind in self.kinds], axis=0)
+
+    @property
     def noiseless(self) -> bool:
         """True if samples have no noise, so that enough samples may determine the weights exactly."""
         return self.channel.n_noise == 0
@@ -342,7 +347,6 @@ class CurveSettings:
     divergence: float = 0.05  # maximum distance of d log q̂/d log V from −1 at which conjugates grow like 1/V
     first_reach: float = 0.1  # half-width in log s of the first interval in which another random set is searched
     n_reaches: int = 9  # number of intervals tried, each twice as wide as the last
-    slope_step: float = 1e-4  # step in log s of the difference quotients that give the errors of roots
     weak_s: float = 1e-5  # s from which α is extrapolated to s → 0
     limit_step: float = 3.0  # distance in log s of the points from which α is extrapolated to s → ∞
 

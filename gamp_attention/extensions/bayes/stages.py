@@ -261,7 +261,7 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str, set
     if full:
         entropy = np.inf if alpha * float(np.abs(output.hats @ V).max()) > settings.accepted else entropy
         V, known = np.zeros_like(rho), rho
-        q = np.sum([kind.fraction * kind.prior.second for kind in all_samples.kinds], axis=0)
+        q = all_samples.prior_second_moment
     return Iterated(
         q=q, V=V, known=known, free_entropy=entropy, residual=last.residual, error=last.error,
         n_iter=first.n_iter + last.n_iter, full=full, converged=last.error < settings.accepted,

@@ -46,7 +46,6 @@ from gamp_attention.extensions.bayes.channels.fibers import (
     ReusedPoints,
     Search,
     Subsets,
-    count_solutions,
     fiber_program,
     fill_points,
     for_kernels,
@@ -208,6 +207,30 @@ class TeacherChannel(Channel):
             shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
         used = Points(*(array[: ends[-1]].copy() for array in points))
         return FiberPoints(used, ends, field_flips, shift), evaluations
+
+    def solve(self, y: np.ndarray, variables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Search for all solutions of targets y (n, P) with given free variables, from random starts; for one subset.
+
+        Returns
+        -------
+        Whether the search finds the given `variables` (n, D) themselves, up to changes of sign that keep the free
+        variables (n,), and the number of solutions that are not images of each other (n,).
+        """
+        (n, D), chosen, search = variables.shape, self.subsets.chosen, self.search
+        center, zeros = variables.copy(), np.zeros((1, D, D))
+        center[:, chosen[0]] = 0.0
+        transformed, error = self._transform(y)
+        fibers = Fibers(for_kernels(self.fiber), transformed, error, self.flips)
+        prior, size = FreePrior(center, zeros, zeros, np.zeros(1)), n * search.max_branches
+        points, ends = Points(np.empty((size, D)), np.empty(size), np.empty(size, dtype=np.int64)), np.empty(n, int)
+        one, nodes, count = np.ones(1, dtype=np.int64), np.zeros((n, 1, D)), np.zeros(1, dtype=np.int64)
+        fill_points(fibers, prior, nodes, one, self.subsets, search, 0, points, ends, count)
+        sizes = np.diff(ends, prepend=0)
+        images = variables[:, None] * self.flips[self.subsets.kept[0]]
+        truth = np.repeat(images, sizes, axis=0)
+        near = np.abs(points.fields[: ends[-1], None] - truth) <= search.same * (1 + np.abs(truth))
+        found = np.bincount(np.repeat(np.arange(n), sizes), weights=near.all(axis=2).any(axis=1), minlength=n) > 0
+        return found, sizes
 
     @property
     def search(self) -> Search:
@@ -435,16 +458,13 @@ def _test(
         return _Test(chosen, affine, affine, 0.0, 0.0)
     one = _with_subsets(channel, [_Test(chosen, affine, affine, 1.0, 1.0)])
     y = _targets_of(one, probes)
-    transformed, error = one._transform(y)
-    found, n_solutions = np.zeros(len(probes), dtype=bool), np.zeros(len(probes), dtype=np.int64)
-    fibers, largest, of_one = Fibers(for_kernels(one.fiber), transformed, error, one.flips), 0, one.subsets
     # the free variables of another sample, for the number of solutions, then of the sample itself
-    for variables in (np.roll(probes, 1, axis=0), probes):
-        count_solutions(fibers, variables, of_one.chosen[0], affine, of_one.kept[0], one.search, found, n_solutions)
-        largest = max(largest, int(n_solutions.max()))
+    largest = int(one.solve(y, np.roll(probes, 1, axis=0))[1].max())
+    found, n_solutions = one.solve(y, probes)
+    largest = max(largest, int(n_solutions.max()))
     if found.mean() < channel.settings.min_found:
         return _Test(chosen, affine, False, float(found.mean()), 0.0)
-    one = replace(one, subsets=of_one._replace(single=np.array([largest == 1])))
+    one = replace(one, subsets=one.subsets._replace(single=np.array([largest == 1])))
     few = slice(channel.settings.n_trials)
     omega = np.zeros((len(y[few]), *rho.shape[:2]))
     points = one.draw(y[few], omega, rho)
