@@ -40,10 +40,9 @@ from gamp_attention.extensions.bayes.channels.integrals import FINE, IntegralRul
 from gamp_attention.extensions.bayes.priors import kinds_of
 from gamp_attention.extensions.bayes.symmetries import (
     find_column_symmetries,
-    find_symmetries,
     invariant_projector,
+    keeps_tokens,
     restrict_symmetries,
-    targets_of,
 )
 from gamp_attention.theory.models.model import Model
 
@@ -76,11 +75,8 @@ class Equations:
     rho : (L, t, t) prior covariances of the fields.
     rule : quadrature rule of averages over samples, if they are integrals.
     exact : whether averages over samples are computed by this rule; otherwise n_points random points are used.
-    symmetries : for attention layers of several columns, and for teachers that are functions, orthogonal matrices
-        (n, t, t), see `bayes.symmetries`.
+    symmetries : orthogonal matrices (n, t, t), see `find_column_symmetries`.
     """
-
-    symmetries: np.ndarray | None = None
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.rho, self.rule, self.kinds = model.coordinates.rho, rule, kinds_of(model.coordinates)
@@ -88,9 +84,8 @@ class Equations:
         self._reused: Callable[[np.ndarray, np.ndarray], Posterior] | None = None
         self.exact = self.channel.integrate(0.5 * self.rho, 0.5 * self.rho, rule) is not None
         self._n_points, self._rng = n_points, rng
-        self._exchangeable, self._isotropic, self._classes = find_symmetries(model, self.channel)
-        if self.channel.is_function or (model.attention and model.teacher_rank > 1):
-            self.symmetries = find_column_symmetries(targets_of(model), model.n_tokens, model.coordinates)
+        self._exchangeable = keeps_tokens(model, self.channel)
+        self.symmetries: np.ndarray | None = find_column_symmetries(model, self.channel)
 
     @cached_property
     def _points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -145,23 +140,15 @@ class Equations:
         g, other, blocks = output_functions(posterior, omega, V)
         terms = OutputTerms(g, other, blocks, not self.channel.has_mirror_images)
         hats = controlled_products(terms, V, self.rho)
-        t = V.shape[1]
         if self._exchangeable:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
-        if self._isotropic:
-            hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / t * np.eye(t)
         if self.channel.is_function:
-            hats = project_psd(self._symmetrize(hats * self.channel.coupled_columns, known))
-        if self._classes:  # a common shift of all columns does not change the class
-            hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / (t - 1) * (np.eye(t) - 1 / t)
+            hats = hats * self.channel.coupled_columns
+        if self.symmetries is not None and len(self.symmetries) > 1:  # of those, the ones that `known` has
+            projector = invariant_projector(restrict_symmetries(self.symmetries, known, np.arange(V.shape[1])))
+            hats = np.einsum("abcd,lcd->lab", projector, hats)
+        hats = project_psd(hats) if self.channel.is_function else hats
         return OutputAverages(hats, float(posterior.log_z.mean()))
-
-    def _symmetrize(self, hats: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return conjugates (L, t, t) with the symmetries of the columns that covariances `known` of ω have."""
-        if self.symmetries is None or len(self.symmetries) == 1:
-            return hats
-        projector = invariant_projector(restrict_symmetries(self.symmetries, known, np.arange(hats.shape[1])))
-        return np.asarray(np.einsum("abcd,...cd->...ab", projector, hats))
 
     def input(self, hats: np.ndarray) -> InputAverages:
         """Return the averages over coordinates for conjugates q̂ (L, t, t).

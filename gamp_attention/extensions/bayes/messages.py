@@ -96,13 +96,6 @@ class AmpProblem:
         """Posterior of the samples as a function of ω and V, which may reuse its points in several iterations."""
         return self.channel.reuse(self.y, self.variances(self.second_moments))
 
-    def weights_of(self, moments: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return posterior weights (n, L k, L k) of some columns (k,), for second moments (n, L t, L t) of all."""
-        rho, k = self.variances(self.second_moments), len(columns)
-        L, t, _ = rho.shape
-        chosen = moments.reshape(-1, L, t, L, t)[:, :, columns][:, :, :, :, columns].reshape(-1, L * k, L * k)
-        return posterior_weights(chosen, rho[:, columns[:, None], columns], self.data.alpha)
-
     def learn(self, posterior: AmpPosterior, parts: tuple[str, ...]) -> "AmpProblem":
         """Return the problem with hyperparameters by expectation maximization; `parts` are "prior" and "noise"."""
         problem = self
@@ -197,34 +190,21 @@ def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> 
 def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np.ndarray | None:
     """Return the lowest eigenvectors (d, t) of `posterior_weights`, with entries of order one; None without a signal.
 
-    Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known in advance.
+    Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known in advance. For
+    functions, one eigenvector has all columns, and only columns that are found first have large entries. Small random
+    entries are added to the other columns, which grow once the first columns are found.
     """
     d, t = problem.data.dim, problem.second_moments.shape[1]
-    rho = problem.variances(problem.second_moments)
-    if problem.channel.is_function:
-        return _leading_direction(problem, random)
-    K = field_moments(problem.channel, problem.y, rho)
-    h = posterior_weights(K, rho, problem.data.n_samples / d)
+    rho, is_function = problem.variances(problem.second_moments), problem.channel.is_function
+    h = posterior_weights(field_moments(problem.channel, problem.y, rho, is_function), rho, problem.data.alpha)
     if d <= t or not h.any():
         return None
-    _, vectors = lowest_eigenvectors(problem.matrix, h, 1, t, random)
-    return np.sqrt(d) * vectors[:t, :, 0].T if len(vectors) >= t else None
-
-
-def _leading_direction(problem: AmpProblem, random: np.random.Generator) -> np.ndarray | None:
-    """Return the lowest eigenvector (d, t), of norm √d, of the posterior weights of all fields of a sample.
-
-    Only columns that are found first have large entries. Small random entries are added to the other columns, which
-    grow once the first columns are found.
-    """
-    d, t = problem.data.dim, problem.second_moments.shape[1]
-    rho = problem.variances(problem.second_moments)
-    h = problem.weights_of(field_moments(problem.channel, problem.y, rho, by_column=True), np.arange(t))
-    if d <= t or not h.any():
+    columns, number = (t, 1) if is_function else (1, t)
+    vectors = lowest_eigenvectors(problem.matrix, h, columns, number, random)[1]
+    if len(vectors) < number:
         return None
-    _, vectors = lowest_eigenvectors(problem.matrix, h, t, 1, random)
-    noise = np.sqrt(RANDOM / SPECTRAL) * random.standard_normal((d, t))
-    return np.sqrt(d) * vectors[0] + noise if len(vectors) else None
+    noise = np.sqrt(RANDOM / SPECTRAL) * random.standard_normal((d, t)) if is_function else 0.0
+    return np.sqrt(d) * (vectors[0] if is_function else vectors[:, :, 0].T) + noise
 
 
 def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.random.Generator) -> AmpState | None:
@@ -247,7 +227,9 @@ def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.ran
     V = np.where(outside, rho, state.V * np.outer(~remaining, ~remaining))
     omega = np.where(remaining, 0.0, problem.fields(state.Q) - state.D)
     moments = np.mean(problem.channel.posterior(problem.y, omega, V).second_moments(), axis=0)
-    k, h = len(columns), problem.weights_of(moments, columns)
+    (L, t, _), k = rho.shape, len(columns)
+    chosen = moments.reshape(-1, L, t, L, t)[:, :, columns][:, :, :, :, columns].reshape(-1, L * k, L * k)
+    h = posterior_weights(chosen, rho[:, columns[:, None], columns], problem.data.alpha)
     _, vectors = lowest_eigenvectors(problem.matrix, h, k, 1, random)
     if not len(vectors):
         return None

@@ -28,11 +28,23 @@ def linear(u, noise):
     return u[0, 0] + 0.3 * noise[0]
 
 
-def two_layers(u, noise):
-    scores = np.exp(np.outer(u[:, 0], u[:, 0]))
-    second = (np.eye(2) + scores / scores.sum(axis=1)[:, None]) @ u[:, 1]
-    scores = np.exp(np.outer(second, second))
-    return scores / scores.sum(axis=1)[:, None]
+def build_two_layers(skip):
+    """Return two-layer attention with a skip connection, as a teacher and as the matrix of its second layer."""
+
+    def mixing(first):
+        scores = np.exp(first[:, :, None] * first[:, None, :])
+        return skip * np.eye(2) + scores / scores.sum(axis=2, keepdims=True)
+
+    def teacher(u, noise):
+        scores = np.exp(np.outer(u[:, 0], u[:, 0]))
+        second = (skip * np.eye(2) + scores / scores.sum(axis=1)[:, None]) @ u[:, 1]
+        scores = np.exp(np.outer(second, second))
+        return scores / scores.sum(axis=1)[:, None]
+
+    return teacher, mixing
+
+
+two_layers = build_two_layers(1.0)[0]
 
 
 @pytest.mark.slow
@@ -183,22 +195,6 @@ def test_posterior_of_two_layers_agrees_with_a_separate_integral():
         assert (error < 0.02).all()
 
 
-def build_two_layers(skip):
-    """Return two-layer attention with a skip connection, as a teacher and as the matrix of its second layer."""
-
-    def mixing(first):
-        scores = np.exp(first[:, :, None] * first[:, None, :])
-        return skip * np.eye(2) + scores / scores.sum(axis=2, keepdims=True)
-
-    def teacher(u, noise):
-        scores = np.exp(np.outer(u[:, 0], u[:, 0]))
-        second = (skip * np.eye(2) + scores / scores.sum(axis=1)[:, None]) @ u[:, 1]
-        scores = np.exp(np.outer(second, second))
-        return scores / scores.sum(axis=1)[:, None]
-
-    return teacher, mixing
-
-
 def integrate_second_moments(mixing, u, n_nodes):
     """Return E[z_l z_m | y] (n, 2, 2) of the second layer for fields u (n, 2, 2), by integrals over the first layer."""
     line = np.linspace(-5.5, 5.5, n_nodes)
@@ -261,7 +257,7 @@ def test_few_points_have_little_bias():
 
 
 def test_points_are_compiled_once_for_all_teachers():
-    kernels = fibers.fill_points, fibers.count_solutions
+    kernels = fibers.fill_points, fibers.weigh_points
     counts = []
     for teacher in (np.sinh, np.arctan):
         channel = channel_of(build_model(lambda u, noise, teacher=teacher: teacher(u[0, 0])))
@@ -351,3 +347,88 @@ def test_first_layer_starts_from_the_fields_of_the_second():
     Q = after.Q[:, 0]
     assert abs(Q @ data.Q_star[:, 0]) > 0.4 * np.linalg.norm(Q) * np.linalg.norm(data.Q_star[:, 0])
     assert start_remaining_columns(problem, after, np.random.default_rng(0)) is None
+
+
+def inner_product(u, noise):
+    return u[0, 0] * u[1, 0] + u[0, 1] * u[1, 1]
+
+
+def determinant(u, noise):
+    return u[0, 0] * u[1, 1] - u[0, 1] * u[1, 0]
+
+
+def product_of_pairs(u, noise):
+    return u[0, 0] * u[0, 2] + u[0, 1] * u[0, 3]
+
+
+def sum_of_moduli(u, noise):
+    return abs(u[0, 0]) + abs(u[0, 1])
+
+
+def weighted_moduli(u, noise):
+    return abs(u[0, 0]) + 3 * abs(u[0, 1])
+
+
+AXIS = np.array([1, 2, 2]) / 3
+
+
+def distance_from_axis(u, noise):
+    return u[0] @ u[0] - (u[0] @ AXIS) ** 2
+
+
+def threshold_of_moduli():
+    """Return 1/E[(E[|u|²/2 | y] − 1)²], by quadrature over y and over the points of |u_1| + |u_2| = y."""
+    nodes, weights = np.polynomial.legendre.leggauss(100)
+    y, first = np.meshgrid(6 * (nodes + 1), 0.5 * (nodes + 1), indexing="ij")
+    first, second = y * first, y * (1 - first)
+    density = 6 * weights[:, None] * 0.5 * y * weights * 2 / np.pi * np.exp(-0.5 * (first**2 + second**2))
+    of_y = density.sum(axis=1)
+    mean = (density * (first**2 + second**2)).sum(axis=1) / of_y
+    return 1 / (of_y @ (mean / 2 - 1) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "n_tokens", "rank", "exact"),
+    [
+        # y = u_1·u_2 in two dimensions: |y| is exponential, E[|u_1|² | y] = |y| + 1 and E[u_1 u_2ᵀ | y] = y/2, so that
+        # the growth of the sum of both tokens is 2 (E[(|y| − 1)²/4] + E[y²/4]) = 3/2; the growth of pairs is 3/4
+        (inner_product, 2, 2, 2 / 3),
+        (determinant, 2, 2, 2 / 3),
+        (product_of_pairs, 1, 4, 4 / 3),
+        (sum_of_moduli, 1, 2, threshold_of_moduli()),
+        # E[u uᵀ | y] = y/2 in a plane in which y has the variance 4: the growth is E[(y/2 − 1)²] = 1
+        pytest.param(distance_from_axis, 1, 3, 1.0, marks=pytest.mark.slow),
+    ],
+)
+def test_equivalent_columns_are_found_together(teacher, n_tokens, rank, exact):
+    thresholds = ga.bayes_thresholds(build_model(teacher, n_tokens, rank), n_points=512, n_replicas=4, seed=2)
+    (stage,) = thresholds.stages
+    assert stage.columns == tuple(range(rank))
+    assert stage.alpha_error < 0.3 * exact
+    assert abs(stage.alpha - exact) < 2 * stage.alpha_error
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_directions_that_grow_at_one_rate_end_the_search(seed):
+    """Without the symmetry, some seeds give a direction without diagonal entries, and a search without end."""
+    thresholds = ga.bayes_thresholds(build_model(inner_product, 2, 2), n_points=128, n_replicas=3, seed=seed)
+    assert [stage.columns for stage in thresholds.stages] == [(0, 1)]
+
+
+def test_different_columns_are_found_one_after_another():
+    thresholds = ga.bayes_thresholds(build_model(weighted_moduli, 1, 2), n_points=256, n_replicas=4, seed=2)
+    assert [stage.columns for stage in thresholds.stages] == [(1,), (0,)]
+
+
+@pytest.mark.parametrize(("teacher", "equal"), [(sum_of_moduli, True), (weighted_moduli, False)])
+def test_conjugates_have_the_symmetries_of_the_teacher(teacher, equal):
+    equations = Equations(build_model(teacher, 1, 2), 64, np.random.default_rng(0))
+    first, second = np.diagonal(equations.output(0.5 * equations.rho).hats[0])
+    assert (abs(first - second) < 1e-12 * first) == equal
+
+
+def test_conjugates_have_rotations_about_any_axis():
+    equations = Equations(build_model(distance_from_axis, 1, 3), 64, np.random.default_rng(0))
+    plane = np.eye(3) - np.outer(AXIS, AXIS)
+    hats = plane @ equations.output(0.5 * equations.rho).hats[0] @ plane
+    assert np.abs(hats - 0.5 * np.trace(hats) * plane).max() < 1e-6 * np.trace(hats)

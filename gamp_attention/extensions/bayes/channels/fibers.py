@@ -532,6 +532,7 @@ class FiberPoints:
     flips: np.ndarray  # (F, k) changes of sign of the fields that map points to points
     shift: np.ndarray  # (n,) number that is added to log Z
 
+    @np.errstate(divide="ignore", invalid="ignore")  # for samples without points
     def weigh(self, omega: np.ndarray, V: np.ndarray) -> tuple[Posterior, np.ndarray]:
         """Return the posterior of the fields for the prior N(ω, V), and the effective numbers of points (n,).
 
