@@ -77,20 +77,6 @@ def integrate_gram_matrix(teacher, y, noise, n=24):
     return np.einsum("jn,jlm->nlm", weights / weights.sum(axis=0), gram) - np.eye(2)
 
 
-@pytest.mark.parametrize("spread", [1.0, 0.5])
-def test_growth_of_columns_is_an_eigenvalue_of_symmetric_overlaps(spread):
-    """Overlaps are restricted to matrices that rotations of equal columns, and signs of all columns, do not change."""
-    model = ga.attention_model(2, 2, 2, sigma=1.0, score_noise=0.3)
-    cov = model.coordinates.teacher_cov * np.outer([1, spread], [1, spread])
-    equations = Equations(
-        replace(model, coordinates=replace(model.coordinates, teacher_cov=cov)), 64, np.random.default_rng(0)
-    )
-    growth = equations.growth_map(np.zeros_like(equations.rho), np.arange(2)).reshape(2, 4, 2, 4)
-    unequal = growth[:, [0, 3]][:, :, :, [0, 3]]
-    assert np.abs(growth).sum() == pytest.approx(np.abs(unequal).sum())
-    assert np.allclose(unequal.sum(axis=3), unequal.sum(axis=3)[:, ::-1]) == (spread == 1.0)
-
-
 @pytest.mark.slow
 def test_growth_of_noisy_columns_has_no_bias_of_the_largest_eigenvalue():
     """The exact growth of the same samples, Σ E[(E[u_l·u_m | y]/t − δ_lm)²], is within errors of independent points."""
