@@ -1,7 +1,6 @@
 """Runs of Bayes-optimal message passing from data: the problem of the data, stages of starts, and results.
 
-`gamp_attention.extensions.bayes.messages` has the iteration, and `gamp_attention.extensions.bayes.class_amp` the
-differences for samples with classes.
+`gamp_attention.extensions.bayes.messages` has the iteration.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention._tools.runs import Run
 from gamp_attention.extensions.bayes.channels.choice import channel_of
-from gamp_attention.extensions.bayes.class_amp import build_class_problem
-from gamp_attention.extensions.bayes.known_columns import KnownColumns, separate_known_columns
 from gamp_attention.extensions.bayes.messages import (
     AmpPosterior,
     AmpProblem,
@@ -31,7 +28,6 @@ from gamp_attention.extensions.bayes.messages import (
     start_remaining_columns,
 )
 from gamp_attention.extensions.bayes.priors import MixturePrior, kinds_of
-from gamp_attention.extensions.sequence.sequence_labels import is_function
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.passes import token_products
 from gamp_attention.results import Columns, Ended, Result, Status, finish
@@ -47,8 +43,6 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
     if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
         needs = "a model of labels" if data.is_labelled else "an attention model"
         raise check.fail_words("model", type(model).__name__, f"{needs} of {data.n_tokens} tokens, as the data are")
-    if model.is_mixture and is_function(model.teacher):
-        return build_class_problem(data, model)
     channel = channel_of(model)
     kinds = kinds_of(model.coordinates)
     gamma = np.broadcast_to(data.spectra, (len(data.spectra), data.dim)).T
@@ -137,7 +131,7 @@ class BayesAmpResult(Ended):
     Q, variance : (d, t) posterior mean and variance of the teacher's weights.
     overlap : (t, t) QᵀQ★/d, NaN if no teacher is known. It is defined up to a sign, or a rotation of the columns, if
         the data do not determine these.
-    V : (L, t, t) posterior variances of the fields; (C L, t, t) for samples of C classes, for known classes.
+    V : (L, t, t) posterior variances of the fields.
     free_entropy : Bethe free entropy per dimension; of several starts the start with the largest value is selected.
     priors : prior of each kind of coordinate, as given or as learned: `weight` (K,), `mean` (K, t) and `cov` (K, t, t)
         of a mixture of Gaussians.
@@ -241,9 +235,6 @@ def run_bayes_amp(
     damping = check.real("damping", damping, low=0, high=1, strict=True)
     tol, max_iter = check.real("tol", tol, low=0), check.integer("max_iter", max_iter, low=1)
     n_starts = check.integer("n_starts", n_starts, low=1, high=10_000)
-    given_data, known = data, separate_known_columns(_model_of(data, model), centered=True)
-    if known is not None:
-        data, init, model = _without_known_columns(known, data, init, learn)
     problem = build_problem(data, model)
     if "noise" in learn:
         problem.channel.with_noise(problem.channel.noise)  # raises if the noise of this channel cannot be learned
@@ -259,47 +250,12 @@ def run_bayes_amp(
         status = run.run()
         assert status is not None
         result = run.result(status)
-        if known is not None:
-            result = _with_known_columns(known, given_data, result, run)
         outcomes.append((name, status, result.free_entropy))
         # `not >=` instead of `<`, so that a run with free entropy NaN is replaced as well
         if selected is None or (not selected.free_entropy >= result.free_entropy and np.isfinite(result.Q).all()):
             selected = result
     assert selected is not None
     return finish(replace(selected, starts=tuple(outcomes)), raise_on_failure, "run_bayes_amp")
-
-
-def _without_known_columns(
-    known: KnownColumns, data: Dataset, init: str | np.ndarray, learn: tuple[str, ...]
-) -> tuple[Dataset, str | np.ndarray, Model]:
-    """Return samples, start and model of the unknown columns, for a model with fixed columns."""
-    if learn:
-        raise check.fail("learn", list(learn), "() for models with fixed columns")
-    of_unknown = known.data(data)
-    if not isinstance(init, str):
-        assert data.Q_star is not None
-        if init.shape[1] != len(known.values):
-            raise check.fail("init", init.shape, f"an array (d, {len(known.values)}), as the teacher of the model")
-        init = known.coefficients(init, data.Q_star)
-    return of_unknown, init, known.unknown
-
-
-def _with_known_columns(known: KnownColumns, data: Dataset, result: BayesAmpResult, run: AmpRun) -> BayesAmpResult:
-    """Return the result for all columns of the teacher, from the result of a run for the unknown columns."""
-    assert data.Q_star is not None
-    Q, variance = known.estimate(result.Q, data.Q_star), np.full(data.Q_star.shape, np.nan)
-    if run.posterior is not None:
-        for k, rows in enumerate(run.posterior.rows):
-            variance[run.problem.kind == k] = np.diagonal(known.variance(rows.cov), axis1=1, axis2=2)
-    history = BayesHistory(
-        overlap=known.overlap(result.history.overlap), norm=known.overlap(result.history.norm),
-        V=known.variance(result.history.V),
-    )  # fmt: skip
-    priors = (MixturePrior(np.ones(1), np.zeros((1, len(known.covariance))), known.covariance[None]),)
-    return replace(
-        result, Q=Q, variance=variance, overlap=overlap_with(Q, data.Q_star), V=known.variance(result.V),
-        history=history, priors=priors,
-    )  # fmt: skip
 
 
 class AmpRun(Run[Status]):
@@ -334,8 +290,7 @@ class AmpRun(Run[Status]):
 
     def _record(self) -> None:
         Q = self.state.Q
-        V = self.problem.of_sources(self.state.V)
-        self._history.append((overlap_with(Q, self._Q_star), Q.T @ Q / len(Q), V))
+        self._history.append((overlap_with(Q, self._Q_star), Q.T @ Q / len(Q), self.state.V))
 
     def advance(self) -> Status | None:
         """Do one iteration; return the status of the run if it has ended, or None if it continues."""
@@ -386,7 +341,7 @@ class AmpRun(Run[Status]):
         overlaps, norms, variances = (np.array(column) for column in zip(*self._history, strict=True))
         return BayesAmpResult(
             status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
-            variance=variance, overlap=overlap_with(Q, self._Q_star), V=problem.of_sources(self.state.V),
+            variance=variance, overlap=overlap_with(Q, self._Q_star), V=self.state.V,
             free_entropy=entropy, priors=tuple(problem.priors), noise=problem.channel.noise, starts=(),
             message=f"{ENDINGS[status]} after {count_noun(self.t, 'iteration')}",
         )  # fmt: skip

@@ -40,10 +40,9 @@ from gamp_attention.extensions.bayes.channels.integrals import FINE, IntegralRul
 from gamp_attention.extensions.bayes.priors import kinds_of
 from gamp_attention.extensions.bayes.symmetries import (
     find_column_symmetries,
-    find_symmetries,
     invariant_projector,
+    keeps_tokens,
     restrict_symmetries,
-    targets_of,
 )
 from gamp_attention.theory.models.model import Model
 
@@ -76,11 +75,8 @@ class Equations:
     rho : (L, t, t) prior covariances of the fields.
     rule : quadrature rule of averages over samples, if they are integrals.
     exact : whether averages over samples are computed by this rule; otherwise n_points random points are used.
-    symmetries : for attention layers of several columns, and for teachers that are functions, orthogonal matrices
-        (n, t, t), see `bayes.symmetries`.
+    symmetries : orthogonal matrices (n, t, t), see `find_column_symmetries`.
     """
-
-    symmetries: np.ndarray | None = None
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.rho, self.rule, self.kinds = model.coordinates.rho, rule, kinds_of(model.coordinates)
@@ -88,9 +84,8 @@ class Equations:
         self._reused: Callable[[np.ndarray, np.ndarray], Posterior] | None = None
         self.exact = self.channel.integrate(0.5 * self.rho, 0.5 * self.rho, rule) is not None
         self._n_points, self._rng = n_points, rng
-        self._exchangeable, self._isotropic, self._classes = find_symmetries(model, self.channel)
-        if self.channel.is_function or (model.attention and model.teacher_rank > 1):
-            self.symmetries = find_column_symmetries(targets_of(model), model.n_tokens, model.coordinates)
+        self._exchangeable = keeps_tokens(model, self.channel)
+        self.symmetries: np.ndarray | None = find_column_symmetries(model, self.channel)
 
     @cached_property
     def _points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -143,25 +138,17 @@ class Equations:
             V = V + MIN_V * self.rho
         omega, posterior = self.posterior(V, known)
         g, other, blocks = output_functions(posterior, omega, V)
-        terms = OutputTerms(g, other, blocks, np.full(len(g), 1 / len(g)), not self.channel.has_mirror_images)
+        terms = OutputTerms(g, other, blocks, not self.channel.has_mirror_images)
         hats = controlled_products(terms, V, self.rho)
-        t = V.shape[1]
         if self._exchangeable:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
-        if self._isotropic:
-            hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / t * np.eye(t)
         if self.channel.is_function:
-            hats = project_psd(self._symmetrize(hats * self.channel.coupled_columns, known))
-        if self._classes:  # a common shift of all columns does not change the class
-            hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / (t - 1) * (np.eye(t) - 1 / t)
+            hats = hats * self.channel.coupled_columns
+        if self.symmetries is not None and len(self.symmetries) > 1:  # of those, the ones that `known` has
+            projector = invariant_projector(restrict_symmetries(self.symmetries, known, np.arange(V.shape[1])))
+            hats = np.einsum("abcd,lcd->lab", projector, hats)
+        hats = project_psd(hats) if self.channel.is_function else hats
         return OutputAverages(hats, float(posterior.log_z.mean()))
-
-    def _symmetrize(self, hats: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return conjugates (L, t, t) with the symmetries of the columns that covariances `known` of ω have."""
-        if self.symmetries is None or len(self.symmetries) == 1:
-            return hats
-        projector = invariant_projector(restrict_symmetries(self.symmetries, known, np.arange(hats.shape[1])))
-        return np.asarray(np.einsum("abcd,...cd->...ab", projector, hats))
 
     def input(self, hats: np.ndarray) -> InputAverages:
         """Return the averages over coordinates for conjugates q̂ (L, t, t).
@@ -185,6 +172,11 @@ class Equations:
         hats = alpha * output.hats
         averages = self.input(hats)
         return alpha * output.log_z + averages.net - 0.5 * float(np.sum(hats * (averages.V - V)))
+
+    @property
+    def prior_second_moment(self) -> np.ndarray:
+        """Second moment (t, t) of a row of the teacher, which is q if the weights are known exactly."""
+        return np.sum([kind.fraction * kind.prior.second for kind in self.kinds], axis=0)
 
     @property
     def noiseless(self) -> bool:
@@ -275,9 +267,7 @@ class OutputTerms(NamedTuple):
     g: np.ndarray  # (N, L, t)
     other: np.ndarray  # (N, L, t) independent estimate of g; g itself if it is exact
     cov: np.ndarray  # (L, N, t, t) posterior covariances of the fields
-    weight: np.ndarray  # (N,) weights of the samples
     paired: bool  # whether the second half of the samples are mirror images of the first half
-    tilt: np.ndarray | float = 0.0  # (N, L, t, t) terms that are added to −∂g/∂ω, see `bayes.classes`
 
 
 def controlled_products(terms: OutputTerms, V: np.ndarray, rho: np.ndarray) -> np.ndarray:
@@ -291,20 +281,17 @@ def controlled_products(terms: OutputTerms, V: np.ndarray, rho: np.ndarray) -> n
     terms : terms of the averages.
     V, rho : (L, t, t) covariances of the fields, and their prior covariances.
     """
-    g, other, blocks, weight, paired, tilt = terms
+    g, other, blocks, paired = terms
     root = psd_root(np.linalg.inv(V))  # products with its square would lose directions with different V to rounding
-    hats = symmetrize(np.einsum("n,nla,nlb->lab", weight, g, other, optimize=True))
+    hats = symmetrize(np.einsum("nla,nlb->lab", g, other, optimize=True) / len(g))
     squares = np.einsum("nla,lab,nlb->n", g, rho, other, optimize=True)
     gains = np.eye(len(V[0])) - np.einsum("lab,lnbc,lcd->lnad", root, blocks, root, optimize=True)
     slopes = np.einsum("lab,lnab->n", root @ rho @ root, gains)
-    slope = root @ np.einsum("n,lnab->lab", weight, gains) @ root
-    if not isinstance(tilt, float):
-        slopes = slopes + np.einsum("lab,nlab->n", rho, tilt)
-        slope = slope + np.einsum("n,nlab->lab", weight, tilt)
+    slope = root @ gains.mean(axis=1) @ root
     pairs = np.stack([squares, squares - slopes])
     if paired:
         pairs = 0.5 * (pairs[:, : pairs.shape[1] // 2] + pairs[:, pairs.shape[1] // 2 :])
-    spread = np.cov(pairs, aweights=weight[: pairs.shape[1]])
+    spread = np.cov(pairs)
     unknown = float(np.trace(V, axis1=1, axis2=2).sum() / np.trace(rho, axis1=1, axis2=2).sum())
     part = float(np.clip(spread[0, 1] / spread[1, 1], 0, 1)) if spread[1, 1] > 0 else 0.0
     part *= unknown / (unknown + BLURRED_V)
@@ -347,7 +334,6 @@ class CurveSettings:
     divergence: float = 0.05  # maximum distance of d log q̂/d log V from −1 at which conjugates grow like 1/V
     first_reach: float = 0.1  # half-width in log s of the first interval in which another random set is searched
     n_reaches: int = 9  # number of intervals tried, each twice as wide as the last
-    slope_step: float = 1e-4  # step in log s of the difference quotients that give the errors of roots
     weak_s: float = 1e-5  # s from which α is extrapolated to s → 0
     limit_step: float = 3.0  # distance in log s of the points from which α is extrapolated to s → ∞
 

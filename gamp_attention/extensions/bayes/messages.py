@@ -57,15 +57,6 @@ class AmpPosterior(NamedTuple):
     b: np.ndarray  # (d, t)
 
 
-class Responses(NamedTuple):
-    """Contributions of the posteriors of the samples to the update of the weights."""
-
-    g: np.ndarray  # (n, L, t) output functions
-    A: np.ndarray  # (L, t, t) precision of the observation of Q★, for unit variances of the tokens
-    onsager: np.ndarray  # (L, t, t) −α⟨∂g/∂ω⟩, the part of A that multiplies Q in b
-    shift: np.ndarray | float  # (d, t) terms of b that do not depend on g
-
-
 @dataclass(frozen=True, eq=False)
 class AmpProblem:
     """Data with the channel and the priors of a model."""
@@ -101,50 +92,9 @@ class AmpProblem:
         return self.matrix.fields(Q)
 
     @cached_property
-    def _posterior(self) -> Callable[[np.ndarray, np.ndarray], Posterior]:
+    def posterior(self) -> Callable[[np.ndarray, np.ndarray], Posterior]:
         """Posterior of the samples as a function of ω and V, which may reuse its points in several iterations."""
         return self.channel.reuse(self.y, self.variances(self.second_moments))
-
-    def posterior(self, omega: np.ndarray, V: np.ndarray, Q: np.ndarray) -> Posterior:
-        """Return the posterior of the fields for prior means ω (n, L, t) and covariances V (L, t, t).
-
-        The weights Q (d, t), from which ω was computed, matter for samples with classes only.
-        """
-        return self._posterior(omega, V)
-
-    def respond(self, samples: Posterior, omega: np.ndarray, V: np.ndarray) -> "Responses":
-        """Return the contributions of the posteriors of the samples to the update of the weights."""
-        g, slope = response(samples, omega, V)
-        A = self.data.alpha * project_psd(slope)  # in small samples, eigenvalues may be negative by chance
-        return Responses(g, A, A, 0.0)
-
-    def of_samples(self, V: np.ndarray) -> np.ndarray:
-        """Return the matrices (n, L, t, t) of each sample, or (1, L, t, t) if they are equal, for V (L, t, t)."""
-        return V[None]
-
-    def of_sources(self, V: np.ndarray) -> np.ndarray:
-        """Return variances as they are reported, (L, t, t), or (C L, t, t) for samples with classes."""
-        return V
-
-    def field_moments(self) -> np.ndarray:
-        """Return second moments E[u uᵀ | y] (n, L t, L t) of the fields, without information on the weights."""
-        rho = self.variances(self.second_moments)
-        return field_moments(self.channel, self.y, rho, by_column=True)
-
-    def remaining_moments(self, omega: np.ndarray, V: np.ndarray, Q: np.ndarray) -> np.ndarray | None:
-        """Return second moments (n, L t, L t) given the fields of some columns; None if they are not available."""
-        if not self.channel.is_function:
-            return None
-        halves = self.channel.posterior(self.y, omega, V).halves
-        assert halves is not None
-        return np.asarray(halves.second.mean(axis=0))
-
-    def weights_of(self, moments: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return posterior weights (n, L k, L k) of some columns (k,), for second moments (n, L t, L t) of all."""
-        rho, k = self.variances(self.second_moments), len(columns)
-        L, t, _ = rho.shape
-        chosen = moments.reshape(-1, L, t, L, t)[:, :, columns][:, :, :, :, columns].reshape(-1, L * k, L * k)
-        return posterior_weights(chosen, rho[:, columns[:, None], columns], self.data.alpha)
 
     def learn(self, posterior: AmpPosterior, parts: tuple[str, ...]) -> "AmpProblem":
         """Return the problem with hyperparameters by expectation maximization; `parts` are "prior" and "noise"."""
@@ -164,20 +114,21 @@ def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpS
     Eq. :eq:`bayes-amp`. With damping, the Onsager terms are averaged like Q and V.
     """
     omega = problem.fields(state.Q) - state.D
-    samples = problem.posterior(omega, state.V, state.Q)
-    g, A, onsager, shift = problem.respond(samples, omega, state.V)
-    b = problem.matrix.back_project(g) + shift
+    samples = problem.posterior(omega, state.V)
+    g, slope = response(samples, omega, state.V)
+    A = problem.data.alpha * project_psd(slope)  # in small samples, eigenvalues may be negative by chance
+    b = problem.matrix.back_project(g)
     Q, cov, rows = np.empty_like(state.Q), np.empty((len(problem.gamma), *state.V.shape[1:])), []
     for k, prior in enumerate(problem.priors):
         members = problem.kind == k
         gamma = problem.gamma[members][0] if members.any() else np.ones(len(A))
         precision = np.einsum("l,lab->ab", gamma, A)
-        b[members] += state.Q[members] @ np.einsum("l,lab->ab", gamma, onsager)
+        b[members] += state.Q[members] @ precision
         posterior = prior.posterior(b[members], precision)
         Q[members], cov[members] = posterior.mean, posterior.cov
         rows.append(posterior)
     W = problem.variances(cov)
-    D = np.einsum("nlab,nlb->nla", problem.of_samples(W), g)
+    D = np.einsum("lab,nlb->nla", W, g)
     after = AmpState(*((1 - damping) * old + damping * new for old, new in zip(state, (Q, W, D), strict=True)))
     return after, AmpPosterior(samples, rows, omega, state.V, A, b)
 
@@ -189,7 +140,7 @@ def free_entropy(problem: AmpProblem, state: AmpState, posterior: AmpPosterior) 
     """
     total = float(posterior.samples.log_z.sum())
     shift = problem.fields(state.Q) - posterior.omega
-    total += 0.5 * float(np.einsum("nla,nlab,nlb->", shift, problem.of_samples(np.linalg.inv(posterior.V)), shift))
+    total += 0.5 * float(np.einsum("nla,lab,nlb->", shift, np.linalg.inv(posterior.V), shift))
     for k, rows in enumerate(posterior.rows):
         members = problem.kind == k
         if members.any():
@@ -239,33 +190,21 @@ def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> 
 def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np.ndarray | None:
     """Return the lowest eigenvectors (d, t) of `posterior_weights`, with entries of order one; None without a signal.
 
-    Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known in advance.
+    Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known in advance. For
+    functions, one eigenvector has all columns, and only columns that are found first have large entries. Small random
+    entries are added to the other columns, which grow once the first columns are found.
     """
     d, t = problem.data.dim, problem.second_moments.shape[1]
-    rho = problem.variances(problem.second_moments)
-    if problem.channel.is_function:
-        return _leading_direction(problem, random)
-    K = field_moments(problem.channel, problem.y, rho)
-    h = posterior_weights(K, rho, problem.data.n_samples / d)
+    rho, is_function = problem.variances(problem.second_moments), problem.channel.is_function
+    h = posterior_weights(field_moments(problem.channel, problem.y, rho, is_function), rho, problem.data.alpha)
     if d <= t or not h.any():
         return None
-    _, vectors = lowest_eigenvectors(problem.matrix, h, 1, t, random)
-    return np.sqrt(d) * vectors[:t, :, 0].T if len(vectors) >= t else None
-
-
-def _leading_direction(problem: AmpProblem, random: np.random.Generator) -> np.ndarray | None:
-    """Return the lowest eigenvector (d, t), of norm √d, of the posterior weights of all fields of a sample.
-
-    Only columns that are found first have large entries. Small random entries are added to the other columns, which
-    grow once the first columns are found.
-    """
-    d, t = problem.data.dim, problem.second_moments.shape[1]
-    h = problem.weights_of(problem.field_moments(), np.arange(t))
-    if d <= t or not h.any():
+    columns, number = (t, 1) if is_function else (1, t)
+    vectors = lowest_eigenvectors(problem.matrix, h, columns, number, random)[1]
+    if len(vectors) < number:
         return None
-    _, vectors = lowest_eigenvectors(problem.matrix, h, t, 1, random)
-    noise = np.sqrt(RANDOM / SPECTRAL) * random.standard_normal((d, t))
-    return np.sqrt(d) * vectors[0] + noise if len(vectors) else None
+    noise = np.sqrt(RANDOM / SPECTRAL) * random.standard_normal((d, t)) if is_function else 0.0
+    return np.sqrt(d) * (vectors[0] if is_function else vectors[:, :, 0].T) + noise
 
 
 def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.random.Generator) -> AmpState | None:
@@ -281,16 +220,16 @@ def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.ran
     second = problem.second_moments
     norms = np.sum(state.Q**2, axis=0) / np.diagonal(second.sum(axis=0))
     remaining = norms < UNFOUND
-    if not remaining.any() or remaining.all():
+    if not remaining.any() or remaining.all() or not problem.channel.is_function:
         return None
     columns, rho = np.nonzero(remaining)[0], problem.variances(second)
     outside = np.outer(remaining, remaining)
     V = np.where(outside, rho, state.V * np.outer(~remaining, ~remaining))
     omega = np.where(remaining, 0.0, problem.fields(state.Q) - state.D)
-    moments = problem.remaining_moments(omega, V, state.Q)
-    if moments is None:
-        return None
-    k, h = len(columns), problem.weights_of(moments, columns)
+    moments = np.mean(problem.channel.posterior(problem.y, omega, V).second_moments(), axis=0)
+    (L, t, _), k = rho.shape, len(columns)
+    chosen = moments.reshape(-1, L, t, L, t)[:, :, columns][:, :, :, :, columns].reshape(-1, L * k, L * k)
+    h = posterior_weights(chosen, rho[:, columns[:, None], columns], problem.data.alpha)
     _, vectors = lowest_eigenvectors(problem.matrix, h, k, 1, random)
     if not len(vectors):
         return None

@@ -1,15 +1,11 @@
 """Starts from the posterior moments of the teacher's fields, for samples that were drawn from a model."""
 
-from typing import Any
-
 import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention.extensions.bayes.channels.channel import Channel
 from gamp_attention.extensions.bayes.channels.choice import field_moments, moment_channel
-from gamp_attention.extensions.bayes.class_amp import ClassAmpProblem, build_class_problem
-from gamp_attention.extensions.sequence.sequence_labels import is_function
 from gamp_attention.extensions.train.spectral import SpectralDirections, lowest_eigenvectors, side_by_side
 from gamp_attention.extensions.train.spectral_weights import Shape, posterior_weights
 from gamp_attention.problem.dataset import Dataset, require_dataset
@@ -18,19 +14,10 @@ from gamp_attention.problem.named_starts import UNINFORMED_SIZE
 
 def _weights_of_samples(data: Dataset) -> np.ndarray:
     """Return the matrices h (n, L c, L c) of the samples from the posterior moments of the teacher's fields."""
-    columns = Shape.of(data.student, data.n_tokens, data.rank).columns
-    if problem := _class_problem(data, columns):
-        posterior = problem.posterior(*problem.without_information, blocks=False)
-        return problem.weights_of(np.mean(posterior.second_moments(), axis=0), np.arange(columns))
     channel, observed, rho = _posterior_problem(data)
+    columns = Shape.of(data.student, data.n_tokens, data.rank).columns
     K = field_moments(channel, observed, rho, by_column=columns > 1)
     return posterior_weights(K, rho, data.n_samples / data.dim)
-
-
-def _class_problem(data: Any, columns: int) -> ClassAmpProblem | None:
-    """Return the problem of samples with classes, if the student has a column for each column of the teacher."""
-    applies = data.is_mixture and is_function(data.model.teacher) and columns == data.model.teacher_rank
-    return build_class_problem(data, data.model) if applies else None
 
 
 def _posterior_problem(data: Dataset) -> tuple[Channel, np.ndarray, np.ndarray]:
@@ -39,12 +26,11 @@ def _posterior_problem(data: Dataset) -> tuple[Channel, np.ndarray, np.ndarray]:
     model, observed = data.model, data.labels if data.is_labelled else data.targets
     if model is None or observed is None:
         raise check.fail_words("data", "data without a model", "samples that were drawn from a model")
-    if not data.is_mixture:
-        channel, rho = moment_channel(model), model.coordinates.rho
-        if columns == 1 or (channel.is_function and columns == rho.shape[1]):
-            return channel, channel.convert_targets(observed), rho
-    needs = "a student with a column for each column of a teacher that is a function, or, without classes, tied weights"
-    raise check.fail_words("data", f"samples with a student of {columns} columns", needs)
+    channel, rho = moment_channel(model), model.coordinates.rho
+    if columns > 1 and not (channel.is_function and columns == rho.shape[1]):
+        needs = "a student with tied weights, or with a column for each column of a teacher that is a function"
+        raise check.fail_words("data", f"samples with a student of {columns} columns", needs)
+    return channel, channel.convert_targets(observed), rho
 
 
 @guard_call
@@ -65,7 +51,8 @@ def posterior_directions(data: Dataset, k: int = 3, *, seed: int | np.random.Gen
     Raises
     ------
     TypeError : if `data` is not a Dataset, or an argument has the wrong type.
-    ValueError : if `k` is below 1, the data have no model, or the posterior does not apply to the student.
+    ValueError : if `k` is below 1, the data have no model, samples have classes, or the posterior does not apply to the
+        student.
 
     Examples
     --------
@@ -115,19 +102,12 @@ def posterior_start(data: Dataset, seed: int | np.random.Generator = 0) -> np.nd
         h = _weights_of_samples(data)
         vectors = lowest_eigenvectors(data.matrix, h, 1, shape.size, random)[1]
         return size * side_by_side(list(vectors), shape.size) if len(vectors) else np.zeros((data.dim, data.rank))
-    problem = _class_problem(data, shape.columns)
-    of_classes: Any = problem and (problem.channel, problem.y, problem.channel.rho)
-    channel, observed, rho = of_classes or _posterior_problem(data)
+    channel, observed, rho = _posterior_problem(data)
     Q = UNINFORMED_SIZE * random.standard_normal((data.dim, data.rank))
     signed = ~channel.signless_columns
     if signed.any():
-        if problem:
-            omega, V, _ = none = problem.without_information
-            responses = problem.respond(problem.posterior(*none), omega, V)
-            projected = (data.matrix.back_project(responses.g) + responses.shift)[:, signed]
-        else:
-            mean = channel.posterior(observed, np.zeros((data.n_samples, *rho.shape[:2])), rho).mean
-            projected = data.matrix.back_project(mean)[:, signed]
+        mean = channel.posterior(observed, np.zeros((data.n_samples, *rho.shape[:2])), rho).mean
+        projected = data.matrix.back_project(mean)[:, signed]
         Q[:, signed] = size * projected / np.linalg.norm(projected, axis=0)
         return Q
     h = _weights_of_samples(data)

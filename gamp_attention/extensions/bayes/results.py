@@ -24,7 +24,7 @@ class BayesStateEvolution(Ended):
     status, converged, n_iter, residual : CONVERGED, or INACCURATE if some sets of points lack the fixed point; n_iter
         counts averages over samples; the residual is the relative change of V in one more iteration.
     q, q_error : (t, t) overlap lim Q̂ᵀQ*/d of posterior mean Q̂ and teacher Q*, equal to lim Q̂ᵀQ̂/d.
-    V, V_error : (L, t, t) posterior covariances of the fields; (C L, t, t) for samples of C classes, for known classes.
+    V, V_error : (L, t, t) posterior covariances of the fields.
     free_entropy, free_entropy_error : Φ per dimension. Of several stable fixed points, the data determine the fixed
         point of largest Φ. Infinite at full information without noise.
     test_error, test_error_error : error of the posterior mean of a fresh sample's output: ε_g of attention models, the

@@ -30,9 +30,11 @@ zero; otherwise they continue from the overlap `small`.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.progress import Progress
@@ -50,7 +52,7 @@ class StageSearch:
     first: float = 1e-3  # smallest size of the conjugates of found columns
     last: float = 1e6  # largest size: the other columns are never found if they are not found below it
     log_step: float = 1.0  # step of the logarithm of the size
-    n_secant: int = 6  # number of steps that refine the size at which a stage begins
+    accuracy: float = 1e-3  # accuracy of the logarithm of the size at which a stage begins
     shape_steps: int = 20  # maximum number of iterations of the shape of the conjugates
     shape_change: float = 1e-3  # change of the shape at which these end
     part: float = 0.1  # weight in the unstable direction, relative to the largest, above which a column is in a stage
@@ -138,6 +140,7 @@ class StageSearch:
         """Return the α at which the fixed point with columns `known` becomes unstable, and the unstable direction."""
         shape = np.linalg.inv(equations.rho) * np.outer(known, known)
 
+        @cache
         def evaluate(x: float) -> tuple[float, float, np.ndarray]:
             """Return log(α · growth), α and the direction at conjugates of size exp(x)."""
             nonlocal shape
@@ -156,27 +159,16 @@ class StageSearch:
             alpha = float(np.exp(x)) / size
             return float(np.log(max(alpha * value, 1e-300))), alpha, right
 
-        low, high = float(np.log(self.first)), float(np.log(self.last))
-        x, before = low, None
-        while x < high:
-            now = evaluate(x)
-            if now[0] > 0:
-                break
-            x, before = x + self.log_step, (x, now)
-        else:
-            return np.inf, None
-        if before is None:
-            return now[1], now[2]
-        ends = [(before[0], before[1]), (x, now)]
-        for _ in range(self.n_secant):
-            (a, at_a), (b, at_b) = ends
-            part = np.clip(at_a[0] / (at_a[0] - at_b[0]), 0.1, 0.9) if np.isfinite(at_a[0]) else 0.5
-            middle = a + part * (b - a)
-            at = evaluate(middle)
-            ends = [(middle, at), ends[1]] if at[0] < 0 else [ends[0], (middle, at)]
-        (_, at_a), (_, at_b) = ends
-        part = at_a[0] / (at_a[0] - at_b[0]) if np.isfinite(at_a[0]) else 0.5
-        return at_a[1] + part * (at_b[1] - at_a[1]), at_b[2]
+        x, found = float(np.log(self.first)), evaluate(float(np.log(self.first)))
+        if found[0] > 0:
+            return found[1:]
+        while not found[0] > 0:
+            x += self.log_step
+            if x > np.log(self.last):
+                return np.inf, None
+            found = evaluate(x)
+        x = brentq(lambda x: max(evaluate(x)[0], -1e3), x - self.log_step, x, xtol=self.accuracy)
+        return evaluate(x)[1:]
 
 
 def leading_direction(growth: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
@@ -261,7 +253,7 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str, set
     if full:
         entropy = np.inf if alpha * float(np.abs(output.hats @ V).max()) > settings.accepted else entropy
         V, known = np.zeros_like(rho), rho
-        q = np.sum([kind.fraction * kind.prior.second for kind in all_samples.kinds], axis=0)
+        q = all_samples.prior_second_moment
     return Iterated(
         q=q, V=V, known=known, free_entropy=entropy, residual=last.residual, error=last.error,
         n_iter=first.n_iter + last.n_iter, full=full, converged=last.error < settings.accepted,

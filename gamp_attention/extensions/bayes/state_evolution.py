@@ -15,7 +15,6 @@ For teachers that are functions of the fields, fixed points are found by iterati
 which does not find unstable fixed points.
 """
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,11 +22,8 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention._tools.statistics import half_width
-from gamp_attention.extensions.bayes.channels.classes import class_channel
 from gamp_attention.extensions.bayes.channels.integrals import COARSE, FINE
-from gamp_attention.extensions.bayes.classes import ClassEquations, build_equations
 from gamp_attention.extensions.bayes.equations import Curve, Equations, Point
-from gamp_attention.extensions.bayes.known_columns import separate_known_columns
 from gamp_attention.extensions.bayes.results import BayesStateEvolution, FreshSamples
 from gamp_attention.extensions.bayes.stages import IterationSettings, iterate
 from gamp_attention.extensions.sequence.sequence_labels import is_function
@@ -38,7 +34,7 @@ BAYES_STARTS = ("uninformed", "informed")
 POINTS = 4096  # default number of points
 MIN_POINTS = 64  # minimum number of points
 SAME_OVERLAP = 0.01  # difference of overlaps, in addition to errors, up to which fixed points from two starts are equal
-ACCURACY = 1e-10  # relative accuracy of integrals, to which their errors from rounding and from roots are set
+ACCURACY = 1e-10  # relative accuracy of integrals and of roots
 
 
 class Branch(NamedTuple):
@@ -58,7 +54,6 @@ class Solution(NamedTuple):
     known: np.ndarray
     free_entropy: float
     residual: float
-    rounding: tuple[np.ndarray, np.ndarray, float]  # errors of q, V and the free entropy from rounding and the root
 
 
 @guard_call
@@ -95,10 +90,9 @@ def solve_bayes_state_evolution(
     ------
     TypeError : if `model` is not a Model, or an argument has the wrong type.
     ValueError : if `alpha` is not in (0, 1e12]; `n_points` is odd or below 64, or `n_replicas` is below 2; `init` is
-        unknown; or the posterior of the fields is not available: classes of tokens in attention layers, samples with
-        classes whose targets are neither linear nor have a density with at most six fields, user-defined labels,
-        attention without score noise that does not determine the fields up to a rotation, or a teacher prior that is a
-        mixture in more than one column.
+        unknown; or the posterior of the fields is not available: samples with classes, fixed columns, user-defined
+        labels, attention without score noise that does not determine the fields up to a rotation, or a teacher prior
+        that is a mixture in more than one column.
     ConvergenceError : if no fixed point was found.
 
     Examples
@@ -171,40 +165,25 @@ def _iterate_replicas(
     model: Model, alpha: float, init: str, n_points: int, n_replicas: int, rng: np.random.Generator
 ) -> BayesStateEvolution:
     """Return the fixed point that iterations from a start reach, for teachers that are functions; with errors."""
-    runs, known, settings = [], separate_known_columns(model), IterationSettings()
-    unknown = model if known is None else known.unknown
+    runs, settings = [], IterationSettings()
     for _ in range(n_replicas):
-        few = build_equations(unknown, max(n_points // settings.few, MIN_POINTS) // 2 * 2, rng)
-        runs.append(iterate(few, build_equations(unknown, n_points, rng), alpha, init, settings))
-    with_classes = model.is_mixture
-    q, V, entropy = (np.array([getattr(run, name) for run in runs]) for name in ("q", "V", "free_entropy"))
-    fields = [run.known for run in runs]
-    if known is not None:
-        model = known.complete
-        q, V = known.overlap(q), known.variance(V)
-        fields = [known.prior_variance(run.V + run.known) - of_run for run, of_run in zip(runs, V, strict=True)]
-    try:
-        fresh = [(ClassEquations if with_classes else FreshSamples)(model, settings.n_fresh, rng) for _ in runs]
-        errors = np.array([samples.test_error(*of_run) for samples, *of_run in zip(fresh, V, fields, strict=True)])
-    except ValueError:
-        if known is None:
-            raise
-        errors = np.full(len(runs), np.nan)  # the posterior of all fields, known fields included, is not implemented
-    if with_classes:
-        V = V[:, class_channel(unknown).sources]
+        few = Equations(model, max(n_points // settings.few, MIN_POINTS) // 2 * 2, rng)
+        runs.append(iterate(few, Equations(model, n_points, rng), alpha, init, settings))
+    errors = [FreshSamples(model, settings.n_fresh, rng).test_error(run.V, run.known) for run in runs]
+    columns = [[run.q for run in runs], [run.V for run in runs], [run.free_entropy for run in runs], errors]
+    (q, q_error), (V, V_error), (entropy, entropy_error), (error, error_error) = (
+        combine(np.array(column), False, 0.0) for column in columns
+    )
     agree = len({(bytes(np.diagonal(run.q) > settings.found), run.full) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
-    full, law, t = all(run.full for run in runs), model.coordinates, q.shape[1]
+    full, prior = all(run.full for run in runs), few.prior_second_moment
     left, least = (0.0, 0.0) if full else (max(run.error for run in runs), float(np.exp(-settings.full)))
-    prior = np.tensordot(law.weight, law.moments[:, -t:, -t:], 1)
-    q_error = _half_width(q) + left * _scale(prior - q.mean(axis=0)) + least * _scale(prior)
-    V_error = _half_width(V) + (left + least) * _scale(V.mean(axis=0))
     return BayesStateEvolution(
         status=status, n_iter=sum(run.n_iter for run in runs), residual=max(run.residual for run in runs),
-        q=q.mean(axis=0), q_error=q_error, V=V.mean(axis=0), V_error=V_error,
-        free_entropy=float(entropy.mean()), free_entropy_error=float(_half_width(entropy)),
-        test_error=float(errors.mean()), test_error_error=float(_half_width(errors) + left * errors.mean()),
-        stable=True, full=full,
+        q=q, q_error=q_error + left * _scale(prior - q) + least * _scale(prior),
+        V=V, V_error=V_error + (left + least) * _scale(V),
+        free_entropy=float(entropy), free_entropy_error=float(entropy_error), test_error=float(error),
+        test_error_error=float(error_error + left * error), stable=True, full=full,
     )  # fmt: skip
 
 
@@ -282,101 +261,68 @@ def _solve_branch(
             solutions.append(_solve_crossing(curve, alpha, *bracket))
         elif curve.equations.has_zero_fixed_point():
             solutions.append(_solve_zero(curve, alpha))
-    columns = [np.array([solution[k] for solution in solutions]) for k in (0, 1, 3)]  # q, V and the free entropy
-    if exact:
-        means = [column[0] for column in columns]
-        errors = [np.abs(column[1] - column[0]) for column in columns]
-    else:
-        means, errors = [column.mean(axis=0) for column in columns], [_half_width(column) for column in columns]
-    errors = [error + rounding for error, rounding in zip(errors, solutions[0].rounding, strict=True)]
-    test_error, test_error_error = _average_test_error(solutions, exact, fresh, errors[1])
+    accuracy = ACCURACY if branch.kind == "crossing" else 0.0
+    (q, q_error), (V, V_error), (entropy, entropy_error) = (
+        combine(np.array([getattr(solution, name) for solution in solutions]), exact, accuracy)
+        for name in ("q", "V", "free_entropy")
+    )
+    if exact:  # a sum of terms of this size
+        entropy_error = entropy_error + ACCURACY * (1 + alpha + np.abs(entropy))
+    # random points or fewer rules than sets: sets and solutions are used in turn
+    pairs = [(fresh[k % len(fresh)], solutions[k % len(solutions)]) for k in range(max(len(fresh), len(solutions)))]
+    errors = np.array([samples.test_error(point.V, point.known) for samples, point in pairs])
+    test_error, test_error_error = combine(errors, exact and not fresh[0].model.attention, ACCURACY)
     return BayesStateEvolution(
         status=Status.INACCURATE if n_missing else Status.CONVERGED, n_iter=sum(curve.evaluations for curve in curves),
-        residual=max(solution.residual for solution in solutions), q=means[0], q_error=errors[0],
-        V=means[1], V_error=errors[1],
-        free_entropy=float(means[2]), free_entropy_error=float(errors[2]) if np.isfinite(means[2]) else np.nan,
-        test_error=test_error, test_error_error=test_error_error, stable=branch.stable, full=branch.kind == "full",
+        residual=max(solution.residual for solution in solutions), q=q, q_error=q_error, V=V, V_error=V_error,
+        free_entropy=float(entropy), free_entropy_error=float(entropy_error), test_error=float(test_error),
+        test_error_error=float(test_error_error), stable=branch.stable, full=branch.kind == "full",
     )  # fmt: skip
 
 
-def _average_test_error(
-    solutions: Sequence[Solution], exact: bool, fresh: list[FreshSamples], V_error: np.ndarray
-) -> tuple[float, float]:
-    """Return the test error of a fixed point and its error.
+def combine(values: np.ndarray, exact: bool, accuracy: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the value of results (k, …) of several sets of points, and its error (95 %), NaN if it is not known.
 
-    If state evolution and test error are integrals, `fresh` has a fine and a coarse rule, whose difference is the
-    error. If only state evolution is, all sets of fresh samples are used at the first solution. Otherwise the sets are
-    used in turn for the solutions, whose spread is the error.
+    Independent random sets give the mean and its half-width; `exact` results of a fine and a coarse rule the first and
+    their difference, plus a relative `accuracy` of roots and rounding.
     """
-    if exact and len(fresh) == 2 and not fresh[0].model.attention:
-        values = [sample.test_error(point.V, point.known) for sample, point in zip(fresh, solutions, strict=True)]
-    elif exact:
-        values = [sample.test_error(solutions[0].V, solutions[0].known) for sample in fresh]
-    else:
-        sets = fresh * len(solutions)
-        values = [sets[k].test_error(point.V, point.known) for k, point in enumerate(solutions)]
-    if exact and not fresh[0].model.attention:
-        test_error, error = values[0], abs(values[1] - values[0])
-    else:
-        test_error, error = float(np.mean(values)), float(_half_width(np.array(values)))
-    if exact:  # the spread of fresh samples does not contain the effect of the error of V
-        shifted = fresh[0].test_error(solutions[0].V + V_error, solutions[0].known)
-        error += abs(shifted - fresh[0].test_error(solutions[0].V, solutions[0].known)) + ACCURACY * abs(test_error)
-    return test_error, error
+    if not exact:
+        return values.mean(axis=0), _half_width(values)
+    return values[0], np.abs(values[1] - values[0]) + accuracy * np.abs(values[0])
 
 
 def _half_width(column: np.ndarray) -> np.ndarray:
     """Return half-widths (95 %) over replicas (k, …); NaN for fewer than two, or if a value is not finite."""
-    if len(column) < 2 or not np.isfinite(column).all():
-        return np.full(column.shape[1:], np.nan)
-    return half_width(column)
+    known = len(column) > 1 and np.isfinite(column).all()
+    return np.asarray(half_width(column) if known else np.full(column.shape[1:], np.nan))
 
 
 def _solve_zero(curve: Curve, alpha: float) -> Solution:
     """Return the fixed point without overlap, of problems whose samples do not determine the sign."""
     prior = curve.without_data
     entropy = alpha * curve.equations.output(prior.V, prior.known).log_z
-    rounding = np.zeros_like(prior.q), np.zeros_like(prior.V), ACCURACY * abs(entropy)
-    return Solution(prior.q, prior.V, prior.known, entropy, 0.0, rounding)
+    return Solution(prior.q, prior.V, prior.known, entropy, 0.0)
 
 
 def _solve_full(curve: Curve, alpha: float, points: list[Point]) -> Solution:
     """Return the fixed point at which the weights are known exactly."""
-    q = np.sum([kind.fraction * kind.prior.second for kind in curve.equations.kinds], axis=0)
     entropy = np.nan
     if points:
-        entropy = (
-            np.inf if curve.conjugates_diverge(points) else curve.free_entropy(alpha, curve.solve_at(points[-1].x))
-        )
-    V = np.zeros_like(curve.equations.rho)
-    rounding = np.zeros_like(q), np.zeros_like(V), ACCURACY * abs(entropy) if np.isfinite(entropy) else 0.0
-    return Solution(q, V, curve.equations.rho, entropy, 0.0, rounding)
+        infinite = curve.conjugates_diverge(points)
+        entropy = np.inf if infinite else curve.free_entropy(alpha, curve.solve_at(points[-1].x))
+    rho = curve.equations.rho
+    return Solution(curve.equations.prior_second_moment, np.zeros_like(rho), rho, entropy, 0.0)
 
 
 def _solve_crossing(curve: Curve, alpha: float, low: float, high: float) -> Solution:
     """Return the fixed point between two values of log s on different sides of α.
 
-    The residual is the relative change of V in one more iteration. For integrals, the error of the root in log s is the
-    accuracy of α over the slope of log α, and its effect on q and V follows from their difference quotients.
+    The residual is the relative change of V in one more iteration.
     """
     point = curve.find_crossing(alpha, low, high)
     next_V = curve.equations.input(alpha * curve.equations.output(point.V, point.input.known).hats).V
     residual = np.abs(next_V - point.V).max() / np.abs(point.V).max() if point.V.any() else np.abs(next_V).max()
-    entropy = curve.free_entropy(alpha, point)
-    if not curve.equations.exact:
-        no_error = np.zeros_like(point.input.q), np.zeros_like(point.V), 0.0
-        return Solution(point.input.q, point.V, point.input.known, entropy, float(residual), no_error)
-    step = curve.settings.slope_step
-    ends = [curve.solve_at(point.x + sign * step) for sign in (-1, 1)]
-    slope = abs(np.log(ends[1].alpha / ends[0].alpha)) / (2 * step)
-    root_error = 1e-2 * ACCURACY / max(slope, 1e-9) / (2 * step)  # error of log s over the distance of the ends
-    q_change, V_change = np.abs(ends[1].input.q - ends[0].input.q), np.abs(ends[1].V - ends[0].V)
-    rounding = (
-        root_error * q_change + ACCURACY * np.abs(point.input.q),
-        root_error * V_change + ACCURACY * np.abs(point.V),
-        ACCURACY * (1 + abs(entropy) + abs(alpha * point.output.log_z)),
-    )
-    return Solution(point.input.q, point.V, point.input.known, entropy, float(residual), rounding)
+    return Solution(point.input.q, point.V, point.input.known, curve.free_entropy(alpha, point), float(residual))
 
 
 def _find_bracket(
@@ -396,11 +342,9 @@ def _find_bracket(
         if not branch.stable or curve.solve_at(lowest).alpha > alpha:
             return None, True
         # q = 0 is unstable with this set of points: search for the stable fixed point of smallest overlap
-        low, high = lowest, lowest
-        while high < np.log(settings.max_s):
-            low, high = high, high + settings.log_step
-            if curve.solve_at(high).alpha > alpha:
-                return (low, high), False
+        for low in np.arange(lowest, np.log(settings.max_s), settings.log_step):
+            if curve.solve_at(low + settings.log_step).alpha > alpha:
+                return (low, low + settings.log_step), False
         return None, False
     middle = 0.5 * (branch.low + branch.high)
     reach = 0.5 * (branch.high - branch.low) if curve.equations.exact else settings.first_reach

@@ -28,7 +28,7 @@ from gamp_attention.extensions.bayes.channels.channel import Channel
 from gamp_attention.extensions.sequence.sequence_labels import N_SYMMETRY, SequenceLabels, are_equal, is_function
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.models.teachers import SoftmaxTeacher, keeps_columns, keeps_order
+from gamp_attention.theory.models.teachers import SoftmaxTeacher, keeps_order
 
 ALL_ORDERS = 4  # number of columns up to which all orders with all signs are tested
 STEP = 1e-5  # angle of difference quotients
@@ -37,30 +37,17 @@ NO_SLOPE = 1e-12  # eigenvalue, relative to the largest, up to which a squared d
 SAME_MATRIX = 1e-8  # relative difference of matrices up to which they count as equal
 
 
-def find_symmetries(model: Model, channel: Channel) -> tuple[bool, bool, bool]:
-    """Return three symmetries of the posterior, which averages over random points do not have exactly.
-
-    Returns
-    -------
-    exchangeable : permutations of the tokens leave the problem unchanged, so that V_l is the same for all tokens.
-    isotropic : rotations of the teacher's columns leave it unchanged, so that V_l is a multiple of the identity. False
-        for teachers that are functions, see `find_column_symmetries`.
-    classes : permutations of the columns and shifts of all columns by a common vector leave it unchanged.
-    """
+def keeps_tokens(model: Model, channel: Channel) -> bool:
+    """Return whether permutations of the tokens leave the problem unchanged, so that V_l is the same for all tokens."""
     law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
     tokens = np.arange(L)
     orders = np.concatenate([tokens[:2][::-1], tokens[2:]]), np.roll(tokens, 1)
-    same_variances = all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders)
+    if not all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders):
+        return False
     if channel.is_function:
-        keeps = all(model.teacher.keeps_targets(L, t, order) for order in orders)
-        return bool(same_variances and L > 1 and keeps), False, False
+        return L > 1 and all(model.teacher.keeps_targets(L, t, order) for order in orders)
     attention = attention_of(model.teacher)
-    exchangeable = same_variances and (not model.attention or all(keeps_order(attention, t, order) for order in orders))
-    spread = law.teacher_cov
-    isotropic_prior = not law.teacher_mean.any() and np.array_equal(spread, spread[:, :1, :1] * np.eye(t))
-    isotropic = t > 1 and model.attention and isotropic_prior and keeps_columns(attention, L, t)
-    classes = t > 1 and channel.has_common_shifts and isotropic_prior
-    return bool(exchangeable), bool(isotropic), bool(classes)
+    return not model.attention or all(keeps_order(attention, t, order) for order in orders)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,32 +70,31 @@ def attention_of(teacher: Any) -> Any:
     return teacher.attention if isinstance(teacher, SoftmaxTeacher) else teacher
 
 
-def targets_of(model: Model) -> Targets:
-    """Return the noiseless targets of a teacher, with the noise that is an argument of a function."""
-    return model.teacher if is_function(model.teacher) else AttentionTargets(attention_of(model.teacher))
-
-
-def find_column_symmetries(labels: Targets, n_tokens: int, law: CoordinateLaw) -> np.ndarray:
+def find_column_symmetries(model: Model, channel: Channel) -> np.ndarray:
     """Return orthogonal matrices O (n, t, t), with the identity, of which each is a symmetry of the columns.
 
     A matrix that commutes with all of them commutes with all symmetries of the search: rotations, exchanges of columns,
     and changes of signs. For more than `ALL_ORDERS` columns, only exchanges of one or two pairs of columns are tested.
+    Labels other than numbered classes have averages with exact symmetries, for which the identity is returned.
     """
     from scipy.linalg import expm
 
-    t = law.teacher_cov.shape[1]
-    if t == 1 or law.spikes is not None:
+    law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
+    if t == 1 or not (channel.is_function or model.attention or channel.has_common_shifts):
         return np.eye(t)[None]
-    exchanges, slopes = _symmetries_of_targets(labels, n_tokens, t)
-    kept = [O for O in exchanges if _keeps_prior(O, law)]
     generators = _antisymmetric(t)
+    if channel.has_common_shifts:
+        return np.array([O for O in _exchanges(t) if (O >= 0).all() and _keeps_prior(O, law)])
+    labels = model.teacher if is_function(model.teacher) else AttentionTargets(attention_of(model.teacher))
+    exchanges, slopes = _symmetries_of_targets(labels, L, t)
+    kept = [O for O in exchanges if _keeps_prior(O, law)]
     rows = [np.concatenate([(A @ law.teacher_cov - law.teacher_cov @ A).ravel(), (law.teacher_mean @ A).ravel()])
             for A in generators]  # fmt: skip
     values, vectors = np.linalg.eigh(slopes + np.array(rows) @ np.array(rows).T)
     for value, weights in zip(values, vectors.T, strict=True):
         if value <= NO_SLOPE * max(values[-1], 1.0):
             rotation = np.asarray(expm(np.einsum("k,kab->ab", weights, generators)))
-            if _keeps_targets(labels, n_tokens, rotation, ROTATION_ERROR) and _keeps_prior(rotation, law):
+            if _keeps_targets(labels, L, rotation, ROTATION_ERROR) and _keeps_prior(rotation, law):
                 kept.append(rotation)
     return np.array(kept)
 

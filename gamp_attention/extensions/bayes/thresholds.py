@@ -7,19 +7,16 @@
   unstable.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention._tools.statistics import half_width
-from gamp_attention.extensions.bayes.classes import build_equations
 from gamp_attention.extensions.bayes.equations import Curve, Equations, Point
-from gamp_attention.extensions.bayes.known_columns import separate_known_columns
 from gamp_attention.extensions.bayes.results import BayesThresholds, StagedThresholds
 from gamp_attention.extensions.bayes.stages import StageSearch
-from gamp_attention.extensions.bayes.state_evolution import build_curves, check_points
+from gamp_attention.extensions.bayes.state_evolution import build_curves, check_points, combine
 from gamp_attention.extensions.sequence.sequence_labels import is_function
 from gamp_attention.theory.models.model import Model
 
@@ -66,10 +63,8 @@ def bayes_thresholds(
     """
     n_points, n_replicas = check_points(model, n_points, n_replicas)
     if is_function(model.teacher):
-        rng, known = generator(seed), separate_known_columns(model)
-        unknown = model if known is None else known.unknown
-        found = _find_staged_thresholds([build_equations(unknown, n_points, rng) for _ in range(n_replicas)])
-        return found if known is None else replace(found, stages=tuple(map(known.stage, found.stages)))
+        rng = generator(seed)
+        return _find_staged_thresholds([Equations(model, n_points, rng) for _ in range(n_replicas)])
     curves = build_curves(model, n_points, n_replicas, generator(seed))
     exact = curves[0].equations.exact
     points = [curves[0].trace()]
@@ -86,16 +81,12 @@ def bayes_thresholds(
     folded = np.isfinite(values[:, 2:]).all(axis=1)
     hard = hard_error = None
     if folded.all():
-        (low, high), errors = _value(values[:, 2:], exact), _error(values[:, 2:], exact)
-        hard, hard_error = (float(low), float(high)), (float(errors[0]), float(errors[1]))
+        ends, errors = combine(values[:, 2:], exact, ACCURACY)
+        hard, hard_error = (float(ends[0]), float(ends[1])), (float(errors[0]), float(errors[1]))
     elif folded.any():
         notes["hard"] = f"found with {folded.sum()} of {len(values)} sets of points only"
-    weak, full = values[:, 0], values[:, 1]
-    return BayesThresholds(
-        weak_recovery=float(_value(weak, exact)), weak_recovery_error=float(_error(weak, exact)),
-        full_recovery=float(_value(full, exact)), full_recovery_error=float(_error(full, exact)),
-        hard=hard, hard_error=hard_error, notes=notes,
-    )  # fmt: skip
+    weak, full = (tuple(map(float, combine(values[:, k], exact, ACCURACY))) for k in (0, 1))
+    return BayesThresholds(*weak, *full, hard, hard_error, notes)
 
 
 def _find_staged_thresholds(replicas: list[Equations]) -> StagedThresholds:
@@ -108,18 +99,6 @@ def _find_staged_thresholds(replicas: list[Equations]) -> StagedThresholds:
         weak_recovery=stages[0].alpha, weak_recovery_error=stages[0].alpha_error, full_recovery=float("nan"),
         full_recovery_error=float("nan"), hard=None, hard_error=None, notes=notes, stages=tuple(stages),
     )  # fmt: skip
-
-
-def _value(values: np.ndarray, exact: bool) -> np.ndarray:
-    """Return the mean of replicas, or the value of the fine rule."""
-    return np.asarray(values[0] if exact else values.mean(axis=0))
-
-
-def _error(values: np.ndarray, exact: bool) -> np.ndarray:
-    """Return half-widths from replicas; for integrals, the difference of two rules plus the accuracy of roots."""
-    if exact:
-        return np.asarray(np.abs(values[1] - values[0]) + ACCURACY * np.abs(values[0]))
-    return np.asarray(half_width(values))
 
 
 def _average_alpha(points: list[list[Point]], exact: bool) -> np.ndarray:

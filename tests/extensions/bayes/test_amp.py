@@ -4,20 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import chisquare, norm
 
 import gamp_attention as ga
-from gamp_attention.extensions.bayes.amp import build_problem
-from gamp_attention.extensions.bayes.messages import AmpProblem
 
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.2), n_tokens=1)
 LINEAR = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3))
+SIGN = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0))
 
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("model", "alpha"),
     [(ga.paper_model(), 0.45), (ga.attention_model(3), 0.25),
-     (ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0)), 1.5), (replace(LINEAR, coordinates=SPARSE), 0.6)],
+     (SIGN, 1.5), (replace(LINEAR, coordinates=SPARSE), 0.6)],
 )  # fmt: skip
 def test_runs_end_at_the_overlap_of_state_evolution(model, alpha):
     d, n = 600, 3
@@ -49,6 +49,26 @@ def test_linear_labels_end_at_the_posterior_mean_of_ridge_regression():
     x = data.tokens[:, 0] / np.sqrt(data.dim)
     ridge = np.linalg.solve(x.T @ x + 0.3**2 * np.eye(150), x.T @ data.labels)
     np.testing.assert_allclose(result.Q, ridge, atol=1e-8)
+
+
+@pytest.mark.parametrize("model", [LINEAR, SIGN], ids=["linear", "sign"])
+def test_true_weights_have_uniform_ranks_in_their_posterior_marginals(model):
+    """Simulation-based calibration; marginals with 1.5 times or 1/1.5 of the variance do not pass.
+
+    Of the 80 weights of a repetition, 10 are used, because more are correlated.
+    """
+    deviations = []
+    for seed in range(200):
+        data = ga.sample(model, 80, 1.5, seed=seed)
+        run = ga.run_bayes_amp(data, tol=1e-4)
+        deviations.append(((data.Q_star - run.Q) / np.sqrt(run.variance))[::8, 0])
+
+    def p_value(factor):
+        ranks = norm.cdf(np.ravel(deviations) / np.sqrt(factor))
+        return chisquare(np.histogram(ranks, bins=10, range=(0, 1))[0]).pvalue
+
+    assert p_value(1.0) > 1e-2
+    assert max(p_value(1.5), p_value(1 / 1.5)) < 1e-6
 
 
 def test_free_entropy_agrees_with_state_evolution():
@@ -115,15 +135,6 @@ def test_score_noise_is_learnt():
     data = ga.sample(model, 250, 6.0, seed=0)
     result = ga.run_bayes_amp(data, model=replace(model, score_noise=0.6), learn="noise", max_iter=60)
     assert result.noise == pytest.approx(0.4, abs=0.03)
-
-
-def test_coordinates_are_assigned_to_their_kinds():
-    law = ga.coordinate_law(ga.power_law_spectrum(1.0, 3), ga.subset_positions([1, -1], 0.5))
-    data = ga.sample(ga.attention_model(coordinates=law), 90, 1.0, seed=0)
-    problem = build_problem(data)
-    assert isinstance(problem, AmpProblem)
-    np.testing.assert_allclose(problem.gamma.T, np.broadcast_to(data.spectra, (2, 90)))
-    assert len(np.unique(problem.kind)) == 6
 
 
 def test_equal_seeds_give_equal_runs():

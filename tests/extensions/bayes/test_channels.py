@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from scipy.integrate import quad
-from scipy.special import expit, ndtr
+from scipy.special import expit
 from scipy.stats import multivariate_normal, norm
 
 import gamp_attention as ga
@@ -261,18 +261,30 @@ REFUSED = {
     "nothing but positions": (ga.paper_model(omega=1.0), "omega < 1"),
     "one token": (ga.attention_model(1, student=ga.DotProductAttention(softmax=False)), "two tokens"),
     "classes": (ga.mixture_model([[0.5, 0.0], [0.0, 0.5]], [[0.1, 0.2], [0.1, 0.3]]), "without classes"),
+    "classes of a function": (
+        ga.sequence_model(
+            lambda u, noise, c: u[0, 0],
+            lambda z: z[0, 0],
+            n_tokens=1,
+            rank=1,
+            classes=[0.5, 0.5],
+            spikes=[[[1.0]], [[-1.0]]],
+        ),
+        "model: needs tokens without classes, got SequenceMixture",
+    ),
+    "known columns": (
+        ga.fix_columns(
+            ga.sequence_model(lambda u, noise: u[0, 0], lambda z: z[0, 0] + z[0, 1], n_tokens=1, rank=2),
+            {1: [0.0, 1.0]},
+        ),
+        r"model.fixed_columns: needs none for the posterior .*, got \[1\]",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_models_without_a_channel_raise_named_errors(name):
     model, words = REFUSED[name]
-    with pytest.raises(ValueError, match=words):
-        ga.solve_bayes_state_evolution(model, 1.0)
-
-
-def test_probit_agrees_with_the_sign_of_noisy_sums():
-    """The posterior of a sum given its sign is a Gaussian tail."""
-    channel = channel_of(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0)))
-    posterior = channel.posterior(np.array([[-1.0]]), np.full((1, 1, 1), 0.7), np.full((1, 1, 1), 2.0))
-    assert posterior.log_z[0] == pytest.approx(np.log(ndtr(-0.7 / np.sqrt(2))))
+    for call in (ga.solve_bayes_state_evolution, lambda model, alpha: ga.run_bayes_amp(ga.sample(model, 20, alpha))):
+        with pytest.raises(ValueError, match=words):
+            call(model, 1.0)

@@ -35,7 +35,6 @@ class Posterior(NamedTuple):
     log_z: np.ndarray  # (N,) log of ∫ N(u; ω, V) P(y | u) du; without noise, up to terms that do not depend on ω and V
     misfit: np.ndarray | None = None  # (N,) posterior mean of the sum of squares of the noise, if it is Gaussian
     halves: Halves | None = None  # only if the posterior was computed from random points of each sample
-    of_class: np.ndarray | None = None  # (N, C) posterior probabilities of the classes, if samples have classes
 
     def second_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return two independent estimates of the second moments (N, L t, L t); twice the same if they are exact."""
@@ -135,13 +134,6 @@ class Channel:
         rule : nodes of the quadrature rule.
         """
         return None
-
-
-def refuse_fixed_columns(model: Any) -> None:
-    """Raise ValueError if a model has fixed columns."""
-    if fixed := getattr(model, "fixed_columns", ()):
-        needs = "none for the posterior of the fields, as fixed columns are known and not observed"
-        raise check.fail("model.fixed_columns", list(fixed), needs)
 
 
 def response(posterior: Posterior, omega: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention.extensions.bayes.channels.channel import Channel, refuse_fixed_columns
+from gamp_attention.extensions.bayes.channels.channel import Channel
 from gamp_attention.extensions.bayes.channels.noiseless import PlaneChannel, SignChannel, hidden_fields
 from gamp_attention.extensions.bayes.channels.noisy import LABEL_CHANNELS, ScoreChannel
 from gamp_attention.extensions.bayes.channels.teacher import teacher_channel
@@ -24,7 +24,9 @@ def channel_of(model: Model) -> Channel:
     L, t = model.n_tokens, model.teacher_rank
     if model.is_mixture:
         raise check.fail_words("model", type(model).__name__, "tokens without classes")
-    refuse_fixed_columns(model)
+    if fixed := getattr(model, "fixed_columns", ()):
+        needs = "none for the posterior of the fields, as fixed columns are known and not observed"
+        raise check.fail("model.fixed_columns", list(fixed), needs)
     if is_function(model.teacher):
         return teacher_channel(model.teacher, model.coordinates.rho)
     if not model.attention:

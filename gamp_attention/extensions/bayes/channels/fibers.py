@@ -400,39 +400,6 @@ def _allocate(fiber, p):
 
 
 @kernel
-def count_solutions(fibers, variables, chosen, affine, kept, search, found, n_solutions):
-    """Search for all solutions with given free variables from random starts.
-
-    Parameters
-    ----------
-    fibers, search : as for `fill_points`.
-    variables : (n, D) variables, of which those that are not `chosen` are the free variables of the search.
-    chosen, affine, kept : one subset of variables.
-    found : (n,) to be filled with True if the search finds the given variables themselves, or an image of them.
-    n_solutions : (n,) to be filled with the number of solutions that are not images of each other.
-    """
-    fiber, flips, p, center = fibers.fiber, fibers.flips, len(chosen), np.zeros(fibers.fiber.n_variables)
-    work = _allocate(fiber, p)
-    branches, truth = np.empty((search.max_branches, max(p, 1))), np.empty((1, max(p, 1)))
-    for mu in range(len(fibers.y)):
-        found[mu], count = False, 0
-        for i in range(p):
-            truth[0, i] = variables[mu, chosen[i]]
-        for start in range(1 if affine else 1 + len(search.starts)):
-            _fill_start(work.v, variables[mu], start, chosen, branches, 0, center, search.starts, 0)
-            if _solve(fiber, fibers.y[mu], fibers.error[mu], chosen, search, work) < 0:
-                continue
-            full = count == search.max_branches
-            if full or _is_known(branches, count, work.v, chosen, flips, kept, search.same):
-                continue
-            found[mu] = found[mu] or _is_known(truth, 1, work.v, chosen, flips, kept, search.same)
-            for i in range(p):
-                branches[count, i] = work.v[chosen[i]]
-            count += 1
-        n_solutions[mu] = count
-
-
-@kernel
 def fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, ends, evaluations):
     """Fill points on the fibers of n samples, from sample `first` on; return the first sample without enough memory.
 
@@ -498,49 +465,6 @@ def fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, e
 
 
 @sample_kernel
-def _add(mean, second, factor, mu, source, target):
-    """Add `factor` times the moments of sample mu of one group to the moments of another."""
-    for i in range(mean.shape[2]):
-        mean[target, mu, i] += factor * mean[source, mu, i]
-        for j in range(i + 1):
-            second[target, mu, i, j] += factor * second[source, mu, i, j]
-
-
-@sample_kernel
-def _normalize(mean, second, mu, total, top, highest):
-    """Divide sums over the points of each group by their weights, and fill the moments of the pairs of groups.
-
-    Weights are relative to exp(top) of each group, `total` are their sums. Returns their sum relative to exp(highest).
-    """
-    both = 0.0
-    for pair in range(N_GROUPS // 2):
-        to, size = N_GROUPS + pair, 0.0
-        higher = max(top[2 * pair], top[2 * pair + 1])
-        for g in (2 * pair, 2 * pair + 1):
-            if total[g] > 0:
-                factor = np.exp(top[g] - higher)
-                size += factor * total[g]
-                _add(mean, second, factor, mu, g, to)
-        _divide(mean, second, size, mu, to)
-        for g in (2 * pair, 2 * pair + 1):
-            if total[g] > 0:
-                _divide(mean, second, total[g], mu, g)
-            else:
-                _add(mean, second, 1.0, mu, to, g)
-        if size > 0:
-            both += size * np.exp(higher - highest)
-    return both
-
-
-@sample_kernel
-def _divide(mean, second, size, mu, group):
-    for i in range(mean.shape[2]):
-        mean[group, mu, i] /= size
-        for j in range(i + 1):
-            second[group, mu, i, j] /= size
-
-
-@sample_kernel
 def _fill_weights(points, begin, end, flips, omega, inverse, weight, top, image):
     """Fill weight with the logarithms of the posterior weights of a sample's points, top with the largest of a group.
 
@@ -564,58 +488,39 @@ def _fill_weights(points, begin, end, flips, omega, inverse, weight, top, image)
 
 
 @kernel
-def weigh_points(points, ends, flips, omega, inverse, normalization, mean, second, log_z, effective):
-    """Fill posterior moments of the fields of n samples, separately for the points of each group.
+def weigh_points(points, ends, flips, omega, inverse, mean, second, total, squares, top):
+    """Fill sums over the weighted points of n samples, separately for the points of each of G groups.
 
     Parameters
     ----------
     points, ends : points, as filled by `fill_points`.
     flips : (F, k) changes of sign of the fields.
     omega, inverse : (n, k) and (k, k) prior means and inverse prior covariance of the fields.
-    normalization : logarithm of the normalization of the prior density.
-    mean, second : (G + G/2, n, k) and (G + G/2, n, k, k) posterior moments of G groups, then of the pairs of groups
-        (0, 1), (2, 3), …; a group without points has the moments of its pair, NaN if that has no points either.
-    log_z, effective : (n,) log Z and effective number of points, of all groups.
+    mean, second, total, squares : (n, G, k), (n, G, k, k), (n, G) and (n, G) sums of fields, their products, weights
+        and squared weights, relative to the largest weight of the group, to be filled from zero.
+    top : (n, G) logarithm of the largest weight, −∞ without points.
     """
     n, k, F, longest = len(ends), points.fields.shape[1], len(flips), 0
     for mu in range(n):
         longest = max(longest, ends[mu] - (ends[mu - 1] if mu > 0 else 0))
-    total = np.empty(N_GROUPS)
-    weight, top, image = np.empty((longest, F)), np.empty(N_GROUPS), np.empty(k)
+    weight, image = np.empty((longest, F)), np.empty(k)
     for mu in range(n):
         begin = ends[mu - 1] if mu > 0 else 0
-        _fill_weights(points, begin, ends[mu], flips, omega[mu], inverse, weight, top, image)
-        for g in range(N_GROUPS):
-            total[g] = 0.0
-        squares, highest = 0.0, -np.inf
-        for g in range(N_GROUPS):
-            highest = max(highest, top[g])
-        for g in range(len(mean)):
-            for i in range(k):
-                mean[g, mu, i] = 0.0
-                for j in range(i + 1):
-                    second[g, mu, i, j] = 0.0
+        _fill_weights(points, begin, ends[mu], flips, omega[mu], inverse, weight, top[mu], image)
         for q in range(begin, ends[mu]):
             g = points.groups[q]
             for f in range(F):
-                exponent = weight[q - begin, f] - top[g]
+                exponent = weight[q - begin, f] - top[mu, g]
                 if not exponent > NEGLIGIBLE:
                     continue
                 w = np.exp(exponent)
-                total[g] += w
-                squares += (w * np.exp(top[g] - highest)) ** 2
+                total[mu, g] += w
+                squares[mu, g] += w * w
                 for i in range(k):
                     image[i] = flips[f, i] * points.fields[q, i]
-                    mean[g, mu, i] += w * image[i]
+                    mean[mu, g, i] += w * image[i]
                     for j in range(i + 1):
-                        second[g, mu, i, j] += w * image[i] * image[j]
-        both = _normalize(mean, second, mu, total, top, highest)
-        for g in range(len(second)):
-            for i in range(k):
-                for j in range(i):
-                    second[g, mu, j, i] = second[g, mu, i, j]
-        log_z[mu] = normalization + highest + np.log(both)
-        effective[mu] = both * both / squares if squares > 0 else 0.0
+                        second[mu, g, i, j] += w * image[i] * image[j]
 
 
 @dataclass(frozen=True, eq=False)
@@ -627,6 +532,7 @@ class FiberPoints:
     flips: np.ndarray  # (F, k) changes of sign of the fields that map points to points
     shift: np.ndarray  # (n,) number that is added to log Z
 
+    @np.errstate(divide="ignore", invalid="ignore")  # for samples without points
     def weigh(self, omega: np.ndarray, V: np.ndarray) -> tuple[Posterior, np.ndarray]:
         """Return the posterior of the fields for the prior N(ω, V), and the effective numbers of points (n,).
 
@@ -635,24 +541,44 @@ class FiberPoints:
         of its groups, has a bias of order 1/K². `mean` and `cov` are not corrected, so that a mean is always between
         points, as message passing needs. A sample without points is treated as if it had no target.
         """
-        n, L, t = omega.shape
-        cov = block_diag(*V)
-        center, normalization = omega.reshape(n, -1), -0.5 * np.linalg.slogdet(2 * np.pi * cov)[1]
-        mean, second = np.empty((6, n, L * t)), np.empty((6, n, L * t, L * t))
-        log_z, effective = np.empty(n), np.empty(n)
-        weigh_points(
-            self.points, self.ends, self.flips, np.ascontiguousarray(center), np.ascontiguousarray(np.linalg.inv(cov)),
-            normalization, mean, second, log_z, effective,
-        )  # fmt: skip
-        lost = ~np.isfinite(mean).all(axis=(0, 2))
+        (n, L, t), cov, G = omega.shape, block_diag(*V), N_GROUPS
+        center, k = np.ascontiguousarray(omega.reshape(n, -1)), L * t
+        mean, second, (total, squares, top) = np.zeros((n, G, k)), np.zeros((n, G, k, k)), np.zeros((3, n, G))
+        inverse = np.ascontiguousarray(np.linalg.inv(cov))
+        weigh_points(self.points, self.ends, self.flips, center, inverse, mean, second, total, squares, top)
+        second += np.tril(second, -1).swapaxes(2, 3)
+        sums = np.concatenate([mean, second.reshape(n, G, k * k)], axis=2)
+        of_pair, size, high = _join_groups(sums, total, top)
+        highest = high.max(axis=1)
+        both = np.sum(size * np.exp(high - highest[:, None]), axis=1)
+        effective = both**2 / np.sum(squares * np.exp(2 * (top - highest[:, None])), axis=1)
+        log_z = highest + np.log(both) - 0.5 * np.linalg.slogdet(2 * np.pi * cov)[1]
+        has_points = total[:, :, None] > 0
+        of_group = np.where(has_points, sums / np.where(has_points, total[:, :, None], 1.0), of_pair.repeat(2, axis=1))
+        lost = ~np.isfinite(of_group).all(axis=(1, 2))
         if lost.any():
-            mean[:, lost], log_z[lost] = center[lost], 0.0
-            second[:, lost] = cov + center[lost, :, None] * center[lost, None, :]
-        corrected = (2 * m[4:] - m[:4].reshape(2, 2, *m.shape[1:]).mean(axis=1) for m in (mean, second))
-        halves = Halves(*(m.reshape(2, n, L, t) if m.ndim == 3 else m for m in corrected))
-        average = mean[4:].mean(axis=0).reshape(n, L, t)
-        covariance = second[4:].mean(axis=0) - symmetric_product(mean[4:])
-        return Posterior(average, covariance, log_z + self.shift, None, halves), effective
+            without = np.concatenate([center, (cov + center[:, :, None] * center[:, None]).reshape(n, -1)], axis=1)
+            of_group[lost] = of_pair[lost] = without[lost, None]
+            log_z[lost] = effective[lost] = 0.0
+        corrected = (2 * of_pair - of_group.reshape(n, G // 2, 2, -1).mean(axis=2)).swapaxes(0, 1)
+        halves = Halves(corrected[:, :, :k].reshape(2, n, L, t), corrected[:, :, k:].reshape(2, n, k, k))
+        means, average = of_pair[:, :, :k].swapaxes(0, 1), of_pair.mean(axis=1)
+        covariance = average[:, k:].reshape(n, k, k) - symmetric_product(means)
+        return Posterior(average[:, :k].reshape(n, L, t), covariance, log_z + self.shift, None, halves), effective
+
+
+def _join_groups(sums: np.ndarray, total: np.ndarray, top: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return means (n, G/2, m) of the pairs of groups (0, 1), (2, 3), …, their weights, and the largest log-weights.
+
+    `sums` (n, G, m) and weights `total` (n, G) are relative to the largest weight exp(top) of a group. Weights of a
+    pair are relative to the largest of the pair; a mean is NaN if the pair has no points.
+    """
+    n, G, m = sums.shape
+    both = top.reshape(n, G // 2, 2)
+    high = both.max(axis=2)
+    share = np.where(np.isfinite(both), np.exp(both - high[:, :, None]), 0.0)
+    size = np.sum(share * total.reshape(both.shape), axis=2)
+    return np.einsum("npg,npgm->npm", share, sums.reshape(n, G // 2, 2, m)) / size[:, :, None], size, high
 
 
 def symmetric_product(halves: np.ndarray) -> np.ndarray:

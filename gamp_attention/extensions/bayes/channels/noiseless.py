@@ -9,13 +9,10 @@ prior N(ω_l, V_l) of the fields has the density
 For one column O is a sign, and averages are sums of two terms (`SignChannel`). For two columns O is a rotation by an
 angle θ, or such a rotation after a reflection, and averages are integrals over θ (`PlaneChannel`):
 
-- All V_l are multiples of the identity, as in state evolution: the second term does not depend on θ, and the integrals
-  are ratios of Bessel functions (`_average_by_bessel_functions`).
-- Other V_l: sums over equally spaced angles (`PlaneChannel._average`). If the fields are so well known that this takes
+- They are sums over equally spaced angles (`PlaneChannel._average`). If the fields are so well known that this takes
   thousands of angles, only angles around the most likely angle are used (`Angles.around_peak`).
 - Two tokens and two columns: a softmax does not determine the mean of the fields of both tokens in the direction
-  orthogonal to their difference. This component, called the shift, is Gaussian given θ and integrated exactly
-  (`PlaneChannel._average_with_shift` for V_l that are multiples of the identity).
+  orthogonal to their difference. This component, called the shift, is Gaussian given θ and integrated exactly.
 """
 
 from collections.abc import Callable
@@ -23,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import i0e, i1e
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import symmetrize
@@ -174,10 +170,6 @@ class PlaneChannel(KnownFields):
         is 0 if that exceeds the maximum: then only angles around the peak are used.
         """
         inverse = np.linalg.inv(V)
-        variances = 0.5 * np.trace(V, axis1=1, axis2=2)
-        isotropic = bool(np.abs(V - variances[:, None, None] * np.eye(2)).max() <= 1e-12 * variances.max())
-        if isotropic and not self.hidden:
-            return _average_by_bessel_functions(y, omega, variances)
         count = self._count_angles(y, omega, inverse)
         N, L, _ = omega.shape
         mean, cov, log_z = np.empty((N, L, 2)), np.empty((N, 2 * L, 2 * L)), np.empty(N)
@@ -186,13 +178,8 @@ class PlaneChannel(KnownFields):
             step = max(1, self.angles.block_size // int(n or self.angles.smallest))
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
-                sample = y[part], omega[part]
-                if isotropic:
-                    mean[part], cov[part], log_z[part] = self._average_with_shift(*sample, variances, int(n))
-                else:
-                    mean[part], cov[part], log_z[part] = self._average(*sample, inverse, int(n))
-        log_z += log_normal(omega, V)
-        return Posterior(mean, cov, log_z)
+                mean[part], cov[part], log_z[part] = self._average(y[part], omega[part], inverse, int(n))
+        return Posterior(mean, cov, log_z + log_normal(omega, V))
 
     def _count_angles(self, y: np.ndarray, omega: np.ndarray, P: np.ndarray) -> np.ndarray:
         """Return the number of equally spaced angles of each sample (N,), or 0 for angles around the peak."""
@@ -213,150 +200,90 @@ class PlaneChannel(KnownFields):
 
         There are n equally spaced angles, or for n = 0 angles around the most likely angle. P (L, 2, 2) is V⁻¹.
         """
-        logs, fields, shift_covs = [], [], []
-        for sign in (1.0,) if self.hidden else (1.0, -1.0):
-            if n:
-                angle = np.broadcast_to(2 * np.pi * np.arange(n) / n, (len(y), n))
-                width = np.full((len(y), 1), 1 / n)
-            else:
-
-                def exponent(at: np.ndarray, sign: float = sign) -> np.ndarray:
-                    return self._exponent(y, omega, P, at, sign)[0]
-
-                angle, width = self.angles.around_peak(exponent, len(y))
-            weight, u, second = self._exponent(y, omega, P, angle, sign)
-            logs.append(weight + np.log(width))
-            fields.append(u.reshape(*u.shape[:2], -1))
-            shift_covs.append(second)
+        signs, logs, parts = (1.0,) if self.hidden else (1.0, -1.0), [], []
+        for sign in signs:
+            at = _AngleWeights(y, omega, P, sign, bool(self.hidden))
+            angle, width = 2 * np.pi * np.arange(n)[None] / max(n, 1), np.full((1, 1), 1 / max(n, 1))
+            if not n:
+                angle, width = self.angles.around_peak(lambda angle, at=at: at.logs(angle), len(y))
+            logs.append(at.logs(angle) + np.log(width))
+            parts.append((at, angle))
         weights, log_z = softmax_sum(np.concatenate(logs, axis=1))
-        flat = np.concatenate(fields, axis=1)
-        mean = np.einsum("nj,njk->nk", weights, flat)
-        deviations = flat - mean[:, None]
-        cov = (weights[:, :, None] * deviations).transpose(0, 2, 1) @ deviations
-        if self.hidden:
-            L = y.shape[1]
-            cov += np.tile(np.einsum("nj,njab->nab", weights, shift_covs[0]), (1, L, L))
-        return mean.reshape(len(y), -1, 2), cov, log_z - np.log(len(logs))
-
-    def _exponent(
-        self, y: np.ndarray, omega: np.ndarray, P: np.ndarray, angle: np.ndarray, sign: float
-    ) -> tuple[np.ndarray, np.ndarray, Any]:
-        """Return log-weights (n, J) of angles (n, J), mean fields (n, J, L, 2), and covariances of the shift."""
-        first = np.stack([np.cos(angle), np.sin(angle)], axis=2)
-        second = sign * np.stack([-first[:, :, 1], first[:, :, 0]], axis=2)
-        u = y[:, None, :, :1] * first[:, :, None]
-        if not self.hidden:
-            u = u + y[:, None, :, 1:] * second[:, :, None]
-        P_omega = np.einsum("lab,nlb->nla", P, omega)
-        P_u = np.einsum("lab,njlb->njla", P, u)
-        logs = np.einsum("njla,nla->nj", u, P_omega) - 0.5 * np.einsum("njla,njla->nj", u, P_u)
-        if not self.hidden:
-            return logs, u, None
-        stiff = np.einsum("nja,ab,njb->nj", second, P.sum(axis=0), second)
-        pull = np.einsum("nja,nja->nj", second, P_omega.sum(axis=1)[:, None] - P_u.sum(axis=2))
-        logs = logs + 0.5 * pull**2 / stiff - 0.5 * np.log(stiff / (2 * np.pi))
-        u = u + (pull / stiff)[:, :, None, None] * second[:, :, None]
-        return logs, u, second[:, :, :, None] * second[:, :, None, :] / stiff[:, :, None, None]
-
-    def _average_with_shift(
-        self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, n: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return mean, covariance and log Z of the fields u_l = y_l (c, s) + σ (−s, c), for isotropic V_l (L,).
-
-        (c, s) are the cosine and sine of the angle θ, and σ is the undetermined shift, which is common to both tokens.
-        Given θ, σ is Gaussian with the mean w·(−s, c), w = Σ_l V_l⁻¹ ω_l/Σ_l V_l⁻¹, and the variance 1/Σ_l V_l⁻¹. The
-        mean of u_l given θ is therefore linear in the cosines and sines of θ and 2θ, and its products contain waves up
-        to 4θ. There are n equally spaced angles, or for n = 0 angles around the most likely angle.
-        """
-        N, L, _ = omega.shape
-        precision = float(np.sum(1 / V))
-        w = np.einsum("nla,l->na", omega, 1 / V) / precision
-        first = np.einsum("nl,nla,l->na", y[:, :, 0], omega, 1 / V)
-        # coefficients of cos 2θ and sin 2θ in the exponent precision (w·(−s, c))²/2
-        second = 0.25 * precision * np.stack([w[:, 1] ** 2 - w[:, 0] ** 2, -2 * w[:, 0] * w[:, 1]], axis=1)
-        (c1, s1, c2, s2, c3, s3, c4, s4), log_z, spacing = self._average_waves(
-            np.concatenate([first, second], axis=1), n
-        )
-        one = np.ones(N)
-        # means and products of the functions (cos θ, sin θ, cos 2θ, sin 2θ)
-        f = np.stack([c1, s1, c2, s2], axis=1)
-        products = 0.5 * np.array(
-            [
-                [one + c2, s2, c3 + c1, s3 + s1],
-                [s2, one - c2, s3 - s1, c1 - c3],
-                [c3 + c1, s3 - s1, one + c4, s4],
-                [s3 + s1, c1 - c3, s4, one - c4],
-            ]
-        ).transpose(2, 0, 1)
-        spread = products - f[:, :, None] * f[:, None, :]
-        # coefficients F of the mean of u given θ, which is F·(cos θ, sin θ, cos 2θ, sin 2θ) + w/2
-        F = np.zeros((N, L, 2, 4))
-        F[:, :, 0, 0] = F[:, :, 1, 1] = y[:, :, 0]
-        F[:, :, 0, 2], F[:, :, 0, 3] = -0.5 * w[:, None, 0], -0.5 * w[:, None, 1]
-        F[:, :, 1, 2], F[:, :, 1, 3] = 0.5 * w[:, None, 1], -0.5 * w[:, None, 0]
-        mean = np.einsum("nlaf,nf->nla", F, f) + 0.5 * w[:, None]
-        flat = F.reshape(N, 2 * L, 4)
-        cov = flat @ spread @ flat.transpose(0, 2, 1)
-        of_shift = 0.5 / precision * np.array([[one - c2, -s2], [-s2, one + c2]]).transpose(2, 0, 1)
-        cov += np.tile(of_shift, (1, L, L))
-        log_z += 0.25 * precision * np.sum(w**2, axis=1) - 0.5 * np.sum(y[:, :, 0] ** 2 / V, axis=1) + np.log(spacing)
-        return mean, cov, log_z - 0.5 * np.log(precision / (2 * np.pi))
-
-    def _average_waves(self, factors: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, Any]:
-        """Return the means (8, N) of cos kθ and sin kθ for k = 1 to 4, in pairs, over angles θ.
-
-        The weights are exp of the sum of `factors` (N, 4) times the first four waves. There are n equally spaced
-        angles, or for n = 0 angles around the most likely angle. Also returns the logarithms (N,) of the sums of the
-        weights, and the spacing of the angles as a fraction of the circle.
-        """
-
-        def waves(angle: np.ndarray) -> np.ndarray:
-            return np.stack([wave(k * angle) for k in (1, 2, 3, 4) for wave in (np.cos, np.sin)])
-
-        if n:
-            on_grid = waves(2 * np.pi * np.arange(n) / n)
-            weights, log_z = softmax_sum(factors @ on_grid[:4])
-            return (weights @ on_grid.T).T, log_z, 1 / n
-
-        def exponent(angle: np.ndarray) -> np.ndarray:
-            c, s = np.cos(angle), np.sin(angle)
-            a, b, p, q = (factors[:, k, None] for k in range(4))
-            return np.asarray(a * c + b * s + p * (2 * c * c - 1) + q * 2 * c * s)
-
-        angle, spacing = self.angles.around_peak(exponent, len(factors))
-        weights, log_z = softmax_sum(exponent(angle))
-        return np.stack([np.einsum("nj,nj->n", weights, wave) for wave in waves(angle)]), log_z, spacing[:, 0]
+        moments = [
+            at.moments(angle, part)
+            for (at, angle), part in zip(parts, np.split(weights, len(signs), axis=1), strict=True)
+        ]
+        mean, second = (np.sum(part, axis=0) for part in zip(*moments, strict=True))
+        cov = second - mean[:, :, None] * mean[:, None]
+        return mean.reshape(omega.shape), cov, log_z - np.log(len(signs))
 
 
-def _average_by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-    """Return the posterior of fields known as y (N, L, 2) up to a rotation or reflection; V_l (L,) are isotropic.
+TURN = np.array([[0.0, -1.0], [1.0, 0.0]])  # rotation by a right angle
 
-    A field y_l R has R of rows (c, s) and ±(−s, c), and a weight exp(κ cos(θ − φ)) for each of the two signs.
+
+class _AngleWeights:
+    """Weights of angles θ of N samples, and moments of the fields.
+
+    With e = (cos θ, sin θ) and e' = (−sin θ, cos θ), the fields are u_l = y_l1 e ± y_l2 e', or, with an undetermined
+    shift σ, u_l = y_l e + σ e'. Given θ, σ is Gaussian with mean m = pull/stiff and variance 1/stiff. Log-weights, pull
+    and stiff are linear in the entries of e and their products.
     """
-    N, L, _ = y.shape
-    M = np.einsum("nla,nlb,l->nab", y, omega, 1 / V)
-    parts = []
-    for sign in (1.0, -1.0):
-        along = np.stack([M[:, 0, 0] + sign * M[:, 1, 1], M[:, 0, 1] - sign * M[:, 1, 0]], axis=1)
-        kappa = np.linalg.norm(along, axis=1)
-        small = np.maximum(kappa, 1e-9)
-        direction = np.where(kappa[:, None] > 1e-9, along / small[:, None], [1.0, 0.0])
-        scaled = i0e(kappa)
-        length = i1e(kappa) / scaled  # length of the mean of (c, s)
-        across = np.where(kappa > 1e-6, length / small, 0.5)  # variance of the angle's component across its direction
-        spread = np.maximum(1 - across - length**2, 0.0)
-        # u = (c, s)·F with F (N, 2, 2L) and its columns in the order of the fields
-        y0, y1 = y[:, :, 0], sign * y[:, :, 1]
-        F = np.stack([np.stack([y0, -y1], axis=1), np.stack([y1, y0], axis=1)], axis=3).reshape(N, 2, 2 * L)
-        other = np.stack([-direction[:, 1], direction[:, 0]], axis=1)
-        rays = [np.einsum("nc,nck->nk", axis, F) for axis in (direction, other)]
-        parts.append((kappa + np.log(scaled), length[:, None] * rays[0], spread, across, rays))
-    weights, log_z = softmax_sum(np.stack([part[0] for part in parts], axis=1))
-    mean = sum(weights[:, k, None] * part[1] for k, part in enumerate(parts))
-    cov = np.zeros((N, 2 * L, 2 * L))
-    for k, (_, center, spread, across, rays) in enumerate(parts):
-        columns = [np.sqrt(spread)[:, None] * rays[0], np.sqrt(across)[:, None] * rays[1], center - mean]
-        for column in columns:
-            cov += weights[:, k, None, None] * column[:, :, None] * column[:, None, :]
-    sizes = np.sum((y**2 + omega**2).sum(axis=2) / V + 2 * np.log(2 * np.pi * V), axis=1)
-    return Posterior(mean.reshape(N, L, 2), cov, log_z - np.log(2) - 0.5 * sizes)
+
+    def __init__(self, y: np.ndarray, omega: np.ndarray, P: np.ndarray, sign: float, with_shift: bool) -> None:
+        N, L, _ = omega.shape
+        turned = np.zeros((N, L)) if with_shift else sign * y[:, :, 1]
+        M = np.array([[y[:, :, 0], -turned], [turned, y[:, :, 0]]]).transpose(2, 3, 0, 1)  # u_l = M_l e + σ e'
+        P_omega, P_M = np.einsum("lab,nlb->nla", P, omega), P @ M
+        linear, quadratic = np.einsum("nlab,nla->nb", M, P_omega), np.einsum("nlab,nlac->nbc", M, P_M)
+        self._factors, self._logs = M.reshape(N, 2 * L, 2), _coefficients(linear, -0.5 * quadratic)
+        self._with_shift = with_shift
+        self._pull = _coefficients(P_omega.sum(axis=1) @ TURN, -TURN.T @ P_M.sum(axis=1))
+        self._stiff = _coefficients(np.zeros((1, 2)), TURN.T @ P.sum(axis=0)[None] @ TURN)
+
+    def logs(self, angle: np.ndarray) -> np.ndarray:
+        """Return log-weights (N, J) of angles (N, J), or (1, J) if all samples have the same."""
+        waves = _waves(angle)
+        logs = _combine(self._logs, waves)
+        if self._with_shift:
+            pull, stiff = _combine(self._pull, waves), _combine(self._stiff, waves)
+            logs += 0.5 * pull**2 / stiff - 0.5 * np.log(stiff / (2 * np.pi))
+        return logs
+
+    def moments(self, angle: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return sums of fields (N, 2 L) and of their products (N, 2 L, 2 L), times weights (N, J) of the angles."""
+        waves, F = _waves(angle), self._factors
+        e, products = _sums(weights, waves)
+        mean, second = (F @ e)[:, :, 0], F @ products @ F.swapaxes(1, 2)
+        if self._with_shift:
+            m, stiff = _combine(self._pull, waves), _combine(self._stiff, waves)
+            m /= stiff
+            across, with_e = _sums(weights * m, waves)
+            square = TURN @ _sums(weights * (m * m + 1 / stiff), waves)[1] @ TURN.T
+            copies = np.tile(np.eye(2), (F.shape[1] // 2, 1))
+            mean += (copies @ TURN @ across)[:, :, 0]
+            crossed = F @ with_e @ TURN.T @ copies.T
+            second += crossed + crossed.swapaxes(1, 2) + copies @ square @ copies.T
+        return mean, second
+
+
+def _waves(angle: np.ndarray) -> np.ndarray:
+    """Return cos θ, sin θ, cos² θ, cos θ sin θ and sin² θ (5, …) of angles."""
+    c, s = np.cos(angle), np.sin(angle)
+    return np.stack([c, s, c * c, c * s, s * s])
+
+
+def _coefficients(linear: np.ndarray, quadratic: np.ndarray) -> np.ndarray:
+    """Return the coefficients (N, 5) of linear·e + e·quadratic e in the functions of `_waves`."""
+    (a, b), (c, d) = np.moveaxis(quadratic, 0, 2)
+    return np.stack([*linear.T, a, b + c, d], axis=1)
+
+
+def _combine(coefficients: np.ndarray, waves: np.ndarray) -> np.ndarray:
+    """Return linear combinations (N, J) of waves (5, N, J), or (5, 1, J) if all samples have the same angles."""
+    return coefficients @ waves[:, 0] if waves.shape[1] == 1 else np.einsum("nk,knj->nj", coefficients, waves)
+
+
+def _sums(weights: np.ndarray, waves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return Σ_j w_j e (N, 2, 1) and Σ_j w_j e eᵀ (N, 2, 2) for weights (N, J)."""
+    sums = weights @ waves[:, 0].T if waves.shape[1] == 1 else np.einsum("nj,knj->nk", weights, waves)
+    return sums[:, :2, None], sums[:, [[2, 3], [3, 4]]]

@@ -46,7 +46,6 @@ from gamp_attention.extensions.bayes.channels.fibers import (
     ReusedPoints,
     Search,
     Subsets,
-    count_solutions,
     fiber_program,
     fill_points,
     for_kernels,
@@ -92,7 +91,6 @@ class TeacherChannel(Channel):
     subsets : subsets of variables that are solved for.
     flips : (F, D) changes of sign of the variables that leave targets unchanged, with the identity.
     spread : (D,) standard deviations of the variables.
-    found : fraction of random samples whose true variables were found when they were solved for.
     n_nodes, seed : number of points for each subset, before they are multiplied by signs, and the seed of their shifts.
     settings : further settings.
     """
@@ -107,7 +105,6 @@ class TeacherChannel(Channel):
     subsets: Subsets
     flips: np.ndarray
     spread: np.ndarray
-    found: float
     n_nodes: int = 256
     seed: int = 0
     settings: TeacherSettings = TeacherSettings()
@@ -209,6 +206,30 @@ class TeacherChannel(Channel):
         used = Points(*(array[: ends[-1]].copy() for array in points))
         return FiberPoints(used, ends, field_flips, shift), evaluations
 
+    def solve(self, y: np.ndarray, variables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Search for all solutions of targets y (n, P) with given free variables, from random starts; for one subset.
+
+        Returns
+        -------
+        Whether the search finds the given `variables` (n, D) themselves, up to changes of sign that keep the free
+        variables (n,), and the number of solutions that are not images of each other (n,).
+        """
+        (n, D), chosen, search = variables.shape, self.subsets.chosen, self.search
+        center, zeros = variables.copy(), np.zeros((1, D, D))
+        center[:, chosen[0]] = 0.0
+        transformed, error = self._transform(y)
+        fibers = Fibers(for_kernels(self.fiber), transformed, error, self.flips)
+        prior, size = FreePrior(center, zeros, zeros, np.zeros(1)), n * search.max_branches
+        points, ends = Points(np.empty((size, D)), np.empty(size), np.empty(size, dtype=np.int64)), np.empty(n, int)
+        one, nodes, count = np.ones(1, dtype=np.int64), np.zeros((n, 1, D)), np.zeros(1, dtype=np.int64)
+        fill_points(fibers, prior, nodes, one, self.subsets, search, 0, points, ends, count)
+        sizes = np.diff(ends, prepend=0)
+        images = variables[:, None] * self.flips[self.subsets.kept[0]]
+        truth = np.repeat(images, sizes, axis=0)
+        near = np.abs(points.fields[: ends[-1], None] - truth) <= search.same * (1 + np.abs(truth))
+        found = np.bincount(np.repeat(np.arange(n), sizes), weights=near.all(axis=2).any(axis=1), minlength=n) > 0
+        return found, sizes
+
     @property
     def search(self) -> Search:
         """Starts and settings of the search for solutions."""
@@ -292,13 +313,9 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
     rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(len(probes), -1, D) * spread, settings)
     bare = TeacherChannel(
         labels=labels, shape=(L, t), used=used, fiber=fiber, h=h, logarithm=logarithm, scale=scale,
-        subsets=Subsets(
-            np.zeros((1, rank), dtype=int), np.zeros(1, dtype=bool), np.zeros(1, dtype=bool),
-            np.zeros((1, 1), dtype=bool),
-        ),
-        flips=_find_flips(h, (L, t), spread), spread=spread, found=1.0,
+        subsets=Subsets(*np.zeros((4, 0))), flips=_find_flips(h, (L, t), spread), spread=spread,
     )  # fmt: skip
-    return _select_subsets(bare, rho, probes)
+    return _select_subsets(bare, rank, rho, probes)
 
 
 def _draw(rho: np.ndarray, n_noise: int, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -380,26 +397,25 @@ def _find_flips(h: Program, shape: tuple[int, int], spread: np.ndarray) -> np.nd
     return np.array(flips)
 
 
-def _select_subsets(channel: TeacherChannel, rho: np.ndarray, probes: np.ndarray) -> TeacherChannel:
-    """Return the channel with the subsets of variables that are solved for; see the description of the module."""
-    D, p, n_fields, settings = probes.shape[1], channel.subsets.chosen.shape[1], rho[:, :, 0].size, channel.settings
+def _select_subsets(channel: TeacherChannel, p: int, rho: np.ndarray, probes: np.ndarray) -> TeacherChannel:
+    """Return the channel with the subsets of p variables that are solved for; see the description of the module."""
+    D, n_fields, settings = probes.shape[1], rho[:, :, 0].size, channel.settings
     if p == 0:
         return _with_subsets(channel, [_Test((), True, True, 1.0, 1.0)] * 2)
-    slopes = _read_inputs(_differentiate(channel.h, D))[len(channel.scale) :]
     noise_only = list(combinations(range(n_fields, D), p))
     if comb(D, p) > settings.max_subsets:
         rng = np.random.default_rng(6)
-        draws = [np.sort(rng.choice(D, p, replace=False)) for _ in range(settings.max_subsets)]
-        every = list(dict.fromkeys(tuple(map(int, draw)) for draw in draws))
+        draws = np.sort([rng.choice(D, p, replace=False) for _ in range(settings.max_subsets)], axis=1)
+        every = list(dict.fromkeys(map(tuple, draws.tolist())))
     else:
         every = list(combinations(range(D), p))
-    tested = [_test(channel, chosen, slopes, rho, probes) for chosen in noise_only[: settings.max_subsets]]
-    noise = max(
-        (test for test in tested if test.affine and test.found == 1), key=lambda test: test.effective, default=None
-    )
+    differentiated = _differentiate(channel.h, D)
+    tested = [_test(channel, chosen, differentiated, rho, probes) for chosen in noise_only[: settings.max_subsets]]
+    usable = [test for test in tested if test.affine and test.found == 1]
+    noise = max(usable, key=lambda test: test.effective, default=None)
     if noise is not None and noise.effective > settings.enough:
         return _with_subsets(channel, [noise])
-    others = [_test(channel, chosen, slopes, rho, probes) for chosen in every]
+    others = [_test(channel, chosen, differentiated, rho, probes) for chosen in every]
     valid = sorted((test for test in others if test.found >= settings.min_found), key=lambda test: -test.effective)
     if not valid:
         best = max((test.found for test in others), default=0.0)
@@ -423,28 +439,25 @@ class _Test(NamedTuple):
 
 
 def _test(
-    channel: TeacherChannel, chosen: tuple[int, ...], slopes: list[frozenset[int]], rho: np.ndarray, probes: np.ndarray
+    channel: TeacherChannel, chosen: tuple[int, ...], differentiated: Program, rho: np.ndarray, probes: np.ndarray
 ) -> _Test:
-    """Return how well a subset of variables can be solved for."""
+    """Return how well a subset of variables can be solved for, given the program of `_differentiate`."""
     D, P = probes.shape[1], len(channel.scale)
-    jacobian = [slopes[k * D + i] for k in range(P) for i in chosen]
-    affine = not any(read & set(chosen) for read in jacobian)
-    out = evaluate_rows(_differentiate(channel.h, D), probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
+    slopes = _read_inputs(differentiated)[P:]
+    affine = not any(slopes[k * D + i] & set(chosen) for k in range(P) for i in chosen)
+    out = evaluate_rows(differentiated, probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
     values = np.linalg.svd(out * channel.spread[list(chosen)], compute_uv=False)
     if len(chosen) > P or np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < channel.settings.rank_error:
         return _Test(chosen, affine, affine, 0.0, 0.0)
     one = _with_subsets(channel, [_Test(chosen, affine, affine, 1.0, 1.0)])
     y = _targets_of(one, probes)
-    transformed, error = one._transform(y)
-    found, n_solutions = np.zeros(len(probes), dtype=bool), np.zeros(len(probes), dtype=np.int64)
-    fibers, largest, of_one = Fibers(for_kernels(one.fiber), transformed, error, one.flips), 0, one.subsets
     # the free variables of another sample, for the number of solutions, then of the sample itself
-    for variables in (np.roll(probes, 1, axis=0), probes):
-        count_solutions(fibers, variables, of_one.chosen[0], affine, of_one.kept[0], one.search, found, n_solutions)
-        largest = max(largest, int(n_solutions.max()))
+    largest = int(one.solve(y, np.roll(probes, 1, axis=0))[1].max())
+    found, n_solutions = one.solve(y, probes)
+    largest = max(largest, int(n_solutions.max()))
     if found.mean() < channel.settings.min_found:
         return _Test(chosen, affine, False, float(found.mean()), 0.0)
-    one = replace(one, subsets=of_one._replace(single=np.array([largest == 1])))
+    one = replace(one, subsets=one.subsets._replace(single=np.array([largest == 1])))
     few = slice(channel.settings.n_trials)
     omega = np.zeros((len(y[few]), *rho.shape[:2]))
     points = one.draw(y[few], omega, rho)
@@ -466,4 +479,4 @@ def _with_subsets(channel: TeacherChannel, tests: list[_Test]) -> TeacherChannel
     free = np.ones((len(tests), 1, channel.fiber.n_variables), dtype=bool)
     np.put_along_axis(free[:, 0], chosen, False, axis=1)
     kept = np.logical_not((free & (channel.flips < 0)).any(axis=2))
-    return replace(channel, subsets=Subsets(chosen, affine, single, kept), found=min(test.found for test in tests))
+    return replace(channel, subsets=Subsets(chosen, affine, single, kept))
