@@ -28,27 +28,16 @@ def test_positions_in_the_tokens_change_neither_risk_nor_gradient(sampled):
     assert np.allclose(ends[0].Q, ends[1].Q, atol=1e-6)
 
 
-def test_tokens_in_a_file_give_the_same_means(sampled, tmp_path):
-    tokens = sampled.tokens + sampled.positions
-    np.save(tmp_path / "tokens.npy", tokens)
-    in_memory, stored = (ga.Dataset(x, sampled.outputs) for x in (tokens, np.load(tmp_path / "tokens.npy", "r")))
-    assert np.allclose(stored.source_means, in_memory.source_means, rtol=1e-12)
-    assert np.allclose(stored.spectra, in_memory.spectra, rtol=1e-12)
-
-
-def test_positions_cannot_be_estimated_from_one_sample(named_error):
-    named_error(lambda: ga.Dataset(np.ones((1, 2, 4)), np.ones((1, 2, 4))), "positions: needs an array .*got None")
-
-
 @pytest.mark.parametrize("student", [ga.DotProductAttention(), ga.DotProductAttention(causal=True, temperature=0.5)])
 def test_a_layer_in_other_units_equals_the_layer_in_standard_units(student):
     rng = np.random.default_rng(0)
-    tokens = 3 + 2 * rng.standard_normal((30, 3, 5)) * np.arange(1, 6)
+    tokens = 3 + 2 * rng.standard_normal((30, 3, 5)) * np.arange(5)  # one coordinate is constant
     outputs, positions = tokens[:, ::-1], rng.standard_normal((3, 5))
     units, Q = standard_units(tokens), rng.standard_normal((5, 2))
     x = units.standardize(tokens)
     assert np.allclose(x.mean(axis=(0, 1)), 0)
-    assert np.allclose(x.std(axis=(0, 1)), 1)
+    assert np.allclose(x.std(axis=(0, 1)), np.arange(5) > 0)
+    assert (units.constant, units.scale[0]) == (1, 1.0)
     layer = Layer(student, Q, positions, units)
     shifted = x + positions / units.scale
     S = student(shifted @ Q / np.sqrt(5))
@@ -58,19 +47,10 @@ def test_a_layer_in_other_units_equals_the_layer_in_standard_units(student):
     assert np.allclose(layer.errors(tokens, outputs), np.mean((outputs - predicted) ** 2, axis=(1, 2)))
 
 
-def test_constant_coordinates_are_only_centered():
-    tokens = np.random.default_rng(0).standard_normal((9, 2, 3))
-    tokens[:, :, 1] = 0.1
-    units = standard_units(tokens)
-    assert (units.constant, units.scale[1]) == (1, 1.0)
-    assert np.abs(units.standardize(tokens)[:, :, 1]).max() < 1e-15
-
-
 def test_a_fraction_of_the_samples_is_held_out_at_random():
     train, test = split_held_out("share", 0.3, 10, seed=0)
     assert sorted([*train, *test]) == list(range(10))
     assert len(test) == 3
-    assert any(not np.array_equal(test, split_held_out("share", 0.3, 10, seed)[1]) for seed in (1, 2))
     assert [len(rows) for rows in split_held_out("share", 0, 10, seed=0)] == [10, 0]
 
 

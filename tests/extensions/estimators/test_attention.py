@@ -37,28 +37,6 @@ def test_a_fit_equals_a_run_with_several_spectral_starts(sampled, fitted):
     assert np.array_equal(fitted.positions_, sampled.positions)
 
 
-def test_a_fit_reaches_the_minimum_of_the_informed_start(sampled, fitted):
-    informed = ga.run_gamp(ga.Dataset(sampled.tokens, sampled.outputs, sampled.positions), sampled.Q_star)
-    assert fitted.result_.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
-
-
-def test_a_fit_with_surveys_equals_a_run_with_surveys(sampled):
-    model = ga.GampAttention(positions=sampled.positions, init="random", n_starts=1, survey=True)
-    run = ga.train(
-        ga.Dataset(sampled.tokens, sampled.outputs, sampled.positions), "random", survey=True, n_starts=1, escape=False
-    )
-    assert np.array_equal(model.fit(sampled.tokens, sampled.outputs).Q_, run.Q)
-    assert len(model.result_.surveys) == len(run.surveys) > 0
-
-
-def test_surveys_are_automatic_by_default():
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d=100, alpha=0.8, seed=2)
-    layer = ga.GampAttention(positions=data.positions).fit(data.tokens, data.outputs)
-    given = ga.Dataset(data.tokens, data.outputs, data.positions)
-    assert len(layer.result_.surveys) == 1
-    assert layer.result_.train_loss < 0.95 * ga.train(given, n_starts=8, survey=False, escape=False).train_loss
-
-
 def test_predictions_attention_and_scores_of_the_layer(sampled, fitted):
     shifted = sampled.tokens + sampled.positions
     S = ga.DotProductAttention()(shifted @ fitted.Q_ / np.sqrt(60))
@@ -286,16 +264,6 @@ def test_heads_of_a_layer_without_values():
 def test_bad_heads_and_values(sampled, options, words):
     with pytest.raises((TypeError, ValueError), match=words):
         ga.GampAttention(**options).fit(sampled.tokens, sampled.outputs)
-
-
-def test_two_dimensional_input_raises_a_named_error():
-    """scikit-learn provides no checks for input with three axes."""
-    rows, tokens = np.random.default_rng(0).standard_normal((20, 5)), np.ones((20, 2, 5))
-    with pytest.raises(ValueError, match=r"X: needs shape \(n, L, d\), got shape \(20, 5\)"):
-        ga.GampAttention().fit(rows, rows)
-    with pytest.raises(ValueError, match=r"y: needs shape \(n, L, d\), got shape \(20, 5\)"):
-        ga.GampAttention().fit(tokens, rows)
-    assert not ga.GampAttention().__sklearn_tags__().input_tags.two_d_array
 
 
 def test_without_scikit_learn_the_error_names_the_package_to_install():

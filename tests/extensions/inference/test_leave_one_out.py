@@ -11,7 +11,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
-from gamp_attention.extensions.inference.refits import Refitter, sample_errors, tokens_fields, without
+from gamp_attention.extensions.inference.refits import Refitter, sample_errors, tokens_fields
 
 
 def ridge_rows(n=60, d=25, seed=0):
@@ -162,22 +162,6 @@ def test_weights_that_are_all_zero_have_the_errors_of_training():
     loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
     assert np.array_equal(loo.errors, data.labels[:, 0] ** 2 / 2)
     assert loo.test_error == loo.in_training
-
-
-def test_errors_are_in_the_units_of_the_test_error():
-    data = ga.sample(ga.paper_model(), d=60, alpha=1.0, seed=0)
-    z = data.fields(data.Q_star)
-    expected = np.mean((data.outputs - data.student(z) @ (data.tokens + data.positions)) ** 2, axis=(1, 2))
-    assert np.allclose(sample_errors(data, z), expected, rtol=1e-9)
-
-
-def test_the_risk_without_a_sample_is_the_risk_of_the_other_samples():
-    data = ga.sample(ga.paper_model(), d=40, alpha=1.5, seed=0)
-    Q, rows = 0.3 * data.Q_star, np.arange(60) != 7
-    other = ga.Dataset(data.tokens[rows], data.outputs[rows], data.positions, lam=0.01)
-    found = without(data, Q, 7)
-    assert np.isclose(found.train_loss, ga.train_loss(other, Q), rtol=1e-12)
-    assert np.allclose(found.gradient, ga.gradient(other, Q), rtol=0, atol=1e-12)
 
 
 def test_a_rotation_of_the_weights_changes_nothing():
@@ -380,28 +364,6 @@ def test_both_halves_of_the_samples_are_left_out():
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2, lam=0.1), d=40, alpha=2.0, seed=0)
     loo = ga.leave_one_out(data, ga.run_gamp(data, "random", seed=0))
     assert "many minima" in loo.message
-
-
-@pytest.mark.parametrize("noise", [0.1, 0.3])
-def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch):
-    """`same` and `lower` only save steps of the search for other minima."""
-    from gamp_attention.extensions.inference import hysteresis
-    from gamp_attention.problem.risk import risk_at
-
-    model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=noise, lam=0.1)
-    problems, evaluated = [], []
-    for seed in range(4):
-        data = ga.sample(model, d=60, alpha=2.0, seed=seed)
-        Q = ga.run_gamp(data, "random", seed=seed).Q
-        problems.append((data, risk_at(data, Q, "exact"), Q))
-    decisions = []
-    monkeypatch.setattr(hysteresis, "risk_at", lambda *args: evaluated.append(1) or risk_at(*args))
-    for options in ({}, {"same": -1.0, "lower": np.inf}):
-        test = hysteresis.HysteresisTest(**options)
-        decisions.append([test.has_many_minima(*problem) for problem in problems])
-        decisions.append(len(evaluated))
-    assert decisions[0] == decisions[2]
-    assert decisions[1] < 0.95 * (decisions[3] - decisions[1])
 
 
 def draw_series(n, order):

@@ -1,10 +1,6 @@
 """Paths of λ and of other hyperparameters: errors, the best value, resuming, and the predictions of theory."""
 
-import io
-import re
-from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +8,7 @@ from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.model_selection import GroupKFold
 
 import gamp_attention as ga
-from gamp_attention._tools import progress
 from gamp_attention._tools.numerics import Stream
-from gamp_attention.extensions.inference.covariance import scale_changes
 from gamp_attention.extensions.inference.path_training import PathPlan, fold_errors
 from tests.extensions.inference.test_leave_one_out import correlated_rows, ridge_rows
 
@@ -150,15 +144,6 @@ def test_predictions_of_state_evolution_are_added_on_request(sentences):
         ga.regularization_path(plain, [0.01, 0.1], predict=True)
 
 
-def test_a_path_of_the_elastic_net_varies_one_strength_only(rows):
-    data = ga.LabelledDataset(rows.tokens, rows.labels, ga.SquaredLoss(), penalty=ga.ElasticNet(0.1, 0.05))
-    path = ga.regularization_path(data, [0.0, 0.2], n_starts=1, tol=1e-8)
-    assert path.results[0].converged
-    there = ga.LabelledDataset(rows.tokens, rows.labels, ga.SquaredLoss(), penalty=ga.ElasticNet(0.2, 0.05))
-    assert np.isclose(ga.train_loss(there, path.results[1].Q), path.results[1].train_loss)
-    assert data.penalty == ga.ElasticNet(0.1, 0.05)
-
-
 NOISY = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6)
 
 
@@ -188,30 +173,6 @@ def test_estimates_that_are_not_trusted_are_increased_before_they_are_compared()
     assert "1 other values have lower errors by estimates that are not reliable" in path.message
 
 
-def test_estimates_whose_interpolation_failed_its_test_are_not_trusted(rows, monkeypatch):
-    """Such errors are increased by a quarter, so that the largest plausible value changes."""
-    from gamp_attention.extensions.inference import paths
-
-    compute, lams, failed = paths.path_errors, np.geomspace(0.05, 20, 8), []
-
-    def fail(*arguments):
-        return replace(compute(*arguments), tested=~np.isin(np.arange(len(lams)), failed))
-
-    monkeypatch.setattr(paths, "path_errors", fail)
-    trusted = ga.regularization_path(rows, lams, n_starts=1)
-    assert trusted.trusted.all()
-    failed.append(trusted.best_1se)
-    path = ga.regularization_path(rows, lams, n_starts=1, folds=0)
-    assert np.flatnonzero(~path.trusted).tolist() == failed
-    assert path.best == trusted.best
-    assert path.best_1se < trusted.best_1se
-    failed.append(trusted.best)
-    of_folds, folds = paths.fold_errors, []
-    monkeypatch.setattr(paths, "fold_errors", lambda *args: folds.append(args[1]) or of_folds(args[0], 2, *args[2:]))
-    path = ga.regularization_path(rows, lams, n_starts=1)
-    assert (path.form, folds) == ("folds", [20])  # α must stay close to the α of all samples
-
-
 def test_folds_are_trained_without_their_samples(rows):
     along = PathPlan(
         np.array([0.1, 1.0]), [rows.replace(lam=lam) for lam in (0.1, 1.0)], [0, 1], "random", 1, 1e-10, 1000, 0
@@ -230,40 +191,6 @@ def test_folds_are_trained_without_their_samples(rows):
     again, *_ = fold_errors(along, 4, known, lambda is_new: calls.append(1))
     assert len(calls) == 8
     assert np.allclose(again, errors, rtol=1e-7)
-
-
-def test_changes_of_pairs_are_scaled_to_the_mean_over_all_pairs_of_groups():
-    rng = np.random.default_rng(0)
-    changes, groups = rng.normal(size=(12, 12)), np.arange(12) // 3
-    others = groups[:, None] != groups
-    every = scale_changes(changes, rng.uniform(1, 2, 12), np.arange(12), groups)
-    assert np.allclose(every, np.where(others, changes / 12, 0), rtol=1e-12)
-    # of 6 samples in 2 groups, for equal sizes: 18 of the 108 pairs
-    some = scale_changes(changes[:6, :6], np.ones(12), np.arange(6), groups)
-    assert np.allclose(some, np.sqrt(108 / 18) * every[:6, :6], rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        ga.sample(ga.paper_model(), d=40, alpha=2.0, seed=0),
-        ga.sample(ga.mixture_model([[0.4, 0.15], [0.1, 0.35]], [[0.5, -0.7], [0.3, -0.2]], lam=0.1), 40, 2.0, seed=0),
-        ga.sample(ga.glm_model(ga.MultinomialLoss(), rank=3), d=40, alpha=2.0, seed=0),
-    ],
-    ids=["attention", "mixture", "labels"],
-)
-def test_gradients_of_parts_add_up_to_the_gradient_of_all_samples(data):
-    rows = np.sort(np.random.default_rng(0).permutation(80)[:50])
-    rest, Q = np.setdiff1d(np.arange(80), rows), np.random.default_rng(1).normal(size=(40, data.rank))
-    parts = [data.select_rows(each) for each in (rows, rest)]
-    assert [each.n_samples for each in parts] == [50, 30]
-    assert [each.groups[-1].rows.stop for each in parts] == [50, 30]
-    penalty = ga.gradient(data, Q) * 0 + data.lam * Q
-    for risk in data._risks:
-        smooth = [ga.gradient(each, Q, risk) - penalty for each in (*parts, data)]
-        assert np.allclose(smooth[0] + smooth[1], smooth[2], rtol=0, atol=1e-10 * np.abs(smooth[2]).max())
-    assert np.allclose(parts[0].fields(Q), data.fields(Q)[rows])
-    assert ga.run_gamp(parts[0], "random").converged
 
 
 def test_iterations_are_bounded(sentences):
@@ -332,23 +259,6 @@ def test_values_next_to_rough_estimates_are_not_trusted():
     for k in np.flatnonzero(path.trusted):
         own = ga.leave_one_out(data.replace(lam=lams[k]), path.results[k])
         assert abs(path.test_error[k] - own.test_error) <= max(0.05 * own.test_error, 3 * own.test_error_error)
-
-
-def test_one_bar_is_drawn(monkeypatch, rows):
-    drawn = {}
-    for shown in (True, False):
-        monkeypatch.setattr(progress, "DELAY", 0.0)
-        monkeypatch.setattr(progress, "INTERVAL", 0.0)
-        found = io.StringIO()
-        found.isatty = lambda: True
-        monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=found))
-        ga.regularization_path(rows, LAMS, n_starts=2, progress=shown)
-        drawn[shown] = found.getvalue()
-    assert drawn[False] == ""
-    percents = [int(each) for each in re.findall(r"(\d+)%\|", drawn[True])]
-    assert percents == sorted(percents)
-    assert percents[-1] == 100
-    assert "iteration" in drawn[True]
 
 
 def test_groups_are_left_out_together_in_the_folds_of_scikit_learn(rows):
@@ -492,22 +402,6 @@ def test_standard_errors_of_folds_are_the_spread_about_the_errors_on_new_data():
         apart.append(errors.mean(axis=1) - new)
         stated.append(errors.var(axis=1, ddof=1) / 90 + [np.sum(part * part.T) for part in changes])
     assert 0.75 < np.sqrt(np.mean(stated) / np.mean(np.square(apart))) < 1.35
-
-
-@pytest.mark.slow
-def test_standard_errors_of_attention_are_the_spread_about_the_errors_on_new_data():
-    """36 data sets, so that the spread has a standard error of 12 %."""
-    apart, stated, lams = [], [], [0.1, 0.5]
-    for seed in range(36):
-        data = ga.sample(ga.paper_model(), d=80, alpha=1.5, seed=1000 + seed)
-        path = ga.regularization_path(data, lams, n_starts=4, folds=0)
-        runs = zip(lams, path.results, strict=True)
-        new = [ga.sampled_test_error(data.replace(lam=lam), run.Q, n_samples=3000, seed=seed)[0] for lam, run in runs]
-        apart.append(path.test_error - new)
-        stated.append(path.test_error_error)
-    ratio = np.sqrt(np.mean(np.square(stated), axis=0) / np.mean(np.square(apart), axis=0))
-    assert (ratio > 0.75).all()
-    assert (ratio < 1.35).all()
 
 
 def test_fewer_samples_than_the_default_number_of_folds_are_accepted():
