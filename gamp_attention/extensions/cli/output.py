@@ -41,6 +41,7 @@ REMEDIES = {
     re.compile(r"(?:a larger max_iter or )?minimize_risk\(data, result\.Q.*?\)(?= continues)"): "--init RESULT.npz",
     re.compile(r"minimize_risk\(data, result\.starts.*?\), or another seed,"): "another --seed",
     re.compile(r"gamp_attention\.train leaves it \(escape=True\)"): "--escape leaves it",
+    re.compile(r'response="derivative"'): "--response derivative",
     re.compile(r"(?:(?:run_gamp|regularization_path)\(.*?\)|`groups`) \(gamp-attention fit: (.*?)\)"): r"\1",
 }
 

@@ -13,14 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gamp_attention.extensions.inference.refits import sample_errors
-from gamp_attention.gamp.descent import Visit, proximal_gradient, quasi_newton
+from gamp_attention.gamp.descent import proximal_gradient, quasi_newton
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.risk import RiskAtPoint, risk_at
 from gamp_attention.problem.tolerances import small_unit
-
-
-class _DecidedError(Exception):
-    """End of a descent whose outcome is known: True if it ends in another minimum that counts."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +27,6 @@ class HysteresisTest:
     away: float = 3e-2  # gradient norm ‖∇R‖_F/(λ√d) at which the descents on half of the samples end: a rough minimum
     back: float = 3e-3  # gradient norm at which the descents on all samples end
     other: float = 0.02  # mean change of the samples' errors, relative to their mean, of another minimum, at least
-    same: float = 0.01  # the same change, below which a descent ends early: its end is Q
-    # decrease of the risk below the risk at Q, relative to it, at which a descent ends early: its end is not Q
-    lower: float = 1e-4
     equal: float = 0.05  # excess of the risk, relative to the risk at Q, up to which another minimum counts
     # norm of the weights, relative to Q, below which an end does not count: if the penalty of half of the samples sets
     # all weights to zero, the second descent starts at a saddle
@@ -52,44 +45,19 @@ class HysteresisTest:
             for half in np.array_split(rng.permutation(data.n_samples), 2):
                 if not len(half):  # there is one sample only
                     continue
-                end = descend(data.select_rows(np.sort(half)), Q, self.away)
-                if self._ends_elsewhere(data, at, errors, Q, end):
+                weights = descend(data, descend(data.select_rows(np.sort(half)), Q, self.away), self.back)
+                end = risk_at(data, weights, "exact")
+                change = np.abs(sample_errors(data, end.z) - errors).sum() / max(np.abs(errors).sum(), 1e-300)
+                is_low = end.train_loss < (1 + self.equal) * at.train_loss
+                if change > self.other and is_low and np.linalg.norm(weights) >= self.zero * np.linalg.norm(Q):
                     return True
         return False
 
-    def _ends_elsewhere(
-        self, data: Dataset, at: RiskAtPoint, errors: np.ndarray, Q: np.ndarray, away: np.ndarray
-    ) -> bool:
-        """Return whether a descent on all samples from weights `away` (d, r) ends in another minimum, not much above Q.
 
-        As the risk decreases along the descent, the outcome is known once the risk is lower than at Q, or once the
-        errors are close to the `errors` (n,) at Q.
-        """
-
-        def measure_change(there: RiskAtPoint) -> float:
-            return float(np.abs(sample_errors(data, there.z) - errors).sum() / max(np.abs(errors).sum(), 1e-300))
-
-        def visit(there: RiskAtPoint) -> None:
-            change = measure_change(there)
-            if change < self.same:
-                raise _DecidedError(False)
-            if change > self.other and there.train_loss < at.train_loss - self.lower * abs(at.train_loss):
-                raise _DecidedError(True)
-
-        try:
-            weights = descend(data, away, self.back, visit)
-        except _DecidedError as decision:
-            return bool(decision.args[0])
-        if np.linalg.norm(weights) < self.zero * np.linalg.norm(Q):
-            return False
-        end = risk_at(data, weights, "exact")
-        return measure_change(end) > self.other and end.train_loss < (1 + self.equal) * at.train_loss
-
-
-def descend(data: Dataset, Q: np.ndarray, tol: float, visit: Visit | None = None, max_steps: int = 1000) -> np.ndarray:
-    """Return the end of a descent from Q (d, r) on the exact risk of the samples; `visit` is called after each step.
+def descend(data: Dataset, Q: np.ndarray, tol: float, max_steps: int = 1000) -> np.ndarray:
+    """Return the end of a descent from Q (d, r) on the exact risk of the samples.
 
     The tolerance `tol` of the gradient norm is multiplied by the unit of the weights if that is small.
     """
     method, unit = quasi_newton if data.penalty.smooth else proximal_gradient, small_unit(data)
-    return method(data, lambda weights: risk_at(data, weights, "exact"), Q, tol * unit, max_steps, visit, unit)[0]
+    return method(data, lambda weights: risk_at(data, weights, "exact"), Q, tol * unit, max_steps, None, unit)[0]

@@ -487,7 +487,7 @@ def _training_faults(gamp: Any, step: LeftOut | None, fields: np.ndarray) -> lis
     """Return reasons not to trust an estimate that are known before samples are refitted."""
     if not gamp.converged:
         return ["the training did not converge"]
-    if gamp.is_minimum and step is not None and not step.minimum:
+    if gamp.is_minimum and step is not None and not step.hessian.is_minimum:
         return ["the Hessian is not positive definite, so that the weights without a sample are not determined"]
     if not gamp.is_minimum:
         return ["the weights are a saddle of the risk; training with `escape` continues to a minimum"]

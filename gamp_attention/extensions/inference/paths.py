@@ -72,8 +72,7 @@ class RegularizationPath(Result):
     best_1se : index of the largest value whose test error is within one standard error of the best (Breiman et
         al., 1984).
     trusted : (k,) bool, True if `leave_one_out` trusts the estimate. An interpolated estimate is trusted if both
-        neighboring complete estimates are and the test of the interpolation succeeded; with folds, if all runs
-        converged. With fewer than 30 samples, False.
+        neighboring complete estimates are; with folds, if all runs converged. With fewer than 30 samples, False.
     predicted : (k,) ε_g by state evolution of the instance, NaN if it was not requested.
     results : results of training at each value.
     groups : (n,) numbers of the groups of samples that were left out together; None without groups.
@@ -257,7 +256,7 @@ def regularization_path(
             errors, trusted, changes = fold_errors(along, folds, known, save_progress, groups)
     else:
         used, correction, changes = estimates.form, estimates.correction, estimates.changes
-        errors, trusted = estimates.errors, estimates.agreed & estimates.tested
+        errors, trusted = estimates.errors, estimates.trusted
         remark = REMARKS["dependent"] if estimates.dependent else ""
     trusted = trusted & (problems[0].n_samples >= LeaveOneOutMethod().few_samples)
     pairs = list(zip(problems, results, strict=True))
@@ -330,7 +329,7 @@ def _needs_folds(estimates: PathErrors, results: tuple[GampResult, ...]) -> bool
     """
     mean = estimates.errors.mean(axis=1)
     smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: mean[k])
-    return not (estimates.dependent or (estimates.agreed[smallest] and estimates.tested[smallest]))
+    return not (estimates.dependent or estimates.trusted[smallest])
 
 
 def _weights_of(init: Any) -> np.ndarray | None:

@@ -375,43 +375,29 @@ def jackknife(of: Callable[..., float], *parts: np.ndarray) -> Estimate:
     return Estimate(float(of(*(part.mean(axis=0) for part in parts))), float(error))
 
 
-@dataclass(frozen=True, eq=False)
-class Products:
-    """Unbiased estimate of ⟨A, A⟩, for the mean A of independent estimates A_b from B parts.
-
-    It averages products of different parts only, because ⟨A_b, A_b⟩ includes the variance of A_b.
-    """
-
-    total: float  # ⟨A, A⟩
-    with_parts: np.ndarray  # (B,) ⟨A, A_b⟩
-    of_parts: np.ndarray  # (B,) ⟨A_b, A_b⟩
-
-    @classmethod
-    def of(cls, parts: np.ndarray) -> "Products":
-        """Return the products of matrices A_b (B, …)."""
-        flat = parts.reshape(len(parts), -1)
-        mean = flat.mean(axis=0)
-        return cls(float(mean @ mean), flat @ mean, np.einsum("bi,bi->b", flat, flat))
-
-    @property
-    def value(self) -> float:
-        """Mean of ⟨A_b, A_c⟩ over b ≠ c."""
-        count = len(self.of_parts)
-        return float((count**2 * self.total - self.of_parts.sum()) / (count * (count - 1)))
-
-    @property
-    def without(self) -> np.ndarray:
-        """Mean of ⟨A_b, A_c⟩ over b ≠ c with each of the parts left out, (B,)."""
-        count = len(self.of_parts)
-        total = count**2 * self.total - 2 * count * self.with_parts + self.of_parts
-        return (total - (self.of_parts.sum() - self.of_parts)) / ((count - 1) * (count - 2))
+def pair_products(parts: np.ndarray) -> np.ndarray:
+    """Return the products ⟨A_b, A_c⟩ (B, B) of estimates A_b (B, …) of A, each from one part of the samples."""
+    flat = parts.reshape(len(parts), -1)
+    return flat @ flat.T
 
 
-def relative_size(of: Products, to: Products) -> Estimate:
-    """Return √(⟨A, A⟩/⟨C, C⟩), zero if the estimated square is negative, and its standard error."""
-    square, without, count = of.value / to.value, of.without / to.without, len(of.of_parts)
+def mean_product(products: np.ndarray) -> float:
+    """Return the mean of products (B, B) over b ≠ c: unbiased for ⟨A, A⟩, as ⟨A_b, A_b⟩ has the variance of A_b too."""
+    count = len(products)
+    return float((products.sum() - np.trace(products)) / (count * (count - 1)))
+
+
+def relative_size(of: np.ndarray, to: np.ndarray) -> Estimate:
+    """Return √(⟨A, A⟩/⟨C, C⟩) from products (B, B), zero if its square is negative, and its standard error."""
+
+    def ratio(left_out: Any) -> float:
+        kept = np.delete(np.arange(len(of)), left_out)
+        rows = np.ix_(kept, kept)
+        return mean_product(of[rows]) / mean_product(to[rows])
+
+    without, count = np.array([ratio(part) for part in range(len(of))]), len(of)
     error = np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum())
-    root = float(np.sqrt(max(square, 0.0)))
+    root = float(np.sqrt(max(ratio([]), 0.0)))
     return Estimate(root, float(min(error / max(2 * root, 1e-300), np.sqrt(error))))
 
 
