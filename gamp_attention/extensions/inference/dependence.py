@@ -61,21 +61,22 @@ class OrderTest:
         """
         k = data.n_tokens * data.rank
         size = min(data.n_samples, self.fields // k) // self.blocks
-        classes = self._sorted_classes(data)
-        if size < 2 or H.size == 0 or (classes is None and self._is_sorted_by_label(data)):
+        classes = self._exchanged(data)
+        if size < 2 or H.size == 0 or classes is None:
             return 0.0
         starts = np.linspace(0, data.n_samples - size, self.blocks).round().astype(int)
         blocks = starts[:, None] + np.arange(size)
         samples = np.unique(blocks)
-        columns = H.columns(tokens.of_samples(samples)).reshape(H.size, len(samples), k)
-        whitened = H.whiten(np.ascontiguousarray(columns.reshape(H.size, -1))).reshape(columns.shape)
+        columns = H.columns(tokens.of_samples(samples))
+        # X̃ H⁻¹ X̃ᵀ between the fields of all blocks
+        leverages = H.leverages(columns, H.whiten(columns), len(samples) * k)[0].reshape(len(samples), k, -1, k)
 
         def means_without(parts: np.ndarray) -> tuple[float, float]:
             """Return `_means` of the errors without their block; `parts` (blocks, size) are indices into `samples`."""
-            arrays = [(samples[rows], columns[:, rows], whitened[:, rows]) for rows in parts]
-            return _means([_errors_without(data, at, *arrays_of_block, H) for arrays_of_block in arrays])
+            of_blocks = [(samples[rows], leverages[rows][:, :, rows].reshape(size * k, size * k)) for rows in parts]
+            return _means([_errors_without(data, at, *of_block) for of_block in of_blocks])
 
-        rng, kinds = np.random.default_rng(0), np.zeros(len(samples)) if classes is None else classes[samples]
+        rng, kinds = np.random.default_rng(0), classes[samples]
         successive, random = np.array(means_without(np.searchsorted(samples, blocks))), list[tuple[float, float]]()
         is_exact = is_quadratic(data)
         for count in (self.first_random, self.random):
@@ -83,32 +84,31 @@ class OrderTest:
                 random.append(means_without(_draw_division(kinds, rng).reshape(blocks.shape)))
             usual, spread = np.mean(random, axis=0), np.std(random, axis=0, ddof=1)
             if not is_exact and successive[1] - usual[1] >= self.maximum * usual[1]:
-                successive, is_exact = np.array(_means([self._trained_without(data, Q, rows) for rows in blocks])), True
+                successive, is_exact = np.array(_means([self._trained_errors(data, Q, rows) for rows in blocks])), True
             mean, root = successive - usual
             if not (mean > 0 and root > max(self.significant * spread[1], self.minimum * usual[1])):
                 return 0.0
         return float(mean / usual[0])
 
-    def _trained_without(self, data: Dataset, Q: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _trained_errors(self, data: Dataset, Q: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return the errors (m,) of the samples of a block under weights trained, from Q (d, r), without the block."""
         weights = descend(data.select_rows(np.setdiff1d(np.arange(data.n_samples), rows)), Q, self.trained)
         block = data.select_rows(rows)
         return sample_errors(block, block.fields(weights))
 
-    def _sorted_classes(self, data: Dataset) -> np.ndarray | None:
-        """Return the labels (n,) if they are classes and neighbors mostly have the same class; otherwise None."""
-        labels = _single_labels(data)
-        if labels is None or len(np.unique(labels)) > self.few_classes:
-            return None
-        return labels if np.count_nonzero(np.diff(labels)) < (len(labels) - 1) / 4 else None
+    def _exchanged(self, data: Dataset) -> np.ndarray | None:
+        """Return the classes (n,) within which samples are exchanged: equal numbers, or sorted labels that are classes.
 
-    def _is_sorted_by_label(self, data: Dataset) -> bool:
-        """Return whether the samples are sorted by numbers as labels, so that their order is no sign of dependence."""
-        labels = _single_labels(data)
-        if labels is None or len(np.unique(labels)) <= self.few_classes:
-            return False
-        steps = np.diff(labels)
-        return bool((steps >= 0).all() or (steps <= 0).all())
+        None if the samples are sorted by numbers as labels, so that their order is no sign of dependence.
+        """
+        labels = None if data.labels is None else data.labels.reshape(data.n_samples, -1)
+        if labels is None or labels.shape[1] > 1:
+            return np.zeros(data.n_samples)
+        labels, steps = labels[:, 0], np.diff(labels[:, 0])
+        if len(np.unique(labels)) <= self.few_classes:
+            is_sorted = np.count_nonzero(steps) < (len(labels) - 1) / 4  # neighbors mostly have the same class
+            return labels if is_sorted else np.zeros(data.n_samples)
+        return None if (steps >= 0).all() or (steps <= 0).all() else np.zeros(data.n_samples)
 
 
 @dataclass(frozen=True)
@@ -186,12 +186,9 @@ def _means(errors: list[np.ndarray]) -> tuple[float, float]:
     return float(of_blocks.mean()), float(np.sqrt(np.maximum(of_blocks, 0.0)).mean())
 
 
-def _errors_without(
-    data: Dataset, at: RiskAtPoint, rows: np.ndarray, columns: np.ndarray, whitened: np.ndarray, H: FactoredHessian
-) -> np.ndarray:
-    """Return the errors (m,) of the samples of a block after a Newton step without the block."""
-    m, k = len(rows), columns.shape[2]
-    A = H.leverages(columns.reshape(H.size, -1), whitened.reshape(H.size, -1), m * k)[0]
+def _errors_without(data: Dataset, at: RiskAtPoint, rows: np.ndarray, A: np.ndarray) -> np.ndarray:
+    """Return the errors (m,) of the samples of a block after a Newton step without it, given their leverages A."""
+    m, k = len(rows), at.hessians.shape[1]
     D = np.zeros((m, k, m, k))
     D[np.arange(m), :, np.arange(m), :] = at.hessians[rows]
     g = -at.loss_gradients[rows].ravel()
@@ -212,9 +209,3 @@ def _draw_division(classes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         of_kind = np.flatnonzero(classes == kind)
         order[of_kind] = rng.permutation(of_kind)
     return order
-
-
-def _single_labels(data: Dataset) -> np.ndarray | None:
-    """Return the labels (n,) if each sample has a single label; otherwise None."""
-    labels = None if data.labels is None else data.labels.reshape(data.n_samples, -1)
-    return None if labels is None or labels.shape[1] > 1 else labels[:, 0]

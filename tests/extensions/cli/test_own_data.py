@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.extensions.cli.held_out import split_held_out
+from gamp_attention.extensions.cli.fit_data import split_held_out
 from gamp_attention.extensions.train.standard_units import standard_units
 from gamp_attention.problem.layer import Layer
 

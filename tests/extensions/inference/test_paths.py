@@ -68,60 +68,45 @@ def test_differences_are_over_the_same_samples(rows):
     assert path.message.endswith(f"Within 2 standard errors, values from {low:g} to {high:g} may be the best.")
 
 
-def test_a_path_resumes_from_its_file(rows, tmp_path, monkeypatch):
-    file = tmp_path / "path.npz"
-    whole = ga.regularization_path(rows, LAMS, n_starts=1, tol=1e-9)
-    ga.regularization_path(rows, LAMS, n_starts=1, tol=1e-9, checkpoint=file)
-    again = ga.regularization_path(rows, LAMS, n_starts=1, tol=1e-9, checkpoint=file)
-    assert [result.n_iter for result in again.results] == [0] * 4
+def test_interrupted_paths_are_resumed_with_equal_options_and_data_only(rows, tmp_path, monkeypatch):
+    """Random starts and folds depend on the seed, runs on their start."""
+    from gamp_attention.extensions.inference import path_training as module
+
+    calls, file, options = [], tmp_path / "path.npz", {"n_starts": 1, "folds": 0, "tol": 1e-9}
+    whole = ga.regularization_path(rows, LAMS, **options)
+
+    def interrupted(run, *args, **others):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run(*args, **others)
+
+    with monkeypatch.context() as patch:
+        for name in ("train", "run_gamp"):  # of the first value, and of the others
+            patch.setattr(module, name, partial(interrupted, getattr(module, name)))
+        with pytest.raises(KeyboardInterrupt):
+            ga.regularization_path(rows, LAMS, **options, checkpoint=file)
+    again = ga.regularization_path(rows, LAMS, **options, checkpoint=file)
+    assert [r.n_iter for lam, r in zip(LAMS, again.results, strict=True) if lam in (0.1, 0.3)] == [0, 0]
     assert np.allclose(again.test_error, whole.test_error, rtol=1e-7)
-    with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-        ga.regularization_path(rows, LAMS[:2], n_starts=1, tol=1e-9, checkpoint=file)
-
-
-def test_paths_are_resumed_only_with_equal_options_and_data(rows, tmp_path):
-    """Random starts and folds depend on the seed, runs on their start, and a dictionary has several datasets."""
-    file, options = tmp_path / "path.npz", {"n_starts": 1, "folds": 0}
-    ga.regularization_path(rows, [0.3], **options, seed=1, checkpoint=file)
-    assert ga.regularization_path(rows, [0.3], **options, seed=1, checkpoint=file).results[0].n_iter == 0
-    with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-        ga.regularization_path(rows, [0.3], **options, seed=2, checkpoint=file)
+    for different in ({"lams": LAMS[:2]}, {"seed": 2}, {"max_iter": 9}, {"init": "random"}, {"folds": 3}):
+        with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
+            ga.regularization_path(rows, **({"lams": LAMS} | options | different), checkpoint=file)
     with pytest.raises(ValueError, match="seed: needs an integer if a checkpoint is given"):
-        ga.regularization_path(rows, [0.3], **options, seed=np.random.default_rng(1), checkpoint=tmp_path / "new.npz")
+        ga.regularization_path(rows, LAMS, seed=np.random.default_rng(1), checkpoint=tmp_path / "new.npz")
+
+
+def test_checkpoints_know_the_weights_of_their_start_and_all_datasets(rows, tmp_path):
+    options, file = {"n_starts": 1, "folds": 0}, tmp_path / "Q.npz"
     Q = ga.run_gamp(rows, "random", seed=1).Q
-    ga.regularization_path(rows, [0.3], Q, **options, checkpoint=tmp_path / "Q.npz")
-    assert ga.regularization_path(rows, [0.3], Q.tolist(), **options, checkpoint=tmp_path / "Q.npz").best == 0
-    nearly = Q * (1 + 1e-9)  # a resumed run ends at weights with other rounding errors
-    assert ga.regularization_path(rows, [0.3], nearly, **options, checkpoint=tmp_path / "Q.npz").best == 0
-    for different in ({"max_iter": 9}, {"init": "random"}, {"init": 1.1 * Q}):
-        for name in (file, tmp_path / "Q.npz"):
-            arguments = {"init": "spectral" if name == file else Q} | options | different
-            with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-                ga.regularization_path(rows, [0.3], **arguments, seed=int(name == file), checkpoint=name)
+    for start in (Q, Q.tolist(), Q * (1 + 1e-9)):  # a resumed run ends at weights with other rounding errors
+        assert ga.regularization_path(rows, [0.3], start, **options, checkpoint=file).best == 0
+    with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
+        ga.regularization_path(rows, [0.3], 1.1 * Q, **options, checkpoint=file)
     other = ga.LabelledDataset(rows.tokens, 2 * rows.labels, rows.student, lam=0.5)
     ga.regularization_path({1: rows, 2: rows}, **options, checkpoint=tmp_path / "two.npz")
     with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
         ga.regularization_path({1: rows, 2: other}, **options, checkpoint=tmp_path / "two.npz")
-
-
-def test_interrupted_paths_store_finished_values(rows, tmp_path, monkeypatch):
-    from gamp_attention.extensions.inference import path_training as module
-
-    calls = []
-
-    def interrupted(run, *args, **options):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return run(*args, **options)
-
-    for name in ("train", "run_gamp"):  # of the first value, and of the others
-        monkeypatch.setattr(module, name, partial(interrupted, getattr(module, name)))
-    with pytest.raises(KeyboardInterrupt):
-        ga.regularization_path(rows, LAMS, n_starts=1, checkpoint=tmp_path / "path.npz")
-    again = ga.regularization_path(rows, LAMS, n_starts=1, checkpoint=tmp_path / "path.npz")
-    finished = [result.n_iter for lam, result in zip(LAMS, again.results, strict=True) if lam in (0.1, 0.3)]
-    assert finished == [0, 0]
 
 
 def test_other_hyperparameters_are_a_dictionary_of_datasets(sentences):
@@ -191,12 +176,6 @@ def test_folds_are_trained_without_their_samples(rows):
     again, *_ = fold_errors(along, 4, known, lambda is_new: calls.append(1))
     assert len(calls) == 8
     assert np.allclose(again, errors, rtol=1e-7)
-
-
-def test_iterations_are_bounded(sentences):
-    with pytest.raises(ga.ConvergenceError, match="no run has converged") as stopped:
-        ga.regularization_path(sentences, [0.1, 0.3], n_starts=1, tol=1e-12, max_iter=3)
-    assert [each.n_iter for each in stopped.value.result] == [3, 3]
 
 
 def test_a_best_value_at_an_edge_is_named(rows):
@@ -333,6 +312,9 @@ def test_bad_paths_are_named(rows):
     ]:
         with pytest.raises(error, match=text):
             ga.regularization_path(rows, **options)
+    with pytest.raises(ga.ConvergenceError, match="no run has converged") as stopped:
+        ga.regularization_path(rows, [0.1, 0.3], n_starts=1, tol=1e-12, max_iter=3)
+    assert [each.n_iter for each in stopped.value.result] == [3, 3]
     with pytest.raises(ValueError, match="lams: needs None, because"):
         ga.regularization_path({0.1: rows}, [0.1])
     with pytest.raises(ValueError, match="data: needs at least one dataset"):
@@ -389,19 +371,6 @@ def test_standard_errors_are_the_spread_about_the_errors_on_new_data():
     for errors, spread in ((apart, stated), (between, stated_between)):
         ratio = np.sqrt(np.mean(np.square(spread)) / np.mean(np.square(errors)))
         assert 0.75 < ratio < 1.35
-
-
-@pytest.mark.slow
-def test_standard_errors_of_folds_are_the_spread_about_the_errors_on_new_data():
-    apart, stated, lams = [], [], np.array([0.02, 0.1, 0.5])
-    for seed in range(40):
-        data, error = draw_regression(seed)
-        along = PathPlan(lams, [data.replace(lam=lam) for lam in lams], [0, 1, 2], "random", 1, 1e-3, 1000, 0)
-        errors, _, changes = fold_errors(along, 5, known := {}, lambda is_new: None)
-        new = np.mean([[error(known[f"fold {f}"][str(k)]["Q"]) for k in range(3)] for f in range(5)], axis=0)
-        apart.append(errors.mean(axis=1) - new)
-        stated.append(errors.var(axis=1, ddof=1) / 90 + [np.sum(part * part.T) for part in changes])
-    assert 0.75 < np.sqrt(np.mean(stated) / np.mean(np.square(apart))) < 1.35
 
 
 def test_fewer_samples_than_the_default_number_of_folds_are_accepted():
