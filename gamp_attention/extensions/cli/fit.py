@@ -6,7 +6,6 @@ path (`PathSearch`). `fit_data.py` reads the arrays.
 
 import argparse
 import shlex
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,10 +25,10 @@ from gamp_attention.extensions.cli.output import (
     checkpoint_of_path,
     indent,
     picture_of_path,
-    report,
     say,
     select,
     target_of,
+    write_report,
 )
 from gamp_attention.extensions.comparison.figures import plot_fit, plot_path
 from gamp_attention.extensions.inference.leave_one_out import interval_with_selection, leave_one_out
@@ -266,7 +265,9 @@ def run_fit(options: argparse.Namespace) -> int:
         "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
         "n_iter": result.n_iter, "is_minimum": result.is_minimum, "lowest_eigenvalue": result.lowest_eigenvalue,
     }  # fmt: skip
-    weights = _save_weights(arrays, options)
+    weights = path_of_unfinished(options.out, "")  # written before errors are computed, where there is no file
+    write_archive("--out", weights, FIT, arrays, finished=False)
+    without = f"{weights}, without attention matrices and errors"
     train, test = (tokens, outputs), None
     if len(problem.test):
         x, y = np.asarray(tokens), np.asarray(outputs)
@@ -275,31 +276,29 @@ def run_fit(options: argparse.Namespace) -> int:
         attention, errors = layer.attention(tokens), layer.errors(tokens, outputs)
         estimated = test_errors(problem.data, result, layer, train, test)
     except (KeyboardInterrupt, MemoryError) as error:
-        if weights is None:
-            raise
         event = str(error) or ("interrupted" if isinstance(error, KeyboardInterrupt) else "out of memory")
-        missing = f"the weights are trained and in {weights}, without attention matrices and errors"
         remedy = f"--init {shlex.quote(weights)} --n-starts 1 with another --out computes these"
-        raise type(error)(f"{event}, {missing}: {remedy}") from None
+        raise type(error)(f"{event}, the weights are trained and in {without}: {remedy}") from None
     in_training = format_to_error(*mean_and_error(errors[problem.train]))
     verdict = f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}"
     quality = [verdict, f"The mean error of the training samples is {in_training}.", estimated.text]
     training = _describe_training(result, scale_tolerance(problem.data, options.tol))
-    text = "\n".join(["Training", indent(*training), "Test error", indent(*quality)])
+    say(options, "\n".join(["Training", indent(*training), "Test error", indent(*quality)]))
     arrays |= {"attention": attention, "errors": errors, "errors_left_out": estimated.left_out}
-    out, failure = _save_result(arrays, weights, result.converged, options)
+    out = target_of(options, options.out, FIT, result.converged)
+    try:
+        write_archive("--out", out, FIT, arrays, options.force, result.converged)
+    except OSError as error:
+        raise OSError(f"{error}; the weights are in {without}") from None
+    if weights != out:
+        Path(weights).unlink(missing_ok=True)
     numbers = result.to_dict()
     numbers |= numbers["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
     numbers |= {"standardized": options.standardize, "lam": problem.data.lam} | estimated.numbers
     if path is not None:
         names = ("lam", "test_error", "test_error_error", "in_training", "trusted", "best", "best_1se", "message")
         numbers["path"] = {name: value for name, value in path.to_dict().items() if name in names}
-    try:
-        report(options, text, numbers, finished=result.converged and failure is None)
-    except OSError as error:
-        raise failure or error from None
-    if failure is not None:
-        raise failure
+    write_report(options, numbers, result.converged)
     files = [f"{out} contains the weights Q, and the attention matrix and the error of each sample."]
     if out != options.out:
         files.append(f"{options.out} is unchanged: it holds the result of a run that has converged.")
@@ -340,34 +339,6 @@ def _load_init(name: str) -> Any:
         remedy = f"use {', '.join(FIT_STARTS)} or an .npz file with weights Q"
         raise ValueError(f"--init: {name!r} needs a known teacher, which the arrays of a file do not have; {remedy}")
     return name if name in FIT_STARTS else load_weights("--init", name)
-
-
-def _save_weights(arrays: dict[str, Any], options: argparse.Namespace) -> str | None:
-    """Write the weights before errors are computed, to a path where there is no file; return it, None if it failed.
-
-    If the disk is full, the report is printed before the error.
-    """
-    target = path_of_unfinished(options.out, "")
-    with suppress(OSError):
-        write_archive("--out", target, FIT, arrays, finished=False)
-        return target
-    return None
-
-
-def _save_result(
-    arrays: dict[str, Any], weights: str | None, finished: bool, options: argparse.Namespace
-) -> tuple[str | None, OSError | None]:
-    """Write the result in place of the weights; return its path, or the path of the weights and the error."""
-    target = target_of(options, options.out, FIT, finished)
-    try:
-        write_archive("--out", target, FIT, arrays, options.force, finished)
-    except OSError as error:
-        if weights is None:
-            return None, error
-        return weights, OSError(f"{error}; the weights are in {weights}, without attention matrices and errors")
-    if weights is not None and weights != target:
-        Path(weights).unlink(missing_ok=True)
-    return target, None
 
 
 def _describe_training(result: TrainResult, tol: float) -> list[str]:

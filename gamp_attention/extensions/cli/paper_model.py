@@ -42,7 +42,7 @@ def run_compare(options: argparse.Namespace) -> int:
         report(options, str(result), result.to_dict(), finished)
         plot = target_of(options, options.plot, PICTURE, finished)
         plot_comparison(result, plot, options.force)
-        say(options, f"picture: {describe_kept(options.plot, plot)}")
+        say(options, f"The picture is in {describe_kept(options.plot, plot)}.")
 
     try:
         result = compare(_model(options), **select(options, "d", "alpha", "seed", "risk", "gd_steps"))
@@ -153,7 +153,7 @@ def run_sweep(options: argparse.Namespace) -> int:
     report(options, str(result), result.to_dict(), finished)
     if options.out:
         save(result.dataset(), options.out, options.force)
-        say(options, f"dataset: {options.out}")
+        say(options, f"The dataset is in {options.out}.")
     return 0 if finished else 1
 
 
@@ -167,5 +167,5 @@ def run_boundaries(options: argparse.Namespace) -> int:
     if options.plot:
         plot = target_of(options, options.plot, PICTURE, result.converged)
         plot_phase_diagram(result, plot, options.force)
-        say(options, f"picture: {describe_kept(options.plot, plot)}")
+        say(options, f"The picture is in {describe_kept(options.plot, plot)}.")
     return 0 if result.converged else 1

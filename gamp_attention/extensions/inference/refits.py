@@ -36,7 +36,6 @@ class Refits:
     """Outcome of `Refitter.refit_samples` for samples (m,)."""
 
     fields: np.ndarray  # (m, L, r) fields of each sample under weights trained without it
-    steps: np.ndarray  # (m, p, r) changes of the weights, in the coordinates of the tokens
     remainder: np.ndarray  # (m,) length of the second Newton step relative to the first: the change of curvature
     reached: np.ndarray  # (m,) True if a minimum was reached
     unbounded: np.ndarray  # (m,) True if there is no minimum, because weights grow without bound
@@ -160,28 +159,21 @@ class Refitter:
         self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows,
         H: FactoredHessian | None,
     ) -> Refits:  # fmt: skip
-        """Minimize the risk without each of some samples, from the minimum Q (d, r) with all samples.
+        """Minimize the risk without each of the samples (m,), from the minimum Q (d, r) with all samples.
 
-        Eq. :eq:`remainder`.
-
-        Parameters
-        ----------
-        data, at, Q : all samples, their exact risk at Q, and the minimum.
-        samples : (m,) indices of the samples to leave out, each separately.
-        tokens, H : the tokens, and the factored Hessian in their coordinates; conjugate gradients are used if H is
-            None.
+        Eq. :eq:`remainder`. `at` is the exact risk at Q, and H the factored Hessian in the coordinates of the tokens;
+        conjugate gradients are used if it is None.
         """
         if data.penalty.smooth or data.penalty.quadratic:
             around = _RisksWithout(data, at, Q, tokens, samples)
-            solver = self._iterative_solver(around) if H is None else _factored_solver(around, H)
-            steps, remainder, reached = self._newton(around, solver)
+            steps, remainder, reached = self._newton(around, self._solver(around, H))
             for k in np.flatnonzero(~reached).tolist():
                 if H is not None:
                     steps[k], reached[k] = self._descend(around, H, k)
-            fields = at.z[samples] + np.einsum("mlp,mpa->mla", around.x, steps)
         else:
-            steps, remainder, reached = self._refit_on_kinks(data, at, Q, samples)
-            fields = at.z[samples] + np.einsum("mlp,mpa->mla", TokenRows(data).of_samples(samples), steps)
+            steps, reached = self._refit_on_kinks(data, at, Q, samples)
+            remainder = np.zeros(len(samples))
+        fields = at.z[samples] + np.einsum("mlp,mpa->mla", tokens.of_samples(samples), steps)
         for k in np.flatnonzero(~reached).tolist():
             weights, reached[k] = self.refit(data, Q, int(samples[k]))
             if reached[k]:
@@ -193,7 +185,7 @@ class Refitter:
         if free.any():
             pairs = zip(samples.tolist(), steps, strict=True)
             unbounded = np.array([self._grows_on(data, at, Q, sample, step, free) for sample, step in pairs], bool)
-        return Refits(fields, steps, remainder, reached & ~unbounded, unbounded)
+        return Refits(fields, remainder, reached & ~unbounded, unbounded)
 
     def responses_without(
         self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, fields: np.ndarray, tokens: TokenRows,
@@ -206,8 +198,8 @@ class Refitter:
         """
         slopes = sample_derivatives(at.loss, at.params[samples], fields)[1]
         around = _RisksWithout(data, at, Q, tokens, samples)
-        solve = self._iterative_solver(around) if H is None else _factored_solver(around, H)
-        return solve(np.einsum("mlp,mla->pam", around.x, slopes), np.arange(len(samples)))
+        forces = np.einsum("mlp,mla->pam", around.x, slopes)
+        return self._solver(around, H)(forces, np.arange(len(samples)))
 
     def refit(self, data: Dataset, Q: np.ndarray, sample: int) -> tuple[np.ndarray, bool]:
         """Return the weights (d, r) after a descent from Q on the risk without a sample, and whether it converged."""
@@ -235,12 +227,14 @@ class Refitter:
         left_out = tokens_fields(data, along, np.array([sample]))[0]
         return not beyond > self.flat_slope * abs(float(np.sum(at.loss_gradients[sample] * left_out)))
 
-    def _iterative_solver(self, around: _RisksWithout) -> Solver:
-        """Return a solver for the Hessians without a sample by conjugate gradients with a diagonal preconditioner.
+    def _solver(self, around: _RisksWithout, H: FactoredHessian | None) -> Solver:
+        """Return a solver for the Hessians without a sample, by the factored Hessian or by conjugate gradients.
 
-        The systems of all samples are solved at the same time; a system that has converged, or along which the
-        curvature is not positive, is not changed further. Weights at a kink of the penalty stay fixed.
+        Conjugate gradients have a diagonal preconditioner. The systems of all samples are solved at the same time; a
+        system that has converged, or along which the curvature is not positive, is not changed further.
         """
+        if H is not None:
+            return _factored_solver(around, H)
         inverse = np.where(around.free > 0, 1 / np.maximum(around.diagonal(), 1e-300), 0.0)[..., None]
 
         def solve(G: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -266,7 +260,7 @@ class Refitter:
         return solve
 
     def _newton(self, around: _RisksWithout, solver: Solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return `steps`, `remainder` and `reached` of `Refits` by Newton steps with the Hessians at the minimum.
+        """Return steps (m, p, r), and `remainder` and `reached` of `Refits`, by Newton steps with the Hessians at Q.
 
         The length of a step is measured in the norm of the Hessian, relative to the first step. As the Hessian is
         fixed, the lengths decrease geometrically; a refit ends if the next step would be shorter than `converged`. A
@@ -306,36 +300,27 @@ class Refitter:
 
         L-BFGS (Liu and Nocedal, 1989) in coordinates w = FᵀP in which the Hessian H = F Fᵀ is the identity.
         """
-        from scipy.linalg import solve_triangular
         from scipy.optimize import minimize
 
-        shape = around.Q.shape
-
         def step(w: np.ndarray) -> np.ndarray:
-            flat = solve_triangular(H.whitener, w, lower=True, trans=1, check_finite=False)
-            return np.ascontiguousarray(flat.reshape(shape[::-1]).T)
+            return H.unpack(H.whiten(w[:, None], transposed=True), len(around.Q))[..., 0]
 
         def evaluate(w: np.ndarray) -> tuple[float, np.ndarray]:
             P = step(w)
             (value, gradient), (penalty, pull) = around.loss_change(P, k), around.penalty_change(P)
-            white = solve_triangular(H.whitener, (gradient + pull).T.ravel(), lower=True, check_finite=False)
-            return value + penalty, white
+            return value + penalty, H.whiten(H.pack((gradient + pull)[..., None]))[:, 0]
 
         start = np.zeros(around.Q.size)
         first = float(np.linalg.norm(evaluate(start)[1]))
-        options = {
-            "gtol": 0.3 * self.converged * first / np.sqrt(len(start)),
-            "ftol": 0.0,
-            "maxiter": self.max_lbfgs,
-        }
+        options = {"gtol": 0.3 * self.converged * first / np.sqrt(len(start)), "ftol": 0.0, "maxiter": self.max_lbfgs}
         minimum = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
         reached = float(np.linalg.norm(evaluate(minimum.x)[1])) <= self.converged * first
         return step(minimum.x), reached
 
     def _refit_on_kinks(
         self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return `steps`, `remainder` and `reached` of `Refits` by an active-set method, for a penalty with a kink.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return steps (m, d, r) and which samples reached a minimum, by an active-set method for kinks of a penalty.
 
         Weights are free (not zero) or fixed at zero. In turn: a Newton step among the free weights, shortened so that
         it ends at the first weight that becomes zero, which is then fixed. Once the gradient of the free weights is
@@ -359,8 +344,7 @@ class Refitter:
         # the curvature of the penalty for weights that are zero now and may become free
         off_kink = on_kinks(data.penalty, np.where(free_at_start, start, 1.0), at.smooth)[2]
         curvature = np.where(free_at_start, curvature, off_kink)
-        steps, remainder = np.zeros((len(samples), *Q.shape)), np.zeros(len(samples))
-        reached = np.zeros(len(samples), bool)
+        steps, reached = np.zeros((len(samples), *Q.shape)), np.zeros(len(samples), bool)
         for k, sample in enumerate(samples.tolist()):
             derivatives = np.zeros((len(whole), L, r))
             for a in range(r):
@@ -392,7 +376,7 @@ class Refitter:
                 free[free] = weights[free] != 0
                 change = _gradient_change(at, flat, weights - start, sample)
             steps[k] = weights - Q
-        return steps, remainder, reached
+        return steps, reached
 
     def _near_kinks(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
         """Return a mask (d, r) of the weights that may become free: all, or the `max_free` weights closest to it."""

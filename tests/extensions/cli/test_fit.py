@@ -90,35 +90,26 @@ def stop_gamp(patch, number):
 
 def test_a_full_disk_leaves_the_old_result_and_the_new_weights(arrays, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    command = ["fit", str(arrays[0]), "--n-starts", "1", "--no-survey", "--out", "a.npz", "--json", "r.json"]
+    command = ["fit", str(arrays[0]), "--n-starts", "1", "--no-survey", "--out", "a.npz"]
     assert main(command) == 0
     kept, written, calls = Path("a.npz").read_bytes(), np.savez, []
 
-    def write(file, **contents):  # the disk is full in the middle of the second archive, or of every archive
+    def write(file, **contents):  # the disk is full in the middle of the second archive
         calls.append(1)
-        if len(calls) not in room:
+        if len(calls) > 1:
             file.write(bytes(1000))
             raise OSError(errno.ENOSPC, "No space left on device")
         written(file, **contents)
 
     monkeypatch.setattr("numpy.savez", write)
-    room = [1]
     assert main([*command, "--lam", "0.02"]) == 2
     out, message = capsys.readouterr()
     assert "--out: a.npz cannot be written: No space left on device; free space or choose another folder" in message
     assert "the weights are in a.unfinished.npz, without attention matrices and errors" in message
     assert "The training loss is" in out
-    assert "a.npz contains" not in out.rpartition("Test error")[2]
     assert ga.load_result("a.unfinished.npz").lam == 0.02
-    assert json.loads(Path("r.unfinished.json").read_text())["result"] == "a.unfinished.npz"
-    calls.clear()
-    room = []
-    assert main([*command, "--lam", "0.03"]) == 2
-    assert "the weights are in" not in capsys.readouterr().err
-    assert json.loads(Path("r.unfinished.json").read_text())["result"] is None
     assert Path("a.npz").read_bytes() == kept
-    names = ["a.npz", "a.unfinished.npz", "r.json", "r.unfinished.json"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "a.unfinished.npz"]
 
 
 @pytest.mark.parametrize(
@@ -185,6 +176,21 @@ def test_positions_in_the_tokens_give_the_layer_of_separate_positions(arrays, tm
     assert np.allclose(first["attention"], second["attention"], atol=1e-6)
     assert np.array_equal(first["positions"], data.positions)
     assert not second["positions"].any()
+
+
+def test_the_manual_shows_the_output_of_the_command(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[3] / "docs" / "own_data.md").read_text()
+    program, command, shown = (
+        re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1] for kind in ("python", "bash", "text")
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})
+    assert main(command.split()[1:]) == 0
+
+    def without_numbers(text):
+        return re.sub(r"[\d.]+(e-\d+)?(\(\d+\))?", "#", text)
+
+    assert without_numbers(capsys.readouterr().out) == without_numbers(shown)
 
 
 @pytest.mark.parametrize("kind", ["folder", "torch"])

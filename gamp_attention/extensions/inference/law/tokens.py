@@ -270,10 +270,6 @@ class Resolvent(NamedTuple):
     z: np.ndarray  # (k,) arguments of the resolvent of Ŝ
     kappa: np.ndarray  # (k,) corresponding arguments κ of the resolvent of Σ
 
-    def averages(self, squares: np.ndarray) -> np.ndarray:
-        """Return averages (k,) of γ/(γ + κ) over Σ, with weights (d,) along the eigenvectors of Ŝ."""
-        return np.mean(squares * self.eigenvalues / (self.eigenvalues + self.z[:, None]), axis=1)
-
 
 class Spectrum(NamedTuple):
     """Eigenvalues (J,) of Σ in increasing order, and the fraction (J,) of coordinates with each."""
@@ -312,10 +308,10 @@ class SpectrumFit:
         """Fit the spectrum of Σ to the resolvent of Ŝ."""
         from scipy.optimize import nnls  # takes long to import
 
-        mean = resolvent.eigenvalues.mean()
-        low = max(0.3 * resolvent.eigenvalues[0], self.lowest * mean)
-        gamma = np.geomspace(low, 1.2 * resolvent.eigenvalues[-1], self.n_eigenvalues)
-        averages = resolvent.averages(np.ones(len(resolvent.eigenvalues)))
+        of_sample, mean = resolvent.eigenvalues, resolvent.eigenvalues.mean()
+        low = max(0.3 * of_sample[0], self.lowest * mean)
+        gamma = np.geomspace(low, 1.2 * of_sample[-1], self.n_eigenvalues)
+        averages = np.mean(of_sample / (of_sample + resolvent.z[:, None]), axis=1)  # of γ/(γ + κ) over Σ
         on_grid = gamma / (gamma + resolvent.kappa[:, None])
         rows = [on_grid / averages[:, None], self.exact_weight * np.stack([gamma**0, gamma / mean])]
         target = np.append(np.ones(len(averages)), [self.exact_weight] * 2)
