@@ -184,11 +184,8 @@ def test_errors(
 ) -> TestErrors:
     """Return test errors of a layer by leave-one-out and on held-out samples, and errors of reference predictions.
 
-    Parameters
-    ----------
-    data, result : the training samples and the run, in the units that they were trained in.
-    layer : the trained layer in the units of the file.
-    train, test : tokens and outputs of the training and the held-out samples, in the units of the file.
+    `data` and `result` have the units of the training; the layer, and the tokens and outputs `train` and `test`, have
+    the units of the file.
     """
     progress.describe("estimating the test error by leave-one-out")
     loo = leave_one_out(data, result)

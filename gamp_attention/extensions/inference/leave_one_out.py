@@ -11,7 +11,7 @@
 3. The standard error includes the covariance of the errors of two samples (Bayle et al. (2020), see covariance.py).
    If the risk has many minima near the minimum, it also includes the choice among them (`LeaveOneOutMethod.selection`).
 4. The estimate is trusted if the correction is certain enough, the risk does not have many minima near the minimum
-   (see `HysteresisTest` and `LeaveOneOut.trusted`), and samples do not depend on their neighbors (dependence.py).
+   (see `HysteresisTest` and `LeaveOneOut.trusted`), and samples do not depend on their neighbors (doubts.py).
 """
 
 from dataclasses import dataclass, replace
@@ -24,9 +24,8 @@ from gamp_attention._tools.display import Rows, count_noun, format_to_error
 from gamp_attention._tools.numerics import guard_call, one_thread
 from gamp_attention._tools.statistics import interval_of_mean, mean_and_error
 from gamp_attention.extensions.inference.covariance import leave_one_out_changes, sum_products
-from gamp_attention.extensions.inference.dependence import CopySearch, OrderTest
+from gamp_attention.extensions.inference.doubts import CopySearch, HysteresisTest, OrderTest
 from gamp_attention.extensions.inference.hessian import TokenRows, is_quadratic, token_rows
-from gamp_attention.extensions.inference.hysteresis import HysteresisTest
 from gamp_attention.extensions.inference.left_out import LeftOut, cavity_fields, leave_out, responses, risks_without
 from gamp_attention.extensions.inference.refits import Refitter, sample_errors
 from gamp_attention.problem.dataset import Dataset, require_dataset
@@ -341,16 +340,10 @@ def require_trained(data: Dataset, gamp: Any, limit: float = 1e-3) -> tuple[np.n
 
 
 class _CorrectedErrors:
-    """Leave-one-out errors, corrected by exact refits of some samples.
+    """Leave-one-out errors (n,) and fields (n, L, r), from the fields of a `formula`, corrected by exact refits.
 
-    Attributes
-    ----------
-    formula, fields, errors : fields (n, L, r) by the formula, and the corrected fields and errors (n,).
-    changes : (m, m) scaled changes of the errors of pairs of samples, see `leave_one_out_changes`.
-    many_minima, dependent : whether the risk has many minima, and whether samples depend on each other.
-    unbounded : (n,) True if weights grow without bound if the sample is left out.
-    correction_error, bias, unknown : uncertainties of the mean error: the standard error of the correction, the mean
-        difference that it leaves, and the contribution of samples whose refit did not reach a minimum (number `lost`).
+    The uncertainties of the mean error are the standard error of the correction, the mean difference that it leaves
+    (`bias`), and the contribution of samples whose refit did not reach a minimum (`unknown`; number `lost`).
     """
 
     def __init__(
@@ -362,8 +355,8 @@ class _CorrectedErrors:
         self.in_training = sample_errors(data, at.z)
         self.refitted, self.remainder = np.zeros(n, bool), np.full(n, np.nan)
         self.stiffness = np.ones(n) if step is None else step.stiffness
-        self.changes = np.zeros((0, 0))
-        self.unbounded = np.zeros(n, bool)
+        self.changes = np.zeros((0, 0))  # see `leave_one_out_changes`
+        self.unbounded = np.zeros(n, bool)  # True if weights grow without bound if the sample is left out
         self.many_minima = self.dependent = False
         self.correction_error, self.bias, self.unknown, self.lost = 0.0, 0.0, 0.0, 0
 

@@ -40,23 +40,12 @@ def path_errors(
     problems: Sequence[Dataset], results: Sequence[GampResult], order: np.ndarray, form: str | None,
     interpolated: bool, caution: float,
 ) -> PathErrors:  # fmt: skip
-    """Return the leave-one-out errors at all values.
+    """Return the leave-one-out errors at all values of a path, whose indices have the `order` (k,).
 
-    Complete estimates are computed
-
-    - at both ends of `order`;
-    - then in the middle of each interval between complete estimates, until the interpolation predicts the mean error up
-      to 1/60, and the interval is shorter than a quarter of the path or the corrections are small;
-    - then at the value of the smallest error, and at all values whose error may be smaller, given the error of the
-      interpolation, until none of them is interpolated.
-
-    Parameters
-    ----------
-    problems, results : (k,) the samples at each value, and the training on them.
-    order : (k,) indices of the values along the path.
-    form : as for `leave_one_out`.
-    interpolated : whether the hyperparameter is continuous, so that estimates may be interpolated between its values.
-    caution : factor by which mean errors that are not trusted are increased before they are compared.
+    Unless `interpolated` is False, complete estimates are computed at both ends, then in the middle of each interval
+    between complete estimates, until the interpolation predicts the mean error up to 1/60, and the interval is shorter
+    than a quarter of the path or the corrections are small; then at all values whose error may be the smallest, given
+    the error of the interpolation. Errors that are not trusted are also compared after an increase by `caution`.
     """
     path = _Path(problems, results, form)
     line = [k for k in order.tolist() if results[k].converged]  # at other values there is nothing to interpolate

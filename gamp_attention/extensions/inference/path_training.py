@@ -51,9 +51,8 @@ class PathPlan:
     def runs(self, known: dict[str, Any], rows: np.ndarray | None = None) -> Iterator[tuple[int, Dataset, GampResult]]:
         """Yield index, data and result of each value in turn, and again if a lower minimum is found at a value.
 
-        If the loss is not convex, a minimum may become unstable between two values, so that the weights jump to another
-        minimum. Below the jump, the other minimum is often lower. From the value after the jump, runs then
-        return along the path as long as their training loss is lower.
+        If a minimum becomes unstable between two values, the weights jump to another minimum, which is often lower
+        before the jump too. From the value after the jump, runs then return as long as their training loss is lower.
 
         `known` are weights of earlier calls by index, which are used instead of training, and to which weights of new
         runs are added; `rows` are the indices of the training samples, all samples if not given.

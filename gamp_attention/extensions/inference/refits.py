@@ -324,10 +324,8 @@ class Refitter:
 
         Weights are free (not zero) or fixed at zero. In turn: a Newton step among the free weights, shortened so that
         it ends at the first weight that becomes zero, which is then fixed. Once the gradient of the free weights is
-        small, the fixed weight with the largest subgradient becomes free. The refit ends if all subgradients are small.
-
-        For large d only the weights that are the closest to becoming free are considered (see `_near_kinks`); if the
-        refit needs another weight, it ends without a minimum.
+        small, the fixed weight with the largest subgradient becomes free, if it is among those of `_near_kinks`. The
+        refit ends if all subgradients are small.
         """
         from scipy.linalg import LinAlgError, cho_factor, cho_solve
 

@@ -274,28 +274,6 @@ def test_groups_of_samples_are_left_out_together(arrays, tmp_path, fit, capsys):
     assert "it lacks the arrays day and has" in message
 
 
-def test_samples_off_their_global_minimum_are_counted_among_the_searched_samples(tmp_path, fit):
-    """A bounded search of long samples does not search all of them, so that their number is not the denominator."""
-    data = ga.sample(ga.attention_model(8, 2, 1), d=20, alpha=5.5, seed=0)
-    outputs = data.outputs + 0.5 * np.random.default_rng(1).standard_normal(data.outputs.shape)
-    _, report, words, _ = fit(stored(tmp_path, data.tokens, outputs, data.positions), "--rank", "4")
-    assert 0 < report["n_off_global"] < report["n_searched"] < data.n_samples
-    assert (
-        f"{report['n_off_global']} of {report['n_searched']} samples that were searched for other minima are" in words
-    )
-
-
-def test_a_survey_from_the_lowest_minimum_by_default(tmp_path, fit):
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 100, 0.8, seed=2)
-    np.savez(tmp_path / "mine.npz", tokens=data.tokens, outputs=data.outputs, positions=data.positions)
-    plain = fit(tmp_path / "mine.npz", "--no-survey")[1]
-    _, report, words, _ = fit(tmp_path / "mine.npz", "--force")
-    decrease = 100 * (1 - report["train_loss"] / plain["train_loss"])
-    assert decrease > 5
-    assert "survey propagation continued from the lowest minimum." in words
-    assert f"It decreased the training loss by {decrease:.2g} %." in words
-
-
 def test_a_saddle_is_left_unless_an_option_excludes_it(arrays, tmp_path, fit):
     path, data = arrays
     np.savez(tmp_path / "zeros.npz", Q=np.zeros((data.dim, 1)))

@@ -9,25 +9,6 @@ from gamp_attention.extensions.train.standard_units import standard_units
 from gamp_attention.problem.layer import Layer
 
 
-@pytest.fixture(scope="module")
-def sampled():
-    return ga.sample(ga.paper_model(sigma=0.8), d=80, alpha=2.0, seed=1)
-
-
-def test_positions_in_the_tokens_change_neither_risk_nor_gradient(sampled):
-    included = ga.Dataset(sampled.tokens + sampled.positions, sampled.outputs)
-    separate = ga.Dataset(sampled.tokens, sampled.outputs, sampled.positions)
-    Q = np.random.default_rng(0).standard_normal((80, 1))
-    assert ga.train_loss(included, Q) == pytest.approx(ga.train_loss(separate, Q), rel=1e-12)
-    assert np.allclose(ga.gradient(included, Q), ga.gradient(separate, Q), atol=1e-12)
-    assert not included.positions.any()
-    assert np.allclose(included.source_means, included.tokens.mean(axis=0))
-    assert np.allclose(included.spectra[:, 0], included.tokens.var(axis=0).mean(axis=1))
-    ends = [ga.run_gamp(data, sampled.Q_star) for data in (included, separate)]
-    assert all(end.converged for end in ends)
-    assert np.allclose(ends[0].Q, ends[1].Q, atol=1e-6)
-
-
 @pytest.mark.parametrize("student", [ga.DotProductAttention(), ga.DotProductAttention(causal=True, temperature=0.5)])
 def test_a_layer_in_other_units_equals_the_layer_in_standard_units(student):
     rng = np.random.default_rng(0)
@@ -74,14 +55,3 @@ def test_results_predict_outputs_of_new_tokens(model):
     rows = ga.LabelledDataset(data.tokens[:, 0], data.tokens[:, 0, 0], ga.SquaredLoss(), lam=0.1)
     with pytest.raises(ValueError, match=r"predict: needs a result for outputs .* got a result for labels"):
         ga.run_gamp(rows, "random", max_iter=1).predict(new)
-
-
-def test_results_of_sequence_models_predict_targets():
-    def function(z):
-        return np.tanh(z[0, 0]) + z[1, 0]
-
-    model = ga.sequence_model(lambda u, _: function(u) + 0.3, function, n_tokens=2, rank=1, lam=0.1, intercept=True)
-    data = ga.sample(model, 30, 4.0, 0)
-    result, new = ga.run_gamp(data, "random", max_iter=30), np.random.default_rng(1).normal(size=(5, 2, 30))
-    fields = new @ result.Q[:-1] / np.sqrt(data.dim) + data.intercepts(result.Q)
-    np.testing.assert_allclose(result.predict(new), model.predict(fields), atol=1e-12)

@@ -90,12 +90,7 @@ class SeenTokens:
 
     @cached_property
     def scales(self) -> np.ndarray:
-        """Variances tr Σ/d (S,) of the sources.
-
-        Raises
-        ------
-        ValueError : if the tokens of a source are equal up to rounding, as for padding or a first token of ones.
-        """
+        """Variances tr Σ/d (S,) of the sources; raises if tokens are equal up to rounding, as for a padding."""
         squares = np.einsum("nld,nld->nl", self.centered, self.centered) / self.tokens.shape[2]
         total = np.bincount(self.sources.ravel(), squares.ravel(), minlength=self.n_sources)
         scales = total / np.maximum(self.counts - 1, 1)
@@ -157,13 +152,9 @@ class ClassSearch:
     min_tokens: int = 10  # minimum number of tokens of a class; tokens of smaller classes are assigned to other classes
 
     def assign(self, tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Assign tokens (n, L, d) to classes.
+        """Return patterns (C, L) of sources, and the pattern (n,) of each sample; None if each token has one class.
 
         `classes` is the number of classes of each token, or "auto" for the number with the smallest BIC.
-
-        Returns
-        -------
-        Patterns (C, L) of sources and the index (n,) of the pattern of each sample; None if each token has one class.
         """
         if isinstance(classes, str):
             check.choice("classes", classes, ("auto",))

@@ -1,22 +1,26 @@
-"""Detection of samples that depend on their neighbors in the order of the arrays, such as time series.
+"""Reasons to doubt leave-one-out errors: many minima, and samples that depend on each other.
 
-Leave-one-out assumes that samples are exchangeable. If a sample resembles its neighbors (successive times, or several
-measurements of one subject), weights that are trained without the sample still depend on similar samples, and its
-error is too low for a new time or a new subject. The errors of samples under weights trained without a block of
-successive samples are therefore compared with their errors under weights trained without blocks of random samples of
-equal size. If samples are exchangeable, the division into blocks of successive samples is one of the random divisions
-(a permutation test). In samples that are sorted by classes, only samples of equal class are exchanged, so that each
-random block has the numbers of samples of the classes of the block of successive samples.
+Many minima (`HysteresisTest`): from a minimum Q of the risk, a descent continues on half of the samples, and from its
+end a descent on all samples. In a smooth landscape the second descent returns to Q. If it ends in another minimum of
+about equal risk, there are many minima, and Q was selected because its risk is low for the training samples. Refits of
+single samples do not repeat this selection, so that their errors are lower than the error of a new sample. Another
+minimum of much higher risk is no reason for doubt: half of the samples may be too few for the branch of a global
+minimum.
 
-Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` with all fields of the block in place of
-the fields of a sample. If they are so much larger that the Newton step may be wrong, the weights are trained again
-without each block.
+Neighbors in the order of the arrays (`OrderTest`), such as a time series: if a sample resembles its neighbors, weights
+that are trained without the sample still depend on similar samples, and its error is too low for a new time or a new
+subject. The errors of samples under weights trained without a block of successive samples are therefore compared with
+their errors under weights trained without blocks of random samples of equal size. If samples are exchangeable, the
+division into blocks of successive samples is one of the random divisions (a permutation test). In samples that are
+sorted by classes, only samples of equal class are exchanged, so that each random block has the numbers of samples of
+the classes of the block of successive samples. Errors follow from one Newton step without the block, eq.
+:eq:`leave-one-out` with all fields of the block in place of the fields of a sample. If they are so much larger that the
+Newton step may be wrong, the weights are trained again without each block.
 
-This finds no samples that depend on each other in a random order. Exact copies are found by a hash. Near copies of
-samples (augmented samples, several measurements of a subject) are found by their tokens: a sample has a few neighbors,
-and all other samples are several times as far away. Independent samples have such a gap with the probability q^(-kD)
-after the k-th neighbor, for a ratio q of distances and tokens in D dimensions (the volumes up to the neighbors are a
-Poisson process).
+Copies in any order (`CopySearch`): exact copies are found by a hash. Near copies of samples (augmented samples, several
+measurements of a subject) are found by their tokens: a sample has a few neighbors, and all other samples are several
+times as far away. Independent samples have such a gap with the probability q^(-kD) after the k-th neighbor, for a ratio
+q of distances and tokens in D dimensions (the volumes up to the neighbors are a Poisson process).
 """
 
 from dataclasses import dataclass
@@ -24,11 +28,56 @@ from dataclasses import dataclass
 import numpy as np
 
 from gamp_attention.extensions.inference.hessian import FactoredHessian, TokenRows, is_quadratic
-from gamp_attention.extensions.inference.hysteresis import descend
 from gamp_attention.extensions.inference.refits import sample_errors
+from gamp_attention.gamp.descent import proximal_gradient, quasi_newton
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.risk import RiskAtPoint
+from gamp_attention.problem.risk import RiskAtPoint, risk_at
 from gamp_attention.problem.stores import hash_samples, read_rows, token_blocks
+from gamp_attention.problem.tolerances import small_unit
+
+
+@dataclass(frozen=True)
+class HysteresisTest:
+    """Test for many minima, and its settings."""
+
+    splits: int = 2  # number of random divisions of the samples into two halves; each half is left out once
+    away: float = 3e-2  # gradient norm ‖∇R‖_F/(λ√d) at which the descents on half of the samples end: a rough minimum
+    back: float = 3e-3  # gradient norm at which the descents on all samples end
+    other: float = 0.02  # mean change of the samples' errors, relative to their mean, of another minimum, at least
+    equal: float = 0.05  # excess of the risk, relative to the risk at Q, up to which another minimum counts
+    # norm of the weights, relative to Q, below which an end does not count: if the penalty of half of the samples sets
+    # all weights to zero, the second descent starts at a saddle
+    zero: float = 0.1
+
+    def has_many_minima(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> bool:
+        """Return whether descents on all samples, after half of them was left out, end in other minima than Q (d, r).
+
+        `at` is the exact risk at Q. The samples are divided at random into two halves, `splits` times, and each half is
+        left out once. Minima are compared by the errors of the samples, which do not change if columns of Q are
+        rotated.
+        """
+        errors = sample_errors(data, at.z)
+        rng = np.random.default_rng(0)  # a fixed seed: equal halves for all values of a path
+        for _ in range(self.splits):
+            for half in np.array_split(rng.permutation(data.n_samples), 2):
+                if not len(half):  # there is one sample only
+                    continue
+                weights = descend(data, descend(data.select_rows(np.sort(half)), Q, self.away), self.back)
+                end = risk_at(data, weights, "exact")
+                change = np.abs(sample_errors(data, end.z) - errors).sum() / max(np.abs(errors).sum(), 1e-300)
+                is_low = end.train_loss < (1 + self.equal) * at.train_loss
+                if change > self.other and is_low and np.linalg.norm(weights) >= self.zero * np.linalg.norm(Q):
+                    return True
+        return False
+
+
+def descend(data: Dataset, Q: np.ndarray, tol: float, max_steps: int = 1000) -> np.ndarray:
+    """Return the end of a descent from Q (d, r) on the exact risk of the samples.
+
+    The tolerance `tol` of the gradient norm is multiplied by the unit of the weights if that is small.
+    """
+    method, unit = quasi_newton if data.penalty.smooth else proximal_gradient, small_unit(data)
+    return method(data, lambda weights: risk_at(data, weights, "exact"), Q, tol * unit, max_steps, None, unit)[0]
 
 
 @dataclass(frozen=True)
@@ -54,10 +103,7 @@ class OrderTest:
     ) -> float:
         """Return the relative increase of the errors if neighbors of a sample are left out too; 0 if insignificant.
 
-        Parameters
-        ----------
-        data, at, Q : the samples, and their exact risk at a minimum Q (d, r).
-        tokens, H : the tokens, and the factored Hessian in their coordinates.
+        `at` is the exact risk at a minimum Q (d, r), and H the factored Hessian in the coordinates of `tokens`.
         """
         k = data.n_tokens * data.rank
         size = min(data.n_samples, self.fields // k) // self.blocks
