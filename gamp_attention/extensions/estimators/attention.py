@@ -159,8 +159,10 @@ class GampAttention(RegressorMixin, BaseEstimator):
     def _train(self, data: Dataset, units: Units) -> TrainResult:
         """Run message passing on data in the given units, set attributes of the result, and return it."""
         self.data_, self._start = data, (self.init, self.n_starts)
-        limits = {"tol": self.tol, "max_iter": self.max_iter, "survey": self.survey}
-        trained = train(data, self.init, "exact", n_starts=self.n_starts, seed=choose_seed(self.random_state), **limits)
+        trained = train(
+            data, self.init, "exact", tol=self.tol, max_iter=self.max_iter, seed=choose_seed(self.random_state),
+            n_starts=self.n_starts, survey=self.survey,
+        )  # fmt: skip
         if not trained.converged:
             warnings.warn(f"{type(self).__name__}: {trained.message}", ConvergenceWarning, stacklevel=4)
         self.n_iter_, self.center_, self.scale_ = trained.n_iter, units.center, units.scale
