@@ -6,7 +6,6 @@ path (`PathSearch`). `fit_data.py` reads the arrays.
 
 import argparse
 import shlex
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,10 +25,10 @@ from gamp_attention.extensions.cli.output import (
     checkpoint_of_path,
     indent,
     picture_of_path,
-    report,
     say,
     select,
     target_of,
+    write_report,
 )
 from gamp_attention.extensions.comparison.figures import plot_fit, plot_path
 from gamp_attention.extensions.inference.leave_one_out import interval_with_selection, leave_one_out
@@ -63,44 +62,52 @@ class PathSearch:
 
     def run(self, problem: Problem, init: Any, options: argparse.Namespace) -> RegularizationPath:
         """Return the path that --path requests, which is extended unless values are given."""
-        given = [lam for values in options.path for lam in values]
-        spacing = self.span ** (2 / (VALUES - 1))
-        lams = given or [options.lam]
-        if not given and options.lam > 0:
+        lams = given_values(options) or [options.lam]
+        is_extended = not given_values(options) and options.lam > 0
+        if is_extended:
             lams = np.geomspace(options.lam / self.span, options.lam * self.span, VALUES).tolist()
+        spacing, extensions, why_ended = self.span ** (2 / (VALUES - 1)), 0, ""
         say(options, "Choice of λ")
         path = _path(problem, lams, init, options, 0)
-        extensions, flat = 0, False
-        while not given and options.lam > 0 and not flat and (edge := self._direction(path)):
-            end = path.lam.max() if edge > 0 else path.lam.min()
+        while is_extended and not why_ended and (edge := self._direction(path)):
+            end, error = path.lam.max() if edge > 0 else path.lam.min(), path.test_error[path.best]
             more = [end * spacing ** (edge * k) for k in range(1, self.added + 1)]
             more = [lam for lam in more if options.lam / self.widest <= lam <= options.lam * self.widest]
             if not more:
+                why_ended = f"The path is not extended beyond a factor of {self.widest:g} from --lam."
                 break
-            before, extensions = path, extensions + 1
+            extensions += 1
             extreme, beyond = ("largest", "larger") if edge > 0 else ("smallest", "smaller")
-            why = self._all_zero(path) or f"The best λ is the {extreme} of {len(path.lam)} values"
+            why = "The weights are zero at every λ" if self._all_zero(path) else ""
+            why = why or f"The best λ is the {extreme} of {len(path.lam)} values"
             say(options, indent(f"{why}: {len(more)} {beyond} values are tried."))
             smallest = path.results[int(np.argmin(path.lam))]
-            begin = smallest if smallest.converged else init
-            path = _path(problem, sorted([*path.lam.tolist(), *more]), begin, options, extensions)
-            errors = [float(earlier.test_error[earlier.best]) for earlier in (before, path)]
-            flat = errors[1] > (1 - self.flat) * errors[0] and not self._all_zero(path)
-        table = str(path).partition("\n")[2]  # without the first line, which names the class
+            start = smallest if smallest.converged else init
+            path = _path(problem, sorted([*path.lam.tolist(), *more]), start, options, extensions)
+            if path.test_error[path.best] > (1 - self.flat) * error and not self._all_zero(path):
+                decrease = f"the last {self.added} values lowered the error by less than {self.flat:.0%}"
+                why_ended = f"The path is not extended: {decrease}."
+        self._describe(path, why_ended, options)
+        return path
+
+    def _describe(self, path: RegularizationPath, why_ended: str, options: argparse.Namespace) -> None:
+        """Print the table of a path, and remedies if its best value is at its edge."""
         explanation = (
             f"The layer was trained with {len(path.lam)} values of λ. The test errors ε_g are estimated from the "
             'training data, with standard errors in parentheses; "1 s.e." marks the largest λ within one standard '
             "error of the best:"
         )
-        say(options, indent(explanation, table))
+        lines = [explanation, str(path).partition("\n")[2]]  # without the first line, which names the class
         if edge := self._direction(path):
-            say(options, indent(self._about_edge(path, edge, bool(given), flat)))
+            zero = "The weights are zero at every λ. " if self._all_zero(path) else ""
+            sizes = "larger" if edge > 0 else "smaller"
+            lines.append(f"{zero}{why_ended or f'Give {sizes} values as well, or use --path without values.'}")
         if options.plot:
             target = picture_of_path(options.plot)
             plot_path(path, target, options.force)
-            say(options, indent(f"{target} shows the test error as a function of λ."))
-        say(options, indent(f"The following sections describe the layer with the best λ, {path.lam[path.best]:.4g}."))
-        return path
+            lines.append(f"{target} shows the test error as a function of λ.")
+        lines.append(f"The following sections describe the layer with the best λ, {path.lam[path.best]:.4g}.")
+        say(options, indent(*lines))
 
     def _direction(self, path: RegularizationPath) -> int:
         """Return -1 or 1 if smaller or larger values may be better than all values of a path, else 0.
@@ -115,23 +122,16 @@ class PathSearch:
         larger = best == path.lam.max() and not is_zero  # zero weights stay zero at larger λ
         return int(larger) - int(best == path.lam.min())
 
-    def _all_zero(self, path: RegularizationPath) -> str:
-        """Return a clause if the weights are zero at every value of a path, else an empty one."""
-        return "The weights are zero at every λ" if all(map(self._is_zero, path.results)) else ""
+    def _all_zero(self, path: RegularizationPath) -> bool:
+        return all(map(self._is_zero, path.results))
 
     def _is_zero(self, result: GampResult) -> bool:
-        """Return whether the weights of a result are zero up to `zero`."""
         return bool(np.linalg.norm(result.Q) < self.zero * np.sqrt(len(result.Q)))
 
-    def _about_edge(self, path: RegularizationPath, edge: int, given: bool, flat: bool) -> str:
-        """Return a remedy if the best value is at the edge of the path; the message of the path states that it is."""
-        zero = f"{self._all_zero(path)}. " if self._all_zero(path) else ""
-        if given:
-            return f"{zero}Give {'larger' if edge > 0 else 'smaller'} values as well, or use --path without values."
-        if flat:
-            decrease = f"the last {self.added} values lowered the error by less than {self.flat:.0%}"
-            return f"{zero}The path is not extended: {decrease}."
-        return f"{zero}The path is not extended beyond a factor of {self.widest:g} from --lam."
+
+def given_values(options: argparse.Namespace) -> list[float]:
+    """Return the values of --path, an empty list if there are none."""
+    return [lam for values in options.path or [] for lam in values]
 
 
 def _path(
@@ -144,13 +144,6 @@ def _path(
     return regularization_path(problem.data, lams, init, n_starts=n_starts, groups=groups, seed=seed, checkpoint=file)
 
 
-def path_numbers(path: RegularizationPath) -> dict[str, Any]:
-    """Return the entries of a path in the file of --json."""
-    entries = path.to_dict()
-    names = ("lam", "test_error", "test_error_error", "in_training", "trusted", "best", "best_1se", "message")
-    return {name: entries[name] for name in names}
-
-
 class TestErrors(NamedTuple):
     """Test errors of a layer and of the reference predictions, in the units of the file."""
 
@@ -161,91 +154,82 @@ class TestErrors(NamedTuple):
     left_out: np.ndarray  # (n,) leave-one-out error of each training sample
 
 
+class _Column(NamedTuple):
+    """Errors of a layer by leave-one-out or on held-out samples, and of the reference predictions."""
+
+    how: str
+    errors: np.ndarray  # (n,)
+    mean: float
+    error: float  # standard error of the mean
+    covariance: float  # see `LeaveOneOut`
+    selection: float  # see `LeaveOneOut`
+    references: ReferenceErrors
+
+    def interval(self) -> str:
+        """Return a 95 % interval of the error of the layer on new data."""
+        low, high = interval_with_selection(self.errors, self.error, self.selection)
+        return f"{low:.3g} to {high:.3g} ({self.how})" if np.isfinite([low, high]).all() else f"unknown ({self.how})"
+
+    def numbers(self) -> dict[str, Any]:
+        """Return means and standard errors of the layer and of the references, for --json."""
+        names = ("", *(f"{name}_" for name in self.references.names))
+        errors = [self.error, *self.references.test_error_error.tolist()]
+        means = zip(names, [self.mean, *self.references.test_error.tolist()], strict=True)
+        numbers = {f"{name}test_error": mean for name, mean in means}
+        return numbers | {f"{name}test_error_error": _finite(e) for name, e in zip(names, errors, strict=True)}
+
+
 def test_errors(
     data: Dataset, result: TrainResult, layer: Layer, train: tuple[Tokens, Tokens], test: tuple[Tokens, Tokens] | None
 ) -> TestErrors:
     """Return test errors of a layer by leave-one-out and on held-out samples, and errors of reference predictions.
 
-    Parameters
-    ----------
-    data, result : the training samples and the run, in the units that they were trained in.
-    layer : the trained layer in the units of the file.
-    train, test : tokens and outputs of the training and the held-out samples, in the units of the file.
+    `data` and `result` have the units of the training; the layer, and the tokens and outputs `train` and `test`, have
+    the units of the file.
     """
     progress.describe("estimating the test error by leave-one-out")
     loo = leave_one_out(data, result)
     left_out = layer.errors(*train, layer.student(loo.fields))
-    mean, error, covariance, selection = loo.average_in_units(left_out)
-    means = [(mean, error)]
-    columns = {"leave-one-out": (left_out, reference_errors(data, units=layer.units))}
+    references = reference_errors(data, units=layer.units)
+    columns = [_Column("leave-one-out", left_out, *loo.average_in_units(left_out), references)]
+    trust = {"trusted": loo.trusted, "doubtful": int(np.count_nonzero(loo.doubtful)), "form": loo.form}
+    numbers: dict[str, Any] = {"leave_one_out": columns[0].numbers() | trust | {"message": loo.message}}
     if test is not None:
-        held_out = layer.errors(*test)
-        means.append(mean_and_error(held_out))
-        columns[f"{len(held_out)} held out"] = (held_out, reference_errors(data, *test, units=layer.units))
-    trust: dict[str, Any] = {"trusted": loo.trusted, "doubtful": int(np.count_nonzero(loo.doubtful))}
-    trust |= {"form": loo.form, "message": loo.message}
-    numbers: dict[str, Any] = {"leave_one_out": _numbers(means[0], columns["leave-one-out"][1]) | trust}
-    if test is not None:
-        in_training = mean_and_error(layer.errors(*train))
-        numbers["held_out"] = {"samples": len(held_out), **_numbers(means[1], list(columns.values())[1][1])}
-        numbers["held_out"] |= {"train_error": in_training[0], "train_error_error": _finite(in_training[1])}
-    better, verdict = _verdict(columns, loo.trusted, covariance)
-    rows = {"this layer": means}
-    for k, name in enumerate(columns["leave-one-out"][1].names):
-        rows[ROWS[name]] = [(of.test_error[k], of.test_error_error[k]) for _, of in columns.values()]
-    table: list[Any] = [["", *columns]]
-    table += [[name, *(format_to_error(*pair) for pair in row)] for name, row in rows.items()]
-    intervals = _describe_intervals(columns, means, selection)
-    skipped = columns["leave-one-out"][1].skipped
-    intervals = f"{skipped.capitalize()}.\n{intervals}" if skipped else intervals
+        errors, (train_error, error) = layer.errors(*test), mean_and_error(layer.errors(*train))
+        held_out, of_held_out = f"{len(errors)} held out", reference_errors(data, *test, units=layer.units)
+        columns.append(_Column(held_out, errors, *mean_and_error(errors), 0.0, 0.0, of_held_out))
+        numbers["held_out"] = {"samples": len(errors), **columns[1].numbers()}
+        numbers["held_out"] |= {"train_error": train_error, "train_error_error": _finite(error)}
+    better, verdict = _verdict(columns, loo.trusted)
+    table: list[Any] = [["", *(column.how for column in columns)]]
+    table.append(["this layer", *(format_to_error(column.mean, column.error) for column in columns)])
+    for k, name in enumerate(references.names):
+        pairs = [(column.references.test_error[k], column.references.test_error_error[k]) for column in columns]
+        table.append([ROWS[name], *(format_to_error(*pair) for pair in pairs)])
+    skipped = f"{references.skipped.capitalize()}.\n" if references.skipped else ""
+    intervals = ", ".join(column.interval() for column in columns)
     text = (
         "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the "
-        f"last digit:\n{format_text(table)}\n{intervals}\nLeave-one-out is the error of each "
-        "training sample under weights trained without this sample: an approximation that is corrected by refits. For "
-        f"this layer: {loo.message}."
+        f"last digit:\n{format_text(table)}\n{skipped}95 % intervals for the error of this layer on new samples: "
+        f"{intervals}.\nLeave-one-out is the error of each training sample under weights trained without this sample: "
+        f"an approximation that is corrected by refits. For this layer: {loo.message}."
     )
     return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
 
 
-def _describe_intervals(
-    columns: dict[str, tuple[np.ndarray, ReferenceErrors]], means: list[tuple[float, float]], selection: float
-) -> str:
-    """Return a sentence with 95 % intervals of the error of the layer on new data; `selection` as of `LeaveOneOut`."""
-    intervals = []
-    for (how, (errors, _)), (_, error) in zip(columns.items(), means, strict=True):
-        ends = interval_with_selection(errors, error, selection if how == "leave-one-out" else 0.0)
-        intervals.append(f"{ends[0]:.3g} to {ends[1]:.3g} ({how})" if np.isfinite(ends).all() else f"unknown ({how})")
-    return f"95 % intervals for the error of this layer on new samples: {', '.join(intervals)}."
-
-
-def _verdict(
-    columns: dict[str, tuple[np.ndarray, ReferenceErrors]], trusted: bool, covariance: float
-) -> tuple[bool, str]:
+def _verdict(columns: list[_Column], trusted: bool) -> tuple[bool, str]:
     """Return whether the layer is better than the references, and a sentence.
 
-    `covariance` is the covariance part of the squared standard error of leave-one-out, see `LeaveOneOut.covariance`.
     Errors of held-out samples are used if leave-one-out is not trusted, or if they are worse than a reference.
     """
-    finite = {how: column for how, column in columns.items() if np.isfinite(column[0]).all()}
-    verdicts = [
-        (how, references.verdict(errors, covariance if how == "leave-one-out" else 0.0))
-        for how, (errors, references) in finite.items()
-    ]
+    finite = [column for column in columns if np.isfinite(column.errors).all()]
+    verdicts = [(column.how, column.references.verdict(column.errors, column.covariance)) for column in finite]
     if not verdicts:
         return False, "The test error of the layer could not be estimated."
     use_last = not trusted or verdicts[-1][1].worse_than
     how, verdict = verdicts[-1] if use_last else verdicts[0]
     doubt = "" if trusted or how != "leave-one-out" else ", which is not reliable here: compare with --held-out 0.2"
     return verdict.better, f"{verdict.message.removesuffix('.')} ({how}{doubt})."
-
-
-def _numbers(of_layer: tuple[float, float], references: ReferenceErrors) -> dict[str, Any]:
-    """Return means and standard errors of errors of the layer (given) and of the references, for --json."""
-    numbers: dict[str, Any] = {}
-    pairs = of_layer, *zip(references.test_error.tolist(), references.test_error_error.tolist(), strict=True)
-    for name, (mean, error) in zip(("", *(f"{name}_" for name in references.names)), pairs, strict=True):
-        numbers |= {f"{name}test_error": mean, f"{name}test_error_error": _finite(error)}
-    return numbers
 
 
 def _finite(value: float) -> float | None:
@@ -264,7 +248,10 @@ def run_fit(options: argparse.Namespace) -> int:
     say(options, describe_data(problem, options))
     path = None
     if options.path is not None:
-        path = _path_or_remedy(problem, init, options)
+        try:
+            path = PathSearch().run(problem, init, options)
+        except KeyboardInterrupt:
+            raise _resumable(options.checkpoint and checkpoint_of_path(options.checkpoint)) from None
         problem, init = problem.along(path)
         options.n_starts, options.lam = 1, float(path.lam[path.best])
     result = _run(problem, init, options)
@@ -275,7 +262,9 @@ def run_fit(options: argparse.Namespace) -> int:
         "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
         "n_iter": result.n_iter, "is_minimum": result.is_minimum, "lowest_eigenvalue": result.lowest_eigenvalue,
     }  # fmt: skip
-    weights = _save_weights(arrays, options)
+    weights = path_of_unfinished(options.out, "")  # written before errors are computed, where there is no file
+    write_archive("--out", weights, FIT, arrays, finished=False)
+    without = f"{weights}, without attention matrices and errors"
     train, test = (tokens, outputs), None
     if len(problem.test):
         x, y = np.asarray(tokens), np.asarray(outputs)
@@ -284,29 +273,29 @@ def run_fit(options: argparse.Namespace) -> int:
         attention, errors = layer.attention(tokens), layer.errors(tokens, outputs)
         estimated = test_errors(problem.data, result, layer, train, test)
     except (KeyboardInterrupt, MemoryError) as error:
-        if weights is None:
-            raise
         event = str(error) or ("interrupted" if isinstance(error, KeyboardInterrupt) else "out of memory")
-        missing = f"the weights are trained and in {weights}, without attention matrices and errors"
         remedy = f"--init {shlex.quote(weights)} --n-starts 1 with another --out computes these"
-        raise type(error)(f"{event}, {missing}: {remedy}") from None
+        raise type(error)(f"{event}, the weights are trained and in {without}: {remedy}") from None
     in_training = format_to_error(*mean_and_error(errors[problem.train]))
     verdict = f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}"
     quality = [verdict, f"The mean error of the training samples is {in_training}.", estimated.text]
     training = _describe_training(result, scale_tolerance(problem.data, options.tol))
-    text = "\n".join(["Training", indent(*training), "Test error", indent(*quality)])
+    say(options, "\n".join(["Training", indent(*training), "Test error", indent(*quality)]))
     arrays |= {"attention": attention, "errors": errors, "errors_left_out": estimated.left_out}
-    out, failure = _save_result(arrays, weights, result.converged, options)
+    out = target_of(options, options.out, FIT, result.converged)
+    try:
+        write_archive("--out", out, FIT, arrays, options.force, result.converged)
+    except OSError as error:
+        raise OSError(f"{error}; the weights are in {without}") from None
+    if weights != out:
+        Path(weights).unlink(missing_ok=True)
     numbers = result.to_dict()
     numbers |= numbers["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
     numbers |= {"standardized": options.standardize, "lam": problem.data.lam} | estimated.numbers
-    numbers |= {"path": path_numbers(path)} if path is not None else {}
-    try:
-        report(options, text, numbers, finished=result.converged and failure is None)
-    except OSError as error:
-        raise failure or error from None
-    if failure is not None:
-        raise failure
+    if path is not None:
+        names = ("lam", "test_error", "test_error_error", "in_training", "trusted", "best", "best_1se", "message")
+        numbers["path"] = {name: value for name, value in path.to_dict().items() if name in names}
+    write_report(options, numbers, result.converged)
     files = [f"{out} contains the weights Q, and the attention matrix and the error of each sample."]
     if out != options.out:
         files.append(f"{options.out} is unchanged: it holds the result of a run that has converged.")
@@ -331,7 +320,7 @@ def _check_numbers(problem: Problem, init: Any, options: argparse.Namespace) -> 
     check.integer("--seed", options.seed, low=0, high=None)
     check.real("--tol", options.tol, low=0, strict=options.path is not None)
     check.real("--checkpoint-every", options.checkpoint_every, low=0)
-    lams = [lam for values in options.path or [] for lam in values]
+    lams = given_values(options)
     if len(set(lams)) < len(lams):
         raise check.fail("--path", lams, "values that all differ")
     for lam in lams:
@@ -347,34 +336,6 @@ def _load_init(name: str) -> Any:
         remedy = f"use {', '.join(FIT_STARTS)} or an .npz file with weights Q"
         raise ValueError(f"--init: {name!r} needs a known teacher, which the arrays of a file do not have; {remedy}")
     return name if name in FIT_STARTS else load_weights("--init", name)
-
-
-def _save_weights(arrays: dict[str, Any], options: argparse.Namespace) -> str | None:
-    """Write the weights before errors are computed, to a path where there is no file; return it, None if it failed.
-
-    If the disk is full, the report is printed before the error.
-    """
-    target = path_of_unfinished(options.out, "")
-    with suppress(OSError):
-        write_archive("--out", target, FIT, arrays, finished=False)
-        return target
-    return None
-
-
-def _save_result(
-    arrays: dict[str, Any], weights: str | None, finished: bool, options: argparse.Namespace
-) -> tuple[str | None, OSError | None]:
-    """Write the result in place of the weights; return its path, or the path of the weights and the error."""
-    target = target_of(options, options.out, FIT, finished)
-    try:
-        write_archive("--out", target, FIT, arrays, options.force, finished)
-    except OSError as error:
-        if weights is None:
-            return None, error
-        return weights, OSError(f"{error}; the weights are in {weights}, without attention matrices and errors")
-    if weights is not None and weights != target:
-        Path(weights).unlink(missing_ok=True)
-    return target, None
 
 
 def _describe_training(result: TrainResult, tol: float) -> list[str]:
@@ -471,14 +432,6 @@ def _run(problem: Problem, init: Any, options: argparse.Namespace) -> TrainResul
         if checkpoint and Path(options.checkpoint).exists():
             remedy = f"{where}; the same command resumes from {options.checkpoint}"
         raise KeyboardInterrupt(f"interrupted, {remedy}") from None
-
-
-def _path_or_remedy(problem: Problem, init: Any, options: argparse.Namespace) -> RegularizationPath:
-    """Return the path that --path requests; if interrupted, raise an error that names its checkpoint."""
-    try:
-        return PathSearch().run(problem, init, options)
-    except KeyboardInterrupt:
-        raise _resumable(options.checkpoint and checkpoint_of_path(options.checkpoint)) from None
 
 
 def _resumable(checkpoint: str | None) -> KeyboardInterrupt:

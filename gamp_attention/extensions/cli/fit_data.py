@@ -7,7 +7,7 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
-from gamp_attention.extensions.cli.held_out import split_held_out
+from gamp_attention._tools.numerics import Stream, generator
 from gamp_attention.extensions.cli.options import build_penalty
 from gamp_attention.extensions.cli.output import indent, select
 from gamp_attention.extensions.inference.path_training import require_groups
@@ -69,6 +69,22 @@ def load_problem(options: argparse.Namespace) -> Problem:
     wanted = select(options, "lam") | layer | {"penalty": build_penalty(options)}
     data, units = build_dataset(x, y, stored.positions, options.standardize, **wanted)
     return Problem(stored._replace(tokens=tokens, outputs=outputs), train, test, units, data, groups)
+
+
+def split_held_out(name: str, fraction: Any, n: int, seed: Any, noun: str = "samples") -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of n samples for training, and of round(fraction n) random samples for tests, in order.
+
+    `name` is the name of the argument `fraction` in errors, and `noun` the word for the counted objects.
+    """
+    fraction = check.real(name, fraction, low=0)
+    count = round(fraction * n)
+    if fraction and not 1 <= count < n:
+        needs = f"a fraction of the {n} {noun}, below 1, that leaves at least one on each side, or 0 for none"
+        is_count = 1 < fraction < n and fraction == round(fraction)
+        remedy = f"; for {fraction:g} {noun} give {fraction / n:.3g}" if is_count else ""
+        raise ValueError(f"{check.fail(name, fraction, needs)}{remedy}")
+    order = generator(seed, Stream.HELD_OUT).permutation(n) if fraction else np.arange(n)
+    return np.sort(order[count:]), np.sort(order[:count])
 
 
 def describe_data(problem: Problem, options: argparse.Namespace) -> str:

@@ -11,7 +11,6 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from gamp_attention._tools.interrupts import interruptible
-from gamp_attention.extensions.cli import raise_interrupts
 from gamp_attention.extensions.cli.options import build_parser, name_options, quote_options
 
 # commands for the user's arrays, each in a module; the other commands are in `paper_model`
@@ -25,17 +24,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # "?" for characters that the terminal lacks, such as Greek
     options = build_parser().parse_args(arguments)
     try:
-        name = options.command if options.command in OWN_DATA else "paper_model"
-        module = import_module(f"gamp_attention.extensions.cli.{name}")
-        from gamp_attention._tools.progress import Progress
-        from gamp_attention.extensions.cli.output import check_extras, check_outputs
+        with interruptible():
+            name = options.command if options.command in OWN_DATA else "paper_model"
+            module = import_module(f"gamp_attention.extensions.cli.{name}")
+            from gamp_attention._tools.progress import Progress
+            from gamp_attention.extensions.cli.output import check_extras, check_outputs
 
-        raise_interrupts()
-        check_extras(options)
-        check_outputs(options)
-        # solvers nest their progress bars in this bar
-        with interruptible(), Progress(f"{options.command} "):
-            status: int = getattr(module, f"run_{options.command}")(options)
+            check_extras(options)
+            check_outputs(options)
+            with Progress(f"{options.command} "):  # solvers nest their progress bars in this bar
+                status: int = getattr(module, f"run_{options.command}")(options)
         sys.stdout.flush()  # raises here, not when Python ends, if the output is no longer read
         return status
     except BrokenPipeError:  # the reader of the output, for instance `head`, has ended

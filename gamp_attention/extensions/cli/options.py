@@ -2,7 +2,6 @@
 
 import argparse
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -32,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (summary, add_options) in COMMANDS.items():
         description = FIT if name == "fit" else f"{summary[0].upper()}{summary[1:]}."
-        epilog = "examples:\n" + textwrap.indent("\n".join(EXAMPLES[name]), "  ")
+        epilog = "\n".join(["examples:", *(f"  gamp-attention {name} {words}".rstrip() for words in EXAMPLES[name])])
         command = commands.add_parser(
             name, help=summary, description=description, epilog=epilog, formatter_class=Formatter
         )
@@ -111,9 +110,8 @@ def _add_law(add: Add) -> None:
     """Add the options of `law`."""
     add("data", metavar="DATA", help="arrays tokens (n,L,d), outputs and optionally positions, as for fit")
     add("--teacher", metavar="FILE.npz", help="weights Q of a teacher, such as fit writes (default: drawn at random)")
-    add(
-        "--alphas", type=float, nargs="+", metavar="A", help="sample complexities α = n/d at which errors are predicted"
-    )
+    alphas = "sample complexities α = n/d at which errors are predicted"
+    add("--alphas", type=float, nargs="+", metavar="A", help=alphas)
     add("--lam", type=float, default=0.01, help="ridge penalty of the prediction (default 0.01)")
     add("--noise", type=float, help="score noise of the prediction (default: from the outputs)")
     add("--classes", type=_classes, default=1, help="classes of a token: a number or auto (default 1)")
@@ -150,12 +148,8 @@ def _add_trajectory(add: Add) -> None:
     _add_model(add)
     _add_l1(add)
     spectral = "spectral weights are computed from the samples"
-    add(
-        "--init",
-        choices=(*STARTS, "spectral"),
-        default="semantic",
-        help=f"initial weights, default semantic; {spectral}",
-    )
+    start = f"initial weights, default semantic; {spectral}"
+    add("--init", choices=(*STARTS, "spectral"), default="semantic", help=start)
     methods = ("gamp", "survey", *DESCENTS, "online")
     add("--method", choices=methods, default="gamp", help="algorithm whose iterations are predicted (default gamp)")
     add("--damping", type=float, help="step β, only for --method gamp (default 0.5) and survey (default 0.4)")
@@ -178,9 +172,8 @@ def _add_sweep(add: Add) -> None:
     add("--sigma", type=numbers, nargs="+", default=[[0.5]], metavar="S", help="standard deviation of tokens")
     add("--A", type=matrix, metavar="MATRIX", help=f"positional part of the task, {ROWS}")
     add("--method", nargs="+", choices=SOLVERS, default=["SE"], help="solvers (default SE)")
-    add(
-        "--branch", nargs="+", choices=STARTS, default=list(STARTS[:2]), help="starts (default semantic and positional)"
-    )
+    branches = "starts (default semantic and positional)"
+    add("--branch", nargs="+", choices=STARTS, default=list(STARTS[:2]), help=branches)
     add("--d", type=int, nargs="+", default=[1000], help="dimension for GAMP and GD (default 1000)")
     add("--seed", type=int, nargs="+", default=[0], help="seed for GAMP and GD (default 0)")
     add("--rtol", type=float, default=1e-3, help="accuracy of state evolution (default 1e-3)")
@@ -234,44 +227,23 @@ COMMANDS: dict[str, tuple[str, Callable[[Add], None]]] = {
     "sweep": ("run solvers on a grid of parameters, resumable, on any number of processes", _add_sweep),
     "boundaries": ("compute the boundaries of the phase diagram, with errors", _add_boundaries),
 }
-
-
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "compare": (
-        "gamp-attention compare",
-        "gamp-attention compare --d 500 --alpha 2 --omega 0.2 --plot mine.png --json mine.json",
-    ),
+    "compare": ("", "--d 500 --alpha 2 --omega 0.2 --plot mine.png --json mine.json"),
     "fit": (
-        "gamp-attention fit mine.npz",
-        "gamp-attention fit mine.npz --path --standardize --plot fit.png",
-        "gamp-attention fit mine.npz --heads 2 --lam 0.1 --held-out 0.2 --out heads.npz",
-        "gamp-attention fit mine.npz --checkpoint run.npz",
+        "mine.npz", "mine.npz --path --standardize --plot fit.png",
+        "mine.npz --heads 2 --lam 0.1 --held-out 0.2 --out heads.npz", "mine.npz --checkpoint run.npz",
     ),
-    "law": (
-        "gamp-attention law mine.npz",
-        "gamp-attention law mine.npz --teacher mine.fit.npz --alphas 1 2 4",
-    ),
-    "predict": (
-        "gamp-attention predict mine.fit.npz new.npz",
-        "gamp-attention predict mine.fit.npz new.npz --out predicted.npz --json errors.json",
-    ),
-    "solve": (
-        "gamp-attention solve --alpha 1.5 --omega 0.3",
-        "gamp-attention solve --init positional --l1 0.01 --json -",
-    ),
-    "trajectory": (
-        "gamp-attention trajectory --n-iter 40",
-        "gamp-attention trajectory --method gd --lr 0.1 --init random",
-    ),
+    "law": ("mine.npz", "mine.npz --teacher mine.fit.npz --alphas 1 2 4"),
+    "predict": ("mine.fit.npz new.npz", "mine.fit.npz new.npz --out predicted.npz --json errors.json"),
+    "solve": ("--alpha 1.5 --omega 0.3", "--init positional --l1 0.01 --json -"),
+    "trajectory": ("--n-iter 40", "--method gd --lr 0.1 --init random"),
     "sweep": (
-        "gamp-attention sweep cells --alpha 0.5:3:11 --omega 0.1 0.3",
-        "gamp-attention sweep cells --alpha 1 2 --method SE GAMP --d 500 --out cells.nc",
+        "cells --alpha 0.5:3:11 --omega 0.1 0.3", "cells --alpha 1 2 --method SE GAMP --d 500 --out cells.nc",
     ),
     "boundaries": (
-        "gamp-attention boundaries --omega 0.1:0.5:5 --folder diagram --plot diagram.png",
-        "gamp-attention boundaries --sigma 0.8 --alphas 0.5 3 --workers 2",
+        "--omega 0.1:0.5:5 --folder diagram --plot diagram.png", "--sigma 0.8 --alphas 0.5 3 --workers 2",
     ),
-}
+}  # fmt: skip
 
 
 def numbers(text: str) -> list[float]:

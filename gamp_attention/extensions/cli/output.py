@@ -41,6 +41,7 @@ REMEDIES = {
     re.compile(r"(?:a larger max_iter or )?minimize_risk\(data, result\.Q.*?\)(?= continues)"): "--init RESULT.npz",
     re.compile(r"minimize_risk\(data, result\.starts.*?\), or another seed,"): "another --seed",
     re.compile(r"gamp_attention\.train leaves it \(escape=True\)"): "--escape leaves it",
+    re.compile(r'response="derivative"'): "--response derivative",
     re.compile(r"(?:(?:run_gamp|regularization_path)\(.*?\)|`groups`) \(gamp-attention fit: (.*?)\)"): r"\1",
 }
 
@@ -128,16 +129,11 @@ def _outputs(options: argparse.Namespace) -> Any:
 def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
     """Return all files that a command reads, each with the argument that names it."""
     given = vars(options)
-    inputs = []
+    names = {"data": "TOKENS" if options.command == "predict" else "DATA", "teacher": "--teacher", "result": "RESULT"}
+    inputs = [(f"the input {name}", given[key]) for key, name in names.items() if given.get(key) is not None]
     if given.get("data") is not None:
-        name = "TOKENS" if options.command == "predict" else "DATA"
-        inputs.append((f"the input {name}", options.data))
         arrays = {Path(options.data) / f"{name}.npy" for name in ARRAYS} | {*Path(options.data).glob("*.npy")}
-        inputs += [(f"an array of the input {name}", str(array)) for array in sorted(arrays)]
-    if given.get("teacher") is not None:
-        inputs.append(("the input --teacher", options.teacher))
-    if given.get("result") is not None:
-        inputs.append(("the input RESULT", options.result))
+        inputs += [(f"an array of the input {names['data']}", str(array)) for array in sorted(arrays)]
     if options.command == "fit" and options.init not in (*STARTS, *FURTHER_STARTS):
         inputs.append(("the input --init", options.init))
     return inputs
@@ -190,15 +186,21 @@ def indent(*lines: str) -> str:
 def report(options: argparse.Namespace, text: str, data: dict[str, Any], finished: bool = True) -> None:
     """Print the text, and write the data to the file of --json; see `target_of` for `finished`."""
     say(options, text)
-    if options.json:
-        written = json.dumps({MARK: mark(REPORT, finished) | {"keys": sorted(data)}, **data}, allow_nan=False) + "\n"
-        if options.json == "-":
-            sys.stdout.write(written)
-            return
-        target, force = target_of(options, options.json, REPORT, finished), options.force
-        write_atomically(target, lambda file: file.write(written.encode()), name="--json", kind=REPORT, overwrite=force)
-        if target != options.json:
-            say(options, f"report: {describe_kept(options.json, target)}")
+    write_report(options, data, finished)
+
+
+def write_report(options: argparse.Namespace, data: dict[str, Any], finished: bool = True) -> None:
+    """Write the data to the file of --json, if there is one."""
+    if not options.json:
+        return
+    written = json.dumps({MARK: mark(REPORT, finished) | {"keys": sorted(data)}, **data}, allow_nan=False) + "\n"
+    if options.json == "-":
+        sys.stdout.write(written)
+        return
+    target, force = target_of(options, options.json, REPORT, finished), options.force
+    write_atomically(target, lambda file: file.write(written.encode()), name="--json", kind=REPORT, overwrite=force)
+    if target != options.json:
+        say(options, f"The report is in {describe_kept(options.json, target)}.")
 
 
 def describe_kept(path: str, target: str) -> str:

@@ -2,7 +2,6 @@
 
 import argparse
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -43,7 +42,7 @@ def run_compare(options: argparse.Namespace) -> int:
         report(options, str(result), result.to_dict(), finished)
         plot = target_of(options, options.plot, PICTURE, finished)
         plot_comparison(result, plot, options.force)
-        say(options, f"picture: {describe_kept(options.plot, plot)}")
+        say(options, f"The picture is in {describe_kept(options.plot, plot)}.")
 
     try:
         result = compare(_model(options), **select(options, "d", "alpha", "seed", "risk", "gd_steps"))
@@ -101,10 +100,7 @@ def run_trajectory(options: argparse.Namespace) -> int:
 
 @contextmanager
 def dask_executor(address: str, timeout: float = 10.0) -> Iterator[Any]:
-    """Yield an executor on the cluster of a scheduler, after a quick check that something listens at its address.
-
-    The scheduler, which may be busy, must answer within `timeout` seconds.
-    """
+    """Yield an executor on the cluster of a scheduler, which may be busy but must answer within `timeout` seconds."""
     require_listener(address)
     require_modules("--dask", "distributed")
     from distributed import Client
@@ -120,27 +116,17 @@ def require_listener(address: str, timeout: float = 1.5) -> None:
     if parts.scheme not in ("tcp", "tls"):
         return
     try:
-        host, port = parts.hostname, parts.port
+        if not parts.hostname or not parts.port:
+            raise check.fail("--dask", address, needs)
+        socket.create_connection((parts.hostname, parts.port), timeout=timeout).close()
+    except TimeoutError:
+        raise check.fail_words("--dask", f"{address}: no answer within {timeout:g} s", needs) from None
+    except OSError as error:
+        raise check.fail_words("--dask", f"{address}: {error.strerror or error}", needs) from None
     except ValueError as error:
+        if str(error).startswith("--dask"):
+            raise
         raise check.fail_words("--dask", f"{address}: {error}", needs) from None
-    if not host or not port:
-        raise check.fail("--dask", address, needs)
-    failure = [f"no answer within {timeout:g} s"]
-
-    def reach() -> None:
-        try:
-            socket.create_connection((host, port), timeout=timeout).close()
-            failure[0] = ""
-        except TimeoutError:
-            pass  # `failure` has the message already
-        except OSError as error:
-            failure[0] = error.strerror or str(error)
-
-    trial = threading.Thread(target=reach, daemon=True)  # the lookup of a name ignores timeouts
-    trial.start()
-    trial.join(timeout)
-    if failure[0]:
-        raise check.fail_words("--dask", f"{address}: {failure[0]}", needs)
 
 
 def _open_executor(options: argparse.Namespace) -> AbstractContextManager[Any]:
@@ -167,7 +153,7 @@ def run_sweep(options: argparse.Namespace) -> int:
     report(options, str(result), result.to_dict(), finished)
     if options.out:
         save(result.dataset(), options.out, options.force)
-        say(options, f"dataset: {options.out}")
+        say(options, f"The dataset is in {options.out}.")
     return 0 if finished else 1
 
 
@@ -181,5 +167,5 @@ def run_boundaries(options: argparse.Namespace) -> int:
     if options.plot:
         plot = target_of(options, options.plot, PICTURE, result.converged)
         plot_phase_diagram(result, plot, options.force)
-        say(options, f"picture: {describe_kept(options.plot, plot)}")
+        say(options, f"The picture is in {describe_kept(options.plot, plot)}.")
     return 0 if result.converged else 1

@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import r2_score
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.statistics import mean_and_error
-from gamp_attention.extensions.estimators.training import (
-    average_by_weight,
-    choose_seed,
-    require_sample_weight,
-    train_estimator,
-    without_zeros,
-)
 from gamp_attention.extensions.inference.debias import DebiasedWeights, debias
 from gamp_attention.extensions.inference.leave_one_out import LeaveOneOut, leave_one_out
 from gamp_attention.extensions.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.extensions.sequence.traced_layer import TracedLayer
 from gamp_attention.extensions.sequence.value_layers import value_model
 from gamp_attention.extensions.train.standard_units import build_dataset, standard_units
-from gamp_attention.extensions.train.train import TrainResult
+from gamp_attention.extensions.train.train import TrainResult, train
 from gamp_attention.problem.dataset import Dataset, LabelledDataset
 from gamp_attention.problem.layer import Layer, Units, require_tokens
 from gamp_attention.problem.losses.heads import require_heads, with_heads
 from gamp_attention.problem.penalties.base import Penalty
 from gamp_attention.problem.risk import risk_at
 from gamp_attention.problem.stores import token_blocks
+
+Errors = TypeVar("Errors", LeaveOneOut, RegularizationPath)
 
 
 @dataclass(eq=False, repr=False)
@@ -135,8 +133,9 @@ class GampAttention(RegressorMixin, BaseEstimator):
         """Train on tokens and outputs with three axes."""
         check.flag("standardize", self.standardize)
         weights = require_sample_weight(sample_weight, tokens)
-        if len(outputs) == len(tokens):
-            weights, tokens, outputs = without_zeros(weights, tokens, outputs)
+        if weights is not None and len(outputs) == len(tokens):
+            positive = weights > 0
+            weights, tokens, outputs = weights[positive], tokens[positive], outputs[positive]
         heads = require_heads(None if self.heads == 1 else self.heads, self.student)
         rank, biased = check.integer("rank", self.rank, low=1), check.flag("fit_intercept", self.fit_intercept)
         if self.value_rank is not None:
@@ -160,7 +159,12 @@ class GampAttention(RegressorMixin, BaseEstimator):
     def _train(self, data: Dataset, units: Units) -> TrainResult:
         """Run message passing on data in the given units, set attributes of the result, and return it."""
         self.data_, self._start = data, (self.init, self.n_starts)
-        trained = train_estimator(self, data, *self._start, self.survey)
+        trained = train(
+            data, self.init, "exact", tol=self.tol, max_iter=self.max_iter, seed=choose_seed(self.random_state),
+            n_starts=self.n_starts, survey=self.survey,
+        )  # fmt: skip
+        if not trained.converged:
+            warnings.warn(f"{type(self).__name__}: {trained.message}", ConvergenceWarning, stacklevel=4)
         self.n_iter_, self.center_, self.scale_ = trained.n_iter, units.center, units.scale
         self.n_tokens_in_, self.n_features_in_ = data.n_tokens, len(units.scale)
         return trained
@@ -340,3 +344,37 @@ class GampAttention(RegressorMixin, BaseEstimator):
         tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
         tags.target_tags.multi_output, tags.target_tags.single_output = True, False
         return tags
+
+
+def choose_seed(random_state: Any) -> int:
+    """Return the seed of a run: an integer as it is, or a random integer from a generator, or from numpy for None."""
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31))
+    if random_state is None or isinstance(random_state, np.random.RandomState):
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    return random_state
+
+
+def require_sample_weight(sample_weight: ArrayLike | None, X: np.ndarray) -> np.ndarray | None:
+    """Return the weights (n,) of samples X (n, ...), or None if none are given; raise unless they can be used."""
+    if sample_weight is None:
+        return None
+    given = np.full(len(X), sample_weight) if isinstance(sample_weight, numbers.Real) else sample_weight
+    weights = check.array("sample_weight", given, (len(X),))
+    if (weights < 0).any():
+        raise check.fail("sample_weight", float(weights.min()), "weights that are not negative")
+    if not weights.any():
+        raise check.fail_words("sample_weight", "zeros only", "a positive weight of one sample at least")
+    return weights
+
+
+def average_by_weight(result: Errors, weights: np.ndarray | None, *names: str) -> Errors:
+    """Return a result for data with sample weights (n,), or None, whose named errors are weighted means.
+
+    The errors of a dataset with weights are w_μ e_μ. Their mean over the mean weight is Σ w e/Σ w.
+    """
+    if weights is None:
+        return result
+    mean, names = float(weights.mean()), ("test_error", "test_error_error", "in_training", *names)
+    numbers = {name: getattr(result, name) / mean for name in names}
+    return replace(result, covariance=result.covariance / mean**2, **numbers)

@@ -31,15 +31,10 @@ def error_unit(data: Dataset) -> float:
 def scale_changes(
     changes: np.ndarray, sizes: np.ndarray, samples: np.ndarray, groups: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return changes (m, m), scaled so that `sum_products` is the covariance part of the variance of the mean error.
+    """Return changes (m, m) of the errors of some samples (m,), scaled so that `sum_products` is the variance.
 
-    Parameters
-    ----------
-    changes : (m, m) change of the error of sample i if sample j is left out too.
-    sizes : (n,) sizes of all samples, not negative.
-    samples : (m,) indices of the samples of `changes`.
-    groups : (n,) numbers of groups of samples that are left out together, whose pairs do not count; by default each
-        sample is a group.
+    `changes` are the changes of the error of sample i if sample j is left out too, `sizes` (n,) the sizes of all
+    samples, and `groups` (n,) numbers of groups that are left out together, whose pairs do not count.
     """
     n = len(sizes)
     groups = np.arange(n) if groups is None else groups
@@ -82,15 +77,8 @@ def fold_changes(
     """Return the changes (m, m) of errors of cross-validation: of sample i if sample j is left out too.
 
     Only the entries of samples i that are left out and of samples j that train the weights are not zero: to first
-    order, ∇ℓ_iᵀ X̃_i (H_∖j)⁻¹ X̃_jᵀ ∇ℓ_j.
-
-    Parameters
-    ----------
-    data : all samples.
-    rows : (k,) indices of the training samples, in ascending order.
-    Q : (d, r) the weights that they train.
-    samples : (m,) indices of the samples.
-    max_factored : number of weights up to which the Hessian is factored.
+    order, ∇ℓ_iᵀ X̃_i (H_∖j)⁻¹ X̃_jᵀ ∇ℓ_j. The samples `rows` (k,), in ascending order, train the weights Q (d, r); the
+    Hessian of at most `max_factored` weights is factored.
     """
     part = data.select_rows(rows)
     at, tokens = risk_at(part, Q, "exact"), TokenRows(part)

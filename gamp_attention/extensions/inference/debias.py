@@ -17,7 +17,7 @@ directions are used:
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from gamp_attention.extensions.inference.hessian import has_squared_loss
 from gamp_attention.extensions.inference.leave_one_out import leave_one_out, require_trained
 from gamp_attention.problem.curvature import data_hessian, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.columns import refuse_spheres
 from gamp_attention.problem.penalties.standard import on_kinks
 from gamp_attention.problem.risk import RiskAtPoint, is_convex
 from gamp_attention.problem.sources import by_group, sum_over_tokens
@@ -137,7 +136,6 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     >>> bool(0.85 < inside.mean() < 0.95)
     True
     """
-    refuse_spheres(getattr(data, "penalty", None), "numbers, as debias has no spherical columns")
     Q, at = require_trained(data, gamp)
     method = DebiasMethod()
     law = method.column_law(data)
@@ -150,7 +148,7 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
         if curvature is not None and exact:
             inverse = method.inverse_products(data, law)
             if inverse is not None:
-                estimate, reasons = method.orthogonal(data, at, Q, curvature, law, inverse)
+                estimate, reasons = method.orthogonal(data, at, Q, curvature[0], law, inverse)
         reasons = unreliable + reasons
         if has_squared_loss(data) and curvature is not None:
             reasons += method.nonlinearity(data, at, curvature)
@@ -161,16 +159,14 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
             # depends on a column only if both tests show it
             if dependence := method.noise_along_columns(X / size, size * at.loss_gradients[:, 0]):
                 reasons += method.noise_along_columns(X, at.loss_gradients[:, 0]) and dependence
+    weights, covariance, dof, form = estimate
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
-    message = text[estimate.form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
-    return DebiasedWeights(
-        estimate.weights, np.sqrt(np.einsum("iaa->ia", estimate.covariance)) * np.ones(Q.shape), estimate.covariance,
-        not reasons, message, estimate.form, estimate.dof,
-    )  # fmt: skip
+    message = text[form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
+    std = np.sqrt(np.einsum("iaa->ia", covariance)) * np.ones(Q.shape)
+    return DebiasedWeights(weights, std, covariance, not reasons, message, form, dof)
 
 
-@dataclass(frozen=True, eq=False)
-class _NoisyWeights:
+class _NoisyWeights(NamedTuple):
     """Weights (d, r), the covariances (d, r, r) of their noise, its degrees of freedom, and the form."""
 
     weights: np.ndarray
@@ -179,16 +175,13 @@ class _NoisyWeights:
     form: str
 
 
-@dataclass(frozen=True, eq=False)
-class _Curvature:
-    """Second derivatives among all weights, in the order of the columns of Q.
+class _Curvature(NamedTuple):
+    """Second derivatives among the weights of one column of Q."""
 
-    `samples` (k, k) is X̃ᵀ∇²ℓ X̃; `free` (d, r) is True for weights that are not at a kink; `penalty` (d, r) is r''.
-    """
-
-    samples: np.ndarray
-    free: np.ndarray
-    penalty: np.ndarray
+    samples: np.ndarray  # (d, d) X̃ᵀ∇²ℓ X̃
+    free: np.ndarray  # (d,) True for weights that are not at a kink
+    penalty: np.ndarray  # (d,) r''
+    inverse: np.ndarray  # inverse Hessian of the free weights
 
 
 def _is_regression(data: Dataset) -> bool:
@@ -204,9 +197,8 @@ def _unreliable_training(data: Dataset, gamp: Any) -> list[str]:
     convex = is_convex(data)
     loo = leave_one_out(data, gamp, refits=0 if convex else None)
     if loo.dependent:
-        return [
-            "samples repeat each other or depend on their neighbors (leave_one_out), so that intervals are too short"
-        ]
+        why = "samples repeat each other or depend on their neighbors (leave_one_out)"
+        return [f"{why}, so that intervals are too short"]
     if convex:
         return [] if gamp.converged else ["the training did not converge"]
     return [] if loo.trusted else ["leave_one_out does not trust the end of the training"]
@@ -287,17 +279,22 @@ class DebiasMethod:
         fewest = float((diagonal**2 / np.maximum(fourths, 1e-300)).min(initial=np.inf))
         return _ColumnLaw(variances, sizes, float(correlation), float(between), fewest)
 
-    def curvature(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | None:
-        """Return the second derivatives at Q, or None if the limit d → ∞ of the response is used instead.
+    def curvature(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> list[_Curvature] | None:
+        """Return the second derivatives of each column, or None if the limit d → ∞ of the response is used instead.
 
         The limit is used for too many weights, for losses that are not convex (their proximal maps bend between the
         fields with and without a column), and if the columns of Q are coupled, which they are not for the squared loss.
         """
         if Q.size > self.dense or not is_convex(data) or (data.rank > 1 and not _is_regression(data)):
             return None
-        all_weights = tuple(np.arange(data.dim) for _ in range(data.rank))
-        _, free, penalty = on_kinks(data.penalty, Q, at.smooth)
-        return _Curvature(data_hessian(scaled_blocks(data), at.hessians, all_weights), free > 0, penalty)
+        d, columns = data.dim, []
+        _, movable, penalty = on_kinks(data.penalty, Q, at.smooth)
+        whole = data_hessian(scaled_blocks(data), at.hessians, (np.arange(d),) * data.rank)
+        for a in range(data.rank):
+            K, free = whole[a * d : (a + 1) * d, a * d : (a + 1) * d], movable[:, a] > 0
+            inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free, a]))
+            columns.append(_Curvature(K, free, penalty[:, a], inverse))
+        return columns
 
     def refusals(self, data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
         """Return the violated assumptions of independent columns, as clauses of the message."""
@@ -312,17 +309,15 @@ class DebiasMethod:
                 handled = f"which is handled for {allowed} only"
             reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
         if dof < self.effective:
-            reasons.append(
-                f"training errors have {dof:.3g} effective degrees of freedom, {self.effective:g} are needed"
-            )
+            needed = f"{self.effective:g} are needed"
+            reasons.append(f"training errors have {dof:.3g} effective degrees of freedom, {needed}")
         if not is_convex(data):
             unequal, ratio = float(law.sizes.std() / law.sizes.mean()), data.n_samples / (data.dim * data.rank)
             if unequal > self.unequal:
                 reasons.append(f"sizes of tokens vary by {unequal:.2g} of their mean, and the loss is not convex")
             if ratio < self.per_weight:
-                reasons.append(
-                    f"a loss that is not convex needs {self.per_weight:g} samples per weight, got {ratio:.2g}"
-                )
+                needed = f"{self.per_weight:g} samples per weight"
+                reasons.append(f"a loss that is not convex needs {needed}, got {ratio:.2g}")
         if data.n_tokens > 1 and law.between_tokens > self.significant:
             reasons.append("the tokens of a sample are correlated with each other")
         return reasons
@@ -347,11 +342,12 @@ class DebiasMethod:
         return inverse / np.outer(size, size)
 
     def orthogonal(
-        self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature, law: _ColumnLaw, inverse: np.ndarray
+        self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, first: _Curvature, law: _ColumnLaw, inverse: np.ndarray
     ) -> tuple[_NoisyWeights, list[str]]:
         """Return weights by the part of each column that is orthogonal to the other columns, and violated assumptions.
 
-        `inverse` is G⁻¹; the residual of column i is X̃G⁻¹e_i/(G⁻¹)_ii.
+        `first` is the curvature of the first column of Q, and `inverse` is G⁻¹; the residual of column i of the tokens
+        is X̃G⁻¹e_i/(G⁻¹)_ii.
         """
         n, d, r = data.n_samples, int(law.used.sum()), data.rank
         X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
@@ -369,7 +365,7 @@ class DebiasMethod:
             noise = np.einsum("ni,na,nb->iab", directions**2, scaled, residuals, optimize=True)
         factor, reasons = np.ones((data.dim, r)), []
         if not _is_regression(data):
-            K, free, _, H = _of_column(curvature, 0)
+            K, free, _, H = first
             T = inverse @ K
             response_of = np.empty(data.dim)  # vᵀM x_i divided by the squared norm of the residual
             response_of[free] = np.einsum("ij,ji->i", T[np.ix_(free, free)], H) / np.diag(H)
@@ -377,9 +373,8 @@ class DebiasMethod:
             response_of[~free] = np.diag(T)[~free] - np.einsum("ij,ji->i", cross, K[np.ix_(free, ~free)])
             factor = 1 / np.where(law.used, response_of, 1.0)[:, None]
             if n < self.per_column * d:
-                reasons.append(
-                    f"columns are correlated, which needs {self.per_column:g} samples per column, got {n / d:.2g}"
-                )
+                needed = f"{self.per_column:g} samples per column"
+                reasons.append(f"columns are correlated, which needs {needed}, got {n / d:.2g}")
         elif equal:
             reasons += self._unequal_noise(X, directions, residuals, X @ (Q + step))
         covariance = np.where(law.used[:, None, None], noise * factor[:, :, None] * factor[:, None, :], np.inf)
@@ -427,14 +422,14 @@ class DebiasMethod:
                 return []
         return [f"the noise of the labels depends on column {int(correlations.max(axis=0).argmax()) % X.shape[1]}"]
 
-    def nonlinearity(self, data: Dataset, at: RiskAtPoint, curvature: _Curvature) -> list[str]:
+    def nonlinearity(self, data: Dataset, at: RiskAtPoint, curvature: list[_Curvature]) -> list[str]:
         """Return the reason, if any, that left-out errors depend on powers of their predictions.
 
         The RESET test of Ramsey (1969), applied to leave-one-out errors and predictions.
         """
         X = np.concatenate([x.reshape(len(x), -1) for _, x in scaled_blocks(data)])
         for a in range(data.rank if data.n_tokens == 1 else 0):
-            _, free, _, inverse = _of_column(curvature, a)
+            _, free, _, inverse = curvature[a]
             leverage = np.einsum("ni,ij,nj->n", X[:, free], inverse, X[:, free], optimize=True)
             weights = np.ones(len(X)) if data.sample_weight is None else data.sample_weight
             error = -at.loss_gradients[:, 0, a] / weights / np.maximum(1 - weights * leverage, 1e-12)
@@ -445,14 +440,13 @@ class DebiasMethod:
                 part = regressors[:, 1] ** power
                 part = part - regressors @ np.linalg.lstsq(regressors, part, rcond=None)[0]
                 if _association(error, part) > self.nonlinear:
-                    return [
-                        "labels are not linear in the fields: weights are coefficients of the best linear prediction"
-                    ]
+                    effect = "weights are coefficients of the best linear prediction"
+                    return [f"labels are not linear in the fields: {effect}"]
         return []
 
 
 def _independent(
-    data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, law: _ColumnLaw, curvature: _Curvature | None
+    data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, law: _ColumnLaw, curvature: list[_Curvature] | None
 ) -> _NoisyWeights:
     """Return w = Q + A⁻¹(X̃ᵀg − means) with the effective precisions A_i of independent columns."""
     g, d = -at.loss_gradients, data.dim
@@ -467,8 +461,10 @@ def _independent(
         A = np.einsum("si,sab->iab", law.variances, response(data, at.hessians, V))
     else:
         A = np.zeros((d, data.rank, data.rank))
-        for a in range(data.rank):
-            A[:, a, a] = _effective_precisions(curvature, a)
+        for a, (K, free, penalty, H) in enumerate(curvature):  # curvature after minimizing over the other free weights
+            A[free, a, a] = 1 / np.diag(H) - penalty[free]  # the Schur complement
+            cross = K[np.ix_(~free, free)]
+            A[~free, a, a] = np.diag(K)[~free] - np.einsum("ij,jk,ik->i", cross, H, cross, optimize=True)
         dof = _noise_dof(data, at, law, curvature)
     A = symmetrize(A)
     A[~law.used] = np.eye(data.rank)
@@ -477,16 +473,6 @@ def _independent(
     weights = Q + np.einsum("iab,ib->ia", inverse, pull)
     covariance = inverse @ np.where(np.isinf(N), 0.0, N) @ inverse
     return _NoisyWeights(weights, np.where(np.isinf(N), N, covariance), dof, "independent")
-
-
-def _effective_precisions(curvature: _Curvature, a: int) -> np.ndarray:
-    """Return x_iᵀM x_i (d,) of column a of Q: curvature along weight i after minimizing over the other free weights."""
-    K, free, penalty, inverse = _of_column(curvature, a)
-    A = np.empty(len(K))
-    A[free] = 1 / np.diag(inverse) - penalty[free]  # the Schur complement
-    cross = K[np.ix_(~free, free)]
-    A[~free] = np.diag(K)[~free] - np.einsum("ij,jk,ik->i", cross, inverse, cross, optimize=True)
-    return A
 
 
 def _inverse_response(A: np.ndarray) -> np.ndarray:
@@ -501,7 +487,7 @@ def _inverse_response(A: np.ndarray) -> np.ndarray:
     raise ValueError(f"gamp: needs {needs}, got negative values")
 
 
-def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curvature) -> float:
+def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: list[_Curvature]) -> float:
     """Return (tr M)²/tr M², the number of directions in which independent noise of the forces has its variance.
 
     M = S(D − D X̃ H⁻¹X̃ᵀD)S for rows of sizes S². It is small if the fit almost interpolates the labels.
@@ -510,8 +496,7 @@ def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curv
     if data.n_tokens > 1:
         return minimum
     X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
-    for a in range(data.rank):
-        _, free, _, inverse = _of_column(curvature, a)
+    for a, (_, free, _, inverse) in enumerate(curvature):
         D, size = at.hessians[:, a, a], law.sizes[:, 0]
         x = X[:, free]
         leverage = np.einsum("ni,ni->n", x @ inverse, x)
@@ -520,14 +505,6 @@ def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curv
         square = np.sum(size**2 * D**2 * (1 - 2 * leverage * D)) + np.einsum("ij,ji->", second, second)
         minimum = min(minimum, float(trace**2 / max(square, 1e-300)))
     return minimum
-
-
-def _of_column(curvature: _Curvature, a: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return samples (d, d), free (d,) and penalty (d,) of column a of Q, and the inverse Hessian of free weights."""
-    d = len(curvature.free)
-    part = slice(a * d, (a + 1) * d)
-    K, free, penalty = curvature.samples[part, part], curvature.free[:, a], curvature.penalty[:, a]
-    return K, free, penalty, np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free]))
 
 
 def _center(values: np.ndarray) -> np.ndarray:

@@ -12,14 +12,14 @@ from functools import cached_property
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.numerics import deterministic_product, over_panels
+from gamp_attention._tools.numerics import over_panels
 from gamp_attention.problem.curvature import BLOCK, data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.columns import curvature_of
 from gamp_attention.problem.penalties.standard import on_kinks
 from gamp_attention.problem.risk import RiskAtPoint
 
-FLAT = 1e-9  # curvature, relative to the largest, below which a direction of an indefinite Hessian is excluded
+FLAT = 1e-9  # curvature, relative to the largest, that is added to a Hessian that is not positive definite
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,15 +106,15 @@ def minimum_in(tokens: TokenRows, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class FactoredHessian:
-    """Factorization F S Fᵀ of the Hessian H = X̃ᵀ ∇²ℓ X̃ + ∇²r of the k free weights.
+    """Cholesky factor F of the Hessian H = X̃ᵀ ∇²ℓ X̃ + ∇²r = F Fᵀ of the k free weights.
 
     The weights are ordered column after column of Q. Common rotations of the columns do not change the risk, so H has
     no curvature along them. To make H invertible, these directions get the curvature `level`; `leverages` removes their
-    contribution.
+    contribution. At a saddle, H is increased by a multiple of the unit matrix until it is positive definite.
     """
 
-    whitener: np.ndarray  # (k, k) lower triangular F if H is positive definite, otherwise F⁻¹
-    signs: np.ndarray | None  # (k,) diagonal of S, or None if H is positive definite
+    whitener: np.ndarray  # (k, k) lower triangular F
+    is_minimum: bool  # False if H had to be increased
     free_indices: tuple[np.ndarray, ...]  # indices of the free weights in each column of Q
     flat: np.ndarray  # (f, k) orthonormal directions of the rotations
     level: float  # curvature that is added along these directions
@@ -127,64 +127,57 @@ class FactoredHessian:
     def columns(self, x: np.ndarray) -> np.ndarray:
         """Return the derivatives (k, m L r) of the fields in the free weights, for scaled tokens x (m, L, d)."""
         m, L, _ = x.shape
-        r = len(self.free_indices)
-        if r == 1:
-            return x.reshape(m * L, -1)[:, self.free_indices[0]].T
-        derivatives, first = np.zeros((self.size, m, L, r)), 0
+        derivatives, first = np.zeros((self.size, m, L, len(self.free_indices))), 0
         for a, rows in enumerate(self.free_indices):
             derivatives[first : first + len(rows), :, :, a] = x[:, :, rows].transpose(2, 0, 1)
             first += len(rows)
-        return derivatives.reshape(self.size, -1)
+        return derivatives.reshape(self.size, m * L * len(self.free_indices))
 
-    def whiten(self, columns: np.ndarray) -> np.ndarray:
-        """Return F⁻¹ times vectors (k, c)."""
-        if self.signs is not None:
-            return deterministic_product(self.whitener, columns)
-        return _solve_triangular(self.whitener, columns)
+    def whiten(self, columns: np.ndarray, transposed: bool = False) -> np.ndarray:
+        """Return F⁻¹, or F⁻ᵀ, times vectors (k, c), identical for any number of threads."""
+        from scipy.linalg import solve_triangular
+
+        F, out = self.whitener, np.empty(columns.shape)
+
+        def work(part: slice) -> None:
+            out[:, part] = solve_triangular(F, columns[:, part], lower=True, trans=int(transposed), check_finite=False)
+
+        over_panels(work, columns.shape[1])
+        return out
 
     def solve(self, columns: np.ndarray) -> np.ndarray:
         """Return the inverse of H, with curvature `level` along rotations, times vectors (k, c)."""
-        white = self.whiten(columns)
-        if self.signs is not None:
-            return deterministic_product(np.ascontiguousarray(self.whitener.T), self.signs[:, None] * white)
-        return _solve_triangular(self.whitener, white, transposed=True)
+        return self.whiten(self.whiten(columns), transposed=True)
 
     def leverages(self, columns: np.ndarray, whitened: np.ndarray, k: int) -> np.ndarray:
         """Return A = X̃ H⁻¹ X̃ᵀ (m, k, k) of each sample, without the contribution of rotations.
 
-        Parameters
-        ----------
-        columns : derivatives (size, m k) of the fields, of `columns`.
-        whitened : the result of `whiten` for these columns.
-        k : number L r of fields of a sample.
+        `columns` (size, m k) are derivatives of the fields, see `columns`; `whitened` is the result of `whiten` for
+        them, and k the number L r of fields of a sample.
         """
         rows = np.ascontiguousarray(whitened.T).reshape(whitened.shape[1] // k, k, self.size)
-        A = rows @ (rows if self.signs is None else self.signs * rows).transpose(0, 2, 1)
+        A = rows @ rows.transpose(0, 2, 1)
         if not len(self.flat):
             return A
         along = (self.flat @ columns).T.reshape(-1, k, len(self.flat))
         return A - along @ along.transpose(0, 2, 1) / self.level
 
+    def pack(self, G: np.ndarray) -> np.ndarray:
+        """Return the entries (k, c) of vectors (p, r, c) at the free weights."""
+        return np.concatenate([G[rows, a] for a, rows in enumerate(self.free_indices)])
 
-def _solve_triangular(F: np.ndarray, columns: np.ndarray, transposed: bool = False) -> np.ndarray:
-    """Return F⁻¹, or F⁻ᵀ, times vectors (k, c) for a lower triangular F, identical for any number of threads."""
-    from scipy.linalg import solve_triangular
-
-    out = np.empty(columns.shape)
-
-    def work(part: slice) -> None:
-        out[:, part] = solve_triangular(F, columns[:, part], lower=True, trans=int(transposed), check_finite=False)
-
-    over_panels(work, columns.shape[1])
-    return out
+    def unpack(self, flat: np.ndarray, p: int) -> np.ndarray:
+        """Return vectors (p, r, c) with the entries (k, c) of the free weights, zero at the others."""
+        out, first = np.zeros((p, len(self.free_indices), flat.shape[1])), 0
+        for a, rows in enumerate(self.free_indices):
+            out[rows, a] = flat[first : first + len(rows)]
+            first += len(rows)
+        return out
 
 
 def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None) -> FactoredHessian:
-    """Return the factored Hessian at Q (d, r), with the exact risk `at` Q, in the coordinates of `tokens`.
-
-    The default are the original coordinates. A Hessian with negative curvature is factored by its eigenvectors.
-    """
-    from scipy.linalg import LinAlgError, cholesky, eigh
+    """Return the factored Hessian at Q (d, r), with the exact risk `at` Q, in the coordinates of `tokens`."""
+    from scipy.linalg import LinAlgError, cholesky, eigvalsh
 
     tokens = TokenRows(data) if tokens is None else tokens
     Q = minimum_in(tokens, at, Q)
@@ -194,16 +187,14 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: Toke
     size = sum(map(len, free_indices))
     check.require_memory("data", size, size)
     H = data_hessian(tokens.blocks(), at.hessians, free_indices)
-    ridge = np.concatenate([curvature[rows, a] for a, rows in enumerate(free_indices)])
-    H[np.diag_indices(size)] += ridge
+    H[np.diag_indices(size)] += np.concatenate([curvature[rows, a] for a, rows in enumerate(free_indices)])
     directions = rotations(data, Q)
     flat = directions.transpose(0, 2, 1).reshape(len(directions), size) if len(directions) else np.zeros((0, size))
     level = float(np.trace(H) / max(size, 1))
     raised = H + level * flat.T @ flat
     try:
-        return FactoredHessian(cholesky(raised, lower=True, check_finite=False), None, free_indices, flat, level)
+        return FactoredHessian(cholesky(raised, lower=True, check_finite=False), True, free_indices, flat, level)
     except LinAlgError:
-        values, vectors = eigh(raised, check_finite=False)
-        sizes = np.abs(values)
-        inverse = np.where(sizes > FLAT * sizes.max(), 1 / np.maximum(sizes, 1e-300), 0.0)
-        return FactoredHessian((vectors * np.sqrt(inverse)).T, np.sign(values), free_indices, flat, level)
+        lowest, *_, highest = eigvalsh(raised, check_finite=False)
+        raised[np.diag_indices(size)] += 2 * max(-lowest, 0.0) + FLAT * max(highest, -lowest)
+        return FactoredHessian(cholesky(raised, lower=True, check_finite=False), False, free_indices, flat, level)

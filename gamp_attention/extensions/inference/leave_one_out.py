@@ -11,7 +11,7 @@
 3. The standard error includes the covariance of the errors of two samples (Bayle et al. (2020), see covariance.py).
    If the risk has many minima near the minimum, it also includes the choice among them (`LeaveOneOutMethod.selection`).
 4. The estimate is trusted if the correction is certain enough, the risk does not have many minima near the minimum
-   (see `HysteresisTest` and `LeaveOneOut.trusted`), and samples do not depend on their neighbors (dependence.py).
+   (see `HysteresisTest` and `LeaveOneOut.trusted`), and samples do not depend on their neighbors (doubts.py).
 """
 
 from dataclasses import dataclass, replace
@@ -24,13 +24,11 @@ from gamp_attention._tools.display import Rows, count_noun, format_to_error
 from gamp_attention._tools.numerics import guard_call, one_thread
 from gamp_attention._tools.statistics import interval_of_mean, mean_and_error
 from gamp_attention.extensions.inference.covariance import leave_one_out_changes, sum_products
-from gamp_attention.extensions.inference.dependence import CopySearch, OrderTest
+from gamp_attention.extensions.inference.doubts import CopySearch, HysteresisTest, OrderTest
 from gamp_attention.extensions.inference.hessian import TokenRows, is_quadratic, token_rows
-from gamp_attention.extensions.inference.hysteresis import HysteresisTest
 from gamp_attention.extensions.inference.left_out import LeftOut, cavity_fields, leave_out, responses, risks_without
 from gamp_attention.extensions.inference.refits import Refitter, sample_errors
 from gamp_attention.problem.dataset import Dataset, require_dataset
-from gamp_attention.problem.penalties.columns import refuse_spheres
 from gamp_attention.problem.risk import RiskAtPoint, is_convex, risk_at
 from gamp_attention.problem.tolerances import small_unit
 from gamp_attention.results import Result
@@ -231,9 +229,7 @@ class LeaveOneOutMethod:
     top: int = 24  # number of refitted samples with the largest change of their error
     random: int = 40  # number of refitted samples among the other samples
     together: int = 128  # number of samples that are refitted at the same time
-    trusted_error: float = (
-        1 / 60
-    )  # standard error of the correction, relative to the estimate, up to which it is trusted
+    trusted_error: float = 1 / 60  # error of the correction, relative to the estimate, up to which it is trusted
     # number of samples below which no estimate is trusted, because the standard error is uncertain itself: errors of
     # ridge regressions were more than 3 standard errors too low in 5 % of 150 data sets with 30 samples, 17 % with 6
     few_samples: int = 30
@@ -251,8 +247,6 @@ class LeaveOneOutMethod:
 
         `trusted` does not depend on `few_samples`.
         """
-        needs = "a number for each column, as leave_one_out has no spherical columns"
-        refuse_spheres(getattr(data, "penalty", None), needs)
         Q, at = require_trained(data, gamp)
         if refits is not None:
             refits = check.integer("refits", refits, low=0, high=data.n_samples)
@@ -265,18 +259,18 @@ class LeaveOneOutMethod:
             chosen = "hessian"
             estimate, reasons = self._estimate_by_form(data, gamp, at, Q, chosen, refits)
         with_choice = _with_choice(data, gamp, at, estimate.formula, chosen)
-        mean, error = mean_and_error(estimate.errors)
+        (mean, error), in_training = mean_and_error(estimate.errors), float(estimate.in_training.mean())
         covariance = max(sum_products(estimate.changes, estimate.changes), 0.0)
-        selection = (
-            self.selection * max(mean - float(estimate.in_training.mean()), 0.0) if estimate.many_minima else 0.0
-        )
+        selection = self.selection * max(mean - in_training, 0.0) if estimate.many_minima else 0.0
         spread = float(np.sqrt(error**2 + covariance + estimate.correction_error**2 + selection**2))
+        count = np.count_nonzero(estimate.refitted)
+        how = f"{count} of {data.n_samples} samples were refitted"
+        how = "the formula is exact" if estimate.is_exact and not count else how
         loo = LeaveOneOut(
-            test_error=mean, test_error_error=spread, selection=selection,
-            dependent=estimate.order_effect > 0 or estimate.repeated > 0, covariance=covariance,
-            in_training=float(estimate.in_training.mean()), errors=estimate.errors, fields=estimate.fields, form=chosen,
+            test_error=mean, test_error_error=spread, selection=selection, dependent=estimate.dependent,
+            covariance=covariance, in_training=in_training, errors=estimate.errors, fields=estimate.fields, form=chosen,
             trusted=not reasons, doubtful=estimate.doubtful, remainder=estimate.remainder, refitted=estimate.refitted,
-            with_choice=with_choice, message=_describe(reasons, estimate),
+            with_choice=with_choice, message=f"{UNTRUSTED + '; '.join(reasons) + '; ' if reasons else ''}{how}",
         )  # fmt: skip
         return loo, estimate.changes
 
@@ -294,7 +288,7 @@ class LeaveOneOutMethod:
             choice = "one of which was selected for these samples"
             consequence = "the estimate may be too low, and its standard error includes this"
             reasons = [f"the risk has many minima, {choice}: {consequence}"]
-        H = None if step is None else step.hessian
+        H, dependence = None if step is None else step.hessian, list[str]()
         with one_thread():
             if not reasons and (refits is not None or not estimate.is_exact):
                 estimate.refit(Q, tokens, H, self.refits_by_default(data) if refits is None else refits)
@@ -302,13 +296,13 @@ class LeaveOneOutMethod:
             if not faults:
                 estimate.changes = leave_one_out_changes(data, at, Q, estimate.fields, tokens, H)
                 if H is not None and (effect := OrderTest().order_effect(data, at, Q, tokens, H)):
-                    estimate.order_effect = effect
-                    reasons = [*reasons, ABOUT_ORDER.format(effect)]
-        copies = CopySearch()
-        estimate.repeated, words = copies.repeated_fraction(data), ABOUT_REPEATED
-        if not estimate.repeated:
-            estimate.repeated, words = copies.nearly_repeated(data), ABOUT_COPIES
-        return estimate, [*reasons, words.format(estimate.repeated)] if estimate.repeated else reasons
+                    dependence.append(ABOUT_ORDER.format(effect))
+        if repeated := CopySearch().repeated_fraction(data):
+            dependence.append(ABOUT_REPEATED.format(repeated))
+        elif repeated := CopySearch().nearly_repeated(data):
+            dependence.append(ABOUT_COPIES.format(repeated))
+        estimate.dependent = bool(dependence)
+        return estimate, [*reasons, *dependence]
 
     def refits_by_default(self, data: Dataset) -> int:
         """Return the number of samples that are refitted by default: all samples of small problems."""
@@ -346,17 +340,10 @@ def require_trained(data: Dataset, gamp: Any, limit: float = 1e-3) -> tuple[np.n
 
 
 class _CorrectedErrors:
-    """Leave-one-out errors, corrected by exact refits of some samples.
+    """Leave-one-out errors (n,) and fields (n, L, r), from the fields of a `formula`, corrected by exact refits.
 
-    Attributes
-    ----------
-    formula, fields, errors : fields (n, L, r) by the formula, and the corrected fields and errors (n,).
-    changes : (m, m) scaled changes of the errors of pairs of samples, see `leave_one_out_changes`.
-    many_minima, order_effect, repeated : whether the risk has many minima, the result of `order_effect`, and the
-        fraction of repeated samples.
-    unbounded : (n,) True if weights grow without bound if the sample is left out.
-    correction_error, bias, unknown : uncertainties of the mean error: the standard error of the correction, the mean
-        difference that it leaves, and the contribution of samples whose refit did not reach a minimum (number `lost`).
+    The uncertainties of the mean error are the standard error of the correction, the mean difference that it leaves
+    (`bias`), and the contribution of samples whose refit did not reach a minimum (`unknown`; number `lost`).
     """
 
     def __init__(
@@ -368,9 +355,9 @@ class _CorrectedErrors:
         self.in_training = sample_errors(data, at.z)
         self.refitted, self.remainder = np.zeros(n, bool), np.full(n, np.nan)
         self.stiffness = np.ones(n) if step is None else step.stiffness
-        self.changes = np.zeros((0, 0))
-        self.unbounded = np.zeros(n, bool)
-        self.many_minima, self.order_effect, self.repeated = False, 0.0, 0.0
+        self.changes = np.zeros((0, 0))  # see `leave_one_out_changes`
+        self.unbounded = np.zeros(n, bool)  # True if weights grow without bound if the sample is left out
+        self.many_minima = self.dependent = False
         self.correction_error, self.bias, self.unknown, self.lost = 0.0, 0.0, 0.0, 0
 
     @property
@@ -487,17 +474,10 @@ def _training_faults(gamp: Any, step: LeftOut | None, fields: np.ndarray) -> lis
     """Return reasons not to trust an estimate that are known before samples are refitted."""
     if not gamp.converged:
         return ["the training did not converge"]
-    if gamp.is_minimum and step is not None and not step.minimum:
+    if gamp.is_minimum and step is not None and not step.hessian.is_minimum:
         return ["the Hessian is not positive definite, so that the weights without a sample are not determined"]
     if not gamp.is_minimum:
         return ["the weights are a saddle of the risk; training with `escape` continues to a minimum"]
     if not np.isfinite(fields).all():
         return ["the Hessian is singular, so that the weights without a sample are not determined"]
     return []
-
-
-def _describe(reasons: list[str], estimate: _CorrectedErrors) -> str:
-    """Return the message of the result."""
-    count, n = np.count_nonzero(estimate.refitted), len(estimate.errors)
-    how = f"{count} of {n} samples were refitted" if count or not estimate.is_exact else "the formula is exact"
-    return f"{UNTRUSTED + '; '.join(reasons) + '; ' if reasons else ''}{how}"

@@ -26,11 +26,6 @@ class LeftOut:
     stiffness: np.ndarray
     hessian: FactoredHessian  # the factored Hessian
 
-    @property
-    def minimum(self) -> bool:
-        """True if the Hessian is positive definite."""
-        return self.hessian.signs is None
-
 
 def leave_out(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None) -> LeftOut:
     """Return the fields of each sample after a Newton step on the risk without it, from the minimum Q (d, r).
@@ -81,18 +76,9 @@ def cavity_fields(data: Dataset, at: RiskAtPoint, C: np.ndarray) -> np.ndarray:
     For d → ∞ and independent coordinates A_μ is V, and the fields are z − V g, as in message passing (Rangan (2011)).
     """
     g, fields = -at.loss_gradients, at.z.copy()
-    if len(C) == 1 and not data.is_labelled:  # the parameters of the loss contain the products of the tokens
-        L = data.n_tokens
-        G = data.terms("exact").params[:, : L * L].reshape(-1, L, L)
-        return fields - G @ g @ C[0].T
     for rows, x in scaled_blocks(data):
-        if len(C) == 1:
-            fields[rows] -= x @ x.transpose(0, 2, 1) @ g[rows] @ C[0].T
-            continue
-        for a in range(data.rank):
-            for b in range(data.rank):
-                weighted = np.ascontiguousarray(x * C[:, a, b])
-                fields[rows, :, a] -= np.einsum("nli,nki,nk->nl", weighted, x, g[rows, :, b], optimize=True)
+        for a, b in np.ndindex(C.shape[1:]):
+            fields[rows, :, a] -= ((x * C[:, a, b]) @ x.transpose(0, 2, 1) @ g[rows, :, b, None])[..., 0]
     return fields
 
 

@@ -41,7 +41,7 @@ class PathPlan:
     problems: list[Dataset]  # the samples at each value
     order: list[int]  # indices of the values along the path
     init: Any  # start of the first run, as for `train`
-    n_starts: int  # number of starts of this run
+    n_starts: int  # number of starts of the first run
     tol: float  # gradient norm at convergence, in units of the weights if these are below 1
     max_iter: int  # maximum number of iterations of a run
     seed: Any  # seed of random starts and of the folds
@@ -51,14 +51,11 @@ class PathPlan:
     def runs(self, known: dict[str, Any], rows: np.ndarray | None = None) -> Iterator[tuple[int, Dataset, GampResult]]:
         """Yield index, data and result of each value in turn, and again if a lower minimum is found at a value.
 
-        If the loss is not convex, a minimum may become unstable between two values, so that the weights jump to another
-        minimum. Below the jump, the other minimum is often lower. From the value after the jump, runs then
-        return along the path as long as their training loss is lower.
+        If a minimum becomes unstable between two values, the weights jump to another minimum, which is often lower
+        before the jump too. From the value after the jump, runs then return as long as their training loss is lower.
 
-        Parameters
-        ----------
-        known : weights of earlier calls by index, which are used instead of training; weights of new runs are added.
-        rows : indices of the training samples; all samples if not given.
+        `known` are weights of earlier calls by index, which are used instead of training, and to which weights of new
+        runs are added; `rows` are the indices of the training samples, all samples if not given.
         """
         ends: dict[int, GampResult] = {}
         before: GampResult | None = None
@@ -132,9 +129,8 @@ def require_groups(groups: Any, n: int, folds: int) -> np.ndarray:
     except TypeError:  # None or a mixture of types, which have no order
         raise check.fail_words("groups", "labels of different types", "labels of one type", TypeError) from None
     if len(distinct) < folds:
-        raise check.fail_words(
-            "groups", count_noun(len(distinct), "group"), f"at least {folds} groups, one for each fold"
-        )
+        needs = f"at least {folds} groups, one for each fold"
+        raise check.fail_words("groups", count_noun(len(distinct), "group"), needs)
     return numbers
 
 
@@ -175,15 +171,9 @@ def fold_errors(
     """Return the errors (k, n) of samples by cross-validation, and whether all runs of a value converged (k,).
 
     The third result is a list of the changes (m, m) of the errors of pairs of samples at each value, scaled for
-    `sum_products`.
-
-    Parameters
-    ----------
-    along : plan of the training.
-    folds : number of folds; the samples of a fold are predicted by weights trained on the other folds.
-    known : weights of earlier calls by fold; the weights of this call are added.
-    finished : function that is called after each run; its argument is False if a run replaces an earlier one.
-    groups : (n,) numbers of groups of samples that are left out together; if not given, folds are random.
+    `sum_products`. `known` are the weights of earlier calls by fold, to which the weights of this call are added.
+    `finished` is called after each run; its argument is False if the run replaces an earlier one. All samples of one
+    of the `groups` (n,) are left out together; without groups, folds are random.
     """
     n = along.problems[0].n_samples
     if groups is None:

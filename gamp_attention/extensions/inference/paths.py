@@ -32,6 +32,11 @@ from gamp_attention.theory.fixed_points.solve import solve_state_evolution
 
 PLAUSIBLE = 2.0  # difference from the best value, in standard errors, up to which a value may be the best
 SAME = 1e-6  # relative difference of test errors below the accuracy of training
+# number of folds, if there are that many samples. Weights are then trained on 95 % of the samples: on 80 %, they may be
+# on the other side of a transition, so that another λ is best
+FOLDS = 20
+GROUP_FOLDS = 5  # the same with groups, of which there may be few
+CAUTION = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
 ROUNDING = 1e-12  # relative difference of test errors up to which they are equal in a table
 REMARKS = {  # clauses on the estimate at the best value
     "folds": "by cross-validation, because the leave-one-out error there is not reliable",
@@ -40,17 +45,6 @@ REMARKS = {  # clauses on the estimate at the best value
     "errors are too low for independent samples: pass `groups` with the same label for "
     "samples that are equal or of one time or subject, or shuffle the samples if their order has no meaning",
 }
-
-
-@dataclass(frozen=True)
-class PathMethod:
-    """Settings of `regularization_path`."""
-
-    # number of folds, if there are that many samples. Weights are then trained on 95 % of the samples: on 80 %, they
-    # may be on the other side of a transition, so that another λ is best
-    folds: int = 20
-    group_folds: int = 5  # the same with groups, of which there may be few
-    caution: float = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +66,7 @@ class RegularizationPath(Result):
     best_1se : index of the largest value whose test error is within one standard error of the best (Breiman et
         al., 1984).
     trusted : (k,) bool, True if `leave_one_out` trusts the estimate. An interpolated estimate is trusted if both
-        neighboring complete estimates are and the test of the interpolation succeeded; with folds, if all runs
-        converged. With fewer than 30 samples, False.
+        neighboring complete estimates are; with folds, if all runs converged. With fewer than 30 samples, False.
     predicted : (k,) ε_g by state evolution of the instance, NaN if it was not requested.
     results : results of training at each value.
     groups : (n,) numbers of the groups of samples that were left out together; None without groups.
@@ -212,7 +205,6 @@ def regularization_path(
     (0.003, (3,))
     """
     values, problems = _problems(data, lams)
-    method = PathMethod()
     form = None if form is None else check.choice("form", form, FORMS)
     if not isinstance(parameter, str):
         raise check.fail("parameter", parameter, "the name of a hyperparameter", TypeError)
@@ -223,7 +215,7 @@ def regularization_path(
     if check.flag("predict", predict) and any(problem.model is None for problem in problems):
         raise check.fail("predict", predict, "data sampled from a model")
     in_memory = all(isinstance(problem.tokens, np.ndarray) for problem in problems)
-    folds, groups = _require_folds(method, folds, groups, problems, in_memory)
+    folds, groups = _require_folds(folds, groups, problems, in_memory)
     order = np.argsort(values, kind="stable") if not isinstance(data, Mapping) else np.arange(len(values))
     along = PathPlan(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
     file, known = None, dict[str, Any]()
@@ -248,7 +240,7 @@ def regularization_path(
         estimates = None
         if groups is None:
             bar.describe("leave-one-out errors")
-            estimates = path_errors(problems, results, order, form, not isinstance(data, Mapping), method.caution)
+            estimates = path_errors(problems, results, order, form, not isinstance(data, Mapping), CAUTION)
         bar.update()
     if estimates is None or (folds and in_memory and _needs_folds(estimates, results)):
         used, correction = "folds", np.zeros(len(values))
@@ -257,7 +249,7 @@ def regularization_path(
             errors, trusted, changes = fold_errors(along, folds, known, save_progress, groups)
     else:
         used, correction, changes = estimates.form, estimates.correction, estimates.changes
-        errors, trusted = estimates.errors, estimates.agreed & estimates.tested
+        errors, trusted = estimates.errors, estimates.trusted
         remark = REMARKS["dependent"] if estimates.dependent else ""
     trusted = trusted & (problems[0].n_samples >= LeaveOneOutMethod().few_samples)
     pairs = list(zip(problems, results, strict=True))
@@ -268,9 +260,7 @@ def regularization_path(
     covariance = np.array([[sum_products(first, second) for second in changes] for first in changes])
     covariance[np.diag_indices(len(values))] = np.maximum(np.diagonal(covariance), 0.0)
     spread = np.sqrt(variance_of_mean(errors, groups) + np.diagonal(covariance) + correction)
-    best, best_1se, message = _select(
-        parameter, values, results, errors.mean(axis=1), spread, trusted, remark, method.caution
-    )
+    best, best_1se, message = _select(parameter, values, results, errors.mean(axis=1), spread, trusted, remark)
     predicted = np.array([_predict(*pair) if predict else np.nan for pair in pairs])
     path = RegularizationPath(
         parameter=parameter, lam=values, test_error=errors.mean(axis=1), test_error_error=spread, covariance=covariance,
@@ -284,9 +274,7 @@ def regularization_path(
     return replace(path, message=f"{message} Within {PLAUSIBLE:g} standard errors, {scatter}.")
 
 
-def _require_folds(
-    method: PathMethod, folds: Any, groups: Any, problems: list[Dataset], in_memory: bool
-) -> tuple[int, np.ndarray | None]:
+def _require_folds(folds: Any, groups: Any, problems: list[Dataset], in_memory: bool) -> tuple[int, np.ndarray | None]:
     """Return the number of folds, and the numbers (n,) of the groups if groups are given; raise if they do not fit."""
     n = {problem.n_samples for problem in problems}
     if len(n) > 1:
@@ -294,13 +282,13 @@ def _require_folds(
     if folds is not None and check.integer("folds", folds, low=0, high=min(n)) == 1:
         raise check.fail("folds", folds, "0 or at least 2")
     if groups is None:
-        return (min(method.folds, min(n)) if min(n) > 1 else 0) if folds is None else folds, None
+        return (min(FOLDS, min(n)) if min(n) > 1 else 0) if folds is None else folds, None
     if folds == 0:
         raise check.fail("folds", folds, "at least 2 if `groups` are given")
     groups = require_groups(groups, min(n), folds or 2)
     if not in_memory:
         raise check.fail_words("data", "tokens on the disk", "tokens in memory if `groups` are given")
-    return folds or min(method.group_folds, groups.max() + 1), groups
+    return folds or min(GROUP_FOLDS, groups.max() + 1), groups
 
 
 def _open_checkpoint(
@@ -330,7 +318,7 @@ def _needs_folds(estimates: PathErrors, results: tuple[GampResult, ...]) -> bool
     """
     mean = estimates.errors.mean(axis=1)
     smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: mean[k])
-    return not (estimates.dependent or (estimates.agreed[smallest] and estimates.tested[smallest]))
+    return not (estimates.dependent or estimates.trusted[smallest])
 
 
 def _weights_of(init: Any) -> np.ndarray | None:
@@ -367,15 +355,15 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
 
 def _select(
     parameter: str, values: np.ndarray, results: tuple[GampResult, ...], mean: np.ndarray, spread: np.ndarray,
-    trusted: np.ndarray, remark: str, caution: float,
+    trusted: np.ndarray, remark: str,
 ) -> tuple[int, int, str]:  # fmt: skip
     """Return the best value, the largest value within one standard error of it, and a message.
 
     The best of the `values` (k,) has the smallest `mean` error (k,), after errors that are not trusted are increased by
-    the factor `caution`. `spread` (k,) are the standard errors, and `remark` is one of `REMARKS` or empty.
+    the factor CAUTION. `spread` (k,) are the standard errors, and `remark` is one of `REMARKS` or empty.
     """
     converged = [k for k in range(len(values)) if results[k].converged]
-    cautious = {k: mean[k] * (1.0 if trusted[k] else caution) for k in converged}
+    cautious = {k: mean[k] * (1.0 if trusted[k] else CAUTION) for k in converged}
     best = min(converged, key=lambda k: cautious[k])
     near = [k for k in converged if cautious[k] <= mean[best] + spread[best]]
     best_1se = max([*near, best], key=lambda k: values[k])

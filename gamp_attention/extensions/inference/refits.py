@@ -7,8 +7,8 @@ For each of some samples μ, the risk without it, R_∖μ(Q + P) = R(Q + P) − 
    linear systems are solved with the factored Hessian and a correction of low rank for the sample (the
    Sherman–Morrison–Woodbury formula), or by conjugate gradients if the Hessian is too large to be factored.
 2. Penalty with a kink: Newton steps among the free weights in an active-set method (see `_refit_on_kinks`).
-3. Samples for which these steps do not converge: descent on the risk without the sample, in a trust region for few
-   weights, otherwise by L-BFGS (see `_descend` and `_descend_whitened`), and finally by `refit`.
+3. Samples for which these steps do not converge: descent on the risk without the sample by L-BFGS (see `_descend`), and
+   finally by `refit`.
 
 Notation: p coordinates of the tokens (see `TokenRows`), r columns of Q, L tokens in a sample, m samples that are
 refitted at the same time.
@@ -16,7 +16,6 @@ refitted at the same time.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,6 @@ class Refits:
     """Outcome of `Refitter.refit_samples` for samples (m,)."""
 
     fields: np.ndarray  # (m, L, r) fields of each sample under weights trained without it
-    steps: np.ndarray  # (m, p, r) changes of the weights, in the coordinates of the tokens
     remainder: np.ndarray  # (m,) length of the second Newton step relative to the first: the change of curvature
     reached: np.ndarray  # (m,) True if a minimum was reached
     unbounded: np.ndarray  # (m,) True if there is no minimum, because weights grow without bound
@@ -65,29 +63,29 @@ class _RisksWithout:
         penalty, Q = self.data.penalty, self.Q
         if penalty.quadratic:
             strengths = curvature_of(penalty)
-            if np.ndim(strengths):
-                return 0.5 * float(np.sum(strengths * P**2)), strengths * P
-            return 0.5 * strengths * float(np.sum(P**2)), strengths * P
+            return 0.5 * float(np.sum(strengths * P**2)), strengths * P
         nothing = np.zeros(Q.shape)
         pull = smallest_subgradient(penalty, Q, nothing)
         change = penalty_total(penalty, Q + P) - penalty_total(penalty, Q)
         return change - float(np.sum(pull * P)), smallest_subgradient(penalty, Q + P, nothing) - pull
 
-    def loss_change(self, P: np.ndarray, k: int) -> tuple[float, np.ndarray, np.ndarray]:
-        """Return the change of the losses from Q to Q + P without the k-th sample, and its first two derivatives.
+    def loss_change(self, P: np.ndarray, k: int) -> tuple[float, np.ndarray]:
+        """Return the change of the losses from Q to Q + P without the k-th sample, and its gradient (p, r).
 
-        Terms of first order cancel with the penalty and are left out. The derivatives with respect to the fields are
-        changes of gradients (n, L, r), and Hessians (n, L r, L r).
+        Terms of first order cancel with the penalty and are left out.
         """
         at, sample, z = self.at, self.samples[k], self.at.z.copy()
         for rows, x in self.tokens.blocks():
             z[rows] += x @ P
-        losses, slopes, hessians = sample_derivatives(at.loss, at.params, z)
+        losses, slopes, _ = sample_derivatives(at.loss, at.params, z)
         changes = losses - at.losses - np.einsum("nla,nla->n", at.loss_gradients, z - at.z)
         changes[sample] = -np.sum(at.loss_gradients[sample] * (z - at.z)[sample])
         slopes = slopes - at.loss_gradients
-        slopes[sample], hessians[sample] = -at.loss_gradients[sample], 0.0
-        return float(changes.sum()), slopes, hessians
+        slopes[sample] = -at.loss_gradients[sample]
+        gradient = sum(
+            x.reshape(-1, len(P)).T @ slopes[rows].reshape(-1, P.shape[1]) for rows, x in self.tokens.blocks()
+        )
+        return float(changes.sum()), np.asarray(gradient)
 
     def first(self) -> np.ndarray:
         """Return the gradients (p, r, m) at P = 0: minus the gradients of the left-out losses."""
@@ -145,11 +143,10 @@ class Refitter:
     tol: float = 1e-8  # gradient norm at which a descent ends
     accepted: float = 1e-6  # maximum gradient norm of a minimum, if a descent no longer improves
     max_descent: int = 5000  # maximum number of iterations of `refit`
-    max_trust_region: int = 200  # maximum number of iterations of the two descents around the minimum
+    max_lbfgs: int = 200  # maximum number of iterations of the descent around the minimum
     converged: float = 1e-3  # expected length of the next Newton step, relative to the first, at which a refit ends
     slow: float = 0.7  # ratio of the lengths of successive Newton steps above which a descent replaces them
     max_newton: int = 12  # maximum number of Newton steps
-    dense: int = 200  # maximum number of weights for which a descent computes the Hessian at each step
     solved: float = 1e-4  # residual of conjugate gradients, relative to the right-hand side, at which they end
     max_conjugate: int = 400  # maximum number of iterations of conjugate gradients
     max_free: int = 2000  # maximum number of weights that may be free in a refit if the penalty has a kink
@@ -162,30 +159,21 @@ class Refitter:
         self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows,
         H: FactoredHessian | None,
     ) -> Refits:  # fmt: skip
-        """Minimize the risk without each of some samples, from the minimum Q (d, r) with all samples.
+        """Minimize the risk without each of the samples (m,), from the minimum Q (d, r) with all samples.
 
-        Eq. :eq:`remainder`.
-
-        Parameters
-        ----------
-        data, at, Q : all samples, their exact risk at Q, and the minimum.
-        samples : (m,) indices of the samples to leave out, each separately.
-        tokens, H : the tokens, and the factored Hessian in their coordinates; conjugate gradients are used if H is
-            None.
+        Eq. :eq:`remainder`. `at` is the exact risk at Q, and H the factored Hessian in the coordinates of the tokens;
+        conjugate gradients are used if it is None.
         """
         if data.penalty.smooth or data.penalty.quadratic:
             around = _RisksWithout(data, at, Q, tokens, samples)
-            solver = self._iterative_solver(around) if H is None else _factored_solver(around, H)
-            steps, remainder, reached = self._newton(around, solver)
+            steps, remainder, reached = self._newton(around, self._solver(around, H))
             for k in np.flatnonzero(~reached).tolist():
-                if around.Q.size <= self.dense:
-                    steps[k], reached[k] = self._descend(around, k)
-                elif H is not None:
-                    steps[k], reached[k] = self._descend_whitened(around, H, k)
-            fields = at.z[samples] + np.einsum("mlp,mpa->mla", around.x, steps)
+                if H is not None:
+                    steps[k], reached[k] = self._descend(around, H, k)
         else:
-            steps, remainder, reached = self._refit_on_kinks(data, at, Q, samples)
-            fields = at.z[samples] + np.einsum("mlp,mpa->mla", TokenRows(data).of_samples(samples), steps)
+            steps, reached = self._refit_on_kinks(data, at, Q, samples)
+            remainder = np.zeros(len(samples))
+        fields = at.z[samples] + np.einsum("mlp,mpa->mla", tokens.of_samples(samples), steps)
         for k in np.flatnonzero(~reached).tolist():
             weights, reached[k] = self.refit(data, Q, int(samples[k]))
             if reached[k]:
@@ -197,7 +185,7 @@ class Refitter:
         if free.any():
             pairs = zip(samples.tolist(), steps, strict=True)
             unbounded = np.array([self._grows_on(data, at, Q, sample, step, free) for sample, step in pairs], bool)
-        return Refits(fields, steps, remainder, reached & ~unbounded, unbounded)
+        return Refits(fields, remainder, reached & ~unbounded, unbounded)
 
     def responses_without(
         self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, fields: np.ndarray, tokens: TokenRows,
@@ -209,23 +197,9 @@ class Refitter:
         arguments are as for `refit_samples`.
         """
         slopes = sample_derivatives(at.loss, at.params[samples], fields)[1]
-        if H is None:
-            around = _RisksWithout(data, at, Q, tokens, samples)
-            return self._iterative_solver(around)(np.einsum("mlp,mla->pam", around.x, slopes), np.arange(len(samples)))
-        m, k = len(samples), data.n_tokens * data.rank
-        columns = H.columns(tokens.of_samples(samples))
-        stiffness = np.eye(k) - at.hessians[samples] @ H.leverages(columns, H.whiten(columns), k)
-        try:
-            alone = np.linalg.solve(stiffness, slopes.reshape(m, k, 1))  # (1 − D A)⁻¹ ∇ℓ, see `_factored_solver`
-        except np.linalg.LinAlgError:  # only one sample determines some weights
-            alone = np.linalg.pinv(stiffness) @ slopes.reshape(m, k, 1)
-        free = H.solve(np.einsum("imk,mk->im", columns.reshape(H.size, m, k), alone[..., 0]))
-        responses = np.zeros((data.rank, tokens.dim, m))
-        first = 0
-        for a, rows in enumerate(H.free_indices):
-            responses[a, rows] = free[first : first + len(rows)]
-            first += len(rows)
-        return responses.transpose(1, 0, 2)
+        around = _RisksWithout(data, at, Q, tokens, samples)
+        forces = np.einsum("mlp,mla->pam", around.x, slopes)
+        return self._solver(around, H)(forces, np.arange(len(samples)))
 
     def refit(self, data: Dataset, Q: np.ndarray, sample: int) -> tuple[np.ndarray, bool]:
         """Return the weights (d, r) after a descent from Q on the risk without a sample, and whether it converged."""
@@ -253,12 +227,14 @@ class Refitter:
         left_out = tokens_fields(data, along, np.array([sample]))[0]
         return not beyond > self.flat_slope * abs(float(np.sum(at.loss_gradients[sample] * left_out)))
 
-    def _iterative_solver(self, around: _RisksWithout) -> Solver:
-        """Return a solver for the Hessians without a sample by conjugate gradients with a diagonal preconditioner.
+    def _solver(self, around: _RisksWithout, H: FactoredHessian | None) -> Solver:
+        """Return a solver for the Hessians without a sample, by the factored Hessian or by conjugate gradients.
 
-        The systems of all samples are solved at the same time; a system that has converged, or along which the
-        curvature is not positive, is not changed further. Weights at a kink of the penalty stay fixed.
+        Conjugate gradients have a diagonal preconditioner. The systems of all samples are solved at the same time; a
+        system that has converged, or along which the curvature is not positive, is not changed further.
         """
+        if H is not None:
+            return _factored_solver(around, H)
         inverse = np.where(around.free > 0, 1 / np.maximum(around.diagonal(), 1e-300), 0.0)[..., None]
 
         def solve(G: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -284,7 +260,7 @@ class Refitter:
         return solve
 
     def _newton(self, around: _RisksWithout, solver: Solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return `steps`, `remainder` and `reached` of `Refits` by Newton steps with the Hessians at the minimum.
+        """Return steps (m, p, r), and `remainder` and `reached` of `Refits`, by Newton steps with the Hessians at Q.
 
         The length of a step is measured in the norm of the Hessian, relative to the first step. As the Hessian is
         fixed, the lengths decrease geometrically; a refit ends if the next step would be shorter than `converged`. A
@@ -319,87 +295,37 @@ class Refitter:
             G = around.gradients(P[..., active], active)
         return np.ascontiguousarray(P.transpose(2, 0, 1)), remainder, reached
 
-    def _descend(self, around: _RisksWithout, k: int) -> tuple[np.ndarray, bool]:
-        """Return the change of the weights (p, r) without the k-th sample, and whether a minimum was reached.
-
-        The Newton method with a trust region (Nocedal and Wright, 2006), with the Hessian computed at every step, for
-        few weights. The risk is evaluated as a difference to the risk at Q, without terms of first order, which cancel.
-        """
-        from scipy.optimize import minimize
-
-        shape, unit = around.Q.shape, small_unit(around.data)
-        scale = unit * around.data.penalty.strength * np.sqrt(around.data.dim)
-        whole = tuple(np.arange(shape[0]) for _ in range(shape[1]))
-
-        @lru_cache(maxsize=2)
-        def evaluate(key: bytes) -> tuple[float, np.ndarray, np.ndarray]:
-            P = np.frombuffer(key).reshape(shape)
-            value, slopes, hessians = around.loss_change(P, k)
-            gradient = np.zeros(shape)
-            for rows, x in around.tokens.blocks():
-                gradient += np.einsum("mlp,mla->pa", x, slopes[rows], optimize=True)
-            H = data_hessian(around.tokens.blocks(), hessians, whole)
-            H[np.diag_indices(len(H))] += around.curvature.T.ravel()
-            penalty, penalty_slope = around.penalty_change(P)
-            return value + penalty, gradient + penalty_slope, H
-
-        def column_first(x: np.ndarray) -> bytes:
-            return np.ascontiguousarray(x.reshape(shape[::-1]).T).tobytes()
-
-        minimum = minimize(
-            lambda x: evaluate(column_first(x))[0], np.zeros(around.Q.size), method="trust-exact",
-            jac=lambda x: evaluate(column_first(x))[1].T.ravel(), hess=lambda x: evaluate(column_first(x))[2],
-            options={"gtol": 0.5 * self.accepted * scale, "maxiter": self.max_trust_region},
-        )  # fmt: skip
-        P = np.frombuffer(column_first(minimum.x)).reshape(shape)
-        _, gradient, _ = evaluate(column_first(minimum.x))
-        return P, bool(np.linalg.norm(gradient) <= self.accepted * scale)
-
-    def _descend_whitened(self, around: _RisksWithout, H: FactoredHessian, k: int) -> tuple[np.ndarray, bool]:
+    def _descend(self, around: _RisksWithout, H: FactoredHessian, k: int) -> tuple[np.ndarray, bool]:
         """Return the change of the weights (p, r) without the k-th sample, and whether a minimum was reached.
 
         L-BFGS (Liu and Nocedal, 1989) in coordinates w = FᵀP in which the Hessian H = F Fᵀ is the identity.
         """
-        from scipy.linalg import solve_triangular
         from scipy.optimize import minimize
 
-        shape = around.Q.shape
-
         def step(w: np.ndarray) -> np.ndarray:
-            flat = solve_triangular(H.whitener, w, lower=True, trans=1, check_finite=False)
-            return np.ascontiguousarray(flat.reshape(shape[::-1]).T)
+            return H.unpack(H.whiten(w[:, None], transposed=True), len(around.Q))[..., 0]
 
         def evaluate(w: np.ndarray) -> tuple[float, np.ndarray]:
             P = step(w)
-            value, slopes, _ = around.loss_change(P, k)
-            penalty, gradient = around.penalty_change(P)
-            for rows, x in around.tokens.blocks():
-                gradient = gradient + x.reshape(-1, shape[0]).T @ slopes[rows].reshape(-1, shape[1])
-            white = solve_triangular(H.whitener, gradient.T.ravel(), lower=True, check_finite=False)
-            return value + penalty, white
+            (value, gradient), (penalty, pull) = around.loss_change(P, k), around.penalty_change(P)
+            return value + penalty, H.whiten(H.pack((gradient + pull)[..., None]))[:, 0]
 
         start = np.zeros(around.Q.size)
         first = float(np.linalg.norm(evaluate(start)[1]))
-        options = {
-            "gtol": 0.3 * self.converged * first / np.sqrt(len(start)),
-            "ftol": 0.0,
-            "maxiter": self.max_trust_region,
-        }
+        options = {"gtol": 0.3 * self.converged * first / np.sqrt(len(start)), "ftol": 0.0, "maxiter": self.max_lbfgs}
         minimum = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
         reached = float(np.linalg.norm(evaluate(minimum.x)[1])) <= self.converged * first
         return step(minimum.x), reached
 
     def _refit_on_kinks(
         self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return `steps`, `remainder` and `reached` of `Refits` by an active-set method, for a penalty with a kink.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return steps (m, d, r) and which samples reached a minimum, by an active-set method for kinks of a penalty.
 
         Weights are free (not zero) or fixed at zero. In turn: a Newton step among the free weights, shortened so that
         it ends at the first weight that becomes zero, which is then fixed. Once the gradient of the free weights is
-        small, the fixed weight with the largest subgradient becomes free. The refit ends if all subgradients are small.
-
-        For large d only the weights that are the closest to becoming free are considered (see `_near_kinks`); if the
-        refit needs another weight, it ends without a minimum.
+        small, the fixed weight with the largest subgradient becomes free, if it is among those of `_near_kinks`. The
+        refit ends if all subgradients are small.
         """
         from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
@@ -416,8 +342,7 @@ class Refitter:
         # the curvature of the penalty for weights that are zero now and may become free
         off_kink = on_kinks(data.penalty, np.where(free_at_start, start, 1.0), at.smooth)[2]
         curvature = np.where(free_at_start, curvature, off_kink)
-        steps, remainder = np.zeros((len(samples), *Q.shape)), np.zeros(len(samples))
-        reached = np.zeros(len(samples), bool)
+        steps, reached = np.zeros((len(samples), *Q.shape)), np.zeros(len(samples), bool)
         for k, sample in enumerate(samples.tolist()):
             derivatives = np.zeros((len(whole), L, r))
             for a in range(r):
@@ -449,7 +374,7 @@ class Refitter:
                 free[free] = weights[free] != 0
                 change = _gradient_change(at, flat, weights - start, sample)
             steps[k] = weights - Q
-        return steps, remainder, reached
+        return steps, reached
 
     def _near_kinks(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
         """Return a mask (d, r) of the weights that may become free: all, or the `max_free` weights closest to it."""
@@ -497,19 +422,20 @@ def _factored_solver(around: _RisksWithout, H: FactoredHessian) -> Solver:
     With H the Hessian of all samples, X the derivatives of the fields of the left-out sample, D = ∇²ℓ and
     A = X H⁻¹ Xᵀ, the inverse without the sample is (H − XᵀDX)⁻¹ = H⁻¹ + H⁻¹Xᵀ (1 − D A)⁻¹ D X H⁻¹.
     """
-    (m, L, _), (p, r) = around.x.shape, around.Q.shape
+    m, k = len(around.samples), around.x.shape[1] * around.Q.shape[1]
     derivatives = H.columns(around.x)
-    all_solutions = H.solve(derivatives).reshape(H.size, m, L * r)  # H⁻¹Xᵀ
-    A = np.einsum("imk,iml->mkl", derivatives.reshape(H.size, m, L * r), all_solutions)
+    all_solutions = H.solve(derivatives).reshape(H.size, m, k)  # H⁻¹Xᵀ
+    A = np.einsum("imk,iml->mkl", derivatives.reshape(H.size, m, k), all_solutions)
     D = around.at.hessians[around.samples]
-    correction = np.linalg.solve(np.eye(L * r) - D @ A, D)  # (1 − D A)⁻¹ D
+    try:
+        correction = np.linalg.solve(np.eye(k) - D @ A, D)  # (1 − D A)⁻¹ D
+    except np.linalg.LinAlgError:  # only one sample determines some weights
+        correction = np.linalg.pinv(np.eye(k) - D @ A) @ D
 
     def solve(G: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        flat = G.transpose(1, 0, 2).reshape(-1, G.shape[2])  # the order of the factor: column after column of Q
-        solutions = all_solutions[:, columns]
+        flat, solutions = H.pack(G), all_solutions[:, columns]
         forces = (correction[columns] @ np.einsum("imk,im->mk", solutions, flat)[..., None])[..., 0]
-        steps = H.solve(flat) + np.einsum("imk,mk->im", solutions, forces)
-        return steps.reshape(r, p, -1).transpose(1, 0, 2)
+        return H.unpack(H.solve(flat) + np.einsum("imk,mk->im", solutions, forces), len(G))
 
     return solve
 

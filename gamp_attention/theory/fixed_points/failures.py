@@ -70,7 +70,7 @@ def describe_lost_branch(
     there = last_with(path + later, family)
     start = Symmetry.of(F.model, start_law(F.model, branch).overlaps(F.model))
     at = start.impose(fix_gauge(F.model, there))
-    message = result.message or f"damped steps lose {family}"
+    message = result.message or f"no {branch} fixed point was found: its overlap {family} decays to zero"
     try:
         hats = F.with_choices_at(path[-1]).images(at, squares=True)[0].hats  # with the choices of the search
         value = replicon(F.model, hats, F.response)
@@ -80,17 +80,20 @@ def describe_lost_branch(
         words = "unknown: replica symmetry cannot be checked where the branch is lost"
         return replace(result, message=f"{message}; {words}", validity=words)
     mass = f"jump mass {float(f'{100 * jumps:.2g}'):g} % of V̂"
-    message += f"; at the last overlaps with at least half of its maximum, the replicon is {value:.3g}"
-    onwards = "At finite d the branch may continue, without a fixed point here: run_gamp and minimize_risk follow it"
+    seen = f". Where {family} last had half of its maximum,"
+    onwards = "So minima of this kind may exist at finite d: run_gamp and minimize_risk find them if they do"
     jumping = abs(jumps) > NEGLIGIBLE_JUMPS
     if not value < 1:
-        message += f", not below 1: replica symmetry, which all of this assumes, is unstable there. {onwards}"
+        message += f"{seen} replica symmetry, which these equations assume, is unstable (replicon {value:.3g}, "
+        message += f"not below 1). {onwards}"
         words = f"inconsistent: the replicon eigenvalue {value:.3g} is not below 1 where the branch is lost ({mass})"
     elif jumping:
-        message += f", and the proximal map jumps ({mass}), which replica symmetry does not describe. {onwards}"
+        message += f"{seen} many samples jump between two minima of their loss ({mass}; replicon {value:.3g}), which "
+        message += f"these equations do not describe. {onwards}"
         words = f"unknown: the proximal map jumps where the branch is lost ({mass}; replicon {value:.3g} without them)"
     else:
-        message += f" and {mass}: replica symmetry is consistent, and there is no such branch for d → ∞"
+        message += f"{seen} these equations were consistent (replicon {value:.3g}, below 1; {mass}): there is no "
+        message += "such branch for d → ∞"
         words = f"no such branch: replica symmetry is consistent where it is lost (replicon {value:.3g}, {mass})"
     if other_form and jumping and F.response == "stein":
         message += _describe_other_form(F, path[-1], family)
@@ -104,14 +107,14 @@ def _describe_other_form(F: OverlapMap, start: Overlaps, family: str, max_steps:
     """
     other = OverlapMap(F.model, F.alpha, F.rule, "derivative")
     root = find_fixed_point(other, start, F.rule.initial_tolerance, max_steps)
-    option = 'response="derivative", which leaves the jumps out of V̂,'
+    option = 'The approximation response="derivative", which leaves the jumps out of V̂,'
     is_clear = family_size(root.overlaps, family) > FADING.small_family  # larger than the noise of random points
     if root.status.converged and is_clear:
         size = np.abs(root.overlaps.arrays()[family]).max()
-        return f". {option} has a fixed point with {family} = {size:.3g}: an approximation, as its `validity` states"
+        return f". {option} has a fixed point with {family} = {size:.3g}"
     if root.status is Status.LOST or (root.status.converged and has_faded(root.overlaps, family)):
         return f". {option} loses the branch, too"
-    return f". {max_steps} steps did not decide whether {option} has the branch"
+    return f". {option} may have the branch: {max_steps} steps did not decide it"
 
 
 def build_failed(root: Root, max_work: float) -> StateEvolutionResult:

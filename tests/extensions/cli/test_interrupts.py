@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,27 +50,6 @@ def test_an_interrupted_sweep_keeps_its_cells(workers, start, tmp_path):
     assert all(store.load(key)["converged"] in (True, False) for key in kept)
 
 
-def test_fit_resumes_after_an_interruption(tmp_path, monkeypatch, capsys):
-    data, out = ga.sample(ga.paper_model(), 60, 1.5, seed=0), tmp_path / "stopped.npz"
-    np.savez(tmp_path / "mine.npz", tokens=data.tokens, outputs=data.outputs, positions=data.positions)
-    command = ["fit", str(tmp_path / "mine.npz"), "--out", str(out)]
-    with monkeypatch.context() as patch:
-        stops_at(patch, message_passing, "gamp_step", 8)
-        assert main(command) == 130
-    assert f"--init {out} with another --out continues from them" in capsys.readouterr().err
-    with np.load(out, allow_pickle=False) as stored:
-        assert (str(stored["status"]), int(stored["n_iter"])) == ("interrupted", 5)  # of the first start of several
-        assert ga.train_loss(ga.Dataset(data.tokens, data.outputs, data.positions), stored["Q"]) == pytest.approx(
-            float(stored["train_loss"])
-        )
-    again = ["fit", str(tmp_path / "mine.npz"), "--init", str(out), "--out", str(tmp_path / "done.npz")]
-    assert main(again) == 0
-    with monkeypatch.context() as patch:
-        stops_at(patch, message_passing, "gamp_step", 1)
-        assert main(again) == 130
-    assert "nothing was written: run the same command again" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch, capsys, quick_comparisons):
     with monkeypatch.context() as patch:
@@ -92,6 +72,18 @@ def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch,
     assert (tmp_path / "c.png").stat().st_size > 0
 
 
+def test_an_interrupted_fit_keeps_the_weights_of_its_lowest_training_loss(tmp_path, monkeypatch, capsys):
+    data, out = ga.sample(ga.paper_model(), 60, 1.5, seed=0), tmp_path / "stopped.npz"
+    np.savez(tmp_path / "mine.npz", tokens=data.tokens, outputs=data.outputs, positions=data.positions)
+    stops_at(monkeypatch, message_passing, "gamp_step", 8)
+    assert main(["fit", str(tmp_path / "mine.npz"), "--out", str(out)]) == 130
+    assert f"--init {out} with another --out continues from them" in capsys.readouterr().err
+    with np.load(out, allow_pickle=False) as stored:
+        assert (str(stored["status"]), int(stored["n_iter"])) == ("interrupted", 5)  # of the first start of several
+        given = ga.Dataset(data.tokens, data.outputs, data.positions)
+        assert ga.train_loss(given, stored["Q"]) == pytest.approx(float(stored["train_loss"]))
+
+
 @pytest.mark.parametrize("command", [["solve"], ["boundaries", "--omega", "0.3"]])
 def test_commands_without_a_finished_part_report_that_they_must_be_run_again(command, monkeypatch, capsys):
     from gamp_attention.theory.fixed_points import search
@@ -109,16 +101,6 @@ def test_boundaries_with_a_folder_continue_from_it(model, monkeypatch, tmp_path)
     monkeypatch.setattr(DiagramJob, "run", lambda job, previous: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt, match=f"finished cells are stored in {tmp_path}: run the same command again"):
         ga.phase_boundaries(model, folder=tmp_path)
-
-
-def test_an_interrupted_validation_script_ends_with_one_line(start, tmp_path):
-    code = (
-        "import time; from validation._tools.report import options\n"
-        f"options(''); print('ready', flush=True); time.sleep({PATIENCE})"
-    )
-    process = start("-c", code, "--out", str(tmp_path / "results"))
-    assert process.stdout.readline() == "ready\n"
-    assert len(interrupted(process).strip().splitlines()) == 1
 
 
 def test_kill_9_in_the_middle_of_a_write_leaves_the_old_file(start, tmp_path):
@@ -156,3 +138,65 @@ def test_processes_of_a_pool_have_one_thread_each():
     threads, names = done.stdout.splitlines()
     assert set(json.loads(threads)) == {1}
     assert names == "[]"
+
+
+def replaced_solver(name):
+    """Return code that runs the command line with a function in place of the solver of `solve`."""
+    return (
+        f"import gamp_attention.extensions.cli.paper_model as module\nmodule.solve_state_evolution = {name}\n"
+        "from gamp_attention.extensions.cli.main import main\nsys.exit(main())"
+    )
+
+
+def wait_until_mapped(process, library):
+    """Wait until a process has loaded a compiled module of a library."""
+    maps = Path(f"/proc/{process.pid}/maps")
+    while library not in maps.read_text():
+        assert process.poll() is None
+        time.sleep(0.001)
+
+
+@pytest.mark.slow(keep=2)
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+@pytest.mark.parametrize("library", ["numpy/_core", "numba", "scipy/linalg"])
+def test_ctrl_c_during_imports_leaves_one_line(start, library):
+    process = start("-c", COMMAND, "solve")
+    wait_until_mapped(process, library)
+    words = interrupted(process)
+    assert words.startswith("gamp-attention")
+    assert "run the same command again" in words
+    assert words.count("\n") == 1
+
+
+def test_an_interrupted_command_reports_that_nothing_was_written(start):
+    wait = f"def wait(*_, **__):\n    print('begun', flush=True); time.sleep({PATIENCE})\n"
+    process = start("-c", f"import sys, time\n{wait}{replaced_solver('wait')}", "solve")
+    assert process.stdout.readline() == "begun\n"
+    assert interrupted(process).startswith(
+        "gamp-attention solve: interrupted, nothing was written: run the same command again"
+    )
+
+
+def test_an_interrupt_that_a_library_drops_is_sent_again(start):
+    # ctypes prints and drops exceptions in callbacks; the callback gets Ctrl-C, as the Sobol generator of scipy may
+    work = (
+        "def work(*_, **__):\n"
+        "    press = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(.01))\n"
+        f"    press(); time.sleep({PATIENCE}); sys.exit('went on')\n"
+    )
+    process = start("-c", f"import ctypes, os, signal, sys, time\n{work}{replaced_solver('work')}", "solve")
+    message = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 130
+    assert message.startswith("gamp-attention solve: interrupted")
+    assert message.count("\n") == 1
+
+
+def test_an_error_that_an_interrupt_caused_counts_as_the_interrupt(start):
+    work = (
+        "def work(*_, **__):\n"
+        f"    try: os.kill(os.getpid(), signal.SIGINT); time.sleep({PATIENCE})\n"
+        "    except KeyboardInterrupt: raise ImportError('a library turned the interrupt into this') from None\n"
+    )
+    process = start("-c", f"import os, signal, sys, time\n{work}{replaced_solver('work')}", "solve")
+    assert process.communicate(timeout=PATIENCE)[1].startswith("gamp-attention solve: interrupted")
+    assert process.returncode == 130

@@ -5,7 +5,6 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import gamp_attention as ga
-from docs.examples.huber_loss import PseudoHuber
 
 RNG = np.random.default_rng(1)
 N, D = 90, 15
@@ -41,18 +40,6 @@ def test_real_weights_agree_with_scikit_learn(intercept):
     assert np.allclose(Q, expected.fit(X, CLASSES, sample_weight=REAL).coef_[0], rtol=0, atol=1e-6)
 
 
-def test_small_weights_exclude_samples_of_phase_retrieval():
-    x = RNG.standard_normal((200, 20))
-    y = (x @ RNG.standard_normal(20) / np.sqrt(20)) ** 2
-    y[:20] = 5.0  # wrong intensities, whose weights are small
-    weights, loss = np.where(np.arange(200) < 20, 1e-6, 1.0), ga.PhaseRetrievalLoss()
-    fitted = ga.train(
-        ga.LabelledDataset(x, y, loss, lam=1e-4, sample_weight=weights), n_starts=8, survey=False, escape=False
-    )
-    expected = ga.train(ga.LabelledDataset(x[20:], y[20:], loss, lam=1e-4), n_starts=8, survey=False, escape=False)
-    assert np.allclose(np.abs(fitted.Q), np.abs(expected.Q), atol=5e-4)
-
-
 def test_integer_weights_repeat_samples_of_a_layer():
     data = ga.sample(ga.paper_model(sigma=0.8, omega=0.2), d=40, alpha=4.0, seed=0)
     tokens, outputs, counts = data.tokens, data.outputs, RNG.integers(0, 3, data.n_samples)
@@ -66,14 +53,6 @@ def test_integer_weights_repeat_samples_of_a_layer():
         assert scores == pytest.approx(repeated.score(tokens[rows], outputs[rows]), rel=1e-6)
 
 
-def test_descents_use_the_weights_of_a_dataset():
-    data = ga.LabelledDataset(X, 2.0 * CLASSES - 1, ga.LogisticLoss(), lam=0.3, sample_weight=REAL)
-    run = ga.run_gamp(data, np.zeros((D, 1)))
-    descent = ga.minimize_risk(data, np.zeros((D, 1)), "exact", "lbfgs")
-    assert np.allclose(run.Q, descent.Q, atol=1e-5)
-    assert ga.train_loss(data, np.zeros((D, 1))) == pytest.approx(REAL.sum() * np.log(2) / D)
-
-
 @pytest.mark.parametrize("weights", [np.ones(N - 1), -np.ones(N), np.zeros(N), np.full(N, np.nan), np.ones((N, 2))])
 def test_bad_weights_raise_named_errors(weights):
     tokens = X.reshape(N, 3, 5)
@@ -81,16 +60,3 @@ def test_bad_weights_raise_named_errors(weights):
         ga.GampAttention().fit(tokens, tokens, weights)
     with pytest.raises(ValueError, match="sample_weight"):
         ga.LabelledDataset(X, Y, ga.SquaredLoss(), sample_weight=weights)
-
-
-def test_integer_weights_repeat_samples_of_a_loss_without_derivatives():
-    """The gradient of such a loss, and of a weighted loss made of it, is computed by differences of values."""
-    used = COUNTS > 0
-    data = ga.LabelledDataset(X[used], Y[used], PseudoHuber(0.5), lam=0.3, sample_weight=COUNTS[used])
-    repeated = ga.LabelledDataset(X[ROWS], Y[ROWS], PseudoHuber(0.5), lam=0.3)
-    Q = RNG.standard_normal((D, 1))
-    assert ga.train_loss(data, Q) == pytest.approx(ga.train_loss(repeated, Q), rel=1e-12)
-    assert np.allclose(ga.gradient(data, Q), ga.gradient(repeated, Q), rtol=0, atol=1e-10)
-    runs = [ga.run_gamp(dataset, np.zeros((D, 1))) for dataset in (data, repeated)]
-    assert all(run.converged for run in runs)
-    assert np.allclose(runs[0].Q, runs[1].Q, rtol=0, atol=1e-7)

@@ -6,18 +6,14 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.extensions.inference.law.parts import classes_of_moments
 from gamp_attention.extensions.inference.law.tokens import (
-    Products,
     SpectrumFit,
     fit_targets,
-    jackknife,
     moments_along,
     score_noise,
 )
 from gamp_attention.problem.losses.registration import DecorrelatedAttention
 from gamp_attention.theory.models.labels import ShiftedLabels
-from gamp_attention.theory.models.teachers import DecorrelatedTeacher
 
 SPECTRUM = ga.power_law_spectrum(1.0, 20)
 MIXING = np.array([[1.0, 0.3], [0.3, 0.8]])
@@ -68,18 +64,6 @@ def test_replicas_give_the_error_of_a_prediction(anisotropic, law):
     deviations = np.abs(predicted - true)[[0, 2, 3, 4, 5]] / errors[[0, 2, 3, 4, 5]]
     assert (deviations < 4).all()
     assert (errors[[0, 2, 3, 4, 5]] < 0.2 * true[[0, 2, 3, 4, 5]]).all()
-
-
-def test_eigenvalues_of_the_sample_covariance_predict_a_wrong_loss(anisotropic, law):
-    """Compare the fit to resolvents with the eigenvalues of the sample covariance, which are biased."""
-    eigenvalues = np.linalg.eigvalsh(np.einsum("nld,nle->de", *[np.asarray(anisotropic.tokens)] * 2) / 800)
-    raw = ga.coordinate_law(np.repeat(eigenvalues[:, None], 2, axis=1))
-    plain = ga.attention_model(coordinates=ga.coordinate_law(np.repeat(law.gamma[:, :1], 2, axis=1)))
-    true = predict(ga.attention_model(coordinates=ga.coordinate_law(SPECTRUM)))
-    assert abs(predict(ga.attention_model(coordinates=raw))[4] / true[4] - 1) > 0.04
-    weighted = ga.coordinate_law(ga.CoordinateClasses(np.repeat(law.gamma[:, :1], 2, axis=1), law.weight))
-    assert plain.n_tokens == 2
-    assert abs(predict(ga.attention_model(coordinates=weighted))[4] / true[4] - 1) < 0.03
 
 
 def test_law_has_traces_positions_and_teacher_of_the_data(anisotropic, law):
@@ -161,16 +145,6 @@ def test_correlated_tokens_are_decorrelated():
     assert np.allclose(H @ H, true / 4, rtol=0.05)
 
 
-def test_decorrelated_maps_act_on_decorrelated_fields():
-    z = np.random.default_rng(0).standard_normal((5, 2, 2))
-    for plain in (ga.DotProductAttention(), ga.DotProductAttention(2.0, causal=True, tied=False)):
-        student = DecorrelatedAttention(plain, tuple(MIXING.ravel()))
-        assert np.allclose(student(z), plain(MIXING @ z) @ MIXING, rtol=1e-13)
-        assert (student.even, student.rotations, student.parts) == (plain.even, plain.rotations, plain.parts)
-    teacher = ga.SoftmaxTeacher(0.3, np.eye(2))
-    assert np.allclose(DecorrelatedTeacher(teacher, MIXING)(z), teacher(MIXING @ z) @ MIXING)
-
-
 def test_laws_of_labelled_data(named_error):
     model = ga.glm_model(ga.LogisticLoss(), lam=0.1)
     data = ga.sample(model, 100, 4.0, seed=0)
@@ -226,33 +200,6 @@ def test_spectrum_of_few_samples_is_more_accurate_than_sample_eigenvalues():
     for a in range(2):
         along = spectrum.gamma @ moments[:, a, a]
         assert along == pytest.approx(np.mean(columns[:, a] ** 2 * values), rel=4 * np.sqrt(2 / n))
-
-
-def test_classes_have_the_given_moments():
-    rng = np.random.default_rng(0)
-    roots = rng.standard_normal((4, 5, 5))
-    moments, weight = roots @ roots.transpose(0, 2, 1), np.array([0.1, 0.2, 0.3, 0.4])
-    law = classes_of_moments(weight, np.arange(4.0)[:, None] * np.ones(2), moments, 3)
-    rows = np.concatenate([law.fixed, law.teacher_mean], axis=1)
-    second = rows[:, :, None] * rows[:, None, :]
-    second[:, 3:, 3:] += law.teacher_cov
-    for j in range(4):
-        mine = law.gamma[:, 0] == j
-        assert law.weight[mine].sum() == pytest.approx(weight[j])
-        assert np.allclose(np.einsum("k,kab->ab", law.weight[mine], second[mine]), moments[j])
-
-
-def test_products_have_no_bias_by_noise():
-    rng = np.random.default_rng(0)
-    truth, parts = np.zeros((30, 30)), rng.standard_normal((2000, 10, 30, 30))
-    truth[0, 0] = 3.0
-    products = [Products.of(truth + part) for part in parts[:200]]
-    values = [part.value for part in products]
-    assert np.mean(values) == pytest.approx(9.0, abs=4 * np.std(values) / np.sqrt(200))
-    left = [Products.of(np.delete(truth + parts[0], b, axis=0)).value for b in range(10)]
-    assert np.allclose(products[0].without, left)
-    estimate = jackknife(lambda m: float(m[0]), rng.standard_normal((10, 1)))
-    assert 0.1 < estimate.error < 0.6
 
 
 BAD = {

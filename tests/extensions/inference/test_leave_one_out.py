@@ -11,7 +11,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
-from gamp_attention.extensions.inference.refits import Refitter, sample_errors, tokens_fields, without
+from gamp_attention.extensions.inference.refits import Refitter, sample_errors, tokens_fields
 
 
 def ridge_rows(n=60, d=25, seed=0):
@@ -136,16 +136,6 @@ def test_weights_that_become_free_without_a_sample_are_found():
         assert np.allclose(loo.fields[:, 0, 0], exact, rtol=0, atol=1e-4)
 
 
-def test_a_convex_risk_never_has_many_minima():
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        x = rng.standard_t(2.0, size=(80, 60))
-        data = ga.LabelledDataset(x, np.sign(rng.normal(size=80)), ga.LogisticLoss(), lam=1e-3)
-        loo = ga.leave_one_out(data, ga.run_gamp(data, "random"), form="cavity")
-        assert "minima" not in loo.message
-        assert "rough" not in loo.message
-
-
 def test_an_estimate_that_refits_contradict_is_not_trusted():
     """Few samples decide: by the mean field, and too few refits to correct it."""
     x, signal, rng = correlated_rows("factor", 400, 380, seed=1)
@@ -162,22 +152,6 @@ def test_weights_that_are_all_zero_have_the_errors_of_training():
     loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
     assert np.array_equal(loo.errors, data.labels[:, 0] ** 2 / 2)
     assert loo.test_error == loo.in_training
-
-
-def test_errors_are_in_the_units_of_the_test_error():
-    data = ga.sample(ga.paper_model(), d=60, alpha=1.0, seed=0)
-    z = data.fields(data.Q_star)
-    expected = np.mean((data.outputs - data.student(z) @ (data.tokens + data.positions)) ** 2, axis=(1, 2))
-    assert np.allclose(sample_errors(data, z), expected, rtol=1e-9)
-
-
-def test_the_risk_without_a_sample_is_the_risk_of_the_other_samples():
-    data = ga.sample(ga.paper_model(), d=40, alpha=1.5, seed=0)
-    Q, rows = 0.3 * data.Q_star, np.arange(60) != 7
-    other = ga.Dataset(data.tokens[rows], data.outputs[rows], data.positions, lam=0.01)
-    found = without(data, Q, 7)
-    assert np.isclose(found.train_loss, ga.train_loss(other, Q), rtol=1e-12)
-    assert np.allclose(found.gradient, ga.gradient(other, Q), rtol=0, atol=1e-12)
 
 
 def test_a_rotation_of_the_weights_changes_nothing():
@@ -219,24 +193,14 @@ def test_saddles_and_unfinished_runs_are_not_trusted():
 @pytest.mark.parametrize("form", ["cavity", "hessian"])
 def test_many_minima_are_not_trusted(form):
     few, many = {"score_noise": 0.1, "lam": 0.1}, {"score_noise": 0.3, "lam": 0.01}
-    for noise, expected in ((few, True), (many, False)):
-        data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, **noise), d=200, alpha=2.0, seed=0)
-        loo = ga.leave_one_out(data, ga.run_gamp(data, "spectral"), form=form)
+    for noise, expected, init in ((few, True, "spectral"), (many, False, "spectral"), (many, False, "random")):
+        data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, **noise), d=100, alpha=2.0, seed=0)
+        loo = ga.leave_one_out(data, ga.run_gamp(data, init), form=form)
         assert loo.trusted == expected
         assert ("many minima" in loo.message) == (not expected)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_high_minima_of_a_rough_risk_are_not_trusted(seed):
-    """After random starts with noise, the estimate is 13 to 24 % below the error on new data."""
-    model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3, lam=0.01)
-    data = ga.sample(model, d=100, alpha=2.0, seed=seed)
-    loo = ga.leave_one_out(data, ga.train(data, "random", n_starts=4, seed=1, survey=False, escape=False))
-    assert not loo.trusted
-    assert "many minima" in loo.message
-
-
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_minimum_of_the_informed_start_is_trusted_and_a_random_minimum_is_not(seed):
     """After random starts, leave-one-out errors of phase retrieval are less than 60 % of the error on new data."""
     model = ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels(0.2), lam=0.01)
@@ -284,9 +248,9 @@ def test_refits_replace_the_errors_of_their_samples():
 
 
 def test_the_default_factors_no_large_hessian():
-    for n, d, form in ((40, 2500, "hessian"), (2100, 2050, "cavity")):
+    for n, d, rank, form in ((40, 2500, 1, "hessian"), (550, 520, 4, "cavity")):
         x = np.random.default_rng(0).normal(size=(n, d))
-        data = ga.LabelledDataset(x, x[:, 0], ga.SquaredLoss(), lam=1.0)
+        data = ga.LabelledDataset(x, x[:, :rank], ga.SquaredLoss(), lam=1.0, rank=rank)
         loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
         assert loo.form == form
         assert loo.trusted
@@ -375,35 +339,6 @@ def test_zero_weights_of_half_of_the_samples_are_no_reason_for_doubt():
     assert ga.leave_one_out(data, gamp).trusted
 
 
-def test_both_halves_of_the_samples_are_left_out():
-    """With the first half of each of the two divisions only, the descents return to these weights."""
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2, lam=0.1), d=40, alpha=2.0, seed=0)
-    loo = ga.leave_one_out(data, ga.run_gamp(data, "random", seed=0))
-    assert "many minima" in loo.message
-
-
-@pytest.mark.parametrize("noise", [0.1, 0.3])
-def test_descents_that_end_early_decide_as_complete_descents(noise, monkeypatch):
-    """`same` and `lower` only save steps of the search for other minima."""
-    from gamp_attention.extensions.inference import hysteresis
-    from gamp_attention.problem.risk import risk_at
-
-    model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=noise, lam=0.1)
-    problems, evaluated = [], []
-    for seed in range(4):
-        data = ga.sample(model, d=60, alpha=2.0, seed=seed)
-        Q = ga.run_gamp(data, "random", seed=seed).Q
-        problems.append((data, risk_at(data, Q, "exact"), Q))
-    decisions = []
-    monkeypatch.setattr(hysteresis, "risk_at", lambda *args: evaluated.append(1) or risk_at(*args))
-    for options in ({}, {"same": -1.0, "lower": np.inf}):
-        test = hysteresis.HysteresisTest(**options)
-        decisions.append([test.has_many_minima(*problem) for problem in problems])
-        decisions.append(len(evaluated))
-    assert decisions[0] == decisions[2]
-    assert decisions[1] < 0.95 * (decisions[3] - decisions[1])
-
-
 def draw_series(n, order):
     """Return a ridge regression whose columns and noise change slowly along the samples, in an order of the samples."""
     rng = np.random.default_rng(3)
@@ -434,20 +369,16 @@ def test_samples_that_depend_on_their_neighbors_are_named():
 
 
 @pytest.mark.parametrize(
-    ("loss", "lam", "spread", "trained"),
-    [(ga.SquaredLoss(), 0.01, 1e-3, 0), (ga.LogisticLoss(), 0.01, 0.03, 10), (ga.LogisticLoss(), 0.1, 0.3, 0),
-     (ga.LogisticLoss(), 0.001, 0.1, 10)],
+    ("loss", "lam", "spread"),
+    [(ga.SquaredLoss(), 0.01, 1e-3), (ga.LogisticLoss(), 0.01, 0.03), (ga.LogisticLoss(), 0.1, 0.3),
+     (ga.LogisticLoss(), 0.001, 0.1)],
 )  # fmt: skip
-def test_nearly_equal_samples_of_a_subject_are_named(loss, lam, spread, trained, monkeypatch):
+def test_nearly_equal_samples_of_a_subject_are_named(loss, lam, spread):
     """Errors of new subjects are up to 100 000 times larger: the Newton step is exact, or weights are trained again.
 
     Classes of subjects are the same in successive samples, as if samples were sorted by class. In the last case few
     samples have large errors, so that twenty random divisions do not show how much the mean error varies.
     """
-    from gamp_attention.extensions.inference import dependence
-
-    calls, descend = [], dependence.descend
-    monkeypatch.setattr(dependence, "descend", lambda *args: calls.append(1) or descend(*args))
     rng = np.random.default_rng(0)
     subjects = rng.normal(size=(20, 20))
     x = np.repeat(subjects, 9, axis=0) + spread * rng.normal(size=(180, 20))
@@ -459,7 +390,6 @@ def test_nearly_equal_samples_of_a_subject_are_named(loss, lam, spread, trained,
         loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
         assert loo.dependent == (rows is not order)
         assert loo.trusted == (rows is order)
-    assert len(calls) == trained
 
 
 @pytest.mark.parametrize(

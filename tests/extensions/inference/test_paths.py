@@ -1,10 +1,6 @@
 """Paths of λ and of other hyperparameters: errors, the best value, resuming, and the predictions of theory."""
 
-import io
-import re
-from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +8,7 @@ from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.model_selection import GroupKFold
 
 import gamp_attention as ga
-from gamp_attention._tools import progress
 from gamp_attention._tools.numerics import Stream
-from gamp_attention.extensions.inference.covariance import scale_changes
 from gamp_attention.extensions.inference.path_training import PathPlan, fold_errors
 from tests.extensions.inference.test_leave_one_out import correlated_rows, ridge_rows
 
@@ -74,60 +68,45 @@ def test_differences_are_over_the_same_samples(rows):
     assert path.message.endswith(f"Within 2 standard errors, values from {low:g} to {high:g} may be the best.")
 
 
-def test_a_path_resumes_from_its_file(rows, tmp_path, monkeypatch):
-    file = tmp_path / "path.npz"
-    whole = ga.regularization_path(rows, LAMS, n_starts=1, tol=1e-9)
-    ga.regularization_path(rows, LAMS, n_starts=1, tol=1e-9, checkpoint=file)
-    again = ga.regularization_path(rows, LAMS, n_starts=1, tol=1e-9, checkpoint=file)
-    assert [result.n_iter for result in again.results] == [0] * 4
+def test_interrupted_paths_are_resumed_with_equal_options_and_data_only(rows, tmp_path, monkeypatch):
+    """Random starts and folds depend on the seed, runs on their start."""
+    from gamp_attention.extensions.inference import path_training as module
+
+    calls, file, options = [], tmp_path / "path.npz", {"n_starts": 1, "folds": 0, "tol": 1e-9}
+    whole = ga.regularization_path(rows, LAMS, **options)
+
+    def interrupted(run, *args, **others):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run(*args, **others)
+
+    with monkeypatch.context() as patch:
+        for name in ("train", "run_gamp"):  # of the first value, and of the others
+            patch.setattr(module, name, partial(interrupted, getattr(module, name)))
+        with pytest.raises(KeyboardInterrupt):
+            ga.regularization_path(rows, LAMS, **options, checkpoint=file)
+    again = ga.regularization_path(rows, LAMS, **options, checkpoint=file)
+    assert [r.n_iter for lam, r in zip(LAMS, again.results, strict=True) if lam in (0.1, 0.3)] == [0, 0]
     assert np.allclose(again.test_error, whole.test_error, rtol=1e-7)
-    with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-        ga.regularization_path(rows, LAMS[:2], n_starts=1, tol=1e-9, checkpoint=file)
-
-
-def test_paths_are_resumed_only_with_equal_options_and_data(rows, tmp_path):
-    """Random starts and folds depend on the seed, runs on their start, and a dictionary has several datasets."""
-    file, options = tmp_path / "path.npz", {"n_starts": 1, "folds": 0}
-    ga.regularization_path(rows, [0.3], **options, seed=1, checkpoint=file)
-    assert ga.regularization_path(rows, [0.3], **options, seed=1, checkpoint=file).results[0].n_iter == 0
-    with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-        ga.regularization_path(rows, [0.3], **options, seed=2, checkpoint=file)
+    for different in ({"lams": LAMS[:2]}, {"seed": 2}, {"max_iter": 9}, {"init": "random"}, {"folds": 3}):
+        with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
+            ga.regularization_path(rows, **({"lams": LAMS} | options | different), checkpoint=file)
     with pytest.raises(ValueError, match="seed: needs an integer if a checkpoint is given"):
-        ga.regularization_path(rows, [0.3], **options, seed=np.random.default_rng(1), checkpoint=tmp_path / "new.npz")
+        ga.regularization_path(rows, LAMS, seed=np.random.default_rng(1), checkpoint=tmp_path / "new.npz")
+
+
+def test_checkpoints_know_the_weights_of_their_start_and_all_datasets(rows, tmp_path):
+    options, file = {"n_starts": 1, "folds": 0}, tmp_path / "Q.npz"
     Q = ga.run_gamp(rows, "random", seed=1).Q
-    ga.regularization_path(rows, [0.3], Q, **options, checkpoint=tmp_path / "Q.npz")
-    assert ga.regularization_path(rows, [0.3], Q.tolist(), **options, checkpoint=tmp_path / "Q.npz").best == 0
-    nearly = Q * (1 + 1e-9)  # a resumed run ends at weights with other rounding errors
-    assert ga.regularization_path(rows, [0.3], nearly, **options, checkpoint=tmp_path / "Q.npz").best == 0
-    for different in ({"max_iter": 9}, {"init": "random"}, {"init": 1.1 * Q}):
-        for name in (file, tmp_path / "Q.npz"):
-            arguments = {"init": "spectral" if name == file else Q} | options | different
-            with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-                ga.regularization_path(rows, [0.3], **arguments, seed=int(name == file), checkpoint=name)
+    for start in (Q, Q.tolist(), Q * (1 + 1e-9)):  # a resumed run ends at weights with other rounding errors
+        assert ga.regularization_path(rows, [0.3], start, **options, checkpoint=file).best == 0
+    with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
+        ga.regularization_path(rows, [0.3], 1.1 * Q, **options, checkpoint=file)
     other = ga.LabelledDataset(rows.tokens, 2 * rows.labels, rows.student, lam=0.5)
     ga.regularization_path({1: rows, 2: rows}, **options, checkpoint=tmp_path / "two.npz")
     with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
         ga.regularization_path({1: rows, 2: other}, **options, checkpoint=tmp_path / "two.npz")
-
-
-def test_interrupted_paths_store_finished_values(rows, tmp_path, monkeypatch):
-    from gamp_attention.extensions.inference import path_training as module
-
-    calls = []
-
-    def interrupted(run, *args, **options):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return run(*args, **options)
-
-    for name in ("train", "run_gamp"):  # of the first value, and of the others
-        monkeypatch.setattr(module, name, partial(interrupted, getattr(module, name)))
-    with pytest.raises(KeyboardInterrupt):
-        ga.regularization_path(rows, LAMS, n_starts=1, checkpoint=tmp_path / "path.npz")
-    again = ga.regularization_path(rows, LAMS, n_starts=1, checkpoint=tmp_path / "path.npz")
-    finished = [result.n_iter for lam, result in zip(LAMS, again.results, strict=True) if lam in (0.1, 0.3)]
-    assert finished == [0, 0]
 
 
 def test_other_hyperparameters_are_a_dictionary_of_datasets(sentences):
@@ -148,15 +127,6 @@ def test_predictions_of_state_evolution_are_added_on_request(sentences):
     plain = ga.Dataset(sentences.tokens, sentences.outputs, sentences.positions)
     with pytest.raises(ValueError, match="predict: needs data sampled from a model"):
         ga.regularization_path(plain, [0.01, 0.1], predict=True)
-
-
-def test_a_path_of_the_elastic_net_varies_one_strength_only(rows):
-    data = ga.LabelledDataset(rows.tokens, rows.labels, ga.SquaredLoss(), penalty=ga.ElasticNet(0.1, 0.05))
-    path = ga.regularization_path(data, [0.0, 0.2], n_starts=1, tol=1e-8)
-    assert path.results[0].converged
-    there = ga.LabelledDataset(rows.tokens, rows.labels, ga.SquaredLoss(), penalty=ga.ElasticNet(0.2, 0.05))
-    assert np.isclose(ga.train_loss(there, path.results[1].Q), path.results[1].train_loss)
-    assert data.penalty == ga.ElasticNet(0.1, 0.05)
 
 
 NOISY = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6)
@@ -188,30 +158,6 @@ def test_estimates_that_are_not_trusted_are_increased_before_they_are_compared()
     assert "1 other values have lower errors by estimates that are not reliable" in path.message
 
 
-def test_estimates_whose_interpolation_failed_its_test_are_not_trusted(rows, monkeypatch):
-    """Such errors are increased by a quarter, so that the largest plausible value changes."""
-    from gamp_attention.extensions.inference import paths
-
-    compute, lams, failed = paths.path_errors, np.geomspace(0.05, 20, 8), []
-
-    def fail(*arguments):
-        return replace(compute(*arguments), tested=~np.isin(np.arange(len(lams)), failed))
-
-    monkeypatch.setattr(paths, "path_errors", fail)
-    trusted = ga.regularization_path(rows, lams, n_starts=1)
-    assert trusted.trusted.all()
-    failed.append(trusted.best_1se)
-    path = ga.regularization_path(rows, lams, n_starts=1, folds=0)
-    assert np.flatnonzero(~path.trusted).tolist() == failed
-    assert path.best == trusted.best
-    assert path.best_1se < trusted.best_1se
-    failed.append(trusted.best)
-    of_folds, folds = paths.fold_errors, []
-    monkeypatch.setattr(paths, "fold_errors", lambda *args: folds.append(args[1]) or of_folds(args[0], 2, *args[2:]))
-    path = ga.regularization_path(rows, lams, n_starts=1)
-    assert (path.form, folds) == ("folds", [20])  # α must stay close to the α of all samples
-
-
 def test_folds_are_trained_without_their_samples(rows):
     along = PathPlan(
         np.array([0.1, 1.0]), [rows.replace(lam=lam) for lam in (0.1, 1.0)], [0, 1], "random", 1, 1e-10, 1000, 0
@@ -230,46 +176,6 @@ def test_folds_are_trained_without_their_samples(rows):
     again, *_ = fold_errors(along, 4, known, lambda is_new: calls.append(1))
     assert len(calls) == 8
     assert np.allclose(again, errors, rtol=1e-7)
-
-
-def test_changes_of_pairs_are_scaled_to_the_mean_over_all_pairs_of_groups():
-    rng = np.random.default_rng(0)
-    changes, groups = rng.normal(size=(12, 12)), np.arange(12) // 3
-    others = groups[:, None] != groups
-    every = scale_changes(changes, rng.uniform(1, 2, 12), np.arange(12), groups)
-    assert np.allclose(every, np.where(others, changes / 12, 0), rtol=1e-12)
-    # of 6 samples in 2 groups, for equal sizes: 18 of the 108 pairs
-    some = scale_changes(changes[:6, :6], np.ones(12), np.arange(6), groups)
-    assert np.allclose(some, np.sqrt(108 / 18) * every[:6, :6], rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        ga.sample(ga.paper_model(), d=40, alpha=2.0, seed=0),
-        ga.sample(ga.mixture_model([[0.4, 0.15], [0.1, 0.35]], [[0.5, -0.7], [0.3, -0.2]], lam=0.1), 40, 2.0, seed=0),
-        ga.sample(ga.glm_model(ga.MultinomialLoss(), rank=3), d=40, alpha=2.0, seed=0),
-    ],
-    ids=["attention", "mixture", "labels"],
-)
-def test_gradients_of_parts_add_up_to_the_gradient_of_all_samples(data):
-    rows = np.sort(np.random.default_rng(0).permutation(80)[:50])
-    rest, Q = np.setdiff1d(np.arange(80), rows), np.random.default_rng(1).normal(size=(40, data.rank))
-    parts = [data.select_rows(each) for each in (rows, rest)]
-    assert [each.n_samples for each in parts] == [50, 30]
-    assert [each.groups[-1].rows.stop for each in parts] == [50, 30]
-    penalty = ga.gradient(data, Q) * 0 + data.lam * Q
-    for risk in data._risks:
-        smooth = [ga.gradient(each, Q, risk) - penalty for each in (*parts, data)]
-        assert np.allclose(smooth[0] + smooth[1], smooth[2], rtol=0, atol=1e-10 * np.abs(smooth[2]).max())
-    assert np.allclose(parts[0].fields(Q), data.fields(Q)[rows])
-    assert ga.run_gamp(parts[0], "random").converged
-
-
-def test_iterations_are_bounded(sentences):
-    with pytest.raises(ga.ConvergenceError, match="no run has converged") as stopped:
-        ga.regularization_path(sentences, [0.1, 0.3], n_starts=1, tol=1e-12, max_iter=3)
-    assert [each.n_iter for each in stopped.value.result] == [3, 3]
 
 
 def test_a_best_value_at_an_edge_is_named(rows):
@@ -332,23 +238,6 @@ def test_values_next_to_rough_estimates_are_not_trusted():
     for k in np.flatnonzero(path.trusted):
         own = ga.leave_one_out(data.replace(lam=lams[k]), path.results[k])
         assert abs(path.test_error[k] - own.test_error) <= max(0.05 * own.test_error, 3 * own.test_error_error)
-
-
-def test_one_bar_is_drawn(monkeypatch, rows):
-    drawn = {}
-    for shown in (True, False):
-        monkeypatch.setattr(progress, "DELAY", 0.0)
-        monkeypatch.setattr(progress, "INTERVAL", 0.0)
-        found = io.StringIO()
-        found.isatty = lambda: True
-        monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=found))
-        ga.regularization_path(rows, LAMS, n_starts=2, progress=shown)
-        drawn[shown] = found.getvalue()
-    assert drawn[False] == ""
-    percents = [int(each) for each in re.findall(r"(\d+)%\|", drawn[True])]
-    assert percents == sorted(percents)
-    assert percents[-1] == 100
-    assert "iteration" in drawn[True]
 
 
 def test_groups_are_left_out_together_in_the_folds_of_scikit_learn(rows):
@@ -423,6 +312,9 @@ def test_bad_paths_are_named(rows):
     ]:
         with pytest.raises(error, match=text):
             ga.regularization_path(rows, **options)
+    with pytest.raises(ga.ConvergenceError, match="no run has converged") as stopped:
+        ga.regularization_path(rows, [0.1, 0.3], n_starts=1, tol=1e-12, max_iter=3)
+    assert [each.n_iter for each in stopped.value.result] == [3, 3]
     with pytest.raises(ValueError, match="lams: needs None, because"):
         ga.regularization_path({0.1: rows}, [0.1])
     with pytest.raises(ValueError, match="data: needs at least one dataset"):
@@ -479,35 +371,6 @@ def test_standard_errors_are_the_spread_about_the_errors_on_new_data():
     for errors, spread in ((apart, stated), (between, stated_between)):
         ratio = np.sqrt(np.mean(np.square(spread)) / np.mean(np.square(errors)))
         assert 0.75 < ratio < 1.35
-
-
-@pytest.mark.slow
-def test_standard_errors_of_folds_are_the_spread_about_the_errors_on_new_data():
-    apart, stated, lams = [], [], np.array([0.02, 0.1, 0.5])
-    for seed in range(40):
-        data, error = draw_regression(seed)
-        along = PathPlan(lams, [data.replace(lam=lam) for lam in lams], [0, 1, 2], "random", 1, 1e-3, 1000, 0)
-        errors, _, changes = fold_errors(along, 5, known := {}, lambda is_new: None)
-        new = np.mean([[error(known[f"fold {f}"][str(k)]["Q"]) for k in range(3)] for f in range(5)], axis=0)
-        apart.append(errors.mean(axis=1) - new)
-        stated.append(errors.var(axis=1, ddof=1) / 90 + [np.sum(part * part.T) for part in changes])
-    assert 0.75 < np.sqrt(np.mean(stated) / np.mean(np.square(apart))) < 1.35
-
-
-@pytest.mark.slow
-def test_standard_errors_of_attention_are_the_spread_about_the_errors_on_new_data():
-    """36 data sets, so that the spread has a standard error of 12 %."""
-    apart, stated, lams = [], [], [0.1, 0.5]
-    for seed in range(36):
-        data = ga.sample(ga.paper_model(), d=80, alpha=1.5, seed=1000 + seed)
-        path = ga.regularization_path(data, lams, n_starts=4, folds=0)
-        runs = zip(lams, path.results, strict=True)
-        new = [ga.sampled_test_error(data.replace(lam=lam), run.Q, n_samples=3000, seed=seed)[0] for lam, run in runs]
-        apart.append(path.test_error - new)
-        stated.append(path.test_error_error)
-    ratio = np.sqrt(np.mean(np.square(stated), axis=0) / np.mean(np.square(apart), axis=0))
-    assert (ratio > 0.75).all()
-    assert (ratio < 1.35).all()
 
 
 def test_fewer_samples_than_the_default_number_of_folds_are_accepted():

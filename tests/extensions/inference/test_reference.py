@@ -157,30 +157,21 @@ def test_a_single_sample_has_references_but_no_verdict():
 def test_the_verdict_depends_on_paired_differences():
     """Differences of errors decide; they vary a hundred times less between samples than the errors."""
     references = ga.reference_errors(ga.Dataset(*draw_arrays(400)))
-    rng = np.random.default_rng(2)
-    linear = references.errors[0]
+    linear, rng = references.errors[0], np.random.default_rng(2)
     noise = 0.01 * linear.std() * rng.normal(size=400)
-    low = ga.reference_errors(ga.Dataset(*draw_arrays(400))).verdict(0.5 * references.errors.min(axis=0))
-    assert low.better
-    assert low.message.startswith("The layer predicts better than the linear layer y = Wx, the mean output, the")
-    same = references.verdict(linear + noise - noise.mean())
-    for distance in (1.9, 2.1):  # in standard errors of the paired differences
-        away = references.verdict(linear + noise - noise.mean() + distance * same.difference_error[0])
-        assert ("linear" in away.worse_than) == (distance > 2)
-    # errors of the layer that depend on each other have a mean of larger error
-    dependent = references.verdict(
-        linear + noise - noise.mean() + 2.1 * same.difference_error[0], covariance=same.difference_error[0] ** 2
-    )
-    assert dependent.difference_error[0] == pytest.approx(np.sqrt(2) * same.difference_error[0])
-    assert "linear" in dependent.not_better_than
+    equal = linear + noise - noise.mean()
+    same = references.verdict(equal)
     assert (same.better, "linear" in same.not_better_than) == (False, True)
     assert "not clearly better than the linear layer" in same.message
-    worse = references.verdict(linear + noise - noise.mean() + 0.005 * linear.std())
-    assert "linear" in worse.worse_than
-    assert worse.difference[0] < -2 * worse.difference_error[0]
-    high = references.verdict(references.errors.max(axis=0) + 1.0)
-    assert high.worse_than == references.names
-    assert high.message == (
-        "The layer predicts worse than the linear layer y = Wx, the mean output, the output y = 0 and ridge regression "
-        "on all tokens."
-    )
+    for distance in (1.9, 2.1):  # in standard errors of the paired differences
+        away = references.verdict(equal + distance * same.difference_error[0])
+        assert ("linear" in away.worse_than) == (distance > 2)
+    # errors of the layer that depend on each other have a mean of larger error
+    error = same.difference_error[0]
+    dependent = references.verdict(equal + 2.1 * error, covariance=error**2)
+    assert dependent.difference_error[0] == pytest.approx(np.sqrt(2) * error)
+    assert "linear" in dependent.not_better_than
+    low, high = (references.verdict(errors) for errors in (0.5 * references.errors.min(axis=0), 10 + equal))
+    names = "the linear layer y = Wx, the mean output, the output y = 0 and ridge regression on all tokens."
+    assert (low.better, low.message) == (True, f"The layer predicts better than {names}")
+    assert (high.worse_than, high.message) == (references.names, f"The layer predicts worse than {names}")

@@ -7,10 +7,11 @@ from gamp_attention.extensions.inference.law.parts import LawParts, differ
 from gamp_attention.extensions.inference.law.tokens import (
     N_PARTS,
     Estimate,
-    Products,
     SeenTokens,
     Spectrum,
     jackknife,
+    mean_product,
+    pair_products,
     part_covariances,
     relative_size,
 )
@@ -53,7 +54,7 @@ MEASURES: dict[str, tuple[tuple[float, float], float, str]] = {
 def departures(seen: SeenTokens, law: LawParts, correlated: bool, teacher: np.ndarray | None) -> tuple[Departure, ...]:
     """Return all departures of tokens from their estimated distribution."""
     n, L, d = seen.tokens.shape
-    size = Products.of(law.pooled)
+    size = pair_products(law.pooled)
     measured = {"dimensions / number of tokens": exact(d / (n * L))} | _pairs(seen, law.pooled, size)
     if len(law.shapes) > 1:  # the Σ_l, scaled to unit trace, have a common shape and common eigenvectors
         measured["differences between covariances"] = max(law.shapes)
@@ -102,7 +103,7 @@ def exact(value: float) -> Estimate:
     return Estimate(float(value), np.nan)
 
 
-def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products) -> dict[str, Estimate]:
+def _pairs(seen: SeenTokens, pooled: np.ndarray, size: np.ndarray) -> dict[str, Estimate]:
     """Return the largest mean correlation of two tokens, and its largest dependence on the direction.
 
     The dependence is the norm of the cross-covariance minus the multiple of the pooled covariance with the same trace.
@@ -118,20 +119,20 @@ def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products) -> dict[str, Es
     for l, k in pairs:
         cross = part_covariances(seen.unit[:, l], seen.unit[:, k], N_PARTS)
         multiple = np.trace(cross.mean(axis=0)) / np.trace(pooled.mean(axis=0))
-        dependence.append(relative_size(Products.of(cross - multiple * pooled), size))
+        dependence.append(relative_size(pair_products(cross - multiple * pooled), size))
     strongest = max(dependence, key=lambda estimate: estimate.value)
     return {"correlation of tokens": number, "differences of correlation between directions": strongest}
 
 
-def _spread(seen: SeenTokens, size: Products, law: LawParts) -> dict[str, Estimate]:
+def _spread(seen: SeenTokens, size: np.ndarray, law: LawParts) -> dict[str, Estimate]:
     """Return measures of the spectrum and of the token norms: heavy eigenvalues, norms that vary too much."""
     d, parts = seen.tokens.shape[2], N_PARTS
     gamma, weight = law.spectrum
     median = gamma[np.searchsorted(np.cumsum(weight), 0.5)]
-    effective = d / max(size.value, 1e-300)  # tr Σ = d: (tr Σ)²/(d tr Σ²)
+    effective = d / max(mean_product(size), 1e-300)  # tr Σ = d: (tr Σ)²/(d tr Σ²)
     norms = np.einsum("nld,nld->nl", seen.unit, seen.unit) / d
     moments = np.stack([np.stack([norms[b::parts].mean(), (norms[b::parts] ** 2).mean()]) for b in range(parts)])
-    gaussian = 2 * size.value / d**2
+    gaussian = 2 * mean_product(size) / d**2
     return {
         "largest eigenvalue / median eigenvalue": exact(gamma[-1] / median),
         "effective dimensions / d": exact(effective),

@@ -14,12 +14,12 @@ from gamp_attention.extensions.inference.law.tokens import (
     N_PARTS,
     SIGNIFICANCE,
     Estimate,
-    Products,
     Resolvent,
     SeenTokens,
     Spectrum,
     SpectrumFit,
     moments_along,
+    pair_products,
     part_covariances,
     ratios_along,
     relative_size,
@@ -197,13 +197,13 @@ def _differences(
     """Return the relative size of Σ_l − pooled, and of its off-diagonal part in the basis `vectors`, for each l."""
     if len(covariances) < 2:
         return [], []
-    size, shapes, apart = Products.of(pooled), [], []
+    size, shapes, apart = pair_products(pooled), [], []
     for covariance in covariances:
         difference = covariance - pooled
-        shapes.append(relative_size(Products.of(difference), size))
+        shapes.append(relative_size(pair_products(difference), size))
         rotated = vectors.T @ difference @ vectors
         rotated[:, np.arange(len(vectors)), np.arange(len(vectors))] = 0.0
-        apart.append(relative_size(Products.of(rotated), size))
+        apart.append(relative_size(pair_products(rotated), size))
     return shapes, apart
 
 

@@ -90,12 +90,7 @@ class SeenTokens:
 
     @cached_property
     def scales(self) -> np.ndarray:
-        """Variances tr Σ/d (S,) of the sources.
-
-        Raises
-        ------
-        ValueError : if the tokens of a source are equal up to rounding, as for padding or a first token of ones.
-        """
+        """Variances tr Σ/d (S,) of the sources; raises if tokens are equal up to rounding, as for a padding."""
         squares = np.einsum("nld,nld->nl", self.centered, self.centered) / self.tokens.shape[2]
         total = np.bincount(self.sources.ravel(), squares.ravel(), minlength=self.n_sources)
         scales = total / np.maximum(self.counts - 1, 1)
@@ -157,13 +152,9 @@ class ClassSearch:
     min_tokens: int = 10  # minimum number of tokens of a class; tokens of smaller classes are assigned to other classes
 
     def assign(self, tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Assign tokens (n, L, d) to classes.
+        """Return patterns (C, L) of sources, and the pattern (n,) of each sample; None if each token has one class.
 
         `classes` is the number of classes of each token, or "auto" for the number with the smallest BIC.
-
-        Returns
-        -------
-        Patterns (C, L) of sources and the index (n,) of the pattern of each sample; None if each token has one class.
         """
         if isinstance(classes, str):
             check.choice("classes", classes, ("auto",))
@@ -270,10 +261,6 @@ class Resolvent(NamedTuple):
     z: np.ndarray  # (k,) arguments of the resolvent of Ŝ
     kappa: np.ndarray  # (k,) corresponding arguments κ of the resolvent of Σ
 
-    def averages(self, squares: np.ndarray) -> np.ndarray:
-        """Return averages (k,) of γ/(γ + κ) over Σ, with weights (d,) along the eigenvectors of Ŝ."""
-        return np.mean(squares * self.eigenvalues / (self.eigenvalues + self.z[:, None]), axis=1)
-
 
 class Spectrum(NamedTuple):
     """Eigenvalues (J,) of Σ in increasing order, and the fraction (J,) of coordinates with each."""
@@ -312,10 +299,10 @@ class SpectrumFit:
         """Fit the spectrum of Σ to the resolvent of Ŝ."""
         from scipy.optimize import nnls  # takes long to import
 
-        mean = resolvent.eigenvalues.mean()
-        low = max(0.3 * resolvent.eigenvalues[0], self.lowest * mean)
-        gamma = np.geomspace(low, 1.2 * resolvent.eigenvalues[-1], self.n_eigenvalues)
-        averages = resolvent.averages(np.ones(len(resolvent.eigenvalues)))
+        of_sample, mean = resolvent.eigenvalues, resolvent.eigenvalues.mean()
+        low = max(0.3 * of_sample[0], self.lowest * mean)
+        gamma = np.geomspace(low, 1.2 * of_sample[-1], self.n_eigenvalues)
+        averages = np.mean(of_sample / (of_sample + resolvent.z[:, None]), axis=1)  # of γ/(γ + κ) over Σ
         on_grid = gamma / (gamma + resolvent.kappa[:, None])
         rows = [on_grid / averages[:, None], self.exact_weight * np.stack([gamma**0, gamma / mean])]
         target = np.append(np.ones(len(averages)), [self.exact_weight] * 2)
@@ -375,43 +362,29 @@ def jackknife(of: Callable[..., float], *parts: np.ndarray) -> Estimate:
     return Estimate(float(of(*(part.mean(axis=0) for part in parts))), float(error))
 
 
-@dataclass(frozen=True, eq=False)
-class Products:
-    """Unbiased estimate of ⟨A, A⟩, for the mean A of independent estimates A_b from B parts.
-
-    It averages products of different parts only, because ⟨A_b, A_b⟩ includes the variance of A_b.
-    """
-
-    total: float  # ⟨A, A⟩
-    with_parts: np.ndarray  # (B,) ⟨A, A_b⟩
-    of_parts: np.ndarray  # (B,) ⟨A_b, A_b⟩
-
-    @classmethod
-    def of(cls, parts: np.ndarray) -> "Products":
-        """Return the products of matrices A_b (B, …)."""
-        flat = parts.reshape(len(parts), -1)
-        mean = flat.mean(axis=0)
-        return cls(float(mean @ mean), flat @ mean, np.einsum("bi,bi->b", flat, flat))
-
-    @property
-    def value(self) -> float:
-        """Mean of ⟨A_b, A_c⟩ over b ≠ c."""
-        count = len(self.of_parts)
-        return float((count**2 * self.total - self.of_parts.sum()) / (count * (count - 1)))
-
-    @property
-    def without(self) -> np.ndarray:
-        """Mean of ⟨A_b, A_c⟩ over b ≠ c with each of the parts left out, (B,)."""
-        count = len(self.of_parts)
-        total = count**2 * self.total - 2 * count * self.with_parts + self.of_parts
-        return (total - (self.of_parts.sum() - self.of_parts)) / ((count - 1) * (count - 2))
+def pair_products(parts: np.ndarray) -> np.ndarray:
+    """Return the products ⟨A_b, A_c⟩ (B, B) of estimates A_b (B, …) of A, each from one part of the samples."""
+    flat = parts.reshape(len(parts), -1)
+    return flat @ flat.T
 
 
-def relative_size(of: Products, to: Products) -> Estimate:
-    """Return √(⟨A, A⟩/⟨C, C⟩), zero if the estimated square is negative, and its standard error."""
-    square, without, count = of.value / to.value, of.without / to.without, len(of.of_parts)
+def mean_product(products: np.ndarray) -> float:
+    """Return the mean of products (B, B) over b ≠ c: unbiased for ⟨A, A⟩, as ⟨A_b, A_b⟩ has the variance of A_b too."""
+    count = len(products)
+    return float((products.sum() - np.trace(products)) / (count * (count - 1)))
+
+
+def relative_size(of: np.ndarray, to: np.ndarray) -> Estimate:
+    """Return √(⟨A, A⟩/⟨C, C⟩) from products (B, B), zero if its square is negative, and its standard error."""
+
+    def ratio(left_out: Any) -> float:
+        kept = np.delete(np.arange(len(of)), left_out)
+        rows = np.ix_(kept, kept)
+        return mean_product(of[rows]) / mean_product(to[rows])
+
+    without, count = np.array([ratio(part) for part in range(len(of))]), len(of)
     error = np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum())
-    root = float(np.sqrt(max(square, 0.0)))
+    root = float(np.sqrt(max(ratio([]), 0.0)))
     return Estimate(root, float(min(error / max(2 * root, 1e-300), np.sqrt(error))))
 
 

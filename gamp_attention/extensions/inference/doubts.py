@@ -1,22 +1,26 @@
-"""Detection of samples that depend on their neighbors in the order of the arrays, such as time series.
+"""Reasons to doubt leave-one-out errors: many minima, and samples that depend on each other.
 
-Leave-one-out assumes that samples are exchangeable. If a sample resembles its neighbors (successive times, or several
-measurements of one subject), weights that are trained without the sample still depend on similar samples, and its
-error is too low for a new time or a new subject. The errors of samples under weights trained without a block of
-successive samples are therefore compared with their errors under weights trained without blocks of random samples of
-equal size. If samples are exchangeable, the division into blocks of successive samples is one of the random divisions
-(a permutation test). In samples that are sorted by classes, only samples of equal class are exchanged, so that each
-random block has the numbers of samples of the classes of the block of successive samples.
+Many minima (`HysteresisTest`): from a minimum Q of the risk, a descent continues on half of the samples, and from its
+end a descent on all samples. In a smooth landscape the second descent returns to Q. If it ends in another minimum of
+about equal risk, there are many minima, and Q was selected because its risk is low for the training samples. Refits of
+single samples do not repeat this selection, so that their errors are lower than the error of a new sample. Another
+minimum of much higher risk is no reason for doubt: half of the samples may be too few for the branch of a global
+minimum.
 
-Errors follow from one Newton step without the block, eq. :eq:`leave-one-out` with all fields of the block in place of
-the fields of a sample. If they are so much larger that the Newton step may be wrong, the weights are trained again
-without each block.
+Neighbors in the order of the arrays (`OrderTest`), such as a time series: if a sample resembles its neighbors, weights
+that are trained without the sample still depend on similar samples, and its error is too low for a new time or a new
+subject. The errors of samples under weights trained without a block of successive samples are therefore compared with
+their errors under weights trained without blocks of random samples of equal size. If samples are exchangeable, the
+division into blocks of successive samples is one of the random divisions (a permutation test). In samples that are
+sorted by classes, only samples of equal class are exchanged, so that each random block has the numbers of samples of
+the classes of the block of successive samples. Errors follow from one Newton step without the block, eq.
+:eq:`leave-one-out` with all fields of the block in place of the fields of a sample. If they are so much larger that the
+Newton step may be wrong, the weights are trained again without each block.
 
-This finds no samples that depend on each other in a random order. Exact copies are found by a hash. Near copies of
-samples (augmented samples, several measurements of a subject) are found by their tokens: a sample has a few neighbors,
-and all other samples are several times as far away. Independent samples have such a gap with the probability q^(-kD)
-after the k-th neighbor, for a ratio q of distances and tokens in D dimensions (the volumes up to the neighbors are a
-Poisson process).
+Copies in any order (`CopySearch`): exact copies are found by a hash. Near copies of samples (augmented samples, several
+measurements of a subject) are found by their tokens: a sample has a few neighbors, and all other samples are several
+times as far away. Independent samples have such a gap with the probability q^(-kD) after the k-th neighbor, for a ratio
+q of distances and tokens in D dimensions (the volumes up to the neighbors are a Poisson process).
 """
 
 from dataclasses import dataclass
@@ -24,11 +28,56 @@ from dataclasses import dataclass
 import numpy as np
 
 from gamp_attention.extensions.inference.hessian import FactoredHessian, TokenRows, is_quadratic
-from gamp_attention.extensions.inference.hysteresis import descend
 from gamp_attention.extensions.inference.refits import sample_errors
+from gamp_attention.gamp.descent import proximal_gradient, quasi_newton
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.risk import RiskAtPoint
+from gamp_attention.problem.risk import RiskAtPoint, risk_at
 from gamp_attention.problem.stores import hash_samples, read_rows, token_blocks
+from gamp_attention.problem.tolerances import small_unit
+
+
+@dataclass(frozen=True)
+class HysteresisTest:
+    """Test for many minima, and its settings."""
+
+    splits: int = 2  # number of random divisions of the samples into two halves; each half is left out once
+    away: float = 3e-2  # gradient norm ‖∇R‖_F/(λ√d) at which the descents on half of the samples end: a rough minimum
+    back: float = 3e-3  # gradient norm at which the descents on all samples end
+    other: float = 0.02  # mean change of the samples' errors, relative to their mean, of another minimum, at least
+    equal: float = 0.05  # excess of the risk, relative to the risk at Q, up to which another minimum counts
+    # norm of the weights, relative to Q, below which an end does not count: if the penalty of half of the samples sets
+    # all weights to zero, the second descent starts at a saddle
+    zero: float = 0.1
+
+    def has_many_minima(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> bool:
+        """Return whether descents on all samples, after half of them was left out, end in other minima than Q (d, r).
+
+        `at` is the exact risk at Q. The samples are divided at random into two halves, `splits` times, and each half is
+        left out once. Minima are compared by the errors of the samples, which do not change if columns of Q are
+        rotated.
+        """
+        errors = sample_errors(data, at.z)
+        rng = np.random.default_rng(0)  # a fixed seed: equal halves for all values of a path
+        for _ in range(self.splits):
+            for half in np.array_split(rng.permutation(data.n_samples), 2):
+                if not len(half):  # there is one sample only
+                    continue
+                weights = descend(data, descend(data.select_rows(np.sort(half)), Q, self.away), self.back)
+                end = risk_at(data, weights, "exact")
+                change = np.abs(sample_errors(data, end.z) - errors).sum() / max(np.abs(errors).sum(), 1e-300)
+                is_low = end.train_loss < (1 + self.equal) * at.train_loss
+                if change > self.other and is_low and np.linalg.norm(weights) >= self.zero * np.linalg.norm(Q):
+                    return True
+        return False
+
+
+def descend(data: Dataset, Q: np.ndarray, tol: float, max_steps: int = 1000) -> np.ndarray:
+    """Return the end of a descent from Q (d, r) on the exact risk of the samples.
+
+    The tolerance `tol` of the gradient norm is multiplied by the unit of the weights if that is small.
+    """
+    method, unit = quasi_newton if data.penalty.smooth else proximal_gradient, small_unit(data)
+    return method(data, lambda weights: risk_at(data, weights, "exact"), Q, tol * unit, max_steps, None, unit)[0]
 
 
 @dataclass(frozen=True)
@@ -54,28 +103,26 @@ class OrderTest:
     ) -> float:
         """Return the relative increase of the errors if neighbors of a sample are left out too; 0 if insignificant.
 
-        Parameters
-        ----------
-        data, at, Q : the samples, and their exact risk at a minimum Q (d, r).
-        tokens, H : the tokens, and the factored Hessian in their coordinates.
+        `at` is the exact risk at a minimum Q (d, r), and H the factored Hessian in the coordinates of `tokens`.
         """
         k = data.n_tokens * data.rank
         size = min(data.n_samples, self.fields // k) // self.blocks
-        classes = self._sorted_classes(data)
-        if size < 2 or H.size == 0 or (classes is None and self._is_sorted_by_label(data)):
+        classes = self._exchanged(data)
+        if size < 2 or H.size == 0 or classes is None:
             return 0.0
         starts = np.linspace(0, data.n_samples - size, self.blocks).round().astype(int)
         blocks = starts[:, None] + np.arange(size)
         samples = np.unique(blocks)
-        columns = H.columns(tokens.of_samples(samples)).reshape(H.size, len(samples), k)
-        whitened = H.whiten(np.ascontiguousarray(columns.reshape(H.size, -1))).reshape(columns.shape)
+        columns = H.columns(tokens.of_samples(samples))
+        # X̃ H⁻¹ X̃ᵀ between the fields of all blocks
+        leverages = H.leverages(columns, H.whiten(columns), len(samples) * k)[0].reshape(len(samples), k, -1, k)
 
         def means_without(parts: np.ndarray) -> tuple[float, float]:
             """Return `_means` of the errors without their block; `parts` (blocks, size) are indices into `samples`."""
-            arrays = [(samples[rows], columns[:, rows], whitened[:, rows]) for rows in parts]
-            return _means([_errors_without(data, at, *arrays_of_block, H) for arrays_of_block in arrays])
+            of_blocks = [(samples[rows], leverages[rows][:, :, rows].reshape(size * k, size * k)) for rows in parts]
+            return _means([_errors_without(data, at, *of_block) for of_block in of_blocks])
 
-        rng, kinds = np.random.default_rng(0), np.zeros(len(samples)) if classes is None else classes[samples]
+        rng, kinds = np.random.default_rng(0), classes[samples]
         successive, random = np.array(means_without(np.searchsorted(samples, blocks))), list[tuple[float, float]]()
         is_exact = is_quadratic(data)
         for count in (self.first_random, self.random):
@@ -83,32 +130,31 @@ class OrderTest:
                 random.append(means_without(_draw_division(kinds, rng).reshape(blocks.shape)))
             usual, spread = np.mean(random, axis=0), np.std(random, axis=0, ddof=1)
             if not is_exact and successive[1] - usual[1] >= self.maximum * usual[1]:
-                successive, is_exact = np.array(_means([self._trained_without(data, Q, rows) for rows in blocks])), True
+                successive, is_exact = np.array(_means([self._trained_errors(data, Q, rows) for rows in blocks])), True
             mean, root = successive - usual
             if not (mean > 0 and root > max(self.significant * spread[1], self.minimum * usual[1])):
                 return 0.0
         return float(mean / usual[0])
 
-    def _trained_without(self, data: Dataset, Q: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _trained_errors(self, data: Dataset, Q: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return the errors (m,) of the samples of a block under weights trained, from Q (d, r), without the block."""
         weights = descend(data.select_rows(np.setdiff1d(np.arange(data.n_samples), rows)), Q, self.trained)
         block = data.select_rows(rows)
         return sample_errors(block, block.fields(weights))
 
-    def _sorted_classes(self, data: Dataset) -> np.ndarray | None:
-        """Return the labels (n,) if they are classes and neighbors mostly have the same class; otherwise None."""
-        labels = _single_labels(data)
-        if labels is None or len(np.unique(labels)) > self.few_classes:
-            return None
-        return labels if np.count_nonzero(np.diff(labels)) < (len(labels) - 1) / 4 else None
+    def _exchanged(self, data: Dataset) -> np.ndarray | None:
+        """Return the classes (n,) within which samples are exchanged: equal numbers, or sorted labels that are classes.
 
-    def _is_sorted_by_label(self, data: Dataset) -> bool:
-        """Return whether the samples are sorted by numbers as labels, so that their order is no sign of dependence."""
-        labels = _single_labels(data)
-        if labels is None or len(np.unique(labels)) <= self.few_classes:
-            return False
-        steps = np.diff(labels)
-        return bool((steps >= 0).all() or (steps <= 0).all())
+        None if the samples are sorted by numbers as labels, so that their order is no sign of dependence.
+        """
+        labels = None if data.labels is None else data.labels.reshape(data.n_samples, -1)
+        if labels is None or labels.shape[1] > 1:
+            return np.zeros(data.n_samples)
+        labels, steps = labels[:, 0], np.diff(labels[:, 0])
+        if len(np.unique(labels)) <= self.few_classes:
+            is_sorted = np.count_nonzero(steps) < (len(labels) - 1) / 4  # neighbors mostly have the same class
+            return labels if is_sorted else np.zeros(data.n_samples)
+        return None if (steps >= 0).all() or (steps <= 0).all() else np.zeros(data.n_samples)
 
 
 @dataclass(frozen=True)
@@ -186,12 +232,9 @@ def _means(errors: list[np.ndarray]) -> tuple[float, float]:
     return float(of_blocks.mean()), float(np.sqrt(np.maximum(of_blocks, 0.0)).mean())
 
 
-def _errors_without(
-    data: Dataset, at: RiskAtPoint, rows: np.ndarray, columns: np.ndarray, whitened: np.ndarray, H: FactoredHessian
-) -> np.ndarray:
-    """Return the errors (m,) of the samples of a block after a Newton step without the block."""
-    m, k = len(rows), columns.shape[2]
-    A = H.leverages(columns.reshape(H.size, -1), whitened.reshape(H.size, -1), m * k)[0]
+def _errors_without(data: Dataset, at: RiskAtPoint, rows: np.ndarray, A: np.ndarray) -> np.ndarray:
+    """Return the errors (m,) of the samples of a block after a Newton step without it, given their leverages A."""
+    m, k = len(rows), at.hessians.shape[1]
     D = np.zeros((m, k, m, k))
     D[np.arange(m), :, np.arange(m), :] = at.hessians[rows]
     g = -at.loss_gradients[rows].ravel()
@@ -212,9 +255,3 @@ def _draw_division(classes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         of_kind = np.flatnonzero(classes == kind)
         order[of_kind] = rng.permutation(of_kind)
     return order
-
-
-def _single_labels(data: Dataset) -> np.ndarray | None:
-    """Return the labels (n,) if each sample has a single label; otherwise None."""
-    labels = None if data.labels is None else data.labels.reshape(data.n_samples, -1)
-    return None if labels is None or labels.shape[1] > 1 else labels[:, 0]
