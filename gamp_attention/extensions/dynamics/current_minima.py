@@ -37,7 +37,6 @@ from gamp_attention.gamp.damping import Damping, Steps
 from gamp_attention.problem.denoisers.input import quadratic_response
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.columns import refuse_spheres
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import select_sources
 from gamp_attention.theory.models.model import Component, Model
@@ -188,6 +187,5 @@ def require_current_minima(model: Model, hold_after: int | None) -> None:
     if not model.penalty.quadratic:
         needs = f"None for {type(model.penalty).__name__}, as only equations with the ridge have kept minima"
         raise check.fail("hold_after", hold_after, needs)
-    refuse_spheres(model.penalty, "a number for each column, as hold_after has no spherical columns")
     if model.intercept:
         raise check.fail("hold_after", hold_after, "None for a model with an intercept")

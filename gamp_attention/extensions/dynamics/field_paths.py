@@ -12,8 +12,6 @@ requires all of F to be stored: T² k²/2 numbers per path. Reading them limits 
 integer, in units of the largest |F_ij(t, s)| of a group of paths over 32767. Sums are computed in floating point.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from gamp_attention._kernels.compiled import field_kernel, kernel
@@ -29,24 +27,27 @@ from gamp_attention.theory.rules.sobol import component_points
 ROUNDING = 1e-7  # size relative to the fields below which a part that earlier vectors do not explain is rounding errors
 
 
-class Columns:
-    """Array of n rows to which columns are appended, without a copy at each time."""
+class Rows:
+    """Rows (…, k, n) of values of n paths, to which rows of later times are appended without a copy at each time.
 
-    def __init__(self, first: np.ndarray) -> None:
-        self._k, self._stored = 0, np.empty((max(2 * first.shape[1], 8), len(first)))
-        self.append(first)
+    The array has memory for `capacity` rows, and twice as much whenever it is full.
+    """
+
+    def __init__(self, first_axes: tuple[int, ...], n: int, capacity: int) -> None:
+        self._k, self._stored = 0, np.empty((*first_axes, capacity, n))
 
     @property
     def array(self) -> np.ndarray:
-        """The columns appended so far, (n, k)."""
-        return self._stored[: self._k].T
+        """The rows appended so far."""
+        return self._stored[..., : self._k, :]
 
-    def append(self, columns: np.ndarray) -> None:
-        """Append columns (n, j)."""
-        k = self._k + columns.shape[1]
-        if k > len(self._stored):
-            self._stored = np.concatenate([self._stored, np.empty_like(self._stored), columns.T])
-        self._stored[self._k : k] = columns.T
+    def append(self, rows: np.ndarray) -> None:
+        """Append rows (…, j, n)."""
+        k, capacity = self._k + rows.shape[-2], self._stored.shape[-2]
+        if k > capacity:
+            shape = *self._stored.shape[:-2], max(capacity, k - capacity), self._stored.shape[-1]
+            self._stored = np.concatenate([self._stored, np.empty(shape)], axis=-2)
+        self._stored[..., self._k : k, :] = rows
         self._k = k
 
 
@@ -54,33 +55,30 @@ class PathValues:
     """Values (n, L, r) at every time so far, in one array for each token; sums over times are then matrix products."""
 
     def __init__(self, n_times: int, n: int, n_tokens: int, rank: int) -> None:
-        self._stored, self._rank, self.n_times = np.empty((n_tokens, n_times * rank, n)), rank, 0
+        self._rows, self._rank, self.n_times = Rows((n_tokens,), n, n_times * rank), rank, 0
 
     @property
     def array(self) -> np.ndarray:
         """The values of all times, (t, n, L, r)."""
-        L, _, n = self._stored.shape
-        return self._until_now.reshape(L, self.n_times, self._rank, n).transpose(1, 3, 0, 2)
-
-    @property
-    def _until_now(self) -> np.ndarray:
-        return self._stored[:, : self.n_times * self._rank]
+        rows = self._rows.array
+        return rows.reshape(len(rows), self.n_times, self._rank, rows.shape[2]).transpose(1, 3, 0, 2)
 
     def append(self, values: np.ndarray) -> None:
         """Append values at the next time."""
         self.n_times += 1
-        self._until_now[:, -self._rank :] = values.transpose(1, 2, 0)
+        self._rows.append(values.transpose(1, 2, 0))
 
     def products(self) -> np.ndarray:
         """Return Σ v^s v^tᵀ over the samples, (t + 1, L, r, r), for the latest t and every s ≤ t."""
-        values = self._until_now
+        values = self._rows.array
         sums = values @ values[:, -self._rank :].transpose(0, 2, 1)
         return sums.reshape(len(sums), self.n_times, self._rank, self._rank).transpose(1, 0, 2, 3)
 
     def combine(self, coefficients: np.ndarray) -> np.ndarray:
         """Return Σ_s R(s) v^s, (n, L, r), for coefficients R (t, L, r, r)."""
-        rows = coefficients.transpose(1, 2, 0, 3).reshape(len(self._stored), self._rank, -1)
-        return (rows @ self._until_now).transpose(2, 0, 1)
+        values = self._rows.array
+        rows = coefficients.transpose(1, 2, 0, 3).reshape(len(values), self._rank, -1)
+        return (rows @ values).transpose(2, 0, 1)
 
 
 class GaussianPath:
@@ -96,11 +94,11 @@ class GaussianPath:
     """
 
     def __init__(self, white: np.ndarray, factor: np.ndarray) -> None:
-        self._columns, self._factor = Columns(white), factor
+        self._columns, self._factor = _columns(white), factor
 
     @property
     def _white(self) -> np.ndarray:
-        return self._columns.array
+        return self._columns.array.T
 
     def regress(self, with_past: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the coefficients (r, k) of the next vector in the white columns, and the covariance of the rest.
@@ -133,7 +131,7 @@ class GaussianPath:
         row = np.concatenate([slope, psd_root(rest)], axis=1)
         zeros = np.zeros((len(self._factor), len(covariance)))
         self._factor = np.block([[self._factor, zeros], [row]])
-        self._columns.append(fresh)
+        self._columns.append(fresh.T)
         return self._white @ row.T
 
     def responses(self, values: np.ndarray, sampled: np.ndarray, leading: int) -> np.ndarray:
@@ -152,21 +150,19 @@ class GaussianPath:
         change = np.linalg.lstsq(self._factor[:leading, :leading].T, gap.T, rcond=ROUNDING)[0].T
         return sampled + np.pad(change, ((0, 0), (0, sampled.shape[1] - leading)))
 
-    def slopes(self, values: np.ndarray, select: Callable[[int], np.ndarray] | None = None) -> np.ndarray:
+    def slopes(self, values: np.ndarray) -> np.ndarray:
         """Return the coefficients (a, k) of the linear regression of values (n, a) on all components drawn so far.
 
         By Stein's identity they are the mean derivatives of the values, including the contributions of jumps.
-
-        select : function of k that returns the indices of the components on which the values depend; coefficients of
-            other components are then zero. By default all components.
         """
-        sampled = np.zeros((values.shape[1], len(self._factor)))
-        if select is None:
-            return self.responses(values, sampled, len(self._factor))
-        chosen = select(len(self._factor))
-        moments = values.T @ self._white / len(values)
-        sampled[:, chosen] = np.linalg.lstsq(self._factor[chosen].T, moments.T, rcond=ROUNDING)[0].T
-        return sampled
+        return self.responses(values, np.zeros((values.shape[1], len(self._factor))), len(self._factor))
+
+
+def _columns(white: np.ndarray) -> Rows:
+    """Return white columns (n, k) as rows (k, n) to which columns can be appended."""
+    columns = Rows((), len(white), max(2 * white.shape[1], 8))
+    columns.append(white.T)
+    return columns
 
 
 class FieldPaths:
@@ -202,7 +198,7 @@ class FieldPaths:
         if mirrored:
             white, self.y = white[:half], self.y[:half]
             self.terms = RiskTerms(*(v[:half] for v in arrays))
-        self._white = Columns(white)  # all columns drawn so far, orthonormal over the paths
+        self._columns = _columns(white)  # all columns drawn so far, orthonormal over the paths
         roots = psd_root(model.coordinates.rho)
         self.of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
 
@@ -224,8 +220,8 @@ class FieldPaths:
         half = shuffled_half(self._n_paths, L * r, rng or self._rng)
         if like is not None:
             half = self._new_part(like) + 1e-3 * half  # few independent numbers, for columns without a new part
-        fresh = (whiten if self.copies == 2 else whiten_and_mirror)(half, self._white.array)
-        self._white.append(fresh)
+        fresh = (whiten if self.copies == 2 else whiten_and_mirror)(half, self._columns.array.T)
+        self._columns.append(fresh.T)
         fields = np.empty((self.n, L, r))
         for l, path in enumerate(self.of_token):
             with_past = self._with_past(l, overlaps, covariances)
@@ -252,7 +248,7 @@ class FieldPaths:
         It is zero for tokens whose fields the earlier columns determine up to rounding errors.
         """
         n, L, _ = fields.shape
-        white = self._white.array
+        white = self._columns.array.T
         flat = fields.reshape(n, -1)
         new = (flat - white @ (white.T @ flat) / n)[: self._n_paths // 2].reshape(-1, L, fields.shape[2])
         size, whole = (np.sqrt((values**2).mean(axis=0).max(axis=1)) for values in (new, fields))

@@ -11,6 +11,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
 from gamp_attention.extensions.dynamics.replicas import Method, Task, Trajectory
+from gamp_attention.problem.penalties.columns import refuse_spheres
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.models.model import Model, require_model
 
@@ -32,7 +33,7 @@ def trajectory(
     """Predict overlaps and losses of message passing or of gradient descent at every iteration, in the limit d → ∞.
 
     Message passing, damped GAMP or survey propagation, follows the state evolution of Bayati and Montanari (2011) and
-    Javanmard and Montanari (2013), eq. :eq:`iterates`; jumps in survey propagation have a memory, see `follow_survey`.
+    Javanmard and Montanari (2013), eq. :eq:`iterates`; jumps in survey propagation have a memory (`follow_survey`).
     Gradient descent follows dynamical mean-field theory (Celentano, Cheng and Montanari, 2021),
     eq. :eq:`descent-fields`, which assumes nothing about the landscape. Its steps are the steps of `minimize_risk` on
     the asymptotic risk. Gradient descent on new samples follows eq. :eq:`online`, at a cost that is linear in the
@@ -98,8 +99,10 @@ def trajectory(
     if isinstance(method, type) or not hasattr(method, "follow"):
         needs = "a MessagePassing(...), GradientDescent(...), SinglePass(...) or Survey(...)"
         raise check.fail("method", method, needs, TypeError)
+    model = require_model(model)
+    refuse_spheres(model.penalty, "a number for each column; SinglePass(spherical=True) rescales all columns")
     task = Task(
-        model=require_model(model),
+        model=model,
         alpha=check.real("alpha", alpha, low=0, strict=True),
         init=init,
         n_iter=check.integer("n_iter", n_iter, low=1),

@@ -30,7 +30,7 @@ the distance h between the nodes on the side of u_s, the formula of Euler and Ma
 and the same on the other side with 1 − t. Without this correction ḡ jumps as a function of ω if a node passes a jump.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -50,14 +50,11 @@ from gamp_attention.problem.denoisers.input import (
     prior_response,
     products,
     quadratic_response,
-    raise_penalized,
-    sphere_multipliers,
 )
 from gamp_attention.problem.denoisers.newton import assign, make_metric, make_workspace, quadratic_term
 from gamp_attention.problem.denoisers.output import Denoised, denoise_row, is_long
 from gamp_attention.problem.denoisers.prox import MAX_STARTS, make_search
 from gamp_attention.problem.losses.point import for_kernels
-from gamp_attention.problem.penalties.columns import has_spheres
 from gamp_attention.problem.penalties.standard import penalty_of_rows
 
 NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
@@ -357,9 +354,8 @@ def average_weights(
     Eq. :eq:`survey-weights`.
 
     The field is b = X̃ᵀḡ + (A − yΔ) Q with A = Σ_l γ_l V̂_l and Δ = Σ_l γ_l Δ_l. Δ is reduced if y C Δ would exceed
-    `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same. In spherical
-    columns the mean of ‖Q_a‖² over the cluster is d. An intercept takes a Newton step, and is common to all weights of
-    the cluster.
+    `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same. An intercept takes a
+    Newton step, and is common to all weights of the cluster.
 
     Parameters
     ----------
@@ -377,18 +373,12 @@ def average_weights(
         each = others.eta, *(np.broadcast_to(part, (n, *part.shape[1:])) for part in others[1:])
         return WeightAverages(*map(np.concatenate, zip(each, last, strict=True)))
     if penalty.quadratic:
-
-        def second_moments(precision: np.ndarray) -> np.ndarray:
-            b = force + products(precision, Q)
-            return b[:, :, None] * b[:, None] if len(precision) > 1 else (b.T @ b / len(b))[None]
-
-        clusters = quadratic_clusters(penalty, spectra, V_hat, spread, parisi, second_moments)
+        clusters = quadratic_clusters(penalty, spectra, V_hat, spread, parisi)
         eta = products(clusters.response, force + products(clusters.precision, Q))
         return WeightAverages(eta, clusters.inner, clusters.covariance)
-    delta = np.einsum("li,lab->iab", spectra, spread)
     A = precisions(penalty, spectra, V_hat)
     largest = np.linalg.inv(A + penalty.convexity * np.eye(A.shape[1]))
-    delta = _limit_gain(parisi * delta, largest) / parisi if parisi > 0 else delta
+    delta = _limit_gain(np.einsum("li,lab->iab", spectra, spread), largest, parisi)
     shape = (len(Q), *A.shape[1:])
     A, delta = np.broadcast_to(A, shape), np.broadcast_to(delta, shape)
     return _average_prox(penalty, force + products(A - parisi * delta, Q), A, delta, parisi)
@@ -430,40 +420,12 @@ class QuadraticClusters(NamedTuple):
 
 
 def quadratic_clusters(
-    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, parisi: float,
-    second_moments: Callable[[np.ndarray], np.ndarray], fractions: np.ndarray | None = None,
-) -> QuadraticClusters:  # fmt: skip
-    """Return the averages of the input denoiser over the inner field for a quadratic penalty.
-
-    Each set of weights in a cluster is on the sphere of a spherical column: ⟨‖Q_a‖²⟩ = d determines its multiplier.
-    Multipliers also keep Λ + A − yΔ positive definite, so that Δ is reduced only for the penalized columns.
-
-    Parameters
-    ----------
-    penalty : a quadratic penalty: the ridge, or a ridge with one strength or the constraint ‖Q_a‖² = d for each column.
-    spectra, V_hat, spread, parisi : as for `average_weights`.
-    second_moments : function of A − yΔ that returns the second moments (K, r, r) of b; called if there are spherical
-        columns.
-    fractions : (K,) fraction of the coordinates in each class; equal if not given.
-    """
-    delta = np.einsum("li,lab->iab", spectra, spread)
-    if not has_spheres(penalty):
-        A, c, _ = quadratic_response(penalty, spectra, V_hat, None)
-        delta = _limit_gain(parisi * delta, c) / parisi if parisi > 0 else delta
-        C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
-        return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
-    A = symmetrize(np.einsum("li,lab->iab", spectra, V_hat))
-    columns = np.flatnonzero(~penalty.sphere)
-    if parisi > 0 and len(columns):
-        rows = columns[:, None]
-        strengths = penalty.curvature[columns] + raise_penalized(penalty, A)
-        c = np.linalg.inv(A[:, rows, columns] + np.diag(strengths))
-        factors = _gain_factors(parisi * delta[:, rows, columns], c)
-        delta = delta * factors[:, None, None]
-    second = second_moments(A - parisi * delta)
-    weights = np.full(len(second), 1 / len(second)) if fractions is None else fractions
-    Lambda = np.diag(sphere_multipliers(penalty, A, second, weights, delta, parisi))
-    c, C = np.linalg.inv(A + Lambda), np.linalg.inv(A - parisi * delta + Lambda)
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, parisi: float
+) -> QuadraticClusters:
+    """Return the averages over the inner field for a quadratic penalty; arguments as for `average_weights`."""
+    A, c, _ = quadratic_response(penalty, spectra, V_hat, None)
+    delta = _limit_gain(np.einsum("li,lab->iab", spectra, spread), c, parisi)
+    C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
     return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
 
 
@@ -481,20 +443,15 @@ def intercept_response(strength: float, V_hat: np.ndarray, spread: np.ndarray, p
     """
     spectrum, vectors = np.linalg.eigh(symmetrize(V_hat.sum(axis=0)))
     A = vectors * np.maximum(spectrum, MIN_CURVATURE * strength) @ vectors.T
-    limited = _limit_gain(parisi * spread.sum(axis=0)[None], np.linalg.inv(A)[None])[0]
-    return np.linalg.inv(A - limited)
+    delta = _limit_gain(spread.sum(axis=0)[None], np.linalg.inv(A)[None], parisi)[0]
+    return np.linalg.inv(A - parisi * delta)
 
 
-def _limit_gain(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """Return matrices B (K, r, r), scaled down if the largest eigenvalue of C^{1/2} B C^{1/2} exceeds `MAX_GAIN`."""
-    return matrices * _gain_factors(matrices, C)[:, None, None]
-
-
-def _gain_factors(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """Return the factors (K,) of `_limit_gain`."""
+def _limit_gain(delta: np.ndarray, C: np.ndarray, parisi: float) -> np.ndarray:
+    """Return Δ (K, r, r), scaled down if the largest eigenvalue of y C^{1/2} Δ C^{1/2} exceeds `MAX_GAIN`."""
     root = psd_root(C)
-    gain = diagonalize(root @ matrices @ root)[0][:, -1]
-    return np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))
+    gain = diagonalize(root @ (parisi * delta) @ root)[0][:, -1]
+    return delta * np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))[:, None, None]
 
 
 def _average_prox(
@@ -555,18 +512,13 @@ def first_variances(
     z: list[np.ndarray | None] = [None] * len(samples)
     envelopes = [np.zeros(0)] * len(samples)
     for _ in range(n_steps):
-        responses, spread = np.zeros(V.shape), np.zeros(V.shape)
+        responses = np.zeros(V.shape)
         for k, (loss, params, sources, dim) in enumerate(samples):
             zero = np.zeros((len(params), len(sources), rank))
             averages, z[k] = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
             responses[sources] += averages.response.sum(axis=0) / dim
-            spread[sources] += averages.spread.sum(axis=0) / dim
             envelopes[k] = averages.envelope
-        if has_spheres(penalty):  # the forces on the weights, which determine the multipliers, have the variance Δ
-            forces = np.einsum("li,lab->iab", spectra, symmetrize(spread))
-            W = quadratic_response(penalty, spectra, symmetrize(responses), forces, fractions)[2]
-        else:
-            W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
+        W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
         excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)
         V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
     return V, U, envelopes
