@@ -34,7 +34,7 @@ from gamp_attention.extensions.dynamics.compressed_descent import (
 from gamp_attention.extensions.dynamics.descent_paths import DescentForces
 from gamp_attention.extensions.dynamics.replicas import join_errors, stack_replicas
 from gamp_attention.gamp.damping import Damping, Steps
-from gamp_attention.problem.denoisers.input import quadratic_response
+from gamp_attention.problem.denoisers.input import field_variances, quadratic_response
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.results import Overlaps
@@ -137,7 +137,8 @@ class CurrentMinimaRun(CompressedDescent):
         V_hat, beta, law = np.zeros_like(self._V), self._damping(t), self._model.coordinates
         for path in self._paths:
             V_hat[path.sources] += path.probability * path.V_hat
-        _, C, W = quadratic_response(self._model.penalty, law.gamma.T, V_hat, None, law.weight)
+        C = quadratic_response(self._model.penalty, law.gamma.T, V_hat, None)[1]
+        W = field_variances(self._model.penalty, law.gamma.T, C, law.weight)
         self._V = (1 - beta) * self._V + beta * W
         for path in self._paths:
             path.remember(W, beta)

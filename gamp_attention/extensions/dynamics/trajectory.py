@@ -11,7 +11,6 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
 from gamp_attention.extensions.dynamics.replicas import Method, Task, Trajectory
-from gamp_attention.problem.penalties.columns import refuse_spheres
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.models.model import Model, require_model
 
@@ -57,7 +56,7 @@ def trajectory(
         mixtures each component has its fraction of them, or a minimum number if that is larger.
     n_replicas : number of independent replicas, at least 2; their spread gives the standard errors.
     max_memory : maximum memory of the paths of descents, in bytes. Without compression a path needs
-        (T + 1)(T + 2)(L r)².
+        2 (T + 1)(T + 2)(L r)².
     seed : an integer or a numpy Generator.
     progress : whether a bar shows the progress of methods with a memory; by default on a terminal.
 
@@ -99,10 +98,8 @@ def trajectory(
     if isinstance(method, type) or not hasattr(method, "follow"):
         needs = "a MessagePassing(...), GradientDescent(...), SinglePass(...) or Survey(...)"
         raise check.fail("method", method, needs, TypeError)
-    model = require_model(model)
-    refuse_spheres(model.penalty, "a number for each column; SinglePass(spherical=True) rescales all columns")
     task = Task(
-        model=model,
+        model=require_model(model),
         alpha=check.real("alpha", alpha, low=0, strict=True),
         init=init,
         n_iter=check.integer("n_iter", n_iter, low=1),

@@ -125,7 +125,8 @@ class LinearWeights:
         """
         law = self.model.coordinates
         b = self._drift(hats.m, hats.theta, q_hats)
-        _, C, W = quadratic_response(self.model.penalty, law.gamma.T, hats.V, None, law.weight)
+        C = quadratic_response(self.model.penalty, law.gamma.T, hats.V, None)[1]
+        W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
         self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
         self.W, self._V = W, (1 - damping) * self._V + damping * W
         self._intercept.step(hats, damping)

@@ -48,7 +48,6 @@ from gamp_attention.gamp.step import averaged_memory, initial_state
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
 from gamp_attention.problem.passes import TokenMatrix, next_memory
-from gamp_attention.problem.penalties.columns import refuse_spheres
 from gamp_attention.problem.risk import is_convex, risk_at
 from gamp_attention.problem.sources import sum_over_tokens
 from gamp_attention.problem.stores import join_parts, token_blocks
@@ -227,7 +226,6 @@ def initial_survey(data: Dataset, risk: str, Q: np.ndarray) -> tuple[SurveyState
 
 def _first_variances(data: Dataset, risk: str) -> tuple[np.ndarray, np.ndarray, float]:
     """Return the first V and U of surveys, for any weights, and the unit of the Parisi parameter."""
-    refuse_spheres(data.penalty, "a number for each column, as surveys have no spherical columns")
     terms = data.terms(risk)
     samples = [(data.loss, terms.params[rows], sources, float(data.dim)) for rows, sources in data.groups]
     V, U, envelopes = first_variances(data.penalty, data.spectra, samples, data.rank)

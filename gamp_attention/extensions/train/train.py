@@ -27,7 +27,6 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import Start, build_plan, build_starts
 from gamp_attention.gamp.step import GampState, initial_state
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.columns import has_spheres
 from gamp_attention.problem.risk import is_convex, risk_at
 from gamp_attention.problem.starts import several_starts
 from gamp_attention.problem.stores import hash_tokens
@@ -260,7 +259,7 @@ def _refine_minimum(
 def _accepts_surveys(plan: Plan) -> bool:
     """Return whether `survey="auto"` may make a survey: data and options allow it, and it takes few nodes."""
     data = plan.data
-    allowed = plan.options.predictable and not has_spheres(data.penalty) and not data.intercept
+    allowed = plan.options.predictable and not data.intercept
     return allowed and data.n_tokens * data.rank <= SETTINGS.max_fields and not is_convex(data)
 
 
