@@ -88,24 +88,6 @@ def test_positional_trajectory_follows_state_evolution():
     assert max(excess.values()) <= 1
 
 
-@pytest.mark.slow
-def test_a_comparison_has_an_entry_for_each_source(monkeypatch):
-    """State evolution has few steps and paths, because its numbers are not tested here."""
-
-    def few_steps(model, alpha, name, rtol):
-        return ga.solve_state_evolution(model, alpha, name, rule="sobol", max_iter=1, stability=False)
-
-    def few_paths(*args, **options):
-        return ga.trajectory(*args, **options | {"n_paths": 512, "n_replicas": 2})
-
-    monkeypatch.setattr("gamp_attention.extensions.comparison.comparison.solve_state_evolution", few_steps)
-    monkeypatch.setattr("gamp_attention.extensions.comparison.comparison.trajectory", few_paths)
-    model = ga.mixture_model([[0.6, 0], [0, 0.4]], [[0.3, -0.3], [0.2, 0.1]])
-    comparison = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
-    assert all(branch.gamp.overlaps.q.shape == (4, 1, 1) for branch in comparison.branches)
-    assert "GAMP" in str(comparison)
-
-
 def test_sweeps_accept_mixtures(tmp_path):
     model = ga.mixture_model([[0.6, 0], [0, 0.4]], [[0.2, -0.2], [0.2, -0.2]])
     axes = {"alpha": 3.0, "branch": "semantic", "method": ["SE", "GAMP", "GD"], "descent": "lbfgs"}
