@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools import check
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.steps import PlainSteps
 from gamp_attention.extensions.dynamics.compressed_descent import (
@@ -181,12 +180,3 @@ def follow_current_minima(
 def _stack(runs: list[CurrentMinimaRun]) -> dict[str, np.ndarray]:
     """Return the numbers of all runs and times by name, with the runs as the first axis."""
     return stack_replicas([run.run for run in runs]) | {"V_hat": np.array([run.V_hats[:-1] for run in runs])}
-
-
-def require_current_minima(model: Model, hold_after: int | None) -> None:
-    """Raise ValueError if the model has no equations with kept minima."""
-    if not model.penalty.quadratic:
-        needs = f"None for {type(model.penalty).__name__}, as only equations with the ridge have kept minima"
-        raise check.fail("hold_after", hold_after, needs)
-    if model.intercept:
-        raise check.fail("hold_after", hold_after, "None for a model with an intercept")

@@ -12,7 +12,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import format_to_error
 from gamp_attention._tools.progress import Progress
 from gamp_attention.extensions.dynamics.compressed_descent import Compression
-from gamp_attention.extensions.dynamics.current_minima import follow_current_minima, require_current_minima
+from gamp_attention.extensions.dynamics.current_minima import follow_current_minima
 from gamp_attention.extensions.dynamics.field_paths import min_paths
 from gamp_attention.extensions.dynamics.message_paths import follow
 from gamp_attention.extensions.dynamics.replicas import (
@@ -104,7 +104,11 @@ class MessagePassing:
 
     def _follow_current_minima(self, task: Task) -> Trajectory:
         """Return the trajectory with a memory, which has no separate jump mass."""
-        require_current_minima(task.model, self.hold_after)
+        if not task.model.penalty.quadratic:
+            needs = f"None for {type(task.model.penalty).__name__}, as only equations with the ridge have kept minima"
+            raise check.fail("hold_after", self.hold_after, needs)
+        if task.model.intercept:
+            raise check.fail("hold_after", self.hold_after, "None for a model with an intercept")
         n_paths = task.count_paths(8192 if self.hold_after is None else 2**15, 0)
         tolerance = 1e-2 if self.compression is None else self.compression
         compression, starts = Compression(tolerance, task.max_memory, doubling=False), task.starts()

@@ -22,7 +22,6 @@ from gamp_attention.extensions.train.saddles import MAX_SADDLES, descend_from_sa
 from gamp_attention.gamp.loop import Loop, Plan
 from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
 from gamp_attention.gamp.step import GampState, initial_state
-from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.symmetries import agreement_of
 from gamp_attention.results import Status
 
@@ -186,16 +185,6 @@ class SuccessiveHalving(Resumable):
             result = self._complete(best)
         self._results[best] = result
         return result, loop
-
-    @property
-    def data(self) -> Dataset:
-        """The samples."""
-        return self._plan.data
-
-    @property
-    def risk(self) -> str:
-        """The risk, "exact" or "asymptotic"."""
-        return self._plan.risk
 
     @property
     def reached_limit(self) -> bool:

@@ -127,6 +127,16 @@ def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarra
     return symmetrize(h)
 
 
+def weights_of_groups(K: np.ndarray, deviation: np.ndarray, alpha: float) -> np.ndarray:
+    """Return `posterior_weights` (n, L t, L t) of samples whose fields differ in prior standard deviations (n, L t).
+
+    `K` are the posterior second moments (n, L, t, L, t).
+    """
+    t, scale = K.shape[2], 1 / (deviation[:, :, None] * deviation[:, None])
+    unit = np.tile(np.eye(t), (K.shape[1], 1, 1))
+    return posterior_weights(K.reshape(scale.shape) * scale, unit, alpha) * scale
+
+
 def first_columns(K: np.ndarray, t: int) -> np.ndarray:
     """Return the columns (t,) that are found first, for moments K (n, L t, L t) in units of the prior.
 

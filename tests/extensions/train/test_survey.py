@@ -418,7 +418,7 @@ def run_and_count(monkeypatch, data, stop=None, **options):
     return train_one(data, **options, iteration=ga.IterationOptions(callback=tick)), len(calls)
 
 
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("case", ["given parameters", "refined", "automatic"])
 @pytest.mark.parametrize("fraction", [0.9, 0.1, 0.4, 0.7])
 def test_interrupted_runs_resume_to_the_last_bit(case, fraction, few_agree, tmp_path, monkeypatch):
