@@ -145,13 +145,10 @@ class SuccessiveHalving(Resumable):
             self._stop(k)
         return k in self.loops
 
-    def add(
-        self, starts: list[tuple[str, GampState]], hold: bool = False, beyond: tuple[np.ndarray, float] | None = None
-    ) -> tuple[GampResult, Loop]:
+    def add(self, starts: list[tuple[str, GampState]], hold: bool = False) -> tuple[GampResult, Loop]:
         """Run message passing from further starts; return the result of all runs and its loop.
 
-        `beyond` are the weights and the training loss at the end of a descent, after which the starts begin. Each
-        sample keeps its local proximal minimum if `hold` is True. After `COMPARED_FLIPS` iterations, all but
+        Each sample keeps its local proximal minimum if `hold` is True. After `COMPARED_FLIPS` iterations, all but
         `FINISHED_FLIPS` of the runs are stopped.
         """
         plan, new = self._plan, list[int]()
@@ -161,8 +158,6 @@ class SuccessiveHalving(Resumable):
         for name, state in starts:
             k = len(self._names)
             self._names.append(name)
-            if beyond is not None:
-                self.beyond.setdefault(k, beyond)
             self._batches.append(batch)
             if k not in self.stopped:
                 self.loops[k] = loop = Loop(plan, state, self._save_loop, name)

@@ -18,7 +18,7 @@ from gamp_attention._tools.progress import show_progress
 from gamp_attention._tools.snapshots import Resumable
 from gamp_attention.extensions.train.descents import DescentPhase
 from gamp_attention.extensions.train.flips import flipped_starts
-from gamp_attention.extensions.train.halving import SuccessiveHalving
+from gamp_attention.extensions.train.halving import SAME_LOSS, SuccessiveHalving
 from gamp_attention.extensions.train.records import AGREEMENT, StartRecord, summarize_starts
 from gamp_attention.extensions.train.survey import LADDER, PlannedSurvey, SurveyPhase, SurveyRecord, distinct_surveys
 from gamp_attention.gamp.loop import Loop, Plan
@@ -44,7 +44,6 @@ class TrainSettings:
     survey_rounds: tuple[int, ...] = (30,)
     finished_surveys: int = 2
     max_rounds: int = 20  # maximum number of minima at which samples are flipped
-    same_loss: float = 1e-6  # relative decrease of the training loss below which flips have not improved a minimum
     # survey="auto" continues from the lowest minimum only if at most this fraction of the starts agree with it, and its
     # training loss is at most this fraction of the loss at zero weights
     few_agree: float = 0.25
@@ -251,7 +250,7 @@ def _refine_minimum(
             break
         before = result.train_loss
         result, loop = runs.add(starts, hold=True)
-        if not result.train_loss < (1 - SETTINGS.same_loss) * before:
+        if not result.train_loss < (1 - SAME_LOSS) * before:
             break
     return result, loop
 

@@ -61,18 +61,6 @@ def test_compressed_and_uncompressed_histories_agree(name):
     assert compute_ratios(name) <= LIMIT
 
 
-def test_without_the_memory_of_forces_the_same_check_fails(monkeypatch):
-    """Companion of the test above."""
-    descend = compressed_descent.CompressedPaths.descend
-
-    def forget(self, *arguments):
-        descend(self, *arguments)
-        self._velocity, self._h = 0 * self._velocity, 0 * self._h
-
-    monkeypatch.setattr(compressed_descent.CompressedPaths, "descend", forget)
-    assert compute_ratios("gd") > LIMIT
-
-
 def test_long_descents_are_compressed_by_themselves(model):
     """Uncompressed histories of 100 times need more than 256 paths."""
     long = ga.trajectory(model, 1.5, method=ga.GradientDescent(lr=1.5), n_iter=100, n_paths=256, n_replicas=2)

@@ -243,11 +243,3 @@ def test_test_errors_are_for_new_samples():
     fields = law.draw(ga.Overlaps(path.q[0], path.m[0], path.theta[0], path.V[0]), path.q[:1])
     expected = PAPER.task.errors(fields, law.y, law.terms).mean()
     assert path.test_error[0] == pytest.approx(expected, rel=0.1)
-
-
-def test_validity_and_seed():
-    options = {"n_iter": 2, "n_paths": 256, "n_replicas": 2}
-    path, other = (ga.trajectory(PHASE, 3.0, "spectral", seed=seed, **options) for seed in (1, 1))
-    assert "memory" in path.validity
-    assert np.array_equal(path.q, other.q)
-    assert path.jump_shift.shape == (0,)

@@ -62,11 +62,7 @@ def test_a_lower_run_that_did_not_converge_is_named(samples):
     assert result.converged
     lowest = min(result.starts, key=lambda start: start.train_loss)
     assert lowest.status is ga.Status.MAX_ITER
-    percent = 100 * (1 - lowest.train_loss / result.train_loss)
-    named = f"The run from {lowest.name!r} did not converge, although its training loss {lowest.train_loss:.6g} is"
-    assert f"{named} {percent:.0f} % lower: minimize_risk(data, result.starts[" in result.message
-    k = result.starts.index(lowest)
-    assert f"result.starts[{k}].Q, 'exact')" in result.message
+    assert f"minimize_risk(data, result.starts[{result.starts.index(lowest)}].Q, 'exact')" in result.message
 
 
 def test_interrupted_runs_of_several_starts_resume_with_identical_bits(samples, tmp_path):
