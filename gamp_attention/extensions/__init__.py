@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         population_map as population_map,
     )
     from gamp_attention.extensions.dynamics.replicas import Trajectory as Trajectory
-    from gamp_attention.extensions.dynamics.survey_propagation import Survey as Survey
+    from gamp_attention.extensions.dynamics.survey_paths import Survey as Survey
     from gamp_attention.extensions.dynamics.trajectory import trajectory as trajectory
     from gamp_attention.extensions.estimators.attention import GampAttention as GampAttention
     from gamp_attention.extensions.inference.debias import DebiasedWeights as DebiasedWeights, debias as debias
@@ -130,7 +130,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
         "PopulationLoss", "PopulationMap", "PopulationMinimum", "population_loss", "population_map",
     ),
     "extensions.dynamics.replicas": ("Trajectory",),
-    "extensions.dynamics.survey_propagation": ("Survey",),
+    "extensions.dynamics.survey_paths": ("Survey",),
     "extensions.dynamics.trajectory": ("trajectory",),
     "extensions.estimators.attention": ("GampAttention",),
     "extensions.inference.debias": ("DebiasedWeights", "debias"),

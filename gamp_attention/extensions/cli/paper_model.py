@@ -19,7 +19,7 @@ from gamp_attention.extensions.comparison.figures import plot_comparison, plot_p
 from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
 from gamp_attention.extensions.dynamics.online_paths import SinglePass
-from gamp_attention.extensions.dynamics.survey_propagation import Survey
+from gamp_attention.extensions.dynamics.survey_paths import Survey
 from gamp_attention.extensions.dynamics.trajectory import trajectory
 from gamp_attention.extensions.phases.phase_boundaries import phase_boundaries
 from gamp_attention.extensions.rsb.broken import solve_broken

@@ -27,12 +27,11 @@ from gamp_attention._tools.numerics import one_thread
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.steps import PlainSteps
 from gamp_attention.extensions.dynamics.descent_paths import DescentForces, sum_forces
-from gamp_attention.extensions.dynamics.field_paths import FieldPaths, component_paths, min_paths
+from gamp_attention.extensions.dynamics.field_paths import FieldPaths, Rows, component_paths, min_paths
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses
 from gamp_attention.extensions.dynamics.replicas import stack_replicas
-from gamp_attention.extensions.dynamics.weight_paths import InterceptPath
+from gamp_attention.extensions.dynamics.weight_paths import InterceptPath, column_strengths
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.columns import curvature_of
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import select_sources
 from gamp_attention.theory.equations.symmetry import Symmetry
@@ -57,29 +56,6 @@ class Compression:
     def coarsen(self) -> "Compression":
         """Return the compression with the larger tolerance, and without regular times."""
         return replace(self, tolerance=self.coarser * self.tolerance, doubling=False)
-
-
-class StoredValues:
-    """Values (K, L, r, n) of paths at the stored times, in one growing array (K, L, P r, n).
-
-    The array has memory for 8 times, and twice as much whenever it is full.
-    """
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self._rank, self._n_rows = shape[2], 0
-        self._stored = np.empty((*shape[:2], 8 * shape[2], shape[3]))
-
-    @property
-    def array(self) -> np.ndarray:
-        """The values of all stored times, (K, L, P r, n)."""
-        return self._stored[:, :, : self._n_rows]
-
-    def append(self, values: np.ndarray) -> None:
-        """Append values (K, L, r, n) at another time."""
-        if self._n_rows + self._rank > self._stored.shape[2]:
-            self._stored = np.concatenate([self._stored, np.empty_like(self._stored)], axis=2)
-        self._stored[:, :, self._n_rows : self._n_rows + self._rank] = values
-        self._n_rows += self._rank
 
 
 class CompressedPaths:
@@ -108,7 +84,7 @@ class CompressedPaths:
         self._gamma, self._weight = law.gamma[:, self.sources], law.weight
         self._h = np.zeros((len(law.weight), self.model.n_tokens, self.model.rank, self._paths.n))
         self._velocity, self._force = np.zeros_like(self._h), np.zeros(self._h.shape[1:])
-        self._stored = StoredValues(self._h.shape)
+        self._stored = Rows(self._h.shape[:2], self._paths.n, 8 * self.model.rank)
         self.fields = np.zeros(0)
 
     @property
@@ -185,7 +161,7 @@ class CompressedPaths:
             test_error=float(np.mean(model.task.errors(self.fields + now.m, self._paths.y, terms))),
         )
 
-    def descend(self, A: np.ndarray, strengths: float | np.ndarray, method: PlainSteps, t: int) -> None:
+    def descend(self, A: np.ndarray, strengths: np.ndarray, method: PlainSteps, t: int) -> None:
         """Take step t of the weights with h, for memory A (P + 1, K, r, r) of stored times and of this time."""
         rows = A[:-1].transpose(1, 2, 0, 3).reshape(A.shape[1], 1, A.shape[2], -1)
         slope = strengths * self._h - self._force - rows @ self._stored.array - A[-1][:, None] @ self._h
@@ -206,8 +182,7 @@ class CompressedWeights:
         self._velocity, self._stored = np.zeros_like(self._x), list[np.ndarray]()
         self._second = np.zeros((K, model.rank, model.rank))
         self._intercept = InterceptPath(model, start)
-        strengths = curvature_of(model.penalty)  # λ, or λ_a as a column (r, 1)
-        self.strengths = strengths[:, None] if isinstance(strengths, np.ndarray) else strengths
+        self.strengths = column_strengths(model)
 
     def evaluate(self, noise: np.ndarray) -> tuple[Overlaps, np.ndarray]:
         """Return the overlaps at this time, and q_l^{p,t} (P + 1, S, r, r) for stored times p and, last, this time."""
@@ -228,7 +203,7 @@ class CompressedWeights:
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate."""
         squares = np.einsum("k,kaa->a", self.model.coordinates.weight, self._second)
-        return 0.5 * float(np.sum(np.ravel(self.strengths) * squares))
+        return 0.5 * float(squares @ self.strengths[:, 0])
 
     def descend(self, forces: DescentForces, A: np.ndarray, method: PlainSteps, t: int) -> None:
         """Take step t of gradient descent, for memory A (P + 1, K, r, r) of stored times and of this time."""

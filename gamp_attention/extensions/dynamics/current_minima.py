@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools import check
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.steps import PlainSteps
 from gamp_attention.extensions.dynamics.compressed_descent import (
@@ -34,10 +33,9 @@ from gamp_attention.extensions.dynamics.compressed_descent import (
 from gamp_attention.extensions.dynamics.descent_paths import DescentForces
 from gamp_attention.extensions.dynamics.replicas import join_errors, stack_replicas
 from gamp_attention.gamp.damping import Damping, Steps
-from gamp_attention.problem.denoisers.input import quadratic_response
+from gamp_attention.problem.denoisers.input import field_variances, quadratic_response
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.columns import refuse_spheres
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import select_sources
 from gamp_attention.theory.models.model import Component, Model
@@ -138,7 +136,8 @@ class CurrentMinimaRun(CompressedDescent):
         V_hat, beta, law = np.zeros_like(self._V), self._damping(t), self._model.coordinates
         for path in self._paths:
             V_hat[path.sources] += path.probability * path.V_hat
-        _, C, W = quadratic_response(self._model.penalty, law.gamma.T, V_hat, law.weight)
+        C = quadratic_response(self._model.penalty, law.gamma.T, V_hat)[1]
+        W = field_variances(self._model.penalty, law.gamma.T, C, law.weight)
         self._V = (1 - beta) * self._V + beta * W
         for path in self._paths:
             path.remember(W, beta)
@@ -181,13 +180,3 @@ def follow_current_minima(
 def _stack(runs: list[CurrentMinimaRun]) -> dict[str, np.ndarray]:
     """Return the numbers of all runs and times by name, with the runs as the first axis."""
     return stack_replicas([run.run for run in runs]) | {"V_hat": np.array([run.V_hats[:-1] for run in runs])}
-
-
-def require_current_minima(model: Model, hold_after: int | None) -> None:
-    """Raise ValueError if the model has no equations with kept minima."""
-    if not model.penalty.quadratic:
-        needs = f"None for {type(model.penalty).__name__}, as only equations with the ridge have kept minima"
-        raise check.fail("hold_after", hold_after, needs)
-    refuse_spheres(model.penalty, "a number for each column, as hold_after has no spherical columns")
-    if model.intercept:
-        raise check.fail("hold_after", hold_after, "None for a model with an intercept")

@@ -35,6 +35,9 @@ class RareResponses:
     max_times: int = 12  # maximum number of corrected initial times; at later times sample averages are less noisy
 
 
+RARE = RareResponses()
+
+
 @dataclass(frozen=True, eq=False)
 class DescentForces:
     """Averages over the fields at time t that drive the weights; for mixtures by source, sum_field over components."""
@@ -58,15 +61,14 @@ class DescentPaths:
     batch : fraction of the data in a minibatch; 1 for full-batch descent.
     rng : generator of the paths and minibatches.
     even : the argument of `FieldPaths`; if it is true, m̂ = 0.
-    rare : thresholds of the correction of responses.
     """
 
     def __init__(
         self, component: Component, n_paths: int, n_iter: int, batch: float, rng: np.random.Generator,
-        even: bool = False, rare: RareResponses = RareResponses(),
+        even: bool = False,
     ) -> None:  # fmt: skip
         self.probability, self.sources, self.model = component
-        self._batch, self._rng, self._even, self._thresholds = batch, rng, even, rare
+        self._batch, self._rng, self._even = batch, rng, even
         self._paths = FieldPaths(self.model, component_paths(component, n_paths, n_iter), rng, even)
         self._n = self._paths.n
         L, r = self.model.n_tokens, self.model.rank
@@ -119,7 +121,7 @@ class DescentPaths:
 
         An initial time that was corrected once is corrected at all later steps.
         """
-        limits = self._thresholds
+        limits = RARE
         enough = min(limits.min_carriers / self._paths.copies, limits.min_fraction * self._batch**2 * self._n)
         while self._rare < min(limits.max_times, len(response)) and self._responses.carriers[self._rare] < enough:
             self._rare += 1

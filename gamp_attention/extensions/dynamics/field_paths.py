@@ -8,18 +8,13 @@ Along a path with memory, J(t, s) = ∂z^t/∂ω^s and F(t, s) = ∂f^t/∂ω^s 
     J(t, s) = c δ_{ts} + Σ_{s≤u<t} R(t, u) F(u, s),   F(t, s) = S^t J(t, s),
 
 in which S^t depends on the path and R(t, u), block diagonal, does not. Only averages of F are needed, but the recursion
-requires all of F to be stored: T² k²/2 numbers per path. Reading them limits the speed, so that each takes 2 bytes: an
-integer, in units of the largest |F_ij(t, s)| of a group of paths over 32767. Sums are computed in floating point.
+requires all of F to be stored: T² k²/2 numbers per path, in single precision.
 """
-
-from collections.abc import Callable
 
 import numpy as np
 
-from gamp_attention._kernels.compiled import field_kernel, kernel
-from gamp_attention._tools.numerics import psd_root
+from gamp_attention._tools.numerics import one_thread, psd_root
 from gamp_attention._tools.quadrature import shuffled_half, whiten, whiten_and_mirror
-from gamp_attention._tools.threads import over_blocks
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import fields_and_terms, teacher_size
@@ -29,24 +24,27 @@ from gamp_attention.theory.rules.sobol import component_points
 ROUNDING = 1e-7  # size relative to the fields below which a part that earlier vectors do not explain is rounding errors
 
 
-class Columns:
-    """Array of n rows to which columns are appended, without a copy at each time."""
+class Rows:
+    """Rows (…, k, n) of values of n paths, to which rows of later times are appended without a copy at each time.
 
-    def __init__(self, first: np.ndarray) -> None:
-        self._k, self._stored = 0, np.empty((max(2 * first.shape[1], 8), len(first)))
-        self.append(first)
+    The array has memory for `capacity` rows, and twice as much whenever it is full.
+    """
+
+    def __init__(self, first_axes: tuple[int, ...], n: int, capacity: int) -> None:
+        self._k, self._stored = 0, np.empty((*first_axes, capacity, n))
 
     @property
     def array(self) -> np.ndarray:
-        """The columns appended so far, (n, k)."""
-        return self._stored[: self._k].T
+        """The rows appended so far."""
+        return self._stored[..., : self._k, :]
 
-    def append(self, columns: np.ndarray) -> None:
-        """Append columns (n, j)."""
-        k = self._k + columns.shape[1]
-        if k > len(self._stored):
-            self._stored = np.concatenate([self._stored, np.empty_like(self._stored), columns.T])
-        self._stored[self._k : k] = columns.T
+    def append(self, rows: np.ndarray) -> None:
+        """Append rows (…, j, n)."""
+        k, capacity = self._k + rows.shape[-2], self._stored.shape[-2]
+        if k > capacity:
+            shape = *self._stored.shape[:-2], max(capacity, k - capacity), self._stored.shape[-1]
+            self._stored = np.concatenate([self._stored, np.empty(shape)], axis=-2)
+        self._stored[..., self._k : k, :] = rows
         self._k = k
 
 
@@ -54,33 +52,30 @@ class PathValues:
     """Values (n, L, r) at every time so far, in one array for each token; sums over times are then matrix products."""
 
     def __init__(self, n_times: int, n: int, n_tokens: int, rank: int) -> None:
-        self._stored, self._rank, self.n_times = np.empty((n_tokens, n_times * rank, n)), rank, 0
+        self._rows, self._rank, self.n_times = Rows((n_tokens,), n, n_times * rank), rank, 0
 
     @property
     def array(self) -> np.ndarray:
         """The values of all times, (t, n, L, r)."""
-        L, _, n = self._stored.shape
-        return self._until_now.reshape(L, self.n_times, self._rank, n).transpose(1, 3, 0, 2)
-
-    @property
-    def _until_now(self) -> np.ndarray:
-        return self._stored[:, : self.n_times * self._rank]
+        rows = self._rows.array
+        return rows.reshape(len(rows), self.n_times, self._rank, rows.shape[2]).transpose(1, 3, 0, 2)
 
     def append(self, values: np.ndarray) -> None:
         """Append values at the next time."""
         self.n_times += 1
-        self._until_now[:, -self._rank :] = values.transpose(1, 2, 0)
+        self._rows.append(values.transpose(1, 2, 0))
 
     def products(self) -> np.ndarray:
         """Return Σ v^s v^tᵀ over the samples, (t + 1, L, r, r), for the latest t and every s ≤ t."""
-        values = self._until_now
+        values = self._rows.array
         sums = values @ values[:, -self._rank :].transpose(0, 2, 1)
         return sums.reshape(len(sums), self.n_times, self._rank, self._rank).transpose(1, 0, 2, 3)
 
     def combine(self, coefficients: np.ndarray) -> np.ndarray:
         """Return Σ_s R(s) v^s, (n, L, r), for coefficients R (t, L, r, r)."""
-        rows = coefficients.transpose(1, 2, 0, 3).reshape(len(self._stored), self._rank, -1)
-        return (rows @ self._until_now).transpose(2, 0, 1)
+        values = self._rows.array
+        rows = coefficients.transpose(1, 2, 0, 3).reshape(len(values), self._rank, -1)
+        return (rows @ values).transpose(2, 0, 1)
 
 
 class GaussianPath:
@@ -96,11 +91,11 @@ class GaussianPath:
     """
 
     def __init__(self, white: np.ndarray, factor: np.ndarray) -> None:
-        self._columns, self._factor = Columns(white), factor
+        self._columns, self._factor = _columns(white), factor
 
     @property
     def _white(self) -> np.ndarray:
-        return self._columns.array
+        return self._columns.array.T
 
     def regress(self, with_past: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the coefficients (r, k) of the next vector in the white columns, and the covariance of the rest.
@@ -133,7 +128,7 @@ class GaussianPath:
         row = np.concatenate([slope, psd_root(rest)], axis=1)
         zeros = np.zeros((len(self._factor), len(covariance)))
         self._factor = np.block([[self._factor, zeros], [row]])
-        self._columns.append(fresh)
+        self._columns.append(fresh.T)
         return self._white @ row.T
 
     def responses(self, values: np.ndarray, sampled: np.ndarray, leading: int) -> np.ndarray:
@@ -152,21 +147,19 @@ class GaussianPath:
         change = np.linalg.lstsq(self._factor[:leading, :leading].T, gap.T, rcond=ROUNDING)[0].T
         return sampled + np.pad(change, ((0, 0), (0, sampled.shape[1] - leading)))
 
-    def slopes(self, values: np.ndarray, select: Callable[[int], np.ndarray] | None = None) -> np.ndarray:
+    def slopes(self, values: np.ndarray) -> np.ndarray:
         """Return the coefficients (a, k) of the linear regression of values (n, a) on all components drawn so far.
 
         By Stein's identity they are the mean derivatives of the values, including the contributions of jumps.
-
-        select : function of k that returns the indices of the components on which the values depend; coefficients of
-            other components are then zero. By default all components.
         """
-        sampled = np.zeros((values.shape[1], len(self._factor)))
-        if select is None:
-            return self.responses(values, sampled, len(self._factor))
-        chosen = select(len(self._factor))
-        moments = values.T @ self._white / len(values)
-        sampled[:, chosen] = np.linalg.lstsq(self._factor[chosen].T, moments.T, rcond=ROUNDING)[0].T
-        return sampled
+        return self.responses(values, np.zeros((values.shape[1], len(self._factor))), len(self._factor))
+
+
+def _columns(white: np.ndarray) -> Rows:
+    """Return white columns (n, k) as rows (k, n) to which columns can be appended."""
+    columns = Rows((), len(white), max(2 * white.shape[1], 8))
+    columns.append(white.T)
+    return columns
 
 
 class FieldPaths:
@@ -202,7 +195,7 @@ class FieldPaths:
         if mirrored:
             white, self.y = white[:half], self.y[:half]
             self.terms = RiskTerms(*(v[:half] for v in arrays))
-        self._white = Columns(white)  # all columns drawn so far, orthonormal over the paths
+        self._columns = _columns(white)  # all columns drawn so far, orthonormal over the paths
         roots = psd_root(model.coordinates.rho)
         self.of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
 
@@ -224,8 +217,8 @@ class FieldPaths:
         half = shuffled_half(self._n_paths, L * r, rng or self._rng)
         if like is not None:
             half = self._new_part(like) + 1e-3 * half  # few independent numbers, for columns without a new part
-        fresh = (whiten if self.copies == 2 else whiten_and_mirror)(half, self._white.array)
-        self._white.append(fresh)
+        fresh = (whiten if self.copies == 2 else whiten_and_mirror)(half, self._columns.array.T)
+        self._columns.append(fresh.T)
         fields = np.empty((self.n, L, r))
         for l, path in enumerate(self.of_token):
             with_past = self._with_past(l, overlaps, covariances)
@@ -252,7 +245,7 @@ class FieldPaths:
         It is zero for tokens whose fields the earlier columns determine up to rounding errors.
         """
         n, L, _ = fields.shape
-        white = self._white.array
+        white = self._columns.array.T
         flat = fields.reshape(n, -1)
         new = (flat - white @ (white.T @ flat) / n)[: self._n_paths // 2].reshape(-1, L, fields.shape[2])
         size, whole = (np.sqrt((values**2).mean(axis=0).max(axis=1)) for values in (new, fields))
@@ -276,20 +269,13 @@ def component_paths(component: Component, n_paths: int, n_iter: int) -> int:
     return component_points(n_paths, component.probability, at_least) if component.probability < 1 else n_paths
 
 
-LANES = 128  # number of paths that the inner loops process together, adjacent in memory for vector instructions
-LARGEST = np.float32(32767)  # largest stored integer
-SMALLEST = np.float32(1e-30)  # derivatives below this value are stored as zero
-
-
 def bytes_per_path(n_times: int, k: int) -> int:
-    """Return the memory in bytes of one path."""
-    return n_times * (n_times + 1) * k * k
+    """Return the memory in bytes of one path of `PathResponses`."""
+    return 2 * n_times * (n_times + 1) * k * k
 
 
 class PathResponses:
     """Derivatives of n paths at up to `n_times` times, in single precision; averages are in double precision.
-
-    Earlier derivatives are rounded to 1/65534 of the largest in a group of `LANES` paths.
 
     Eq. :eq:`path-responses`.
 
@@ -305,11 +291,8 @@ class PathResponses:
     """
 
     def __init__(self, n: int, n_times: int, blocks: int, size: int) -> None:
-        self._n, self._n_times, self._shape, self._t = n, n_times, (blocks, size), 0
-        k = blocks * size
-        n_groups, n_slots = -(-n // LANES), n_times * (n_times + 1) // 2
-        self._stored = np.zeros((n_groups, n_slots, k, k, LANES), dtype=np.int16)
-        self._units = np.zeros((n_groups, n_slots, k, k), dtype=np.float32)
+        self._n, self._n_times, self._shape = n, n_times, (blocks, size)
+        self._of_time: list[np.ndarray] = []  # F(t, s) for every s, (blocks, size · times, k n) with the times t >= s
         self.carriers = np.zeros(0)
 
     def advance(self, memory: np.ndarray, slopes: np.ndarray, seed: float = 1.0) -> np.ndarray:
@@ -319,122 +302,20 @@ class PathResponses:
         slopes : (n, k, k), S^t of each path.
         seed : the factor c of δ_{ts}.
         """
-        t, (blocks, size), k = self._t, self._shape, slopes.shape[1]
-        slopes_by_lane = np.zeros((len(self._stored), LANES, k, k), dtype=np.float32)
-        slopes_by_lane.reshape(-1, k, k)[: self._n] = slopes
-        slopes_by_lane = np.ascontiguousarray(slopes_by_lane.transpose(0, 2, 3, 1))
-        sums = np.zeros((len(self._stored), t + 1, blocks, size, size))
-        sizes = np.zeros((len(self._stored), t + 1, 2))
-        weights = np.ascontiguousarray(memory, dtype=np.float32).reshape(t, blocks, size, size)
-
-        def task(first: int, last: int) -> None:
-            for b in range(first, last):
-                kept = self._stored[b], self._units[b]
-                _advance(t, self._n_times, np.float32(seed), weights, slopes_by_lane[b], *kept, sums[b], sizes[b])
-
-        over_blocks(task, len(self._stored), 1)
-        self._t += 1
-        first, second = sizes.sum(axis=0).T
-        self.carriers = np.divide(first**2, second, out=np.full(t + 1, float(self._n)), where=second > 0)
-        return sums.sum(axis=0) / self._n
-
-
-@kernel
-def _advance(t, n_times, seed, memory, slopes, stored, units, sums, sizes):
-    """Compute F(t, s) of LANES paths for every s, store it at slot (s, t), and add up F, |F| and |F|²."""
-    blocks, size = sums.shape[1], sums.shape[2]
-    k, lanes = blocks * size, slopes.shape[2]
-    J, F = np.empty((k, k, lanes), np.float32), np.empty((k, k, lanes), np.float32)
-    for s in range(t + 1):
-        first = s * n_times - s * (s - 1) // 2
-        J[:] = np.float32(0)
-        if s == t:
-            for i in range(k):
-                J[i, i] = seed
-        else:
-            _add_memory(memory[s:], stored[first : first + t - s], units[first : first + t - s], J)
-        _multiply(slopes, J, F)
-        _store(F, stored[first + t - s], units[first + t - s])
-        for l in range(blocks):
-            for a in range(size):
-                for b in range(size):
-                    sums[s, l, a, b] += _total(F[l * size + a, l * size + b])
-        squares, norms = J[0, 0], J[0, 1 % k]  # J is not needed any more
-        _add_squares(F, squares)
-        sizes[s, 1] += _total(squares)
-        for p in range(lanes):
-            norms[p] = np.sqrt(squares[p])
-        sizes[s, 0] += _total(norms)
-
-
-@field_kernel
-def _total(numbers):
-    total = 0.0
-    for p in range(numbers.shape[0]):
-        total += numbers[p]
-    return total
-
-
-@field_kernel
-def _add_squares(F, squares):
-    """Set squares to Σ_ij F_ij²."""
-    for p in range(squares.shape[0]):
-        squares[p] = np.float32(0)
-    for i in range(F.shape[0]):
-        for j in range(F.shape[0]):
-            source = F[i, j]
-            for p in range(squares.shape[0]):
-                squares[p] += source[p] * source[p]
-
-
-@field_kernel
-def _store(F, stored, units):
-    """Round F to integers in units that depend on the entry; numbers that are not finite become NaN."""
-    k, lanes = F.shape[0], F.shape[2]
-    for i in range(k):
-        for j in range(k):
-            source, target, top = F[i, j], stored[i, j], np.float32(0)
-            for p in range(lanes):
-                top = max(top, abs(source[p]))
-            total = np.float32(0)
-            for p in range(lanes):
-                total += source[p] * np.float32(0)
-            if total != 0:  # not finite
-                units[i, j] = np.float32(np.nan)
-                continue
-            units[i, j] = top / LARGEST if top > SMALLEST else np.float32(0)
-            inverse = LARGEST / top if top > SMALLEST else np.float32(0)
-            for p in range(lanes):
-                scaled = source[p] * inverse
-                target[p] = np.int16(scaled + np.float32(0.5) if scaled >= 0 else scaled - np.float32(0.5))
-
-
-@field_kernel
-def _add_memory(memory, stored, units, J):
-    """Add Σ_u R(u) F(u) to J."""
-    blocks, size = memory.shape[1], memory.shape[2]
-    k, lanes = J.shape[0], J.shape[2]
-    for u in range(stored.shape[0]):
-        for l in range(blocks):
-            for a in range(size):
-                for b in range(size):
-                    for j in range(k):
-                        weight = memory[u, l, a, b] * units[u, l * size + b, j]
-                        target, source = J[l * size + a, j], stored[u, l * size + b, j]
-                        for p in range(lanes):
-                            target[p] += weight * np.float32(source[p])
-
-
-@field_kernel
-def _multiply(slopes, J, F):
-    """Set F to S J."""
-    k, lanes = J.shape[0], J.shape[2]
-    for i in range(k):
-        for j in range(k):
-            target = F[i, j]
-            for p in range(lanes):
-                target[p] = np.float32(0)
-            for m in range(k):
-                left, right = slopes[i, m], J[m, j]
-                for p in range(lanes):
-                    target[p] += left[p] * right[p]
+        t, n, (blocks, size) = len(self._of_time), self._n, self._shape
+        k, by_path = blocks * size, np.ascontiguousarray(slopes.transpose(1, 2, 0), dtype=np.float32)
+        means, self.carriers = np.empty((t + 1, blocks, size, size)), np.empty(t + 1)
+        self._of_time.append(np.empty((blocks, size * (self._n_times - t), k * n), np.float32))
+        with one_thread(), np.errstate(over="ignore", invalid="ignore"):
+            for s, stored in enumerate(self._of_time):
+                F, rows = np.float32(seed) * by_path, size * (t - s)
+                if s < t:
+                    R = memory[s:].transpose(1, 2, 0, 3).reshape(blocks, size, rows).astype(np.float32)
+                    J = (R @ stored[:, :rows]).reshape(k, k, n)
+                    F = sum(by_path[:, m, None] * J[m] for m in range(k))
+                stored[:, rows : rows + size] = F.reshape(blocks, size, k * n)
+                means[s] = [F[l : l + size, l : l + size].mean(axis=2, dtype=float) for l in range(0, k, size)]
+                squares = np.einsum("ijn,ijn->n", F, F)
+                total = squares.sum(dtype=float)
+                self.carriers[s] = np.sqrt(squares).sum(dtype=float) ** 2 / total if total > 0 else n
+        return means

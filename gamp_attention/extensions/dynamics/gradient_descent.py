@@ -7,7 +7,7 @@ of earlier steps, through responses: averages of derivatives along the sampled p
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -21,13 +21,12 @@ from gamp_attention.extensions.dynamics.compressed_descent import (
     compression_errors,
     follow_compressed,
 )
-from gamp_attention.extensions.dynamics.descent_paths import DescentPaths, RareResponses, sum_forces
+from gamp_attention.extensions.dynamics.descent_paths import DescentPaths, sum_forces
 from gamp_attention.extensions.dynamics.field_paths import bytes_per_path, component_paths, min_paths
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses
 from gamp_attention.extensions.dynamics.replicas import Task, Trajectory, average_descents, stack_replicas
 from gamp_attention.extensions.dynamics.weight_paths import build_weights
 from gamp_attention.extensions.spectra.sample_starts import require_spectral
-from gamp_attention.problem.penalties.columns import refuse_spheres
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.symmetry import Symmetry
 from gamp_attention.theory.models.model import Model
@@ -50,7 +49,6 @@ class GradientDescent(DescentSteps):
         hardly grows with the number of iterations, and time is linear in it. By default histories are compressed, with
         0.001, if they would need more than `max_memory` or more paths, or begin at a spectral start. Errors contain the
         error of the compression: some replicas are repeated with a 3.2 times larger tolerance.
-    rare : thresholds below which responses that few paths carry are corrected.
 
     Raises
     ------
@@ -59,7 +57,6 @@ class GradientDescent(DescentSteps):
 
     batch: float | None = None
     compression: float | None = None
-    rare: RareResponses = field(default=RareResponses(), repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,7 +98,6 @@ class GradientDescent(DescentSteps):
     def _require_penalty(self, model: Model) -> None:
         """Raise ValueError if the method has no equations for the penalty of a model."""
         name = type(model.penalty).__name__
-        refuse_spheres(model.penalty, "a number for each column, as gradient descent has no spherical columns")
         if not model.penalty.quadratic:
             if self.compression is not None:
                 needs = f"None for {name}, as only histories with the ridge can be compressed"
@@ -142,8 +138,7 @@ def follow_descent(
     """Return overlaps and losses at every step, from one set of sampled paths. Eq. :eq:`descent-fields`."""
     weights = build_weights(model, start, n_iter, n_paths, rng)
     even, batch = Symmetry.of(model, start.overlaps(model)).m_zero, 1.0 if method.batch is None else method.batch
-    sizes = n_paths, n_iter, batch, rng, even, method.rare
-    paths = [DescentPaths(component, *sizes) for component in model.components]
+    paths = [DescentPaths(component, n_paths, n_iter, batch, rng, even) for component in model.components]
     states, losses = [], []
     for t in range(n_iter + 1):
         now, q, memory = weights.overlaps(), weights.covariances(), weights.memory()

@@ -9,23 +9,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from gamp_attention._tools import check
+from gamp_attention._tools.display import format_to_error
 from gamp_attention._tools.progress import Progress
 from gamp_attention.extensions.dynamics.compressed_descent import Compression
-from gamp_attention.extensions.dynamics.current_minima import follow_current_minima, require_current_minima
+from gamp_attention.extensions.dynamics.current_minima import follow_current_minima
 from gamp_attention.extensions.dynamics.field_paths import min_paths
-from gamp_attention.extensions.dynamics.jump_statements import average_jumps, state_validity
-from gamp_attention.extensions.dynamics.message_paths import MeanLosses, follow
+from gamp_attention.extensions.dynamics.message_paths import follow
 from gamp_attention.extensions.dynamics.replicas import (
     Task,
     Trajectory,
+    average_jumps,
     average_replicas,
     damping_steps,
+    has_jumps,
     no_responses,
     stack_replicas,
+    state_mass,
 )
 from gamp_attention.extensions.spectra.sample_starts import require_spectral
 from gamp_attention.gamp.damping import Steps
-from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.weights import jump_shift
 
@@ -85,25 +87,28 @@ class MessagePassing:
         model, n_iter, n_paths = task.model, task.n_iter, task.count_paths(4096, task.n_iter)
         start = task.starts()[0]
 
-        def replicas(n_sampled: int) -> tuple[list[tuple[list[Overlaps], list[Hats]]], dict[str, np.ndarray]]:
-            losses: list[list[MeanLosses]] = [[] for _ in range(task.n_replicas)]
+        def replicas(n_sampled: int) -> tuple[list[list[Hats]], dict[str, np.ndarray]]:
             sizes = self.damping, n_iter, n_sampled, task.rng
-            runs = [follow(model, task.alpha, start, *sizes, of_replica) for of_replica in losses]
-            return runs, stack_replicas(zip([states for states, _ in runs], losses, strict=True))
+            runs = [follow(model, task.alpha, start, *sizes) for _ in range(task.n_replicas)]
+            return [hats for _, hats, _ in runs], stack_replicas((states, losses) for states, _, losses in runs)
 
         n_few = max(n_paths // fewer, 3 * min_paths(model, n_iter) // 4) // 2 * 2
         with task.finite("damping"):
-            (runs, many), (_, few) = replicas(n_paths), replicas(n_few)
+            (hats, many), (_, few) = replicas(n_paths), replicas(n_few)
             bias = {name: (few[name].mean(axis=0) - many[name].mean(axis=0)) / (n_paths / n_few - 1) for name in many}
-            shift = np.array([[jump_shift(model, hats) for hats in all_hats] for _, all_hats in runs]).mean(axis=0)
-            jumps, share, unsure = average_jumps([all_hats for _, all_hats in runs])
+            shift = np.array([[jump_shift(model, each) for each in of_replica] for of_replica in hats]).mean(axis=0)
+            jumps, share, unsure = average_jumps(hats)
             numbers = no_responses(start.V.shape) | average_replicas(many, bias) | jumps | {"jump_shift": shift}
             validity = state_validity(share, jumps["jump_share_error"], unsure, shift)
         return Trajectory(**numbers, method=self, validity=validity)
 
     def _follow_current_minima(self, task: Task) -> Trajectory:
         """Return the trajectory with a memory, which has no separate jump mass."""
-        require_current_minima(task.model, self.hold_after)
+        if not task.model.penalty.quadratic:
+            needs = f"None for {type(task.model.penalty).__name__}, as only equations with the ridge have kept minima"
+            raise check.fail("hold_after", self.hold_after, needs)
+        if task.model.intercept:
+            raise check.fail("hold_after", self.hold_after, "None for a model with an intercept")
         n_paths = task.count_paths(8192 if self.hold_after is None else 2**15, 0)
         tolerance = 1e-2 if self.compression is None else self.compression
         compression, starts = Compression(tolerance, task.max_memory, doubling=False), task.starts()
@@ -115,3 +120,29 @@ class MessagePassing:
         validity = f"consistent: the equations contain {memory} and jumps, and hold on every branch"
         numbers = no_responses(starts[0].V.shape) | numbers
         return Trajectory(**numbers, method=self, validity=validity, compression=tolerance)
+
+
+def state_validity(
+    share: np.ndarray, error: np.ndarray, unsure: np.ndarray, shift: np.ndarray, harmful: float = 0.1
+) -> str:
+    """Return a statement whether message passing on data follows the prediction.
+
+    Parameters
+    ----------
+    share : (T,) relative jump mass, never positive except for noise.
+    error : (T,) standard error of `share`.
+    unsure : (T,) size up to which `share` is not significant.
+    shift : (T,) relative change of V without jumps.
+    harmful : jump mass that three standard errors must exclude before a prediction is called consistent.
+    """
+    if not has_jumps(share, unsure):
+        lowest = int(np.argmin(share - 3 * error))
+        if share[lowest] - 3 * error[lowest] > -harmful:
+            return f"consistent within its errors ({state_mass(share)})"
+        mass = format_to_error(100 * share[lowest], 100 * error[lowest])
+        return f"unknown: too few paths show whether the proximal map jumps (jump mass {mass} % of V̂); raise n_paths"
+    words = f"runs deviate, because the proximal map jumps ({state_mass(share)}, at iteration {int(np.argmin(share))})"
+    if shift.min() < 0:
+        words += f"; expect V of runs about {float(f'{-100 * shift.min():.2g}'):g} % lower"
+    follows = "with IterationOptions(V_hat=trajectory.V_hat) runs follow this prediction"
+    return f"{words}; with the ridge, hold_after=20 predicts the runs, and {follows}"

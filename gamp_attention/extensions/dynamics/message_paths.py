@@ -11,8 +11,7 @@ Javanmard and Montanari (2013), extended to damping by the covariances between t
 
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,8 +35,7 @@ from gamp_attention.theory.models.model import Component, Model
 from gamp_attention.theory.start_law import StartLaw
 
 
-@dataclass(frozen=True)
-class MeanLosses:
+class MeanLosses(NamedTuple):
     """Training loss ε_t and test error ε_g at one time."""
 
     train: float
@@ -45,10 +43,9 @@ class MeanLosses:
 
 
 def follow(
-    model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, rng: np.random.Generator,
-    losses: list[MeanLosses] | None = None, jumps: bool = True,
-) -> tuple[list[Overlaps], list[Hats]]:  # fmt: skip
-    """Return overlaps at every iteration, and conjugates at all but the last, from one set of sampled paths.
+    model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, rng: np.random.Generator
+) -> tuple[list[Overlaps], list[Hats], list[MeanLosses]]:  # fmt: skip
+    """Return overlaps and losses at every iteration, and conjugates at all but the last, from one set of paths.
 
     Parameters
     ----------
@@ -59,34 +56,27 @@ def follow(
     n_iter : number of iterations.
     n_paths : number of sampled paths, even.
     rng : generator of the paths.
-    losses : list to which the losses at every iteration are appended; None if they are not needed.
-    jumps : whether V̂ includes the jumps of the proximal map. If not, it has a lower variance, and follows GAMP with the
-        derivatives of its samples.
     """
     step = Damping(damping)
     weights = build_weights(model, start, n_iter, n_paths, rng)
     even = Symmetry.of(model, start.overlaps(model)).m_zero
     paths = [MessagePaths(component, n_paths, n_iter, rng, even) for component in model.components]
-    states, all_hats = [weights.overlaps()], []
+    states, all_hats, losses = [weights.overlaps()], list[Hats](), list[MeanLosses]()
     for t in range(n_iter):
         refresh()
         now, q = states[-1], weights.covariances()
         moments = sum_over_components(model.components, [path.advance(now, q) for path in paths])
-        hats = conjugates(model, alpha, now, moments, jumps)
-        q_hats = sum_by_source(model, paths, alpha)
-        if losses is not None:
-            losses.append(mean_losses(alpha, weights, paths))
-        weights.step(hats, q_hats, step(t))
-        if losses is not None:
-            for path in paths:
-                path.update_memory(weights.W, step(t))
+        hats = conjugates(model, alpha, now, moments)
+        losses.append(mean_losses(alpha, weights, paths))
+        weights.step(hats, sum_by_source(model, paths, alpha), step(t))
+        for path in paths:
+            path.update_memory(weights.W, step(t))
         states.append(weights.overlaps())
         all_hats.append(hats)
-    if losses is not None:
-        for path in paths:
-            path.draw(states[-1], weights.covariances(), deepcopy(rng))  # a copy, so that rng is not advanced
-        losses.append(mean_losses(alpha, weights, paths))
-    return states, all_hats
+    for path in paths:
+        path.draw(states[-1], weights.covariances(), deepcopy(rng))  # a copy, so that rng is not advanced
+    losses.append(mean_losses(alpha, weights, paths))
+    return states, all_hats, losses
 
 
 class MessagePaths:

@@ -33,7 +33,7 @@ from gamp_attention.extensions.dynamics.message_paths import MeanLosses
 from gamp_attention.extensions.dynamics.replicas import Task, Trajectory, average_descents, stack_replicas
 from gamp_attention.extensions.dynamics.weight_paths import InterceptPath
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.columns import has_one_strength, refuse_spheres
+from gamp_attention.problem.penalties.columns import has_one_strength
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import (
     fields_and_terms,
@@ -80,7 +80,6 @@ class SinglePass(PlainSteps):
         """Return the prediction of all iterations."""
         model, n_points = task.model, task.count_paths(4096, 0)
         task.refuse_spectral("descent on new samples")
-        refuse_spheres(model.penalty, "a number for each column; SinglePass(spherical=True) rescales all columns")
         self.require_ridge(model)
         start = task.starts(needs_V=False)[0]
         squares = np.einsum("k,kaa->a", model.coordinates.weight, start.moments[:, : model.rank, : model.rank])

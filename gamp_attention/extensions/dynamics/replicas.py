@@ -11,11 +11,13 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows
+from gamp_attention._tools.statistics import half_width
 from gamp_attention.extensions.dynamics.field_paths import min_paths
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses
 from gamp_attention.extensions.spectra.sample_starts import spectral_start
 from gamp_attention.gamp.damping import Damping, Steps
 from gamp_attention.results import Overlaps, stack_overlaps
+from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.start_law import SPECTRAL, StartLaw, start_law
 
@@ -155,7 +157,7 @@ def no_responses(shape: tuple[int, ...]) -> dict[str, Any]:
 def stack_replicas(runs: Iterable[tuple[list[Overlaps], list[MeanLosses]]]) -> dict[str, np.ndarray]:
     """Return the overlaps, "train_loss" and "test_error" of replicas by name, with axes of replicas and times."""
     states, losses = zip(*runs, strict=True)
-    values = np.array([[(loss.train, loss.test) for loss in run] for run in losses])
+    values = np.array(losses)
     stacks = stack_overlaps([Overlaps(**stack_overlaps(run)) for run in states])
     return stacks | {"train_loss": values[:, :, 0], "test_error": values[:, :, 1]}
 
@@ -183,3 +185,34 @@ def average_descents(
     validity = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
     means = average_replicas(stacks | {"V": unknown}, bias)
     return Trajectory(**means, **no_responses(unknown.shape[2:]), **others, validity=validity)
+
+
+def average_jumps(replicas: list[list[Hats]]) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """Return V̂ and the jump mass as fields of `Trajectory`, and the relative jump mass (T,) with an interval of it."""
+    jumps = np.array([[hats.jump_mass for hats in all_hats] for all_hats in replicas])
+    shares = np.array([[jump_share(hats) for hats in all_hats] for all_hats in replicas])
+    share, scale = shares.mean(axis=0), 1 / np.sqrt(len(replicas))
+    arrays: dict[str, Any] = {
+        "V_hat": np.array([[hats.V for hats in all_hats] for all_hats in replicas]).mean(axis=0),
+        "jump_mass": jumps.mean(axis=0),
+        "jump_mass_error": jumps.std(axis=0, ddof=1) * scale,
+        "jump_share": share,
+        "jump_share_error": shares.std(axis=0, ddof=1) * scale,
+    }
+    return arrays, share, 2 * half_width(shares - share)
+
+
+def jump_share(hats: Hats) -> float:
+    """Return the trace of the jump mass, relative to the trace of V̂ in the larger of its two forms."""
+    stein, derivative = (np.trace(v.sum(axis=0)) for v in (hats.V, hats.V_derivative))
+    return float((stein - derivative) / max(abs(stein), abs(derivative), 1e-300))
+
+
+def has_jumps(share: np.ndarray, unsure: np.ndarray, negligible: float = 1e-2) -> bool:
+    """Return whether the relative jump mass is not negligible at some iteration."""
+    return bool((share < -np.maximum(negligible, unsure)).any())
+
+
+def state_mass(share: np.ndarray) -> str:
+    """Return a statement about the largest relative jump mass."""
+    return f"jump mass up to {float(f'{100 * min(share.min(), 0):.2g}'):g} % of V̂"

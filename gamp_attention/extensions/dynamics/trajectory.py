@@ -32,7 +32,7 @@ def trajectory(
     """Predict overlaps and losses of message passing or of gradient descent at every iteration, in the limit d → ∞.
 
     Message passing, damped GAMP or survey propagation, follows the state evolution of Bayati and Montanari (2011) and
-    Javanmard and Montanari (2013), eq. :eq:`iterates`; jumps in survey propagation have a memory, see `follow_survey`.
+    Javanmard and Montanari (2013), eq. :eq:`iterates`; jumps in survey propagation have a memory (`follow_survey`).
     Gradient descent follows dynamical mean-field theory (Celentano, Cheng and Montanari, 2021),
     eq. :eq:`descent-fields`, which assumes nothing about the landscape. Its steps are the steps of `minimize_risk` on
     the asymptotic risk. Gradient descent on new samples follows eq. :eq:`online`, at a cost that is linear in the
@@ -56,7 +56,7 @@ def trajectory(
         mixtures each component has its fraction of them, or a minimum number if that is larger.
     n_replicas : number of independent replicas, at least 2; their spread gives the standard errors.
     max_memory : maximum memory of the paths of descents, in bytes. Without compression a path needs
-        (T + 1)(T + 2)(L r)².
+        2 (T + 1)(T + 2)(L r)².
     seed : an integer or a numpy Generator.
     progress : whether a bar shows the progress of methods with a memory; by default on a terminal.
 

@@ -24,7 +24,7 @@ from gamp_attention.extensions.dynamics.descent_paths import DescentForces
 from gamp_attention.extensions.dynamics.field_paths import GaussianPath, PathResponses
 from gamp_attention.extensions.train.survey_averages import average_weights, intercept_response, quadratic_clusters
 from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
-from gamp_attention.problem.penalties.columns import curvature_of, has_spheres
+from gamp_attention.problem.penalties.columns import curvature_of
 from gamp_attention.problem.penalties.standard import penalty_total, proximal_map
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats
@@ -66,6 +66,11 @@ class InterceptPath:
         return replace(overlaps, m=overlaps.m + self.value) if self._present else overlaps
 
 
+def column_strengths(model: Model) -> np.ndarray:
+    """Return λ_a of the columns, (r, 1), for a quadratic penalty."""
+    return np.broadcast_to(curvature_of(model.penalty), model.rank)[:, None]
+
+
 class LinearWeights:
     """Weights with the ridge penalty, as coefficients of the Gaussians (x⁰, τ, π, ζ_0, ζ_1, …). Eq. :eq:`iterates`.
 
@@ -94,8 +99,7 @@ class LinearWeights:
         x[:, :, :r] = np.eye(r)
         self._x, self._velocity = [x], np.zeros_like(x)  # coefficients of x^0, x^1, …
         self._V, self._intercept, self._forces = start.V, InterceptPath(model, start), start.forces
-        strengths = curvature_of(model.penalty)  # λ, or λ_a as a column (r, 1)
-        self._strengths: Any = strengths[:, None] if isinstance(strengths, np.ndarray) else strengths
+        self._strengths = column_strengths(model)
 
     def overlaps(self) -> Overlaps:
         """Return the overlaps of the latest iterate."""
@@ -121,8 +125,8 @@ class LinearWeights:
         """
         law = self.model.coordinates
         b = self._drift(hats.m, hats.theta, q_hats)
-        second = b @ self._gram @ np.swapaxes(b, 1, 2) if has_spheres(self.model.penalty) else None
-        _, C, W = quadratic_response(self.model.penalty, law.gamma.T, hats.V, law.weight)
+        C = quadratic_response(self.model.penalty, law.gamma.T, hats.V)[1]
+        W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
         self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
         self.W, self._V = W, (1 - damping) * self._V + damping * W
         self._intercept.step(hats, damping)
@@ -146,12 +150,7 @@ class LinearWeights:
         force = self._drift(hats.m, hats.theta, q_hats)
         for F, iterate in zip(np.einsum("kl,slab->skab", law.gamma, responses), self._x, strict=True):
             force += F @ iterate
-
-        def second_moments(precision: np.ndarray) -> np.ndarray:
-            b = force + precision @ x
-            return b @ self._gram @ np.swapaxes(b, 1, 2)
-
-        new = quadratic_clusters(self.model.penalty, law.gamma.T, hats.V, spread, parisi, second_moments, law.weight)
+        new = quadratic_clusters(self.model.penalty, law.gamma.T, hats.V, spread, parisi)
         self._x.append((1 - damping) * x + damping * new.response @ (force + new.precision @ x))
         self.W, self.W_inner = mean_variances(self.model, new.inner, new.covariance)
         self._V = (1 - damping) * self._V + damping * self.W
@@ -208,11 +207,8 @@ class LinearWeights:
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate."""
         x = self._x[-1]
-        if isinstance(self._strengths, np.ndarray):
-            squares = np.einsum("kac,kcd,kad->ka", x, self._gram, x, optimize=True)
-            return 0.5 * float(self.model.coordinates.weight @ squares @ self._strengths[:, 0])
-        second = np.einsum("kac,kcd,kad->k", x, self._gram, x, optimize=True)
-        return 0.5 * self._strengths * float(self.model.coordinates.weight @ second)
+        squares = np.einsum("kac,kcd,kad->ka", x, self._gram, x, optimize=True)
+        return 0.5 * float(self.model.coordinates.weight @ squares @ self._strengths[:, 0])
 
 
 class SampledWeights:

@@ -45,6 +45,9 @@ class WalkSettings:
     parabola_arc: float = 0.04  # smallest half-width of a parabola, for which the noise of the averages is negligible
 
 
+WALK = WalkSettings()
+
+
 @dataclass(frozen=True)
 class Curve:
     """Fixed-point equations F(x; p) − x = 0 along a curve, in the scaled unknowns u = (x, p)."""
@@ -53,17 +56,15 @@ class Curve:
     alpha: float  # sample complexity, if it is not the parameter
     parameter: str
     rule: Rule
-    response: str  # form of V̂, "stein" or "derivative"
     packing: Packing  # conversion between overlaps and x
     unit: float  # parameter value at p = 1
-    settings: WalkSettings = WalkSettings()
 
     def map(self, u: np.ndarray) -> OverlapMap:
         """Return the overlap map at the parameter value of u."""
         p = u[-1] * self.unit
         model = with_parameter(self.model, self.parameter, p)
         alpha = p if self.parameter == "alpha" else self.alpha
-        return OverlapMap(model, alpha, self.rule, self.response)
+        return OverlapMap(model, alpha, self.rule)
 
     def residual(self, u: np.ndarray) -> np.ndarray:
         """Return F(x; p) − x (n,) at u (n + 1,); NaN if the overlaps are infeasible or the map breaks down."""
@@ -79,8 +80,8 @@ class Curve:
 
     def derivative(self, u: np.ndarray, base: np.ndarray) -> np.ndarray:
         """Return the derivative (n, n + 1) of the residual with respect to u, by forward differences."""
-        steps = self.settings.difference * np.eye(len(u))
-        return np.stack([(self.residual(u + step) - base) / self.settings.difference for step in steps], axis=1)
+        steps = WALK.difference * np.eye(len(u))
+        return np.stack([(self.residual(u + step) - base) / WALK.difference for step in steps], axis=1)
 
 
 def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[np.ndarray]:
@@ -95,31 +96,30 @@ def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[
     u, J, _ = corrected
     yield u
     tangent = _tangent(J, np.sign(goal - u[-1]) * fixed)
-    step = curve.settings.first_arc
-    while step >= curve.settings.min_arc:
-        ahead = u + step * tangent
-        if (ahead[-1] - goal) * (u[-1] - goal) <= 0:  # the step would pass the goal: solve at the goal
-            ahead = u + tangent * (goal - u[-1]) / tangent[-1]
+    step = WALK.first_arc
+    while step >= WALK.min_arc:
+        ahead, towards = u + step * tangent, tangent
+        passed = (ahead[-1] - goal) * (u[-1] - goal) <= 0
+        if not passed:
+            corrected = _correct(curve, ahead, tangent, J)
+            if corrected is not None:
+                passed, towards = (corrected[0][-1] - goal) * (u[-1] - goal) < 0, corrected[0] - u
+        if passed:  # solve at the goal instead
+            ahead = u + (goal - u[-1]) / towards[-1] * towards
             ahead[-1] = goal
             corrected = _correct(curve, ahead, fixed, J)
-        else:
-            corrected = _correct(curve, ahead, tangent, J)
-            if corrected is not None and (corrected[0][-1] - goal) * (u[-1] - goal) < 0:  # the correction passed it
-                ahead = u + (goal - u[-1]) / (corrected[0][-1] - u[-1]) * (corrected[0] - u)
-                ahead[-1] = goal
-                corrected = _correct(curve, ahead, fixed, J)
         if corrected is not None:
             there, J_there, corrections = corrected
             chord = there - u
             direction = chord / np.linalg.norm(chord)
-            if direction @ tangent >= curve.settings.min_cosine:
+            if direction @ tangent >= WALK.min_cosine:
                 u, J = there, J_there
-                if corrections > curve.settings.few_corrections:
+                if corrections > WALK.few_corrections:
                     J = curve.derivative(u, curve.residual(u))
                 tangent = _tangent(J, direction)
                 yield u
-                longer = curve.settings.longer if corrections <= curve.settings.few_corrections else 1.0
-                step = min(step * longer, curve.settings.max_arc)
+                longer = WALK.longer if corrections <= WALK.few_corrections else 1.0
+                step = min(step * longer, WALK.max_arc)
                 continue
         step *= 0.5
         J = curve.derivative(u, curve.residual(u))  # Broyden's updates may have made J inaccurate
@@ -139,20 +139,20 @@ def _correct(
 ) -> tuple[np.ndarray, np.ndarray, int] | None:
     """Solve in the plane through u with a given normal; return the point, J and the number of Newton steps, or None."""
     residual = curve.residual(u)
-    for number in range(curve.settings.max_corrections):
+    for number in range(WALK.max_corrections):
         if not (np.isfinite(residual).all() and np.isfinite(J).all()):
             return None
-        if np.abs(residual).max() <= curve.settings.residual:
+        if np.abs(residual).max() <= WALK.residual:
             return u, J, number
         step = np.linalg.lstsq(np.vstack([J, normal]), np.append(-residual, 0.0), rcond=None)[0]
         if normal[-1] == 1:  # the parameter is given: keep it exactly
             step[-1] = 0.0
-        if np.linalg.norm(step) > curve.settings.max_arc:
+        if np.linalg.norm(step) > WALK.max_arc:
             return None
         after = curve.residual(u + step)
         J = broyden_update(J, step, after - residual - J @ step)
         u, residual = u + step, after
-    return (u, J, curve.settings.max_corrections) if np.abs(residual).max() <= curve.settings.residual else None
+    return (u, J, WALK.max_corrections) if np.abs(residual).max() <= WALK.residual else None
 
 
 def has_folded(points: list[np.ndarray]) -> bool:
@@ -167,7 +167,7 @@ def fading_family(curve: Curve, points: list[np.ndarray]) -> str | None:
     for name in ("m", "theta"):
         old, new = before.arrays()[name], after.arrays()[name]
         if name in curve.packing.names and (
-            np.sum(old * new) < 0 or np.abs(new).max() < curve.settings.zero * np.sqrt(np.abs(after.q).max())
+            np.sum(old * new) < 0 or np.abs(new).max() < WALK.zero * np.sqrt(np.abs(after.q).max())
         ):
             return name
     return None
@@ -176,7 +176,7 @@ def fading_family(curve: Curve, points: list[np.ndarray]) -> str | None:
 def weights_vanish(curve: Curve, points: list[np.ndarray]) -> bool:
     """Return whether all weights go to zero at the last points."""
     first, after = (curve.packing.unpack(u[:-1]) for u in (points[0], points[-1]))
-    return bool(np.abs(after.q).max() < curve.settings.zero * np.abs(first.q).max())
+    return bool(np.abs(after.q).max() < WALK.zero * np.abs(first.q).max())
 
 
 def find_vanishing_point(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
@@ -192,7 +192,7 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
     """Return the parameter at a fold from parabolas in arclength, its error, and the points before the fold."""
     a, b, c = points[-3:]
     values = []
-    for _ in range(curve.settings.max_parabolas):
+    for _ in range(WALK.max_parabolas):
         s = np.array([-np.linalg.norm(b - a), 0.0, np.linalg.norm(c - b)])
         fit = np.polyfit(s, [a[-1], b[-1], c[-1]], 2)
         at = float(np.clip(-fit[1] / (2 * fit[0]), s[0], s[2]))
@@ -203,7 +203,7 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
         corrected = _correct(curve, middle, tangent, J)
         if corrected is None:
             break
-        step = max(0.5 * min(-s[0], s[2]), curve.settings.parabola_arc)
+        step = max(0.5 * min(-s[0], s[2]), WALK.parabola_arc)
         tangent = _tangent(corrected[1], tangent)
         sides = [_correct(curve, corrected[0] + side * step * tangent, tangent, corrected[1]) for side in (-1, 1)]
         if sides[0] is None or sides[1] is None:
@@ -213,7 +213,7 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
             break
     spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(a[-1] - c[-1]) * curve.unit
     shift = _rule_shift(curve, b)
-    return values[-1] + shift, spread + curve.settings.shift_error * abs(shift), points[:-1]
+    return values[-1] + shift, spread + WALK.shift_error * abs(shift), points[:-1]
 
 
 def _rule_shift(curve: Curve, u: np.ndarray) -> float:

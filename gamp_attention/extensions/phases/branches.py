@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.choices import RESPONSES, STARTS
+from gamp_attention._tools.choices import STARTS
 from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention.extensions.phases import arclength
@@ -31,6 +31,7 @@ from gamp_attention.theory.rules.choice import first_rule
 MIXTURES = (0.3, 0.5, 0.7)  # weights of linear mixtures of two solutions, used as starts
 MIXTURE_RESIDUAL = 1e-4  # residual to which Newton steps solve from a mixture
 MIXTURE_STEPS = 40  # maximum number of Newton steps; a mixture may be far from a solution
+MAX_POINTS = 200  # maximum number of points of a branch
 SAME = 2e-2  # relative change of the overlaps below which two solutions are considered identical
 MEETING_RANGE = 0.02  # relative distance of two parameter values that give the first slope at the end of a branch
 
@@ -72,7 +73,6 @@ def branches(
     starts: str | Overlaps | Sequence[str | Overlaps] = STARTS,
     *,
     rtol: float | None = None,
-    response: str = "stein",
     stability: bool = True,
     seed: int = 0,
 ) -> Branches:
@@ -88,7 +88,7 @@ def branches(
     model : the model.
     alpha : sample complexity α > 0.
     starts : a name or Overlaps, or a list of them, as for `solve_state_evolution`.
-    rtol, response, stability, seed : as for `solve_state_evolution`.
+    rtol, stability, seed : as for `solve_state_evolution`.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def branches(
         starts = (starts,)
     if not isinstance(starts, tuple | list) or not starts:
         raise check.fail("starts", starts, "a list of names or Overlaps", TypeError)
-    solve = partial(solve_state_evolution, model, alpha, rtol=rtol, response=response, stability=stability, seed=seed)
+    solve = partial(solve_state_evolution, model, alpha, rtol=rtol, stability=stability, seed=seed)
     solutions: list[tuple[str, StateEvolutionResult]] = []
     missing: dict[str, str] = {}
     for number, start in enumerate(starts):
@@ -127,7 +127,7 @@ def branches(
             missing[name] = f"the solution found from {twin}"
         else:
             solutions.append((name, se))
-    F = OverlapMap(model, float(alpha), first_rule("auto", model, (seed,)), response)
+    F = OverlapMap(model, float(alpha), first_rule("auto", model, (seed,)))
     for i, (first, a) in enumerate(list(solutions)):
         for second, b in solutions[i + 1 :]:
             for weight in MIXTURES:
@@ -217,9 +217,7 @@ def continue_branch(
     parameter: str = "alpha",
     to: float = 0.1,
     *,
-    response: str = "stein",
     stability: bool = True,
-    max_points: int = 200,
 ) -> BranchPath:
     """Follow a branch of fixed points in a parameter, by pseudo-arclength continuation with step control.
 
@@ -231,9 +229,7 @@ def continue_branch(
     init : "semantic", "positional", "random" or Overlaps, as for `solve_state_evolution`.
     parameter : "alpha", "omega", "lam" or "sigma".
     to : parameter value at which to end.
-    response : form of V̂, "stein" or "derivative".
     stability : whether to compute the stability of every point.
-    max_points : maximum number of points, at least 3.
 
     Returns
     -------
@@ -242,8 +238,8 @@ def continue_branch(
     Raises
     ------
     TypeError : if `model` is not a Model, or an argument has the wrong type.
-    ValueError : if `parameter`, `response` or `init` is an unknown name, `to` is outside the range of the parameter,
-        `max_points` is below 3, or the model does not have the parameter.
+    ValueError : if `parameter` or `init` is an unknown name, `to` is outside the range of the parameter, or the model
+        does not have the parameter.
     ConvergenceError : if there is no such branch at the start.
 
     Examples
@@ -255,16 +251,12 @@ def continue_branch(
     """
     model = require_model(model)
     check.choice("parameter", parameter, PARAMETERS)
-    check.choice("response", response, RESPONSES)
     to = check.real("to", to, low=0, strict=parameter != "omega", high=1 if parameter == "omega" else np.inf)
-    max_points = check.integer("max_points", max_points, low=3)
     check.flag("stability", stability)
-    start = solve_state_evolution(
-        model, alpha, init, rtol=1e-3, response=response, stability=False, raise_on_failure=True
-    )
+    start = solve_state_evolution(model, alpha, init, rtol=1e-3, stability=False, raise_on_failure=True)
     first = parameter_value(model, alpha, parameter)
-    curve = curve_of(model, alpha, parameter, start.overlaps, response)
-    points, end, family = _walk_branch(curve, start.overlaps, first, to, max_points)
+    curve = curve_of(model, alpha, parameter, start.overlaps)
+    points, end, family = _walk_branch(curve, start.overlaps, first, to)
     value, error = np.nan, np.nan
     if end == "fold":
         value, error, points = arclength.extremum(curve, points)
@@ -274,16 +266,14 @@ def continue_branch(
     return _build_path(curve, points, end, to, value, error, stability)
 
 
-def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, response: str = "stein") -> Curve:
+def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps) -> Curve:
     """Return the equations of branches with the symmetries of given overlaps, on a rule of moderate cost."""
     rule = first_rule("auto", model, (0,)).at_level(1)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
-    return Curve(model, alpha, parameter, rule, response, Packing.of(model, like), unit)
+    return Curve(model, alpha, parameter, rule, Packing.of(model, like), unit)
 
 
-def _walk_branch(
-    curve: Curve, start: Overlaps, first: float, to: float, max_points: int
-) -> tuple[list[np.ndarray], str, str | None]:
+def _walk_branch(curve: Curve, start: Overlaps, first: float, to: float) -> tuple[list[np.ndarray], str, str | None]:
     """Return the points of the branch, its end as in `BranchPath`, and the family that vanishes there, if any."""
     points: list[np.ndarray] = []
     end = "stalled"
@@ -297,9 +287,9 @@ def _walk_branch(
             break
         if u[-1] == to / curve.unit:
             return points, "reached", None
-        if len(points) >= max_points:
+        if len(points) >= MAX_POINTS:
             break
-    if len(points) < max_points and arclength.weights_vanish(curve, points):
+    if len(points) < MAX_POINTS and arclength.weights_vanish(curve, points):
         end = "vanished"
     return points, end, None
 

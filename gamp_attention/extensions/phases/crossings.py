@@ -58,8 +58,6 @@ class RootSettings:
 
 
 ROOT = RootSettings()
-
-
 CURVE_TOL = 5e-4  # requested error of a crossing in units of the curve's parameter, if none is given
 
 Growth = Callable[[OverlapMap, Overlaps, str], float]  # growth in a sector at a fixed point of a map
@@ -81,7 +79,6 @@ class BranchTrack:
     curve: Curve
     known: dict[float, Overlaps]  # fixed points by parameter value, at least one
     tol: float  # requested error of the parameter, which sets the accuracy of the fixed points
-    settings: TrackSettings = TRACK
     _jacobian: list[np.ndarray | None] = field(default_factory=lambda: [None])  # Jacobian at the last point
 
     def on(self, rule: Rule, tol: float) -> "BranchTrack":
@@ -105,10 +102,10 @@ class BranchTrack:
         guess = self.guess(value)
         packing = Packing.of(self.curve.model, guess)
         F = self.curve.map(np.array([value / self.curve.unit]))
-        requested = self.settings.tol_residual * self.tol / max(abs(value), 1e-3)
-        tol = min(self.settings.max_residual, max(requested, self.settings.min_residual * self.curve.rule.tol))
+        requested = TRACK.tol_residual * self.tol / max(abs(value), 1e-3)
+        tol = min(TRACK.max_residual, max(requested, TRACK.min_residual * self.curve.rule.tol))
         try:
-            root = newton(F, guess, tol, self.settings.max_steps, self._jacobian[0], packing)
+            root = newton(F, guess, tol, TRACK.max_steps, self._jacobian[0], packing)
             self._jacobian[0] = None
             if not root.solves(tol):
                 return None
@@ -118,7 +115,7 @@ class BranchTrack:
             best = packing.unpack(at + step)
         except (*BREAKDOWNS, ValueError):
             return None
-        if np.abs(step).max() > root.settings.max_last_step or _on_other_branch(guess, best, self.settings):
+        if np.abs(step).max() > root.settings.max_last_step or _on_other_branch(guess, best):
             return None
         self._jacobian[0] = root.jacobian
         self.known[value] = best
@@ -133,7 +130,7 @@ class BranchTrack:
         for other in (opposite or by_distance[1:])[:1]:
             weight = (value - by_distance[0]) / (other - by_distance[0])
             guess = _between(nearest, self.known[other], weight)
-            if abs(weight) <= self.settings.max_weight and is_feasible(self.curve.model, guess):
+            if abs(weight) <= TRACK.max_weight and is_feasible(self.curve.model, guess):
                 return guess
         return nearest
 
@@ -149,12 +146,12 @@ def _between(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
     return Overlaps(**line)
 
 
-def _on_other_branch(guess: Overlaps, solution: Overlaps, settings: TrackSettings) -> bool:
+def _on_other_branch(guess: Overlaps, solution: Overlaps) -> bool:
     """Return whether the solution is on another branch than the guess."""
     expected, solved = guess.arrays(), solution.arrays()
-    smallest = {name: settings.min_family * np.abs(expected[name]).max() for name in ("m", "theta")}
+    smallest = {name: TRACK.min_family * np.abs(expected[name]).max() for name in ("m", "theta")}
     faded = any(np.abs(solved[name]).max() < size for name, size in smallest.items())
-    return faded or relative_change(guess, solution) > settings.max_change
+    return faded or relative_change(guess, solution) > TRACK.max_change
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,9 +218,8 @@ def root_along(
 
 
 def root_on_rules(
-    measure: Callable[[Rule], Measure], rule: Rule, ends: tuple[float, float], tol: float, size: float,
-    settings: RootSettings = ROOT,
-) -> tuple[float, float, float]:  # fmt: skip
+    measure: Callable[[Rule], Measure], rule: Rule, ends: tuple[float, float], tol: float, size: float
+) -> tuple[float, float, float]:
     """Return the root of a function on finer and finer rules, its error (infinite if there is none) and the slope.
 
     Brent's method between the ends gives the root and the slope on the first rule. Finer rules then shift the root
@@ -231,24 +227,24 @@ def root_on_rules(
     its relative tolerance times this magnitude.
     """
     coarse = measure(rule)
-    value, slope = _root_between(coarse, *ends, settings.clear * rule.tol * size, settings)
+    value, slope = _root_between(coarse, *ends, ROOT.clear * rule.tol * size)
     error, finer = np.inf, rule.finer()
-    for _ in range(settings.max_finer):
+    for _ in range(ROOT.max_finer):
         if not np.isfinite(slope) or finer is None or error <= tol:
             break
         fine, has_levels = measure(finer), finer.deterministic
         remainder = fine(value)
         shift = (remainder - coarse(value)) / slope
         value, last, slope = _polish(
-            fine, value, remainder, slope, tol if has_levels else np.inf, settings.clear * finer.tol * size, settings
+            fine, value, remainder, slope, tol if has_levels else np.inf, ROOT.clear * finer.tol * size
         )
-        unresolved = settings.unresolved * finer.tol * size / abs(slope)
-        error = settings.shift_error * abs(shift) + settings.slope_error * abs(last) + unresolved
+        unresolved = ROOT.unresolved * finer.tol * size / abs(slope)
+        error = ROOT.shift_error * abs(shift) + ROOT.slope_error * abs(last) + unresolved
         coarse, finer = fine, finer.finer() if has_levels else None
     return value, error if np.isfinite(value) else np.inf, slope
 
 
-def _root_between(measure: Measure, a: float, b: float, clear: float, settings: RootSettings) -> tuple[float, float]:
+def _root_between(measure: Measure, a: float, b: float, clear: float) -> tuple[float, float]:
     """Return an approximate root and the slope there; NaN if the branch is lost or no root is near the two values.
 
     If the function has the same sign at both, the interval is extended at the end with the smaller value. The slope is
@@ -268,8 +264,8 @@ def _root_between(measure: Measure, a: float, b: float, clear: float, settings: 
     try:
         if evaluate(a) * evaluate(b) > 0:
             a, b = (a, b) if abs(evaluate(b)) < abs(evaluate(a)) else (b, a)
-            a, b = b, b + settings.slack * (b - a)
-        root = float(brentq(evaluate, a, b, xtol=settings.close * max(abs(a), abs(b))))
+            a, b = b, b + ROOT.slack * (b - a)
+        root = float(brentq(evaluate, a, b, xtol=ROOT.close * max(abs(a), abs(b))))
     except (BranchLost, ValueError):  # the second error if the sign is still the same
         return np.nan, np.nan
     x, f = np.array(sorted(values.items())).T
@@ -283,16 +279,16 @@ def _root_between(measure: Measure, a: float, b: float, clear: float, settings: 
 
 
 def _polish(
-    measure: Measure, value: float, remainder: float, slope: float, tol: float, clear: float, settings: RootSettings
+    measure: Measure, value: float, remainder: float, slope: float, tol: float, clear: float
 ) -> tuple[float, float, float]:
     """Refine a root by secants from `value`, at which the function has the value `remainder`.
 
     Return the root, the last step and the slope. Steps end when the error of the slope affects the root by a small
     fraction of `tol`; the slope is updated only from values that differ by at least `clear`.
     """
-    for _ in range(settings.max_secants):
+    for _ in range(ROOT.max_secants):
         step = -remainder / slope
-        if not settings.slope_error * abs(step) > settings.step_fraction * tol:
+        if not ROOT.slope_error * abs(step) > ROOT.step_fraction * tol:
             break
         ahead = measure(value + step)
         if abs(ahead - remainder) >= clear:

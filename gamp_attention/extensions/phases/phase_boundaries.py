@@ -6,7 +6,7 @@ The boundaries of each model are computed by one job, whose row is stored like t
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,21 +55,12 @@ STAGES = 8  # number of times that `find_boundaries` reports progress
 BAYES_LINES = ("weak_recovery", "full_recovery", "hard_from", "hard_to")
 
 
-@dataclass(frozen=True)
-class Search:
-    """Range of α that is searched, and tolerance of the errors of α."""
-
-    low: float
-    high: float
-    tol: float
-
-
 @dataclass(frozen=True, eq=False)
 class DiagramJob:
     """Job that computes the boundaries of one model, see `gamp_attention.extensions.sweeps.scheduler.Job`."""
 
     model: Model
-    search: Search
+    search: tuple[float, float, float]  # range of α that is searched, and tolerance of the errors of α
     bayes: bool = False  # whether the thresholds of Bayes-optimal estimation are among the lines
     rsb: int = 0  # number of steps of replica symmetry breaking, 0 or 1; 1 adds the changes of lines
 
@@ -77,21 +68,21 @@ class DiagramJob:
     def key(self) -> str:
         """Hash of everything that determines the row."""
         further = ["bayes"] * self.bayes + ["rsb"] * self.rsb
-        return short_hash([DIAGRAM_FORMAT, digest(self.model), asdict(self.search), *further])
+        return short_hash([DIAGRAM_FORMAT, digest(self.model), self.search, *further])
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Value of ω, and the search."""
-        return {"omega": softmax_teacher(self.model).omega, **asdict(self.search)}
+        return {"omega": softmax_teacher(self.model).omega} | name_search(*self.search)
 
     @guard_call
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
         """Return a row with every line as [value, error, note], and the points (α, ε_t, ε_g) of both branches."""
-        place = f"omega = {softmax_teacher(self.model).omega}"
+        place, tol = f"omega = {softmax_teacher(self.model).omega}", self.search[2]
         try:
             with Progress(total=STAGES + self.bayes + self.rsb) as task:
                 task.describe(place)
-                lines, scans = find_boundaries(self.model, self.search, task)
+                lines, scans = find_boundaries(self.model, *self.search, task)
                 if self.bayes:
                     task.describe(f"{place}, thresholds of the Bayes-optimal estimate")
                     lines |= compute_thresholds(self.model)
@@ -103,7 +94,7 @@ class DiagramJob:
         notes = {
             name: line.note or "error above the tolerance"
             for name, line in lines.items()
-            if line.note.startswith("not found") or line.error > self.search.tol
+            if line.note.startswith("not found") or line.error > tol
         }
         row: dict[str, Any] = {"status": "inaccurate" if notes else "converged"}
         row["message"] = "; ".join(f"{name}: {note}" for name, note in notes.items())
@@ -113,11 +104,17 @@ class DiagramJob:
         return row
 
 
-def find_boundaries(model: Model, search: Search, task: Progress) -> tuple[dict[str, Boundary], dict[str, Scan]]:
+def name_search(low: float, high: float, tol: float) -> dict[str, float]:
+    """Return the numbers of a search by name, as they are stored."""
+    return {"low": low, "high": high, "tol": tol}
+
+
+def find_boundaries(
+    model: Model, low: float, high: float, tol: float, task: Progress
+) -> tuple[dict[str, Boundary], dict[str, Scan]]:
     """Return all boundaries of a model by name, and the scans of the branches; `task` counts the stages."""
     lines: dict[str, Boundary] = {}
     scans = {branch: Scan(model, branch) for branch in BRANCHES}
-    low, high, tol = search.low, search.high, search.tol
 
     def run_stage(text: str, find: Callable[..., Any], *arguments: Any) -> Any:
         with Progress() as stage:
@@ -308,7 +305,7 @@ def phase_boundaries(
     low, high = (check.real("alphas", float(end), low=0, strict=True) for end in check.array("alphas", alphas, (2,)))
     if not low < high:
         raise check.fail("alphas", (low, high), "(lowest, highest) α in this order")
-    search = Search(low, high, check.real("tol", tol, low=1e-6))
+    search = low, high, check.real("tol", tol, low=1e-6)
     bayes, rsb = check.flag("bayes", bayes), check.integer("rsb", rsb, low=0, high=1)
     wanted = (*LINES, *(BAYES_LINES if bayes else ()), *(BROKEN_LINES if rsb else ()))
     for varied in models if rsb else ():
@@ -316,7 +313,7 @@ def phase_boundaries(
     check_workers(executor)
     jobs = [DiagramJob(varied, search, bayes, rsb) for varied in models]
     base = short_hash(["boundaries", base_digest(model)])
-    about = {"model": base, "settings": asdict(search), "format": DIAGRAM_FORMAT}
+    about = {"model": base, "settings": name_search(*search), "format": DIAGRAM_FORMAT}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as directory:
         store = Store(directory, temporary=folder is None)
         store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})

@@ -22,7 +22,6 @@ from gamp_attention.extensions.train.saddles import MAX_SADDLES, descend_from_sa
 from gamp_attention.gamp.loop import Loop, Plan
 from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
 from gamp_attention.gamp.step import GampState, initial_state
-from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.symmetries import agreement_of
 from gamp_attention.results import Status
 
@@ -146,13 +145,10 @@ class SuccessiveHalving(Resumable):
             self._stop(k)
         return k in self.loops
 
-    def add(
-        self, starts: list[tuple[str, GampState]], hold: bool = False, beyond: tuple[np.ndarray, float] | None = None
-    ) -> tuple[GampResult, Loop]:
+    def add(self, starts: list[tuple[str, GampState]], hold: bool = False) -> tuple[GampResult, Loop]:
         """Run message passing from further starts; return the result of all runs and its loop.
 
-        `beyond` are the weights and the training loss at the end of a descent, after which the starts begin. Each
-        sample keeps its local proximal minimum if `hold` is True. After `COMPARED_FLIPS` iterations, all but
+        Each sample keeps its local proximal minimum if `hold` is True. After `COMPARED_FLIPS` iterations, all but
         `FINISHED_FLIPS` of the runs are stopped.
         """
         plan, new = self._plan, list[int]()
@@ -162,8 +158,6 @@ class SuccessiveHalving(Resumable):
         for name, state in starts:
             k = len(self._names)
             self._names.append(name)
-            if beyond is not None:
-                self.beyond.setdefault(k, beyond)
             self._batches.append(batch)
             if k not in self.stopped:
                 self.loops[k] = loop = Loop(plan, state, self._save_loop, name)
@@ -186,16 +180,6 @@ class SuccessiveHalving(Resumable):
             result = self._complete(best)
         self._results[best] = result
         return result, loop
-
-    @property
-    def data(self) -> Dataset:
-        """The samples."""
-        return self._plan.data
-
-    @property
-    def risk(self) -> str:
-        """The risk, "exact" or "asymptotic"."""
-        return self._plan.risk
 
     @property
     def reached_limit(self) -> bool:

@@ -37,12 +37,20 @@ from gamp_attention._tools import check, progress
 from gamp_attention._tools.display import DisplayMixin, count_noun
 from gamp_attention._tools.numerics import guard_call, symmetrize
 from gamp_attention._tools.snapshots import Resumable, Tree
-from gamp_attention.extensions.train.survey_averages import InnerAverages, first_variances, inner_nodes, update_cluster
-from gamp_attention.extensions.train.survey_pass import Inner, survey_pass
-from gamp_attention.gamp.step import averaged_memory, initial_state, is_remote
+from gamp_attention.extensions.train.survey_averages import (
+    InnerAverages,
+    average_fields,
+    first_variances,
+    inner_nodes,
+    update_cluster,
+)
+from gamp_attention.gamp.step import averaged_memory, initial_state
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
+from gamp_attention.problem.passes import TokenMatrix, next_memory
 from gamp_attention.problem.risk import is_convex, risk_at
+from gamp_attention.problem.sources import sum_over_tokens
+from gamp_attention.problem.stores import join_parts, token_blocks
 from gamp_attention.problem.symmetries import agreement_of
 from gamp_attention.results import Columns, Result
 
@@ -90,14 +98,13 @@ class SurveyReport(DisplayMixin):
 
     Attributes
     ----------
-    omega, averages : (n, L, r) centers of the inner fields, and averages of the output denoiser over the inner fields;
-        None if the samples are in other processes.
+    omega, averages : (n, L, r) centers of the inner fields, and averages of the output denoiser over the inner fields.
     V_hat, spread : (S, r, r) V̂ and Δ, summed over samples and divided by d.
     W, W_inner : (S, r, r) new V and U before they are averaged over iterations.
     """
 
-    omega: np.ndarray | None
-    averages: InnerAverages | None
+    omega: np.ndarray
+    averages: InnerAverages
     V_hat: np.ndarray
     spread: np.ndarray
     W: np.ndarray
@@ -149,15 +156,24 @@ def survey_step(
     y = check.real("parisi", parisi, low=0)
     check.flag("jumps", jumps)
     _check_shapes(data, state)
-    Q, V, U, penalty = state.Q, state.V, state.U, data.penalty
-    out = data.pass_over(survey_pass, risk, Q, state.D, V, state.z, Inner(U, y, jumps))
-
-    V_hat, spread = symmetrize(out.sums.response) / data.dim, symmetrize(out.sums.spread) / data.dim
-    new = update_cluster(penalty, data.spectra, V_hat, spread, out.sums.force, Q, V, U, y, beta)
-    D = out.remember(averaged_memory, V, new.W + y * new.W_inner, beta)
-    return SurveyState(new.Q, new.V, new.U, D, out.z), SurveyReport(
-        out.omega, out.averages, V_hat, spread, new.W, new.W_inner
+    Q, V, U = state.Q, state.V, state.U
+    params, parts, force = data.terms(risk).params, list[Any](), np.zeros(Q.shape)
+    for rows, sources, block in token_blocks(data.matrix.tokens, data.groups):
+        matrix = TokenMatrix(block, data.matrix.positions)
+        omega = matrix.fields(Q) - state.D[rows]
+        start = None if state.z is None else state.z[rows]
+        averages, z = average_fields(data.loss, params[rows], omega, V[sources], U[sources], y, start, jumps)
+        force += matrix.back_project(averages.g)
+        parts.append((omega, averages, z))
+    omega, averages, z = map(join_parts, zip(*parts, strict=True))
+    V_hat, spread = (
+        symmetrize(sum_over_tokens(data.groups, data.n_sources, values)) / data.dim
+        for values in (averages.response, averages.spread)
     )
+    new = update_cluster(data.penalty, data.spectra, V_hat, spread, force, Q, V, U, y, beta)
+    D = next_memory(data.groups, state.D, averages.g, averaged_memory, V, new.W + y * new.W_inner, beta)
+    report = SurveyReport(omega, averages, V_hat, spread, new.W, new.W_inner)
+    return SurveyState(new.Q, new.V, new.U, D, z), report
 
 
 def _check_shapes(data: Dataset, state: SurveyState) -> None:
@@ -169,8 +185,7 @@ def _check_shapes(data: Dataset, state: SurveyState) -> None:
     if state.z is not None:
         shapes["z"] = (n, len(inner_nodes(L * r)[0]), L * r)
     for name, shape in shapes.items():
-        if not is_remote(getattr(state, name)):
-            check.require_shape(f"state.{name}", getattr(state, name), shape)
+        check.require_shape(f"state.{name}", getattr(state, name), shape)
 
 
 @guard_call

@@ -30,17 +30,14 @@ the distance h between the nodes on the side of u_s, the formula of Euler and Ma
 and the same on the other side with 1 − t. Without this correction ḡ jumps as a function of ω if a node passes a jump.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._kernels.compiled import kernel, sample_kernel
-from gamp_attention._kernels.pointers import load_from, point_to
 from gamp_attention._tools.numerics import diagonalize, psd_root, symmetrize
 from gamp_attention._tools.quadrature import gauss_hermite, gaussian_points, tensor_grid
-from gamp_attention._tools.threads import interruptible_blocks
 from gamp_attention.problem.denoisers.input import (
     MIN_CURVATURE,
     denoise_weights,
@@ -50,20 +47,14 @@ from gamp_attention.problem.denoisers.input import (
     prior_response,
     products,
     quadratic_response,
-    raise_penalized,
-    sphere_multipliers,
 )
-from gamp_attention.problem.denoisers.newton import assign, make_metric, make_workspace, quadratic_term
-from gamp_attention.problem.denoisers.output import Denoised, denoise_row, is_long
-from gamp_attention.problem.denoisers.prox import MAX_STARTS, make_search
-from gamp_attention.problem.losses.point import for_kernels
-from gamp_attention.problem.penalties.columns import has_spheres
+from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.penalties.standard import penalty_of_rows
 
 NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
 END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
 MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
-BLOCK = 32  # number of samples that a thread processes at a time
+MAX_ROWS = 1 << 15  # maximum number of proximal steps, at the nodes of all samples, that are computed at once
 JUMP = 0.25  # fraction of the change of z between nodes, not explained by its derivative, above which z jumps
 CROSSING_STEPS = 4  # number of Newton steps for the field at which two branches of M are equal
 MAX_TILT = 0.4  # largest change of the weight of a node by the slope of e^{−u²/2 − yM}, if nodes are too far apart
@@ -135,209 +126,122 @@ def average_fields(
     """
     n, L, r = omega.shape
     nodes, logs = inner_nodes(L * r)
-    roots = psd_root(U)
-    shifts = np.einsum("lab,klb->kla", roots, nodes.reshape(-1, L, r)).reshape(nodes.shape)
-    slopes, most = (np.linalg.inv(roots), MAX_STARTS) if jumps else (np.empty((0, r, r)), 0)
-    centers, params = np.ascontiguousarray(omega).reshape(n, L * r), np.ascontiguousarray(params, dtype=float)
-    z = centers[:, None] + shifts if z is None else np.array(z)
-    out = InnerAverages(np.empty((n, L * r)), np.empty((n, L, r, r)), np.empty((n, L, r, r)), np.empty(n), np.empty(n))
-    compiled, metric, search = for_kernels(loss), make_metric(V), make_search(L * r)
-    inner = InnerField(nodes, logs, shifts, slopes, parisi)
-
-    def work(first: int, last: int, stop: np.ndarray) -> None:
-        _average_block(first, last, compiled, params, centers, inner, metric, most, search, stop, z, out)
-
-    interruptible_blocks(work, n, BLOCK, is_long(loss, n, len(nodes)))
-    return out._replace(g=out.g.reshape(n, L, r)), z
+    inner = InnerField(nodes.reshape(-1, L, r), logs, psd_root(U), parisi, jumps)
+    step = max(1, MAX_ROWS // len(logs))
+    parts = [
+        _average_samples(loss, params[rows], omega[rows], V, inner, None if z is None else z[rows])
+        for rows in (slice(first, first + step) for first in range(0, n, step))
+    ]
+    averages, minimizers = zip(*parts, strict=True)
+    return InnerAverages(*map(np.concatenate, zip(*averages, strict=True))), np.concatenate(minimizers)
 
 
 class InnerField(NamedTuple):
     """Nodes of the inner field, of the same distribution for all samples."""
 
-    nodes: np.ndarray  # (K, L r)
+    nodes: np.ndarray  # (K, L, r)
     logs: np.ndarray  # (K,) logarithms of their weights
-    shifts: np.ndarray  # (K, L r) √U u at the nodes
-    slopes: np.ndarray  # (L, r, r) U^{−1/2}, or (0, r, r) if the response is the a.e. derivative
+    root: np.ndarray  # (L, r, r) √U
     parisi: float
+    jumps: bool
 
 
-class NodeWork(NamedTuple):
-    """Scratch arrays of one thread for the nodes of a sample."""
-
-    omega: np.ndarray  # (L r,) fields at a node
-    weights: np.ndarray  # (4, K)
-    steps: Denoised  # proximal steps at the nodes
-
-
-@kernel
-def _average_block(first, last, loss, params, centers, inner, metric, most, search, stop, z, out):
-    n_nodes, k = inner.shifts.shape
-    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    steps = Denoised(
-        np.empty((n_nodes, k)), np.empty((n_nodes, k)), np.empty((n_nodes, L, r, r)), np.empty((0, k, k)),
-        np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes, np.bool_),
-        np.zeros(n_nodes, np.int64),
-    )  # fmt: skip
-    ws, work = make_workspace(loss, k, stop), NodeWork(np.empty(k), np.empty((4, n_nodes)), steps)
-    _average_rows(first, last, loss, params, centers, inner, metric, most, search, ws, work, z, out)
-
-
-@sample_kernel
-def _average_rows(first, last, loss, params, centers, inner, metric, most, search, ws, work, z, out):
-    nodes, logs, shifts, slopes, parisi = inner
-    omega, weights, steps = work
-    at_metric, at_ws, at_steps = point_to(metric), point_to(ws), point_to(steps)
-    for mu in range(first, last):
-        if ws.stop[0] != 0:
-            return
-        _denoise_nodes(mu, loss, params[mu], centers[mu], shifts, at_metric, most, search, at_ws, omega, at_steps, z)
-        if slopes.shape[0] > 0 and nodes.shape[1] == 1:
-            V = 1.0 / metric.inverse[0, 0, 0]
-            _average_branches(mu, nodes, V, slopes[0, 0, 0], logs, parisi, weights, steps, out)
-        else:
-            _average_nodes(mu, nodes, slopes, logs, parisi, weights[0], steps, out)
+def _average_samples(
+    loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray, inner: InnerField, z: np.ndarray | None
+) -> tuple[InnerAverages, np.ndarray]:
+    """Return the averages of a few samples, whose proximal steps at all nodes are computed at once."""
+    (n, L, r), K = omega.shape, len(inner.nodes)
+    fields = (omega[:, None] + np.einsum("lab,klb->kla", inner.root, inner.nodes)).reshape(n * K, L, r)
+    params = np.repeat(params, K, axis=0)
+    start = None if z is None else z.reshape(fields.shape)
+    steps = denoise(loss, params, fields, V, start, max_starts=None if inner.jumps else 0)
+    best = np.repeat(np.argmin(steps.moreau.reshape(n, K), axis=1) + K * np.arange(n), K)
+    away = steps.z[best] - fields
+    there = steps.loss[best] + 0.5 * np.einsum("nla,lab,nlb->n", away, np.linalg.inv(V), away)
+    lower = (there < steps.moreau - 1e-9 * np.abs(steps.moreau)) & (best != np.arange(n * K))
+    if lower.any():
+        again = denoise(loss, params[lower], fields[lower], V, steps.z[best[lower]], hold=True)
+        for name in ("z", "g", "response", "moreau"):
+            getattr(steps, name)[lower] = getattr(again, name)
+    at_nodes = steps.moreau.reshape(n, K), steps.g.reshape(n, K, L, r), steps.response.reshape(n, K, L, r, r)
+    minimizers = steps.z.reshape(n, K, L * r)
+    if inner.jumps and L * r == 1:
+        return _average_branches(*(part.reshape(n, K) for part in at_nodes), minimizers[:, :, 0], V, inner), minimizers
+    return _average_nodes(*at_nodes, inner), minimizers
 
 
-@sample_kernel
-def _denoise_nodes(mu, loss, p, center, shifts, at_metric, most, search, at_ws, omega, at_steps, z):
-    """Fill the rows of `steps` with proximal steps of sample mu, and z[mu] with their minimizers."""
-    metric, steps, best = load_from(at_metric), load_from(at_steps), 0
-    n_nodes, k = shifts.shape
-    for s in range(n_nodes):
-        for i in range(k):
-            omega[i] = center[i] + shifts[s, i]
-        assign(steps.z[s], z[mu, s])
-        denoise_row(s, loss, p, omega, at_metric, most, search, at_ws, at_steps)
-        if steps.moreau[s] < steps.moreau[best]:
-            best = s
-    for s in range(n_nodes):
-        if s != best:
-            for i in range(k):
-                omega[i] = center[i] + shifts[s, i]
-            there = steps.loss[best] + quadratic_term(metric, omega, steps.z[best])
-            if there < steps.moreau[s] - 1e-9 * abs(steps.moreau[s]):
-                assign(steps.z[s], steps.z[best])
-                denoise_row(s, loss, p, omega, at_metric, 0, search, at_ws, at_steps)
-        assign(z[mu, s], steps.z[s])
+def _average_nodes(moreau: np.ndarray, g: np.ndarray, response: np.ndarray, inner: InnerField) -> InnerAverages:
+    """Return the averages of n samples, given proximal steps at the nodes, as sums over the nodes."""
+    logs = inner.logs - inner.parisi * moreau
+    largest = logs.max(axis=1, keepdims=True)
+    weights = np.exp(logs - largest)
+    total = weights.sum(axis=1, keepdims=True)
+    weights /= total
+    mean = np.einsum("nk,nkla->nla", weights, g)
+    away = g - mean[:, None]
+    spread = np.einsum("nk,nkla,nklb->nlab", weights, away, away, optimize=True)
+    if inner.jumps:  # −∂ḡ/∂ω = R̄ − yΔ by Stein's identity
+        slopes = np.einsum("klc,lcb->klb", inner.nodes, np.linalg.inv(inner.root))
+        mean_response = inner.parisi * spread - np.einsum("nk,nkla,klb->nlab", weights, away, slopes, optimize=True)
+    else:
+        mean_response = np.einsum("nk,nklab->nlab", weights, response)
+    potential = (largest + np.log(total))[:, 0]
+    return InnerAverages(mean, mean_response, spread, np.sum(weights * moreau, axis=1), potential)
 
 
-@sample_kernel
-def _average_nodes(mu, nodes, slopes, logs, parisi, weights, steps, out):
-    """Fill row mu of the averages from the proximal steps at the nodes."""
-    n_nodes, largest, total, mean = nodes.shape[0], -np.inf, 0.0, 0.0
-    for s in range(n_nodes):
-        weights[s] = logs[s] - parisi * steps.moreau[s]
-        largest = max(largest, weights[s])
-    for s in range(n_nodes):
-        weights[s] = np.exp(weights[s] - largest)
-        total += weights[s]
-    for s in range(n_nodes):
-        weights[s] /= total
-        mean += weights[s] * steps.moreau[s]
-    out.potential[mu], out.envelope[mu] = largest + np.log(total), mean
-    L, r = steps.response.shape[1], steps.response.shape[2]
-    for i in range(L * r):
-        acc = 0.0
-        for s in range(n_nodes):
-            acc += weights[s] * steps.g[s, i]
-        out.g[mu, i] = acc
-    for l in range(L):
-        for a in range(r):
-            for b in range(r):
-                response, spread = 0.0, 0.0
-                i, j = l * r + a, l * r + b
-                for s in range(n_nodes):
-                    response += weights[s] * steps.response[s, l, a, b]
-                    spread += weights[s] * (steps.g[s, i] - out.g[mu, i]) * (steps.g[s, j] - out.g[mu, j])
-                out.response[mu, l, a, b], out.spread[mu, l, a, b] = response, spread
-    for l in range(slopes.shape[0]):  # −∂ḡ/∂ω = R̄ − yΔ by Stein's identity
-        for a in range(r):
-            for b in range(r):
-                out.response[mu, l, a, b] = parisi * out.spread[mu, l, a, b]
-                for c in range(r):
-                    acc = 0.0
-                    for s in range(n_nodes):
-                        acc += weights[s] * (steps.g[s, l * r + a] - out.g[mu, l * r + a]) * nodes[s, l * r + c]
-                    out.response[mu, l, a, b] -= acc * slopes[l, c, b]
+def _average_branches(
+    moreau: np.ndarray, g: np.ndarray, response: np.ndarray, z: np.ndarray, V: np.ndarray, inner: InnerField
+) -> InnerAverages:
+    """Return the averages of n samples with a single field, integrated up to the jumps of the minimum.
 
-
-@sample_kernel
-def _average_branches(mu, nodes, V, slope, logs, parisi, rows, steps, out):
-    """Fill row mu of the averages of a single field, integrated up to the jumps of the minimum; `slope` is U^{−1/2}.
-
-    With derivatives by u, the average of φ is Σ_s (rows[1, s] φ_s + rows[2, s] φ_s' + rows[3, s] φ_s''). It is needed
-    for 1, g, g², g u, u and M; the third derivative of M is neglected.
+    With derivatives by u, the average of φ is Σ_s (values_s φ_s + tilts_s φ_s' + bends_s φ_s''). It is needed for 1, g,
+    g², g u, u and M; the third derivative of M is neglected.
     """
-    n_nodes, largest, root = nodes.shape[0], -np.inf, 1.0 / slope
-    values, tilts, bends = rows[1], rows[2], rows[3]
-    for s in range(n_nodes):
-        rows[0, s] = logs[s] - parisi * steps.moreau[s]
-        largest = max(largest, rows[0, s])
-        values[s], tilts[s], bends[s] = 1.0, 0.0, 0.0
-    for s in range(n_nodes - 1):
-        h = nodes[s + 1, 0] - nodes[s, 0]
-        if _jumps_after(s, root * h, V, steps):
-            t = _crossing(s, root * h, steps)
-            _extend(s, h, t, 1.0, nodes, root, parisi, steps, rows)
-            _extend(s + 1, h, 1.0 - t, -1.0, nodes, root, parisi, steps, rows)
-    total = 0.0
-    for s in range(n_nodes):
-        weight = np.exp(rows[0, s] - largest)
-        values[s] *= weight
-        tilts[s] *= weight
-        bends[s] *= weight
-        total += values[s]
-    g, square, product, u, envelope = 0.0, 0.0, 0.0, 0.0, 0.0
-    for s in range(n_nodes):
-        v, b, c, x, f = values[s], tilts[s], bends[s], nodes[s, 0], steps.g[s, 0]
-        df = -root * steps.response[s, 0, 0, 0]
-        g += v * f + b * df
-        square += v * f * f + 2.0 * b * f * df + 2.0 * c * df * df
-        product += v * f * x + b * (df * x + f) + 2.0 * c * df
-        u += v * x + b
-        envelope += v * steps.moreau[s] - root * (b * f + c * df)
-    g, square, product, u = g / total, square / total, product / total, u / total
-    spread = max(square - g * g, 0.0)
-    out.potential[mu], out.envelope[mu] = largest + np.log(total), envelope / total
-    out.g[mu, 0], out.spread[mu, 0, 0, 0] = g, spread
-    out.response[mu, 0, 0, 0] = parisi * spread - slope * (product - g * u)
+    u, root, y = inner.nodes[:, 0, 0], float(inner.root[0, 0, 0]), inner.parisi
+    h = u[1] - u[0]
+    smooth = -0.5 * root * h * (response[:, :-1] + response[:, 1:])  # change of g by R = −g'
+    jumps = np.abs(V[0, 0, 0] * (np.diff(g) - smooth)) > JUMP * np.abs(np.diff(z))
+    t = _crossings(root * h, moreau, g, response)
+    values, tilts, bends = np.ones_like(g), np.zeros_like(g), np.zeros_like(g)
+    # the slope and curvature of the logarithm of e^{−u²/2 − yM}
+    slope, curvature = y * root * g - u, -y * root**2 * response - 1.0
+    # the integrals over a fraction t of the distance after a node, and over the rest before the next
+    for side, nodes, part in ((1.0, slice(None, -1), t), (-1.0, slice(1, None), 1.0 - t)):
+        tilt, bend = side * h * (0.5 * part**2 - 1.0 / 12.0), h * h * part**3 / 6.0
+        change = tilt * slope[:, nodes] + bend * (slope[:, nodes] ** 2 + curvature[:, nodes])
+        values[:, nodes] += np.where(jumps, part - 0.5 + np.clip(change, -MAX_TILT, MAX_TILT), 0.0)
+        tilts[:, nodes] += np.where(jumps, tilt + 2.0 * bend * slope[:, nodes], 0.0)
+        bends[:, nodes] += np.where(jumps, bend, 0.0)
+    logs = inner.logs - y * moreau
+    largest = logs.max(axis=1)
+    values, tilts, bends = (part * np.exp(logs - largest[:, None]) for part in (values, tilts, bends))
+    total, dg = values.sum(axis=1), -root * response
+    sums = (
+        values * g + tilts * dg,
+        values * g**2 + 2.0 * tilts * g * dg + 2.0 * bends * dg**2,
+        values * g * u + tilts * (dg * u + g) + 2.0 * bends * dg,
+        values * u + tilts,
+        values * moreau - root * (tilts * g + bends * dg),
+    )
+    mean, square, product, center, envelope = (part.sum(axis=1) / total for part in sums)
+    spread = np.maximum(square - mean**2, 0.0)
+    mean_response = y * spread - (product - mean * center) / root
+    one = (len(g), 1, 1, 1)
+    matrices = mean_response.reshape(one), spread.reshape(one)
+    return InnerAverages(mean.reshape(one[:3]), *matrices, envelope, largest + np.log(total))
 
 
-@sample_kernel
-def _jumps_after(s, distance, V, steps):
-    """Return whether the minimum z = ω + V g jumps between the fields of node s and of the next, at a `distance`."""
-    smooth = -0.5 * distance * (steps.response[s, 0, 0, 0] + steps.response[s + 1, 0, 0, 0])  # change of g by R = −g'
-    jump = V * (steps.g[s + 1, 0] - steps.g[s, 0] - smooth)
-    return abs(jump) > JUMP * abs(steps.z[s + 1, 0] - steps.z[s, 0])
-
-
-@sample_kernel
-def _crossing(s, distance, steps):
-    """Return the fraction of the distance from node s at which both branches of M are equal, in [0, 1]."""
-    here, there = steps.response[s, 0, 0, 0], steps.response[s + 1, 0, 0, 0]
-    x = 0.5 * distance
+def _crossings(distance: float, moreau: np.ndarray, g: np.ndarray, response: np.ndarray) -> np.ndarray:
+    """Return the fractions (n, K − 1) of the distance from each node at which both branches of M are equal."""
+    x, here, there = np.full(g[:, 1:].shape, 0.5 * distance), response[:, :-1], response[:, 1:]
     for _ in range(CROSSING_STEPS):
         to_next = distance - x
-        left = steps.moreau[s] - steps.g[s, 0] * x + 0.5 * here * x * x
-        right = steps.moreau[s + 1] + steps.g[s + 1, 0] * to_next + 0.5 * there * to_next * to_next
-        opening = steps.g[s + 1, 0] + there * to_next - steps.g[s, 0] + here * x
-        if not opening > 0.0:
-            break
-        x = min(max(x - (left - right) / opening, 0.0), distance)
+        left = moreau[:, :-1] - g[:, :-1] * x + 0.5 * here * x**2
+        right = moreau[:, 1:] + g[:, 1:] * to_next + 0.5 * there * to_next**2
+        opening = g[:, 1:] + there * to_next - g[:, :-1] + here * x
+        steps = (left - right) / np.where(opening > 0.0, opening, np.inf)
+        x = np.clip(x - steps, 0.0, distance)
     return x / distance
-
-
-@sample_kernel
-def _extend(s, h, t, side, nodes, root, parisi, steps, rows):
-    """Add the integral over a fraction t of the distance h after (side 1) or before (side −1) node s."""
-    tilt, bend = side * h * (0.5 * t * t - 1.0 / 12.0), h * h * t**3 / 6.0
-    # first and second derivative of the logarithm of e^{−u²/2 − yM}
-    slope = parisi * root * steps.g[s, 0] - nodes[s, 0]
-    curvature = -parisi * root * root * steps.response[s, 0, 0, 0] - 1.0
-    change = tilt * slope + bend * (slope * slope + curvature)
-    rows[1, s] += t - 0.5 + min(max(change, -MAX_TILT), MAX_TILT)
-    rows[2, s] += tilt + 2.0 * bend * slope
-    rows[3, s] += bend
 
 
 class WeightAverages(NamedTuple):
@@ -357,9 +261,8 @@ def average_weights(
     Eq. :eq:`survey-weights`.
 
     The field is b = X̃ᵀḡ + (A − yΔ) Q with A = Σ_l γ_l V̂_l and Δ = Σ_l γ_l Δ_l. Δ is reduced if y C Δ would exceed
-    `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same. In spherical
-    columns the mean of ‖Q_a‖² over the cluster is d. An intercept takes a Newton step, and is common to all weights of
-    the cluster.
+    `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same. An intercept takes a
+    Newton step, and is common to all weights of the cluster.
 
     Parameters
     ----------
@@ -377,18 +280,12 @@ def average_weights(
         each = others.eta, *(np.broadcast_to(part, (n, *part.shape[1:])) for part in others[1:])
         return WeightAverages(*map(np.concatenate, zip(each, last, strict=True)))
     if penalty.quadratic:
-
-        def second_moments(precision: np.ndarray) -> np.ndarray:
-            b = force + products(precision, Q)
-            return b[:, :, None] * b[:, None] if len(precision) > 1 else (b.T @ b / len(b))[None]
-
-        clusters = quadratic_clusters(penalty, spectra, V_hat, spread, parisi, second_moments)
+        clusters = quadratic_clusters(penalty, spectra, V_hat, spread, parisi)
         eta = products(clusters.response, force + products(clusters.precision, Q))
         return WeightAverages(eta, clusters.inner, clusters.covariance)
-    delta = np.einsum("li,lab->iab", spectra, spread)
     A = precisions(penalty, spectra, V_hat)
     largest = np.linalg.inv(A + penalty.convexity * np.eye(A.shape[1]))
-    delta = _limit_gain(parisi * delta, largest) / parisi if parisi > 0 else delta
+    delta = _limit_gain(np.einsum("li,lab->iab", spectra, spread), largest, parisi)
     shape = (len(Q), *A.shape[1:])
     A, delta = np.broadcast_to(A, shape), np.broadcast_to(delta, shape)
     return _average_prox(penalty, force + products(A - parisi * delta, Q), A, delta, parisi)
@@ -430,40 +327,12 @@ class QuadraticClusters(NamedTuple):
 
 
 def quadratic_clusters(
-    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, parisi: float,
-    second_moments: Callable[[np.ndarray], np.ndarray], fractions: np.ndarray | None = None,
-) -> QuadraticClusters:  # fmt: skip
-    """Return the averages of the input denoiser over the inner field for a quadratic penalty.
-
-    Each set of weights in a cluster is on the sphere of a spherical column: ⟨‖Q_a‖²⟩ = d determines its multiplier.
-    Multipliers also keep Λ + A − yΔ positive definite, so that Δ is reduced only for the penalized columns.
-
-    Parameters
-    ----------
-    penalty : a quadratic penalty: the ridge, or a ridge with one strength or the constraint ‖Q_a‖² = d for each column.
-    spectra, V_hat, spread, parisi : as for `average_weights`.
-    second_moments : function of A − yΔ that returns the second moments (K, r, r) of b; called if there are spherical
-        columns.
-    fractions : (K,) fraction of the coordinates in each class; equal if not given.
-    """
-    delta = np.einsum("li,lab->iab", spectra, spread)
-    if not has_spheres(penalty):
-        A, c, _ = quadratic_response(penalty, spectra, V_hat)
-        delta = _limit_gain(parisi * delta, c) / parisi if parisi > 0 else delta
-        C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
-        return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
-    A = symmetrize(np.einsum("li,lab->iab", spectra, V_hat))
-    columns = np.flatnonzero(~penalty.sphere)
-    if parisi > 0 and len(columns):
-        rows = columns[:, None]
-        strengths = penalty.curvature[columns] + raise_penalized(penalty, A)
-        c = np.linalg.inv(A[:, rows, columns] + np.diag(strengths))
-        factors = _gain_factors(parisi * delta[:, rows, columns], c)
-        delta = delta * factors[:, None, None]
-    second = second_moments(A - parisi * delta)
-    weights = np.full(len(second), 1 / len(second)) if fractions is None else fractions
-    Lambda = np.diag(sphere_multipliers(penalty, A, second, weights, delta, parisi))
-    c, C = np.linalg.inv(A + Lambda), np.linalg.inv(A - parisi * delta + Lambda)
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, parisi: float
+) -> QuadraticClusters:
+    """Return the averages over the inner field for a quadratic penalty; arguments as for `average_weights`."""
+    A, c, _ = quadratic_response(penalty, spectra, V_hat)
+    delta = _limit_gain(np.einsum("li,lab->iab", spectra, spread), c, parisi)
+    C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
     return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
 
 
@@ -481,20 +350,15 @@ def intercept_response(strength: float, V_hat: np.ndarray, spread: np.ndarray, p
     """
     spectrum, vectors = np.linalg.eigh(symmetrize(V_hat.sum(axis=0)))
     A = vectors * np.maximum(spectrum, MIN_CURVATURE * strength) @ vectors.T
-    limited = _limit_gain(parisi * spread.sum(axis=0)[None], np.linalg.inv(A)[None])[0]
-    return np.linalg.inv(A - limited)
+    delta = _limit_gain(spread.sum(axis=0)[None], np.linalg.inv(A)[None], parisi)[0]
+    return np.linalg.inv(A - parisi * delta)
 
 
-def _limit_gain(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """Return matrices B (K, r, r), scaled down if the largest eigenvalue of C^{1/2} B C^{1/2} exceeds `MAX_GAIN`."""
-    return matrices * _gain_factors(matrices, C)[:, None, None]
-
-
-def _gain_factors(matrices: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """Return the factors (K,) of `_limit_gain`."""
+def _limit_gain(delta: np.ndarray, C: np.ndarray, parisi: float) -> np.ndarray:
+    """Return Δ (K, r, r), scaled down if the largest eigenvalue of y C^{1/2} Δ C^{1/2} exceeds `MAX_GAIN`."""
     root = psd_root(C)
-    gain = diagonalize(root @ matrices @ root)[0][:, -1]
-    return np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))
+    gain = diagonalize(root @ (parisi * delta) @ root)[0][:, -1]
+    return delta * np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))[:, None, None]
 
 
 def _average_prox(
@@ -555,18 +419,13 @@ def first_variances(
     z: list[np.ndarray | None] = [None] * len(samples)
     envelopes = [np.zeros(0)] * len(samples)
     for _ in range(n_steps):
-        responses, spread = np.zeros(V.shape), np.zeros(V.shape)
+        responses = np.zeros(V.shape)
         for k, (loss, params, sources, dim) in enumerate(samples):
             zero = np.zeros((len(params), len(sources), rank))
             averages, z[k] = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
             responses[sources] += averages.response.sum(axis=0) / dim
-            spread[sources] += averages.spread.sum(axis=0) / dim
             envelopes[k] = averages.envelope
-        if has_spheres(penalty):  # the forces on the weights, which determine the multipliers, have the variance Δ
-            forces = np.einsum("li,lab->iab", spectra, symmetrize(spread))
-            W = quadratic_response(penalty, spectra, symmetrize(responses), fractions)[2]
-        else:
-            W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
+        W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
         excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)
         V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
     return V, U, envelopes

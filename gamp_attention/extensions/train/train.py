@@ -18,7 +18,7 @@ from gamp_attention._tools.progress import show_progress
 from gamp_attention._tools.snapshots import Resumable
 from gamp_attention.extensions.train.descents import DescentPhase
 from gamp_attention.extensions.train.flips import flipped_starts
-from gamp_attention.extensions.train.halving import SuccessiveHalving
+from gamp_attention.extensions.train.halving import SAME_LOSS, SuccessiveHalving
 from gamp_attention.extensions.train.records import AGREEMENT, StartRecord, summarize_starts
 from gamp_attention.extensions.train.survey import LADDER, PlannedSurvey, SurveyPhase, SurveyRecord, distinct_surveys
 from gamp_attention.gamp.loop import Loop, Plan
@@ -27,7 +27,6 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import Start, build_plan, build_starts
 from gamp_attention.gamp.step import GampState, initial_state
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.columns import has_spheres
 from gamp_attention.problem.risk import is_convex, risk_at
 from gamp_attention.problem.starts import several_starts
 from gamp_attention.problem.stores import hash_tokens
@@ -45,7 +44,6 @@ class TrainSettings:
     survey_rounds: tuple[int, ...] = (30,)
     finished_surveys: int = 2
     max_rounds: int = 20  # maximum number of minima at which samples are flipped
-    same_loss: float = 1e-6  # relative decrease of the training loss below which flips have not improved a minimum
     # survey="auto" continues from the lowest minimum only if at most this fraction of the starts agree with it, and its
     # training loss is at most this fraction of the loss at zero weights
     few_agree: float = 0.25
@@ -252,7 +250,7 @@ def _refine_minimum(
             break
         before = result.train_loss
         result, loop = runs.add(starts, hold=True)
-        if not result.train_loss < (1 - SETTINGS.same_loss) * before:
+        if not result.train_loss < (1 - SAME_LOSS) * before:
             break
     return result, loop
 
@@ -260,7 +258,7 @@ def _refine_minimum(
 def _accepts_surveys(plan: Plan) -> bool:
     """Return whether `survey="auto"` may make a survey: data and options allow it, and it takes few nodes."""
     data = plan.data
-    allowed = plan.options.predictable and not has_spheres(data.penalty) and not data.intercept
+    allowed = plan.options.predictable and not data.intercept
     return allowed and data.n_tokens * data.rank <= SETTINGS.max_fields and not is_convex(data)
 
 

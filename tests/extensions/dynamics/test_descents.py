@@ -1,4 +1,4 @@
-"""Predicted gradient descent against brute force, a closed form and descents at finite d."""
+"""Predicted gradient descent against brute force and a closed form."""
 
 import numpy as np
 import pytest
@@ -6,67 +6,6 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.extensions.dynamics.descent_paths import DescentPaths
 from gamp_attention.extensions.dynamics.field_paths import PathResponses
-
-SIZE, SEEDS, STEPS = 300, 8, 8
-SETTINGS = {
-    "gd": {"lr": 1.5},
-    "momentum": {"lr": 0.6, "momentum": 0.7},
-    "nesterov": {"lr": [1.0, 0.6], "momentum": 0.7},
-    "sgd": {"lr": 1.0, "batch": 0.3},
-}
-
-
-def compute_deviations(model, name, method, alpha=1.5, **options):
-    """Return the largest mean deviation of descents from the prediction for their instance, in standard errors."""
-    gaps, errors, predicted_method = [], [], ga.GradientDescent(**options, nesterov=method == "nesterov")
-    for seed in range(SEEDS):
-        data = ga.sample(model, SIZE, alpha, 700 + seed)
-        instance = data.instance_model()
-        path = ga.trajectory(instance, alpha, name, predicted_method, STEPS, n_paths=512, n_replicas=2, seed=seed)
-        risk = "asymptotic" if model.attention else "exact"
-        run = ga.minimize_risk(data, name, risk, method, max_iter=STEPS, tol=0, seed=seed, **options).history
-        observed = [run.scalars()[key] for key in ("q", "m", "theta")] + [run.train_loss]
-        predicted = [path.scalars()[key] for key in ("q", "m", "theta")] + [path.train_loss]
-        error = [path.error.scalars()[key] for key in ("q", "m", "theta")] + [path.train_loss_error]
-        gaps.append(np.array(observed) - np.array(predicted))
-        errors.append(error)
-    both = np.sqrt((np.var(gaps, axis=0, ddof=1) + np.mean(np.square(errors), axis=0)) / SEEDS)
-    return float((np.abs(np.mean(gaps, axis=0)) / np.where(both > 1e-9, both, np.inf)).max())
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize(
-    ("name", "method"), [("positional", "gd"), ("positional", "sgd"), *(("semantic", method) for method in SETTINGS)]
-)
-def test_descents_follow_their_theory(model, name, method):
-    assert compute_deviations(model, name, method, **SETTINGS[method]) <= 4.5
-
-
-OTHERS = {
-    "score noise": (lambda: ga.paper_model(score_noise=0.3), "semantic"),
-    "elastic net": (lambda: ga.paper_model(penalty=ga.ElasticNet(0.01, 0.02)), "semantic"),
-    "three tokens, two columns": (lambda: ga.attention_model(3, 2, 1), "semantic"),
-    "mixture": (lambda: ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], [[0.5, -0.5], [0.5, -0.5]]), "semantic"),
-    "logistic": (lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1), "random"),
-}
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_models_follow_their_theory(name):
-    make, start = OTHERS[name]
-    assert compute_deviations(make(), start, "gd", lr=1.0) <= 4.5
-
-
-def test_without_memory_the_same_check_fails(model, monkeypatch):
-    """Companion of the tests above: without the memory of earlier forces, predictions deviate."""
-    with_memory = DescentPaths.advance
-
-    def forgetful(self, alpha, overlaps, covariances, memory):
-        return with_memory(self, alpha, overlaps, covariances, 0 * memory)
-
-    monkeypatch.setattr(DescentPaths, "advance", forgetful)
-    assert compute_deviations(model, "semantic", "gd", lr=1.5) > 4.5
 
 
 def test_responses_equal_their_recursion():
@@ -84,21 +23,7 @@ def test_responses_equal_their_recursion():
                     J[:, block] += memory[t, u, l] @ F[u, s][:, block]
             F[t, s] = slopes[t] @ J
             expected = [F[t, s][:, block, block].mean(0) for block in (slice(0, 2), slice(2, 4))]
-            assert np.allclose(means[s], expected, rtol=2e-4, atol=2e-4 * np.abs(expected).max())
-
-
-def test_responses_are_rounded_relative_to_their_group_of_paths():
-    """A path that grows does not change the others beyond its group; without finite numbers there is no mean."""
-    n, rng = 300, np.random.default_rng(3)
-    slopes, memory = rng.normal(size=(n, 1, 1)), np.ones((1, 1, 1, 1))
-    responses = PathResponses(n, 2, 1, 1)
-    responses.advance(memory[:0], slopes)
-    means = responses.advance(memory, np.ones((n, 1, 1)))  # F(1, 0) is F(0, 0) as it is stored
-    assert 0 < abs(means[0, 0, 0, 0] - slopes.mean()) < np.abs(slopes).max() / 32767 / np.sqrt(n)
-    overflowing = PathResponses(n, 2, 1, 1)
-    with np.errstate(invalid="ignore"):
-        overflowing.advance(memory[:0], np.where(np.arange(n)[:, None, None] == 5, np.inf, slopes))
-        assert np.isnan(overflowing.advance(memory, np.ones((n, 1, 1)))[0])
+            assert np.allclose(means[s], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
 def test_responses_are_derivatives_of_the_path_map(model):
@@ -135,11 +60,9 @@ def test_responses_are_derivatives_of_the_path_map(model):
 RIDGE = {  # λ, step size and options: for the uncompressed histories, fewer and larger steps
     "uncompressed": (0.3, 0.5, {"n_iter": 8, "n_paths": 4096}),
     "compressed": (0.003, 0.15, {"n_iter": 500, "n_paths": 1024, "n_replicas": 2, "compression": 1e-3}),
-    "compressed, 2000 steps": (0.003, 0.15, {"n_iter": 2000, "n_paths": 2048, "n_replicas": 2, "compression": 1e-3}),
 }
 
 
-@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("name", RIDGE)
 def test_ridge_regression_follows_the_marchenko_pastur_law(name):
     """Squared loss, one token: each step multiplies a component by a factor that depends on its eigenvalue."""
@@ -189,16 +112,6 @@ def test_plain_descent_is_a_special_case_of_other_methods(model):
     assert not np.array_equal(plain, q(lr=[1.0, 0.5]))
 
 
-def test_minibatches_at_finite_d_depend_on_the_seed(data):
-    def end(**options):
-        return ga.minimize_risk(data, method="sgd", max_iter=5, tol=0, **options).Q
-
-    assert np.array_equal(end(seed=1), end(seed=1))
-    assert not np.array_equal(end(seed=1), end(seed=2))
-    full = ga.minimize_risk(data, method="gd", max_iter=5, tol=0).Q
-    assert np.allclose(end(batch=1.0), full, rtol=1e-12, atol=1e-14)
-
-
 def test_losses_of_message_passing_are_predicted(model):
     data = ga.sample(model, 2000, 1.5, seed=3)
     path = ga.trajectory(data.instance_model(), 1.5, "semantic", n_iter=8, n_paths=2048)
@@ -218,43 +131,38 @@ def test_descents_have_no_variances(model):
 
 
 DESCENT = ga.GradientDescent
-BAD = {
-    "a step of zero": (lambda: DESCENT(lr=0), "lr"),
-    "one step of zero": (lambda: DESCENT(lr=[1.0, 0.0]), r"lr\[1\]"),
-    "momentum of one": (lambda: DESCENT(momentum=1), "momentum"),
-    "Nesterov's method without momentum": (lambda: DESCENT(nesterov=True), "nesterov.*momentum"),
-    "no batch": (lambda: DESCENT(batch=0), "batch"),
-    "a batch with momentum": (lambda: DESCENT(batch=0.1, momentum=0.9), "batch.*momentum"),
-    "compressed minibatches": (lambda: DESCENT(batch=0.1, compression=1e-3), "compression.*minibatches"),
-    "compressed message passing": (lambda: ga.MessagePassing(compression=1e-3), "compression.*hold_after"),
-    "no compression": (lambda: DESCENT(compression=0), "compression.*1e-06"),
-    "too much compression": (lambda: DESCENT(compression=0.2), r"compression.*0\.1"),
-    "a word as compression": (lambda: DESCENT(compression="high"), "compression"),
+BAD = {  # arguments of the method, and the error
+    "lr": ({"lr": 0}, "lr"),
+    "one of several steps": ({"lr": [1.0, 0.0]}, r"lr\[1\]"),
+    "momentum": ({"momentum": 1}, "momentum"),
+    "Nesterov's method without momentum": ({"nesterov": True}, "nesterov.*momentum"),
+    "batch": ({"batch": 0}, "batch"),
+    "a batch with momentum": ({"batch": 0.1, "momentum": 0.9}, "batch.*momentum"),
+    "compressed minibatches": ({"batch": 0.1, "compression": 1e-3}, "compression.*minibatches"),
+    "no compression": ({"compression": 0}, "compression.*1e-06"),
+    "too much compression": ({"compression": 0.2}, r"compression.*0\.1"),
+    "a word as compression": ({"compression": "high"}, "compression"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_methods_raise_named_errors(name, named_error):
-    named_error(*BAD[name])
+    options, pattern = BAD[name]
+    named_error(lambda: DESCENT(**options), pattern)
 
 
-REFUSED = {
-    "a name as method": ({"method": "gd"}, r"method: needs a MessagePassing\(.*Survey\(\.\.\.\), got 'gd'"),
-    "a class as method": ({"method": DESCENT}, "method"),
-    "too little memory": ({"method": DESCENT(), "max_memory": 1e3}, "max_memory.*at least"),
-    "too little memory to compress": (
-        {"method": DESCENT(compression=0.1), "max_memory": 1e3}, "max_memory.*larger compression",
-    ),
-    "too few paths to compress": (
-        {"method": DESCENT(compression=1e-6), "n_paths": 64, "n_iter": 20}, "n_paths.*step",
-    ),
-    "progress in percent": ({"method": DESCENT(), "progress": 5}, "progress"),
-}  # fmt: skip
+REFUSED = [
+    ({"method": "gd"}, r"method: needs a MessagePassing\(.*Survey\(\.\.\.\), got 'gd'"),
+    ({"method": DESCENT}, "method"),
+    ({"method": DESCENT(), "max_memory": 1e3}, "max_memory.*at least"),
+    ({"method": DESCENT(compression=0.1), "max_memory": 1e3}, "max_memory.*larger compression"),
+    ({"method": DESCENT(compression=1e-6), "n_paths": 64, "n_iter": 20}, "n_paths.*step"),
+    ({"method": DESCENT(), "progress": 5}, "progress"),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_bad_descents_raise_named_errors(name, model, named_error):
-    options, pattern = REFUSED[name]
+@pytest.mark.parametrize(("options", "pattern"), REFUSED)
+def test_bad_descents_raise_named_errors(options, pattern, model, named_error):
     named_error(lambda: ga.trajectory(model, 1.5, **options), pattern)
 
 

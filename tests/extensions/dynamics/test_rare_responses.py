@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 import gamp_attention as ga
+from gamp_attention.extensions.dynamics import descent_paths
 from gamp_attention.extensions.dynamics.descent_paths import RareResponses
 from gamp_attention.extensions.dynamics.field_paths import FieldPaths, PathResponses
 
@@ -14,9 +15,15 @@ LONG = {"lr": 6.0, "momentum": 0.8}, {"n_iter": 60, "n_paths": 512}  # a trainin
 SETTLED = 40  # step of the long descent after which q does not change
 
 
-def predict(rare, steps, sizes):
-    """Return a descent on the positional branch with given thresholds of the correction."""
-    return ga.trajectory(ga.paper_model(), 1.5, "positional", ga.GradientDescent(**steps, rare=rare), **sizes)
+@pytest.fixture
+def predict(monkeypatch):
+    """Return a function that predicts a descent on the positional branch with given thresholds of the correction."""
+
+    def follow(rare, steps, sizes):
+        monkeypatch.setattr(descent_paths, "RARE", rare)
+        return ga.trajectory(ga.paper_model(), 1.5, "positional", ga.GradientDescent(**steps), **sizes)
+
+    return follow
 
 
 def get_paths(model, n=4096, steps=3):
@@ -65,7 +72,7 @@ def test_effective_number_of_carriers():
     assert responses.carriers == pytest.approx([1, 1])
 
 
-def test_short_descents_need_no_correction():
+def test_short_descents_need_no_correction(predict):
     """No response is corrected by default; if all are corrected, results agree within errors."""
     sampled, default, corrected = (
         predict(rare, *SHORT) for rare in (RareResponses(0, 1), DEFAULT, RareResponses(np.inf, np.inf))
@@ -79,7 +86,7 @@ def test_short_descents_need_no_correction():
         assert (abs(getattr(corrected, name)[1:] - value) <= 4 * both).all()
 
 
-def test_minibatches_do_not_count_as_rare_paths():
+def test_minibatches_do_not_count_as_rare_paths(predict):
     """20 of 512 paths are in the minibatches of two times: the threshold is 5.1 instead of 8; 6.8 carry a response."""
     how = {"lr": 2.0, "batch": 0.2}, {"n_iter": 8, "n_paths": 512, "n_replicas": 2}
     never, default, more = (predict(rare, *how).q for rare in (RareResponses(0), DEFAULT, RareResponses(8, np.inf)))
@@ -88,7 +95,7 @@ def test_minibatches_do_not_count_as_rare_paths():
 
 
 @pytest.mark.slow
-def test_long_descents_end_as_at_finite_d():
+def test_long_descents_end_as_at_finite_d(predict):
     """Without the correction single paths carry the responses, and the replicas deviate one after the other."""
     default, sampled = (predict(rare, *LONG) for rare in (DEFAULT, RareResponses(0)))
     assert default.error.q[SETTLED:].max() < 0.6 * sampled.error.q[SETTLED:].max()

@@ -1,4 +1,4 @@
-"""Trajectories from spectral starts, which depend on the samples; `survey_trajectories` compares them at large sizes.
+"""Trajectories from spectral starts, which depend on the samples.
 
 The predictions have no free parameter: neither the overlaps of the start nor its scale are taken from runs.
 """
@@ -11,6 +11,7 @@ from gamp_attention.extensions.dynamics.field_paths import FieldPaths
 from gamp_attention.extensions.spectra.sample_starts import spectral_start
 from gamp_attention.problem.risk import overlaps, risk_at
 from gamp_attention.problem.starts import several_starts
+from tests.conftest import CLASSES, MEANS
 
 PAPER = ga.paper_model(omega=0.2, sigma=0.8)
 # along these positions, the eigenvector with the lowest eigenvalue has an overlap with the positions only
@@ -226,18 +227,13 @@ def test_fields_of_the_start_are_as_large_as_fitted_fields():
         (PAPER, {"method": ga.SinglePass()}, "init: needs another start for descent on new samples"),
         (ga.attention_model(2, 2, 2), {}, "2 columns that a rotation mixes"),
         (ga.paper_model(penalty=ga.ElasticNet(0.01, 0.01)), {}, "ElasticNet, only for the ridge"),
-        (ga.attention_model(2, 1, 1, lam="sphere"), {}, "only for the ridge"),
+        (ga.mixture_model(CLASSES, MEANS), {}, "tokens with classes"),
         (ga.glm_model(ga.LogisticLoss(), intercept=True), {}, "a model with an intercept"),
     ],
 )
 def test_other_starts_and_models_are_refused(model, options, pattern):
     with pytest.raises(ValueError, match=pattern):
         ga.trajectory(model, **({"alpha": 1.0, "init": "spectral", "n_iter": 2} | options))
-
-
-def test_models_with_classes_of_tokens_are_refused(mixture):
-    with pytest.raises(ValueError, match="tokens with classes"):
-        ga.trajectory(mixture, 2.0, "spectral")
 
 
 def test_test_errors_are_for_new_samples():
@@ -247,11 +243,3 @@ def test_test_errors_are_for_new_samples():
     fields = law.draw(ga.Overlaps(path.q[0], path.m[0], path.theta[0], path.V[0]), path.q[:1])
     expected = PAPER.task.errors(fields, law.y, law.terms).mean()
     assert path.test_error[0] == pytest.approx(expected, rel=0.1)
-
-
-def test_validity_and_seed():
-    options = {"n_iter": 2, "n_paths": 256, "n_replicas": 2}
-    path, other = (ga.trajectory(PHASE, 3.0, "spectral", seed=seed, **options) for seed in (1, 1))
-    assert "memory" in path.validity
-    assert np.array_equal(path.q, other.q)
-    assert path.jump_shift.shape == (0,)

@@ -28,6 +28,7 @@ CALLS = {
     "random points": attention("semantic", rtol=5e-2, rule="sobol", stability=False),
     "message passing": predicted(n_iter=6),
     "descent": predicted(method=ga.GradientDescent(lr=1.5), n_iter=5),
+    "compressed descent": predicted(init="positional", method=ga.GradientDescent(lr=1.5, compression=1e-2), n_iter=8),
     "new samples": predicted(method=ga.SinglePass(), n_iter=6),
     "split rule, positional": attention("positional", rtol=1e-3),
     "descent, positional": predicted(init="positional", method=ga.GradientDescent(lr=0.15), n_iter=6),
@@ -46,7 +47,7 @@ def collect_bits(result):
     return bits
 
 
-@pytest.mark.slow(keep=6)
+@pytest.mark.slow(keep=7)
 @pytest.mark.parametrize("name", CALLS)
 def test_predictions_have_the_same_bits_for_any_number_of_threads(name, monkeypatch):
     """The number of threads of compiled kernels and of BLAS changes neither the numbers nor their errors."""

@@ -79,11 +79,6 @@ def test_runs_that_were_stopped_early_would_not_end_in_a_lower_minimum(few, surv
         assert end.fun > (1 - 1e-6) * surveyed.train_loss
 
 
-def test_given_parisi_parameters_exclude_flips(few):
-    result = train_one(few, "random", survey=300.0)
-    assert not any(record.name.startswith("flip") for record in result.starts)
-
-
 def test_convex_losses_and_singular_variances_have_no_flips(few, minimum):
     convex = ga.sample(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels()), d=30, alpha=2.0, seed=0)
     assert flipped_starts(convex, "exact", np.ones((30, 1)), np.ones((1, 1, 1))) == []

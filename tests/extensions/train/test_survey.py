@@ -11,17 +11,19 @@ from scipy.special import ndtri
 
 import gamp_attention as ga
 from gamp_attention._tools.quadrature import gauss_hermite
-from gamp_attention.extensions.train.survey import SurveyPhase
+from gamp_attention.extensions.train import survey as surveys
 from gamp_attention.extensions.train.survey_averages import average_fields, average_weights, inner_nodes
 from gamp_attention.problem.losses.attention import pack_attention_parameters
+from gamp_attention.problem.penalties.standard import InterceptPenalty
 from gamp_attention.problem.risk import risk_at
 from gamp_attention.problem.starts import initial_weights
-from tests.conftest import CLASSES, MEANS, SIGMA, MarginLoss, examples
+from tests.conftest import CLASSES, MEANS, SIGMA, examples
 from tests.extensions.train.conftest import train_one
 from tests.properties.strategies import instances
 from validation._tools.glasses import AmplitudeLoss
 
 MODEL = ga.paper_model(omega=0.2, sigma=0.8)
+ELASTIC = ga.paper_model(omega=0.2, sigma=0.8, penalty=ga.ElasticNet(0.02, 0.01))
 
 
 @pytest.fixture(scope="module")
@@ -180,32 +182,46 @@ def test_averages_over_one_field_agree_with_dense_integration_across_jumps():
     assert np.allclose(seen, np.mean(wanted, axis=1), rtol=0.002)
 
 
+def test_an_intercept_takes_a_newton_step_with_the_response_of_the_averaged_force():
+    rng = np.random.default_rng(2)
+    root, other = rng.normal(size=(2, 2, 2, 2))
+    V_hat, spread = root @ root.transpose(0, 2, 1) + 0.3 * np.eye(2), 0.05 * other @ other.transpose(0, 2, 1)
+    spectra, (force, Q) = rng.uniform(0.5, 1.0, (2, 14)), rng.normal(size=(2, 14, 2))
+    spectra[:, -1] = 0.0
+    out = average_weights(InterceptPenalty(ga.Ridge(0.5)), spectra, V_hat, spread, force, Q, 0.4)
+    others = average_weights(ga.Ridge(0.5), spectra[:, :-1], V_hat, spread, force[:-1], Q[:-1], 0.4)
+    assert np.array_equal(out.eta[:-1], others.eta)
+    step = np.linalg.solve((V_hat - 0.4 * spread).sum(axis=0), force[-1])
+    assert np.allclose(out.eta[-1], Q[-1] + step, rtol=1e-12)
+    assert not out.covariance[-1].any()
+
+
 # Steps
 
 
 @pytest.mark.parametrize("parisi", [0.0, 20.0])
-@pytest.mark.parametrize("penalty", [ga.Ridge(0.05), ga.ElasticNet(0.02, 0.02)])
-def test_without_inner_fields_a_step_is_a_step_of_message_passing(penalty, parisi):
+@pytest.mark.parametrize(
+    "model",
+    [
+        MODEL,
+        ELASTIC,
+        ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1, intercept=True),
+        ga.glm_model(ga.SquaredLoss(), penalty=ga.ElasticNet(0.05, 0.05), intercept=True),
+    ],
+    ids=["ridge", "elastic net", "intercept", "intercept and elastic net"],
+)
+def test_without_inner_fields_a_step_is_a_step_of_message_passing(model, parisi):
     """U = 0 is GAMP at every Parisi parameter, and in particular for y = 0."""
-    data = ga.sample(ga.paper_model(penalty=penalty), d=80, alpha=1.5, seed=0)
+    data = ga.sample(model, d=60, alpha=1.5, seed=0)
     state = ga.initial_state(data, data.Q_star)
     survey = ga.SurveyState(state.Q, state.V, 0 * state.V, state.D)
     for _ in range(5):
         state, report = ga.gamp_step(data, "exact", state, 0.5, max_starts=0)
         survey, survey_report = ga.survey_step(data, "exact", survey, 0.5, parisi)
-        assert np.allclose(survey_report.V_hat, report.V_hat, rtol=1e-12, atol=0)
+        assert np.allclose(survey_report.V_hat, report.V_hat, rtol=1e-11, atol=0)
         for name in ("Q", "V", "D"):
-            assert np.allclose(getattr(survey, name), getattr(state, name), rtol=1e-12, atol=1e-12), name
-        assert np.abs(survey.U).max() < 1e-20
-        assert np.abs(survey_report.spread).max() < 1e-20
-
-
-def test_a_step_does_not_change_its_state(small):
-    state, unit = ga.initial_survey(small, "exact", small.Q_star)
-    state, _ = ga.survey_step(small, "exact", state, 0.4, unit)
-    before = [np.array(value) for value in vars(state).values()]
-    ga.survey_step(small, "exact", state, 0.4, unit)
-    assert all(np.array_equal(old, new) for old, new in zip(before, vars(state).values(), strict=True))
+            assert np.allclose(getattr(survey, name), getattr(state, name), rtol=1e-11, atol=1e-12), name
+        survey = dataclasses.replace(survey, U=0 * survey.U)  # rounding errors of order 1e-17 would grow with y
 
 
 def test_the_unit_follows_the_scale_of_the_loss():
@@ -231,8 +247,6 @@ def test_a_random_start_reaches_the_informed_minimum_at_equal_numbers_of_samples
     assert plain.train_loss > 1.2 * informed.train_loss
     assert result.surveys[-1].ending is ga.SurveyEnd.COLLAPSED
     assert "survey at y" in result.starts[0].name
-    assert "collapsed after" in str(result.surveys[-1])
-    assert "Q" not in result.surveys[0].to_dict()
 
 
 def test_numbers_are_the_parisi_parameters_of_the_surveys(small):
@@ -246,13 +260,14 @@ def test_numbers_are_the_parisi_parameters_of_the_surveys(small):
     assert result.converged
 
 
+@pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss()])
-def test_clusters_of_convex_losses_collapse_to_the_minimum_of_message_passing(loss):
-    data = ga.sample(ga.glm_model(loss, lam=0.1), d=60, alpha=2.0, seed=0)
+def test_clusters_of_convex_losses_collapse_to_the_minimum_of_message_passing(loss, intercept):
+    data = ga.sample(ga.glm_model(loss, lam=0.1, intercept=intercept), d=60, alpha=2.0, seed=0)
     plain, result = ga.run_gamp(data, "random", tol=1e-10), train_one(data, "random", survey=True, tol=1e-10)
     assert result.converged
     assert result.surveys[-1].ending is ga.SurveyEnd.COLLAPSED
-    assert np.allclose(result.Q, plain.Q, rtol=0, atol=1e-8 * np.abs(plain.Q).max())
+    assert np.allclose(result.Q, plain.Q, rtol=0, atol=1e-7 * np.abs(plain.Q).max())
 
 
 def test_the_signal_of_phase_retrieval_is_recovered_from_a_random_start():
@@ -264,17 +279,18 @@ def test_the_signal_of_phase_retrieval_is_recovered_from_a_random_start():
     assert result.train_loss < 0.1 * plain.train_loss
 
 
-def test_surveys_of_a_bounded_loss_for_labels_of_two_classes_end():
-    """With a weak penalty, the fields of most samples are on the plateau of the loss."""
-    rng, d = np.random.default_rng(0), 80
-    X, teacher = rng.standard_normal((2 * d, d)), rng.standard_normal(d)
-    labels = np.sign(X @ teacher / np.sqrt(d) + 0.3 * rng.standard_normal(2 * d))
-    data = ga.LabelledDataset(X, labels, MarginLoss(), lam=1e-3)
+def test_a_shifted_signal_is_recovered_with_its_intercept():
+    """Labels (u + 1/2)² of a signal's fields u."""
+    rng, d = np.random.default_rng(1), 100
+    tokens, signal = rng.standard_normal((3 * d, d)), rng.standard_normal(d)
+    labels = (tokens @ signal / np.sqrt(d) + 0.5) ** 2
+    data = ga.LabelledDataset(tokens, labels, ga.PhaseRetrievalLoss(), lam=1e-3, intercept=True)
     plain, result = ga.run_gamp(data, "random"), train_one(data, "random", survey=True)
-    assert plain.converged
-    assert result.converged
+    weights = result.Q[:-1, 0]
     assert result.is_minimum
-    assert result.train_loss <= plain.train_loss * (1 + 1e-6)
+    assert abs(weights @ signal) > 0.999 * np.linalg.norm(weights) * np.linalg.norm(signal)
+    assert abs(data.intercepts(result.Q)[0]) == pytest.approx(0.5, abs=0.01)
+    assert plain.train_loss > 10 * result.train_loss
 
 
 # name, model, d and α: more fields, several sources, another penalty
@@ -283,7 +299,7 @@ VARIANTS = (
     ("four tokens", ga.attention_model(4, lam=0.05), 40, 1.0),
     ("untied", ga.attention_model(2, 2, 1, lam=0.05, student=ga.DotProductAttention(tied=False)), 40, 1.0),
     ("mixture", ga.mixture_model(CLASSES, MEANS, sigma=SIGMA, teacher_mean=[0.4]), 60, 1.5),
-    ("elastic net", ga.paper_model(omega=0.2, sigma=0.8, penalty=ga.ElasticNet(0.02, 0.01)), 60, 1.5),
+    ("elastic net", ELASTIC, 60, 1.5),
 )
 
 
@@ -295,19 +311,6 @@ def test_runs_with_surveys_end_at_zero_gradient(model, d, alpha):
     assert result.is_minimum
     assert risk_at(data, result.Q, "exact").gradient_norm <= 1.01e-8
     assert [record.ending for record in result.surveys] != [ga.SurveyEnd.FAILED]
-
-
-def test_tokens_of_single_precision_or_in_files_give_the_same_weights(small, tmp_path):
-    tokens = small.tokens.astype(np.float32)
-    np.save(tmp_path / "tokens.npy", tokens)
-    stored = np.load(tmp_path / "tokens.npy", mmap_mode="r")
-    results = [
-        train_one(ga.Dataset(x, small.outputs, small.positions, lam=0.01), "random", survey=True)
-        for x in (tokens, stored, tokens.astype(float))
-    ]
-    assert results[0].converged
-    assert np.array_equal(results[0].Q, results[1].Q)
-    assert np.allclose(results[0].Q, results[2].Q, rtol=0, atol=1e-6)
 
 
 def test_the_result_does_not_depend_on_the_number_of_threads(small, monkeypatch):
@@ -367,7 +370,6 @@ def test_automatic_surveys_lower_the_minimum_if_few_starts_agree_and_the_loss_is
         pytest.param(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3), 1.5, "spectral", 8, id="noise"),
         pytest.param(ga.attention_model(4, lam=0.05), 1.0, "random", 4, id="four fields"),
         pytest.param(ga.glm_model(ga.LogisticLoss(), lam=0.1), 2.0, "random", 4, id="convex loss"),
-        pytest.param(ga.attention_model(2, 1, 1, lam="sphere"), 2.0, "random", 4, id="sphere"),
         pytest.param(ga.glm_model(ga.PhaseRetrievalLoss(), intercept=True), 2.0, "random", 4, id="intercept"),
     ],
 )
@@ -386,71 +388,42 @@ class Interruption(Exception):
     pass
 
 
-@pytest.mark.parametrize("stops", [(3,), (1, 4, 7)])
-def test_runs_interrupted_in_the_survey_phase_resume_to_the_last_bit(stops, tmp_path, monkeypatch):
-    few, ladder = ga.sample(MODEL, d=40, alpha=0.3, seed=0), [0.01, 0.02]
-    whole = train_one(few, "random", survey=ladder)
-    assert len(whole.surveys) == 2
-    calls, step = [], SurveyPhase._survey.__globals__["survey_step"]
+def run_and_count(monkeypatch, data, stop=None, **options):
+    """Return a result, and the number of iterations of surveys and of message passing; interrupt the run at `stop`."""
+    calls, step = [], ga.survey_step
 
-    def interrupting_step(*args):
+    def tick(*_):
         calls.append(1)
-        if len(calls) in [stop * 8 for stop in stops]:
-            raise Interruption
-        return step(*args)
-
-    monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)
-    file = ga.Checkpoint(tmp_path / "run.npz", 0)
-    for _ in stops:
-        with pytest.raises(Interruption):
-            train_one(few, "random", survey=ladder, checkpoint=file)
-    resumed = train_one(few, "random", survey=ladder, checkpoint=file)
-    assert np.array_equal(resumed.Q, whole.Q)
-    assert resumed.n_iter == whole.n_iter
-    assert resumed.message == whole.message
-    assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
-    assert sum(record.n_iter for record in whole.surveys) + len(stops) == len(calls)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["survey", "message passing", "comparison of flips", "last flip"])
-def test_runs_interrupted_after_a_survey_from_a_minimum_resume_to_the_last_bit(where, tmp_path, monkeypatch):
-    few = ga.sample(MODEL, d=40, alpha=0.3, seed=0)
-    counts = []
-    whole = train_one(few, "random", survey=True, iteration=ga.IterationOptions(callback=lambda *_: counts.append(1)))
-    first = next(k for k, record in enumerate(whole.surveys) if record.name == "minimum")
-    before = sum(record.n_iter for record in whole.surveys[:first])
-    names = [record.name for record in whole.starts]
-    refined = next(k for k, name in enumerate(names) if name.startswith("minimum"))
-    assert refined < len(names) - 1
-    at = {
-        "message passing": sum(record.n_iter + 1 for record in whole.starts[:refined]) + 5,
-        "comparison of flips": sum(record.n_iter + 1 for record in whole.starts[: refined + 1]) + 30,
-        "last flip": len(counts) - 3,
-    }
-    calls, steps, step = [], [], SurveyPhase._survey.__globals__["survey_step"]
-
-    def interrupting_step(*args):
-        calls.append(1)
-        if where == "survey" and len(calls) == before + 5:
-            raise Interruption
-        return step(*args)
-
-    def interrupt(*_):
-        steps.append(1)
-        if len(steps) == at.get(where):
+        if len(calls) == stop:
             raise Interruption
 
-    monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)
-    file = ga.Checkpoint(tmp_path / "run.npz", 0)
+    def counted_step(*arguments):
+        tick()
+        return step(*arguments)
+
+    monkeypatch.setattr(surveys, "survey_step", counted_step)
+    return train_one(data, **options, iteration=ga.IterationOptions(callback=tick)), len(calls)
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("case", ["given parameters", "refined", "automatic"])
+@pytest.mark.parametrize("fraction", [0.9, 0.1, 0.4, 0.7])
+def test_interrupted_runs_resume_to_the_last_bit(case, fraction, few_agree, tmp_path, monkeypatch):
+    data, options = ga.sample(MODEL, d=40, alpha=0.3, seed=0), {"init": "random", "survey": True}
+    if case == "given parameters":
+        options["survey"] = [0.01, 0.02]
+    elif case == "automatic":
+        data, options = few_agree[1], {"n_starts": 8, "survey": "auto"}
+    whole, n_calls = run_and_count(monkeypatch, data, **options)
+    stop, file = int(fraction * n_calls), ga.Checkpoint(tmp_path / "run.npz", 0)
     with pytest.raises(Interruption):
-        train_one(few, "random", survey=True, checkpoint=file, iteration=ga.IterationOptions(callback=interrupt))
-    resumed = train_one(few, "random", survey=True, checkpoint=file)
+        run_and_count(monkeypatch, data, stop, checkpoint=file, **options)
+    resumed, n_later = run_and_count(monkeypatch, data, checkpoint=file, **options)
+    assert n_later <= n_calls - stop + 2
     assert np.array_equal(resumed.Q, whole.Q)
     assert resumed.message == whole.message
     assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
     assert [r.name for r in resumed.starts] == [r.name for r in whole.starts]
-    assert len(calls) <= sum(record.n_iter for record in whole.surveys) + 1
 
 
 def test_surveys_from_minima_never_raise_the_training_loss():
@@ -459,53 +432,6 @@ def test_surveys_from_minima_never_raise_the_training_loss():
     assert any(record.name.startswith("minimum") for record in result.starts)
     assert result.train_loss == min(record.train_loss for record in result.starts)
     assert result.gradient_norm <= 1e-8
-
-
-def test_runs_interrupted_after_the_survey_phase_do_not_repeat_it(small, tmp_path, monkeypatch):
-    ladder = [30.0, 60.0]  # surveys from minima follow only if no parameters are given
-    whole = train_one(small, "random", survey=ladder)
-    file = ga.Checkpoint(tmp_path / "run.npz", 0)
-
-    def interrupt(t, state, report):
-        if t == 2:
-            raise Interruption
-
-    with pytest.raises(Interruption):
-        train_one(small, "random", survey=ladder, checkpoint=file, iteration=ga.IterationOptions(callback=interrupt))
-    monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", None)
-    resumed = train_one(small, "random", survey=ladder, checkpoint=file)
-    assert np.array_equal(resumed.Q, whole.Q)
-    assert len(resumed.surveys) == len(whole.surveys)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["starts", "survey", "later"])
-def test_runs_interrupted_in_an_automatic_survey_resume_to_the_last_bit(where, few_agree, tmp_path, monkeypatch):
-    data, counts, options = few_agree[1], list[int](), {"n_starts": 8, "survey": "auto"}
-    whole = train_one(data, **options, iteration=ga.IterationOptions(callback=lambda *_: counts.append(1)))
-    step, last = SurveyPhase._survey.__globals__["survey_step"], {"starts": 20, "later": len(counts) - 10, "survey": 5}
-    calls = list[int]()
-
-    def interrupt(*_):
-        calls.append(1)
-        if len(calls) == last[where]:
-            raise Interruption
-
-    def interrupting_step(*args):
-        interrupt()
-        return step(*args)
-
-    file = ga.Checkpoint(tmp_path / "run.npz", 0)
-    if where == "survey":
-        monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)
-    callback = None if where == "survey" else interrupt
-    with pytest.raises(Interruption):
-        train_one(data, checkpoint=file, **options, iteration=ga.IterationOptions(callback=callback))
-    resumed = train_one(data, checkpoint=file, **options)
-    assert np.array_equal(resumed.Q, whole.Q)
-    assert resumed.message == whole.message
-    assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
-    assert [r.name for r in resumed.starts] == [r.name for r in whole.starts]
 
 
 @pytest.mark.parametrize("other", [{"survey": False}, {"survey": 3.0}, {"seed": 1}])
@@ -521,7 +447,7 @@ def test_checkpoints_of_runs_with_other_surveys_are_refused(small, other, tmp_pa
 
 @pytest.mark.parametrize("survey", ["yes", -1.0, 0.0, [1.0, -2.0], [], [[1.0]], np.nan, np.inf, {}, ["a"], 1j])
 def test_bad_surveys_name_the_argument(small, survey, named_error):
-    named_error(lambda: train_one(small, "random", survey=survey), "^survey")
+    named_error(lambda: train_one(small, "random", survey=survey), "^survey: needs")
 
 
 def test_surveys_that_other_arguments_exclude_name_the_argument(small, named_error):
@@ -540,10 +466,3 @@ def test_bad_arguments_of_a_step_name_the_argument(small, named_error):
         wrong = dataclasses.replace(state, **{name: array})
         named_error(lambda: ga.survey_step(small, "exact", wrong, 0.4, 1.0), f"^state.{name}")  # noqa: B023
     named_error(lambda: ga.initial_survey(small, "exact", np.ones((3, 1))), "^Q")
-
-
-@pytest.mark.parametrize("survey", ["always", []])
-def test_messages_list_the_values_of_survey(survey):
-    data = ga.sample(ga.paper_model(), d=20, alpha=1.5, seed=0)
-    with pytest.raises(ValueError, match=r"^survey: needs True, False, 'auto', or positive numbers, got"):
-        train_one(data, survey=survey)
