@@ -42,11 +42,12 @@ def run_compare(options: argparse.Namespace) -> int:
     def show(result: Comparison, finished: bool) -> None:
         report(options, str(result), result.to_dict(), finished)
         plot = target_of(options, options.plot, PICTURE, finished)
-        plot_comparison(result, plot, options.force)
+        plot_comparison(result, plot, options.force, options.all)
         say(options, f"picture: {describe_kept(options.plot, plot)}")
 
     try:
-        result = compare(_model(options), **select(options, "d", "alpha", "seed", "risk", "gd_steps"))
+        sizes = select(options, "d", "alpha", "seed", "risk", "gd_steps") | ({"instances": 6} if options.all else {})
+        result = compare(_model(options), **sizes)
     except Interrupted as stopped:
         show(stopped.result, False)
         raise
