@@ -173,18 +173,3 @@ def test_operations_on_tensors_equal_those_on_arrays():
         x = POINTS[(low <= POINTS) & (high >= POINTS) & (np.abs(POINTS) >= gap)]
         (result,) = program.evaluate([torch.tensor(x)], torch)
         np.testing.assert_allclose(np.broadcast_to(result, x.shape), evaluate(program, x)[0], rtol=1e-12, err_msg=name)
-
-
-def test_operation_without_derivative_is_named():
-    graph = Graph(1)
-    value = graph._store(("gamma", graph.inputs[0]))
-    with pytest.raises(ValueError, match=r"name: .*'gamma'"):
-        graph.derivative(value, 0)
-
-
-def test_unknown_operation_on_constants_is_named():
-    graph = Graph(1)
-    with pytest.raises(ValueError, match=r"name: .*'gamma'"):
-        graph.apply("gamma", graph.constant(1.0))
-    with pytest.raises(ValueError, match=r"name: .*'gamma'"):
-        graph.apply("gamma", graph.inputs[0])

@@ -60,28 +60,3 @@ def test_runs_have_the_predicted_overlap(weights):
     run = ga.run_gamp(data, ga.posterior_start(data), max_iter=1, tol=0)
     if weights == "posterior":
         assert abs(run.Q[:, 0] @ data.Q_star[:, 0]) > 0.75 * np.linalg.norm(run.Q) * np.linalg.norm(data.Q_star)
-
-
-def test_columns_with_a_sign_start_from_the_first_posterior_mean():
-    """The tokens have a mean along the first column, and the targets are linear in the second column."""
-    spikes = [[[1.5 * (token == c), 0] for token in range(2)] for c in range(2)]
-    model = ga.sequence_model(
-        lambda u, noise, c: u[c, 1] + 0.5 * noise[0], lambda z: (z[:, 0] * z[:, 1]).sum(), n_tokens=2, rank=2,
-        n_noise=1, lam=0.5, classes=[0.5, 0.5], spikes=spikes, means=[[1.0, 0.0], [0.0, -1.0]],
-    )  # fmt: skip
-    data = ga.sample(model, 400, 2.0, seed=0)
-    start = ga.run_gamp(data, ga.posterior_start(data), max_iter=1, damping=1e-9, tol=0).Q
-    mean = ga.run_bayes_amp(data, max_iter=1, damping=1.0, tol=0).Q
-    cosines = (start * mean).sum(axis=0) / np.linalg.norm(start, axis=0) / np.linalg.norm(mean, axis=0)
-    assert (cosines > 0.98).all()
-    assert_allclose(np.linalg.norm(start, axis=0), np.sqrt(400), rtol=1e-6)
-
-
-def test_students_with_other_columns_are_refused():
-    model = ga.sequence_model(
-        lambda u, noise, c: u[0, 0] + u[0, 1], lambda z: z[0, 0], n_tokens=1, rank=1, teacher_rank=2, classes=[0.5, 0.5]
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="weights: needs 'fitted' or 'hessian', except for"):
-        ga.spectral_overlap(model, 1.0, "posterior")
-    with pytest.raises(ValueError, match="data: needs a student with a column for each"):
-        ga.posterior_start(ga.sample(model, 50, 1.0, seed=0))

@@ -12,7 +12,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.extensions.sweeps import jobs
 from gamp_attention.extensions.sweeps.jobs import Settings, base_digest, cell_key, chains, digest, expand_cells, grid
-from gamp_attention.extensions.sweeps.sweep import sweep, to_dataset
+from gamp_attention.extensions.sweeps.sweep import sweep
 from gamp_attention.theory.models.model import with_parameter
 
 
@@ -85,16 +85,6 @@ def test_keys_depend_on_all_that_determines_the_numbers(model):
         assert digest(with_parameter(model, name, value)) != digest(model)
 
 
-def test_a_warm_cell_has_another_key_after_another_neighbor(model):
-    def keys(alphas, **options):
-        cells = grid(model, alpha=alphas, branch="positional")
-        return {job.cell.alpha: job.key for chain in chains(model, cells, Settings(), **options) for job in chain}
-
-    assert keys([1.0, 2.0])[1.0] == keys([1.0, 1.5])[1.0] == keys([2.0, 1.0])[1.0]
-    assert keys([1.0, 2.0])[2.0] == keys([2.0, 1.0])[2.0] != keys([1.5, 2.0])[2.0]
-    assert keys([1.0, 2.0], warm=False)[2.0] == keys([1.5, 2.0], warm=False)[2.0]
-
-
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -131,18 +121,3 @@ def test_bad_arguments_are_named_before_any_work(model, tmp_path, monkeypatch, o
     with pytest.raises((TypeError, ValueError), match=match):
         sweep(model, tmp_path / "new", **{"alpha": 1.0} | options)
     assert not (tmp_path / "new").exists()
-
-
-def test_bad_models_and_folders_are_named(model, tmp_path):
-    with pytest.raises(TypeError, match="model"):
-        sweep("paper", tmp_path, alpha=1.0)
-    with pytest.raises(TypeError, match="folder"):
-        sweep(model, 3, alpha=1.0)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="folder"):
-        sweep(model, tmp_path / "file", alpha=1.0)
-    with pytest.raises(ValueError, match="source"):
-        to_dataset(tmp_path)
-    (tmp_path / "sweep.json").write_text("{")
-    with pytest.raises(ValueError, match=r"sweep\.json is not the manifest"):
-        sweep(model, tmp_path, alpha=1.0)
