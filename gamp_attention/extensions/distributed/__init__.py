@@ -1,4 +1,4 @@
 """Message passing on samples that are distributed over the workers of a dask cluster.
 
-Uses: the core; `train` (the pass of surveys).
+Uses: the core.
 """

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention.extensions.train.survey_pass import Inner, SurveyPass, SurveySums, survey_pass
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.problem.passes import (
@@ -37,10 +36,7 @@ Update = tuple[Memory, np.ndarray, np.ndarray, float]  # rule, V, W and β, from
 
 
 class SampleState(NamedTuple):
-    """Arrays of the samples of a worker after an iteration: the memory D before it, and its z and g.
-
-    In survey propagation z has the minimizers at all nodes of the inner field, and g is the average ḡ.
-    """
+    """Arrays of the samples of a worker after an iteration: the memory D before it, and its z and g."""
 
     D: np.ndarray
     z: np.ndarray
@@ -52,19 +48,11 @@ def _load(store: TokenStore, rows: slice, positions: np.ndarray, *others: Any) -
 
 
 def _advance(
-    part: Part, before: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, settings: Effort | Inner
-) -> tuple[SampleState, Sums | SurveySums]:
-    """Return the state after an iteration. `before` is (D, z), or the previous outcome if `update` is given.
-
-    The iteration is one of message passing for an effort of proximal steps, and of survey propagation for an inner
-    field.
-    """
+    part: Part, before: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, effort: Effort
+) -> tuple[SampleState, Sums]:
+    """Return the state after an iteration. `before` is (D, z), or the previous outcome if `update` is given."""
     D, z = before if update is None else (_rows(part, before, update), before[0].z)
-    if isinstance(settings, Inner):
-        survey = survey_pass(part, risk, Q, D, V, z, settings)
-        assert survey.averages is not None
-        return SampleState(D, survey.z, survey.averages.g), survey.sums
-    out = output_step(part, risk, Q, D, V, z, settings)
+    out = output_step(part, risk, Q, D, V, z, effort)
     assert out.denoised is not None
     return SampleState(D, out.z, out.denoised.g), out.sums
 
@@ -103,9 +91,8 @@ class DistributedDataset(Dataset):
     """Dataset whose tokens are distributed over the workers of a dask cluster, for `run_gamp` without acceleration.
 
     Results equal the results of the original dataset with `accelerate=False`, up to the order of sums. Each worker
-    reads tokens from the store, so files must be accessible to all workers. `V_hat`, `memory`, settling, surveys and
-    checkpoints work as usual; settling, and the curvature at the end, read the tokens in this process. The first
-    variances of surveys are computed in this process, from the parameters of the losses.
+    reads tokens from the store, so files must be accessible to all workers. `V_hat`, `memory`, settling and checkpoints
+    work as usual; settling, surveys, and the curvature at the end, read the tokens in this process.
 
     Parameters
     ----------
@@ -177,20 +164,6 @@ class DistributedDataset(Dataset):
 
     def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, effort: Effort) -> OutputStep:
         """Compute ω, z and g of all samples on the workers; return their sums."""
-        sums, after, remember = self._iterate(risk, Q, D, V, z, effort)
-        return OutputStep(Sums(*sums), after, remember)
-
-    def pass_over(self, function: Callable[..., Any], risk: str, *arguments: Any) -> SurveyPass:
-        """Return the value of `survey_pass` for all samples, which are on the workers."""
-        assert function is survey_pass
-        Q, D, V, z, inner = arguments
-        sums, after, remember = self._iterate(risk, Q, D, V, z, inner)
-        return SurveyPass(SurveySums(*sums), after, remember)
-
-    def _iterate(
-        self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, settings: Effort | Inner
-    ) -> tuple[list[Any], Remote, Callable[..., Remote]]:
-        """Return the sums of an iteration on the workers, a handle of z, and the function `remember`."""
         before, update, age = None, None, 0
         if isinstance(D, Remote) and D.age < MAX_AGE:
             before, update, age = D.outcomes, D.update, D.age
@@ -198,14 +171,14 @@ class DistributedDataset(Dataset):
             D, z = np.asarray(D), None if z is None else np.asarray(z)
             before = [(D[rows], None if z is None else z[rows]) for rows in self.rows]
         tasks = zip(self.parts, before, strict=True)
-        outcomes = self.on_all(_advance, [(part, state, update, risk, Q, V, settings) for part, state in tasks])
+        outcomes = self.on_all(_advance, [(part, state, update, risk, Q, V, effort) for part, state in tasks])
         sums_of_parts = self.fetch(self.on_all(itemgetter(1), [(outcome,) for outcome in outcomes]))
         sums = [np.sum(terms, axis=0) for terms in zip(*sums_of_parts, strict=True)]
 
         def remember(*update: Any) -> Remote:
             return Remote(self, outcomes, age + 1, update)
 
-        return sums, Remote(self, outcomes, age + 1), remember
+        return OutputStep(Sums(*sums), Remote(self, outcomes, age + 1), remember)
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """Compute a risk and its gradient on the workers, without the penalty."""

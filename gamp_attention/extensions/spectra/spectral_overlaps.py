@@ -14,7 +14,6 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import generator, guard_call, psd_root
 from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention.extensions.bayes.channels.choice import field_moments, moment_channel
-from gamp_attention.extensions.bayes.channels.classes import MIN_OF_CLASS, class_channel, draw_class_samples
 from gamp_attention.extensions.sequence.sequence_labels import is_function
 from gamp_attention.extensions.spectra.limiting_spectra import average_replicas
 from gamp_attention.extensions.spectra.sample_starts import draw_ensemble
@@ -24,7 +23,6 @@ from gamp_attention.extensions.train.spectral_weights import (
     Shape,
     posterior_weights,
     spectral_weights,
-    weights_of_groups,
 )
 from gamp_attention.problem.sources import Group
 from gamp_attention.results import Result
@@ -32,6 +30,7 @@ from gamp_attention.theory.equations.channel import fields_and_terms, teacher_si
 from gamp_attention.theory.models.model import Model, require_model
 
 MAX_ALPHA = 1e12  # largest sample complexity
+MIN_OF_CLASS = 4  # minimum number of points of a class, in units of the number of random numbers of a sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +72,7 @@ def spectral_overlap(
 ) -> SpectralOverlap:
     """Compute the overlap of spectral starts with the teacher and the positions, for d → ∞ at n = αd samples.
 
-    Eqs. :eq:`spectral-law` and :eq:`posterior-classes`.
+    Eq. :eq:`spectral-law`.
 
     Parameters
     ----------
@@ -120,8 +119,8 @@ def spectral_overlap(
         raise check.fail_words("model", type(model).__name__, "tokens without classes")
     columns = Shape.of(model.student, model.n_tokens, model.rank).columns
     by_column = is_function(model.teacher) and columns == model.teacher_rank
-    if weights == "posterior" and (columns > 1 or with_classes) and not by_column:
-        students = "students with tied weights, or with a column for each column of a teacher that is a function"
+    if weights == "posterior" and (with_classes or (columns > 1 and not by_column)):
+        students = "samples without classes of students with tied weights, or with a column for each of a function"
         raise check.fail("weights", weights, f"'fitted' or 'hessian', except for {students}")
     rng = generator(seed)
     draw = _draw_classes if with_classes else _draw_samples
@@ -157,26 +156,18 @@ def _draw_classes(model: Any, alpha: float, weights: str, n_points: int, rng: np
         raise check.fail_words(
             "coordinates.gamma", "other variances in other coordinates", "equal variances, for spikes"
         )
-    if weights == "posterior":
-        channel = class_channel(model)
-        samples, (L, t) = draw_class_samples(channel, n_points, rng), channel.shape
-        posterior = channel.posterior(samples.seen, np.zeros_like(samples.u), channel.rho, np.zeros_like(channel.rho))
-        deviation = np.sqrt(np.diagonal(channel.rho, axis1=1, axis2=2)).reshape(-1, L * t)[samples.seen.group]
-        h = weights_of_groups(np.mean(posterior.second_moments(), axis=0).reshape(-1, L, t, L, t), deviation, alpha)
-        u, weight, sizes = samples.u, samples.weight, np.bincount(samples.of_class)
-    else:
-        fields, params, counts = [], [], list[int]()
-        for (probability, _, component), sources in zip(model.components, model.classes.patterns, strict=True):
-            dim = teacher_size(component)
-            size = max(2 * round(n_points * probability / 2), MIN_OF_CLASS * dim)
-            y, terms = fields_and_terms(component, gaussian_points(size, dim, rng))
-            shift = 0.0 if law.spikes is None else law.spikes[sources] @ law.teacher_cov[0]
-            fields.append(y + shift)
-            params.append(terms.params)
-            counts.append(size)
-        sizes = np.array(counts)
-        u, weight = np.concatenate(fields), np.repeat(model.classes.probability / sizes, sizes)
-        h = spectral_weights(weights, model.loss, np.concatenate(params), shape)
+    fields, params, counts = [], [], list[int]()
+    for (probability, _, component), sources in zip(model.components, model.classes.patterns, strict=True):
+        dim = teacher_size(component)
+        size = max(2 * round(n_points * probability / 2), MIN_OF_CLASS * dim)
+        y, terms = fields_and_terms(component, gaussian_points(size, dim, rng))
+        shift = 0.0 if law.spikes is None else law.spikes[sources] @ law.teacher_cov[0]
+        fields.append(y + shift)
+        params.append(terms.params)
+        counts.append(size)
+    sizes = np.array(counts)
+    u, weight = np.concatenate(fields), np.repeat(model.classes.probability / sizes, sizes)
+    h = spectral_weights(weights, model.loss, np.concatenate(params), shape)
     ends = np.cumsum(sizes)
     of_class = zip(ends - sizes, ends, model.classes.patterns, strict=True)
     groups = tuple(Group(slice(first, last), np.asarray(sources)) for first, last, sources in of_class)
