@@ -104,8 +104,6 @@ class Averages(NamedTuple):
     first: float  # average of φ_0', for the position
     bend: float  # average of −φ_0''
     response: float  # average of −φ_k'' over P_k without the jumps
-    # before: nodes (N,) of the field at level k − 1, their probabilities, and φ_{k−1} there; level 0 if k = 0
-    before: tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @kernel
@@ -169,7 +167,6 @@ def average_levels(
     sds = np.sqrt(variances)
     phi, slope, bend = innermost.phi, innermost.slope, np.zeros(0)
     x, weight = innermost.x, innermost.weight
-    inner = x
     rows: list[tuple[np.ndarray, ...]] = [(phi, slope, innermost.response**2)]
     transitions: list[np.ndarray] = []
     for j in range(k, 0, -1):
@@ -182,7 +179,6 @@ def average_levels(
         smooth(grid, x, weight, float(variances[j]), float(parisi[j - 1]), phi, CUT * sds[j] + drift, new, transition)
         new_slope = transition @ slope
         if j == k:
-            inner = grid
             moment = transition @ (slope * x) - grid * new_slope
             bend = moment / variances[j] - parisi[j - 1] * new_slope**2
         else:
@@ -200,9 +196,8 @@ def average_levels(
     for law, (value, gradient, squared) in zip(laws, rows, strict=True):
         means.append((law @ value, law @ gradient**2, law @ squared))
     table = np.array(means)
-    before = (inner, laws[max(k - 1, 0)], rows[max(k - 1, 0)][0])
     response = float(laws[-1] @ innermost.response)
-    return Averages(table[:, 0], table[:, 1], table[:, 2], first, minus_bend, response, before)
+    return Averages(table[:, 0], table[:, 1], table[:, 2], first, minus_bend, response)
 
 
 def _gaussian(x: np.ndarray, weight: np.ndarray, center: float, sd: float) -> np.ndarray:
@@ -211,18 +206,6 @@ def _gaussian(x: np.ndarray, weight: np.ndarray, center: float, sd: float) -> np
         return np.ones(len(x))
     density = weight * np.exp(-0.5 * ((x - center) / sd) ** 2)
     return density / density.sum()
-
-
-class OneFieldAverages(NamedTuple):
-    """Labels of a sample, and the averages for each of them."""
-
-    # labels, u, probability, centers: (n, P) labels, (n,) teacher fields, probabilities and means of the fields P_0
-    labels: np.ndarray
-    u: np.ndarray
-    probability: np.ndarray
-    centers: np.ndarray
-    variances: np.ndarray  # (k + 1,) variances of the Gaussian parts of the fields
-    averages: list[Averages]
 
 
 class Hull(NamedTuple):
@@ -295,12 +278,6 @@ class OneField(Problem):
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel, multiplied by α."""
         rho = float(self.model.coordinates.rho[0, 0, 0])
-        _, u, probability, *_, averages = self.average_labels(levels, parisi, resolution)
-        return assemble(averages, u, probability, levels, parisi, self.alpha, rho)
-
-    def average_labels(self, levels: Levels, parisi: np.ndarray, resolution: int) -> OneFieldAverages:
-        """Return the averages of the recursion for each label."""
-        rho = float(self.model.coordinates.rho[0, 0, 0])
         theta, m = float(levels.theta[0]), float(levels.m[0])
         outer = max(float(levels.q[0, 0]) - theta**2 / rho, SMALLEST * float(levels.q[-1, 0]))
         labels, u, probability = self.labels(self.model.even and m == 0, theta == 0, resolution)
@@ -315,7 +292,7 @@ class OneField(Problem):
             average_levels(table, center, variances, parisi, spacing, reach)
             for table, center in zip(tables, centers, strict=True)
         ]
-        return OneFieldAverages(labels, u, probability, centers, variances, averages)
+        return assemble(averages, u, probability, levels, parisi, self.alpha, rho)
 
 
 def assemble(

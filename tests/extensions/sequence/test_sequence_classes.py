@@ -25,15 +25,6 @@ def locate(z, xp=np):
     return (weights * z[:, 1]).sum() / weights.sum()
 
 
-def spiked(lam=0.5, nu=NU, student=locate, **options):
-    """Spiked single-location regression: a random token has a mean √ν along Q*_1; its second field is the target."""
-    spikes = [[[np.sqrt(nu) * (l == c), 0] for l in range(L)] for c in range(L)]
-    return ga.sequence_model(
-        lambda u, noise, c: u[c, 1] + NOISE * noise[0], student, n_tokens=L, rank=2, n_noise=1, lam=lam,
-        classes=np.full(L, 1 / L), spikes=spikes, **options,
-    )  # fmt: skip
-
-
 def uneven(**options):
     """A model whose classes differ in probabilities, means, spikes, variances and targets."""
     model = ga.sequence_model(
@@ -303,44 +294,3 @@ def test_bad_classes_are_refused_by_name(changes, message):
     } | changes  # fmt: skip
     with pytest.raises((ValueError, TypeError), match=message):
         ga.sequence_model(**arguments)
-
-
-def test_spikes_need_classes():
-    law = ga.coordinate_law()
-    with pytest.raises(ValueError, match="spikes"):
-        ga.Model(ga.SoftmaxTeacher(0.3, np.eye(2)), replace(law, spikes=np.ones((2, 1))), penalty=0.01, rank=1)
-
-
-def bayes_risk(nu, n=200_000):
-    """Return E Var(u_ε | X) of spiked single-location regression with known weights, by Monte Carlo, and its error."""
-    rng = np.random.default_rng(0)
-    chi, value = rng.standard_normal((n, L)), rng.standard_normal((n, L))
-    chi[:, 0] += np.sqrt(nu)
-    weights = np.exp(np.sqrt(nu) * (chi - chi.max(axis=1, keepdims=True)))
-    weights /= weights.sum(axis=1, keepdims=True)
-    losses = (value[:, 0] - (weights * value).sum(axis=1)) ** 2
-    return losses.mean(), losses.std() / np.sqrt(n)
-
-
-def test_softmax_reaches_the_bayes_risk_at_population_level_and_linear_attention_does_not():
-    exact, spread = bayes_risk(NU)
-
-    def population(model, scale):
-        size = np.array([[scale[0], 0], [0, scale[1]]])
-        tile = np.tile(size, (2 * L, 1, 1))
-        m = np.einsum("ab,sb->sa", size, model.coordinates.spikes)
-        loss = ga.population_loss(model, ga.Overlaps(tile @ tile, m, tile, np.full((2 * L, 2, 2), np.nan)))
-        return 2 * loss.value - NOISE**2, 2 * loss.error
-
-    softmax, error = population(spiked(), (np.sqrt(NU), 1.0))
-    assert abs(softmax - exact) < 4 * np.hypot(spread, error)
-    worse, _ = population(spiked(), (1.0, 1.0))
-    assert worse > softmax + 0.01
-
-    def linear(z):
-        return ((1 + z[:, 0]) * z[:, 1]).sum()
-
-    grid = [
-        population(spiked(student=linear), (a, b))[0] for a in (0.5, 1.0, 2.0, 4.0) for b in (0.05, 0.1, 0.15, 0.2, 0.3)
-    ]
-    assert min(grid) > softmax + 0.05
