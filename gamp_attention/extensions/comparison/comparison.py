@@ -49,6 +49,10 @@ from gamp_attention.theory.models.model import Model, has_omega, softmax_teacher
 HEADS = ["", *(sign for sign, _ in SIGNS.values()), "‖∇R‖/λ√d", "‖ΔQ‖/√d", "status", "iterations", "seconds"]
 TOL = 1e-8  # gradient norm at which descents have converged
 N_ITER = 20  # iterations of the predicted trajectories, after which they hardly change
+N_TEST = 4000  # number of new samples for test errors, which are then accurate to about one per cent
+PERTURBATION = 1e-3  # relative change of GAMP's weights before a descent, which stays in the same basin
+TRAINING_TIME = 750.0  # steps of gradient descent times step size: 5000 steps of 0.15, as in the paper
+MAX_DESCENT_WORK = 1.6e10  # maximum of n L d × number of steps of gradient descent
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,38 +195,6 @@ class Comparison(Result):
         return [*rows, f"{about} Total time {self.seconds:.0f} s."]
 
 
-class Interrupted(KeyboardInterrupt):
-    """Interruption of a comparison; attribute `result` has the finished branches."""
-
-    def __init__(self, result: Comparison, unfinished: str) -> None:
-        state = f"the {', '.join(branch.name for branch in result.branches)} branch is finished"
-        super().__init__(f"interrupted on the {unfinished} branch; {state}: run the same command again for both")
-        self.result = result
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Options of a comparison: arguments of `gamp_attention.compare`, and the effort of each solver."""
-
-    alpha: float
-    seed: int
-    risk: str
-    rtol: float | None
-    lr: float | None
-    gd_steps: int | None
-    instances: int
-    test_samples: int = 4000  # number of new samples for test errors, which are then accurate to about one per cent
-    perturbation: float = 1e-3  # relative change of GAMP's weights before a descent, which stays in the same basin
-    training_time: float = 750.0  # steps of gradient descent times step size: 5000 steps of 0.15, as in the paper
-    max_descent_work: float = 1.6e10  # maximum of n L d × number of steps of gradient descent
-    replicas: int = 4  # number of independent predictions of the trajectory of gradient descent
-
-    def count_steps(self, data: Dataset, lr: float) -> int:
-        """Return the number of steps of gradient descent with the training time of the paper, limited by the work."""
-        affordable = self.max_descent_work / data.tokens.size
-        return self.gd_steps or max(1, int(min(np.ceil(self.training_time / lr), max(affordable, 200))))
-
-
 def descend(data: Dataset, Q: np.ndarray, risk: str, lr: float, max_iter: int) -> Descent:
     """Take steps of gradient descent, proximal if the penalty is not a ridge."""
     tol, every, record, iterations = scale_tolerance(data, TOL), max(1, max_iter // 100), Recorder(), list[int]()
@@ -256,9 +228,11 @@ def minimize(data: Dataset, Q: np.ndarray, risk: str) -> Descent:
 SOLVERS = 7  # number of solvers of a branch, for the progress bar
 
 
-def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Progress) -> Branch:
+def _compare_branch(
+    model: Model, data: Dataset, name: str, damping: float, progress: Progress, *, alpha: float, seed: int, risk: str,
+    rtol: float | None, lr: float | None, gd_steps: int | None, instances: int,
+) -> Branch:  # fmt: skip
     """Run all solvers from one start; `progress` counts `SOLVERS` steps."""
-    alpha, seed, risk = plan.alpha, plan.seed, plan.risk
 
     def time_run(task: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
         progress.describe(f"{name} branch, {task}")
@@ -271,26 +245,27 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     predicted, _ = time_run("trajectory", trajectory, *instance, MessagePassing(damping), N_ITER)
     tracked = IterationOptions(predicted.V_hat, empirical_after=N_ITER, hold_after=N_ITER)
     gamp, gamp_time = time_run("GAMP", run_gamp, data, name, risk, damping=damping, iteration=tracked)
-    fixed, fixed_time = time_run("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
-    lr = stable_step(data, start, risk) if plan.lr is None else plan.lr
+    fixed, fixed_time = time_run("state evolution", solve_state_evolution, model, alpha, name, rtol=rtol)
+    lr = stable_step(data, start, risk) if lr is None else lr
     of_descent = *instance, GradientDescent(lr), N_ITER
-    predicted_descent, _ = time_run("trajectory of descent", trajectory, *of_descent, n_replicas=plan.replicas)
-    steps = plan.count_steps(data, lr)
+    predicted_descent, _ = time_run("trajectory of descent", trajectory, *of_descent, n_replicas=4)
+    affordable = max(MAX_DESCENT_WORK / data.tokens.size, 200)
+    steps = gd_steps or max(1, int(min(np.ceil(TRAINING_TIME / lr), affordable)))
     descent, descent_time = time_run("gradient descent", descend, data, start, risk, lr, steps)
     best = "L-BFGS" if data.penalty.smooth else "proximal descent"
     quasi, quasi_time = time_run(best, minimize, data, start, risk)
     noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
-    size = plan.perturbation * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
+    size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
     returned, returned_time = time_run("descent from GAMP", minimize, data, gamp.Q + size * noise, risk)
     others = []
-    for other in range(seed + 1, seed + 1 + plan.instances):
-        instance_data = sample(model, data.dim, alpha, other)
-        others.append(deviation(instance_data, name, risk, damping, seed=other, predicted_response=True)[0])
+    for other in range(seed + 1, seed + 1 + instances):
+        drawn = sample(model, data.dim, alpha, other)
+        others.append(deviation(drawn, name, risk, damping, seed=other, predicted_response=True)[0])
 
     def row(label: str, result: Any, seconds: float, test: tuple[float, dict[str, float]] | None = None) -> Row:
         norms = np.nan, np.nan
         if test is None:  # of weights
-            error, deviation = sampled_test_error(data, result.Q, n_samples=plan.test_samples, seed=seed)
+            error, deviation = sampled_test_error(data, result.Q, n_samples=N_TEST, seed=seed)
             away = align_weights(model.student, model.penalty, result.Q, gamp.Q) - gamp.Q
             test = error, {"test_error": deviation}
             norms = result.gradient_norm, float(np.linalg.norm(away) / np.sqrt(data.dim))
@@ -378,7 +353,6 @@ def compare(
     TypeError : if `model` is not a model, or an argument has the wrong type.
     ValueError : if a number is out of range, or `branches` has unknown or repeated names.
     MemoryError : if the tokens do not fit into the available memory.
-    Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt whose `result` has this branch.
 
     Examples
     --------
@@ -414,21 +388,12 @@ def compare(
     seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=0)
     began = time.perf_counter()
     data = sample(model, d, alpha, seed)
-    plan = Plan(alpha, seed, risk, rtol, lr, gd_steps, instances)
+    options: dict[str, Any] = {"alpha": alpha, "seed": seed, "risk": risk, "lr": lr, "gd_steps": gd_steps}
+    options |= {"instances": instances}
     with Progress("compare ", total=len(names) * SOLVERS) as progress:
-        finished: list[Branch] = []
-        try:
-            for name in names:
-                finished.append(compare_branch(model, data, name, steps[name], plan, progress))
-        except KeyboardInterrupt:
-            if not finished:
-                raise
-    settings: dict[str, Any] = {"alpha": alpha, "seed": seed, "risk": risk, "lr": lr, "gd_steps": gd_steps}
-    settings |= {"instances": instances, "d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
+        found = [_compare_branch(model, data, name, steps[name], progress, rtol=rtol, **options) for name in names]
+    settings = options | {"d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
     if has_omega(model):
         settings["omega"] = softmax_teacher(model).omega
     base = linear_baseline(model) if model.attention else None
-    result = Comparison(settings, finished, base, time.perf_counter() - began)
-    if len(finished) < len(names):
-        raise Interrupted(result, names[len(finished)])
-    return result
+    return Comparison(settings, found, base, time.perf_counter() - began)

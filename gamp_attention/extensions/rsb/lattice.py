@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gamp_attention.extensions.rsb.weights import LabelAverages
 from gamp_attention.problem.denoisers.output import Denoised, denoise
 
 STRIDE = 4  # distance of the nodes with a global search, in nodes
@@ -306,18 +307,6 @@ def transition(psi: np.ndarray, bands: Bands, second: bool = True) -> Transition
         covariance = np.stack([aa, ab[0], b[1]]) / norm
         covariance -= first[[0, 0, 1]] * first[[0, 1, 1]]
     return Transition(np.log(norm) + 0.5 * (top + bottom), first, covariance, bands, density, norm)
-
-
-class LabelAverages(NamedTuple):
-    """Averages for one label; tokens in the order of the fields."""
-
-    phi: np.ndarray  # (k + 1,) averages of φ_j over P_j
-    slopes: np.ndarray  # (k + 1, 2) averages of (φ_j')²
-    first: np.ndarray  # (2,) average of φ_0'
-    bend: np.ndarray  # (2,) average of −φ_0'', by Stein's identity for the outer field
-    response: np.ndarray  # (2,) average of the a.e. derivative −∂g/∂ω over P_k.
-    # (k + 1, 2, 2) averages of (∂²φ_j)², the last without jumps; NaN for j < k if they were not requested
-    squares: np.ndarray
 
 
 def average_table(

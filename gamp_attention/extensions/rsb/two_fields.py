@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._tools.quadrature import gauss_hermite
-from gamp_attention.extensions.rsb.lattice import LabelAverages, Lattice, Table, average_table, even_ceil, tabulate
+from gamp_attention.extensions.rsb.lattice import Lattice, Table, average_table, even_ceil, tabulate
 from gamp_attention.extensions.rsb.solve import Problem, SearchSettings
-from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels
+from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, average_labels
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.theory.models.model import Model
 
@@ -169,7 +169,8 @@ class TwoFields(Problem):
             average_table(table.at(V), center - origin, variances, parisi, grids.lattice, replicons)
             for table, center, origin in zip(tables, centers, grids.centers, strict=True)
         ]
-        return self._assemble(averages, u, probability, levels, parisi)
+        rho = float(self.model.coordinates.rho[0, 0, 0])
+        return average_labels(averages, self.alpha * probability, u, self.signs, levels, parisi, rho)
 
     def _lattice(
         self, params: np.ndarray, centers: np.ndarray, variances: np.ndarray, V: float, parisi: np.ndarray,
@@ -201,30 +202,3 @@ class TwoFields(Problem):
         if 2 * n + 1 > settings.max_nodes:
             raise FloatingPointError(f"the lattice would need {2 * n + 1} nodes in each direction")
         return Lattice(h, n, tuple(strides[::-1]))
-
-    def _assemble(
-        self, averages: list[LabelAverages], u: np.ndarray, probability: np.ndarray, levels: Levels, parisi: np.ndarray
-    ) -> LevelHats:
-        """Return the conjugates, averaged over both tokens, from the averages for each label."""
-        share, signs = self.alpha * probability, self.signs
-        phi, slopes, first, bend, response, squares = (
-            np.einsum("n,n...->...", share, [getattr(a, name) for a in averages]) for name in LabelAverages._fields
-        )
-        both = np.ones(2)
-        slopes, bend, response = slopes.mean(axis=1), float(bend.mean()), float(response.mean())
-        squares = 0.5 * (squares + squares[:, ::-1, ::-1])
-        m_hat = 0.5 * float(first @ signs) if levels.m[0] else 0.0
-        theta, theta_hat = float(levels.theta[0]), 0.0
-        if theta:  # Stein's identity E[φ_0' u] = ρ ∂φ_0'/∂u-average, with φ_0'' from the center's dependence on u
-            rho = float(self.model.coordinates.rho[0, 0, 0])
-            along = float(np.einsum("n,nl,nl->", share, [a.first for a in averages], u)) / 2
-            theta_hat = (along + bend * theta) / rho
-        return LevelHats(
-            q=np.outer(slopes, both),
-            m=m_hat * signs,
-            theta=theta_hat * both,
-            V=(bend + float(parisi @ np.diff(slopes))) * both,
-            V_derivative=response * both,
-            phi=phi,
-            squares=squares,
-        )

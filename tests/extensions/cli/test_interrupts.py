@@ -12,7 +12,6 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.cli.main import main
-from gamp_attention.extensions.comparison import comparison
 from gamp_attention.extensions.phases.phase_boundaries import DiagramJob
 from gamp_attention.extensions.sweeps.store import Store
 from gamp_attention.gamp import loop as message_passing
@@ -68,28 +67,6 @@ def test_fit_resumes_after_an_interruption(tmp_path, monkeypatch, capsys):
         stops_at(patch, message_passing, "gamp_step", 1)
         assert main(again) == 130
     assert "nothing was written: run the same command again" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch, capsys, quick_comparisons):
-    with monkeypatch.context() as patch:
-        stops_at(patch, comparison, "compare_branch", 2)
-        with pytest.raises(comparison.Interrupted, match="on the positional branch; the semantic branch is") as stopped:
-            ga.compare(model, 40, 1.5, gd_steps=5, instances=2, rtol=1e-2)
-    finished = stopped.value
-
-    def again(*_, **__):
-        raise finished
-
-    monkeypatch.setattr("gamp_attention.extensions.cli.paper_model.compare", again)
-    command = ["compare", "--plot", str(tmp_path / "c.png"), "--json", str(tmp_path / "c.json")]
-    assert main(command) == 130
-    out, err = capsys.readouterr()
-    assert "the semantic branch is finished: run the same command again" in err
-    assert "semantic branch, β" in out
-    assert "positional branch, β" not in out
-    assert [branch["name"] for branch in json.loads((tmp_path / "c.json").read_text())["branches"]] == ["semantic"]
-    assert (tmp_path / "c.png").stat().st_size > 0
 
 
 @pytest.mark.parametrize("command", [["solve"], ["boundaries", "--omega", "0.3"]])

@@ -164,12 +164,3 @@ def test_compiled_operations_equal_those_of_numpy(all_cases):
     compiled = numba.njit(lambda x: evaluate_all(x))
     results = np.array([compiled(x) for x in POINTS]).T
     np.testing.assert_allclose(results, evaluate(all_cases, POINTS), rtol=1e-9, atol=1e-12)
-
-
-def test_operations_on_tensors_equal_those_on_arrays():
-    torch = pytest.importorskip("torch")
-    for name, (function, _, (low, high, gap)) in CASES.items():
-        program, _ = trace(lambda x, function=function: function(x[0]), [(1,)])
-        x = POINTS[(low <= POINTS) & (high >= POINTS) & (np.abs(POINTS) >= gap)]
-        (result,) = program.evaluate([torch.tensor(x)], torch)
-        np.testing.assert_allclose(np.broadcast_to(result, x.shape), evaluate(program, x)[0], rtol=1e-12, err_msg=name)
