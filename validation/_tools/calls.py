@@ -133,7 +133,7 @@ LINES = {
     ),
     "compare": (
         "ga.compare(SQUARED, d=10, alpha=1.5, seed=0, risk='asymptotic', branches=None, damping=0.3, rtol=0.1, lr=0.1, "
-        "gd_steps=3, instances=2)"
+        "gd_steps=3, instances=2, device='cpu')"
     ),
     "continue_branch": (
         "ga.continue_branch(SHARP, alpha=1.5, init='semantic', parameter='alpha', to=1.45, response='stein', "

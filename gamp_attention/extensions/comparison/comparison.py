@@ -103,7 +103,7 @@ class Descent(Ended):
 
 
 @dataclass(frozen=True, eq=False)
-class Branch(Result):
+class ComparedBranch(Result):
     """Results of all solvers on one branch.
 
     Attributes
@@ -157,7 +157,7 @@ class Comparison(Result):
     """
 
     settings: dict[str, Any]
-    branches: list[Branch]
+    branches: list[ComparedBranch]
     baseline: LinearBaseline | None
     seconds: float
 
@@ -195,7 +195,7 @@ class Comparison(Result):
         return [*rows, f"{about} Total time {self.seconds:.0f} s."]
 
 
-def descend(data: Dataset, Q: np.ndarray, risk: str, lr: float, max_iter: int) -> Descent:
+def gradient_descent(data: Dataset, Q: np.ndarray, risk: str, lr: float, max_iter: int) -> Descent:
     """Take steps of gradient descent, proximal if the penalty is not a ridge."""
     tol, every, record, iterations = scale_tolerance(data, TOL), max(1, max_iter // 100), Recorder(), list[int]()
     no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
@@ -231,7 +231,7 @@ SOLVERS = 7  # number of solvers of a branch, for the progress bar
 def _compare_branch(
     model: Model, data: Dataset, name: str, damping: float, progress: Progress, *, alpha: float, seed: int, risk: str,
     rtol: float | None, lr: float | None, gd_steps: int | None, instances: int,
-) -> Branch:  # fmt: skip
+) -> ComparedBranch:  # fmt: skip
     """Run all solvers from one start; `progress` counts `SOLVERS` steps."""
 
     def time_run(task: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
@@ -251,7 +251,7 @@ def _compare_branch(
     predicted_descent, _ = time_run("trajectory of descent", trajectory, *of_descent, n_replicas=4)
     affordable = max(MAX_DESCENT_WORK / data.tokens.size, 200)
     steps = gd_steps or max(1, int(min(np.ceil(TRAINING_TIME / lr), affordable)))
-    descent, descent_time = time_run("gradient descent", descend, data, start, risk, lr, steps)
+    descent, descent_time = time_run("gradient descent", gradient_descent, data, start, risk, lr, steps)
     best = "L-BFGS" if data.penalty.smooth else "proximal descent"
     quasi, quasi_time = time_run(best, minimize, data, start, risk)
     noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
@@ -282,7 +282,7 @@ def _compare_branch(
         row(f"{best} from GAMP + noise", returned, returned_time),
     ]
     spread = {key: np.array([other[key] for other in others]) for key in others[0]} if others else {}
-    return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
+    return ComparedBranch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
 
 
 def deviation(

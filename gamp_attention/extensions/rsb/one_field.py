@@ -42,7 +42,7 @@ import numpy as np
 
 from gamp_attention._kernels.compiled import kernel
 from gamp_attention._tools.quadrature import gauss_hermite, legendre_panels, tensor_grid
-from gamp_attention.extensions.rsb.solve import Problem
+from gamp_attention.extensions.rsb.solve import BrokenProblem
 from gamp_attention.extensions.rsb.weights import (
     SMALLEST,
     BrokenWeights,
@@ -230,7 +230,7 @@ def trace_hull(z, values, vertex):
 
 
 @dataclass(frozen=True, eq=False)
-class OneField(Problem):
+class OneField(BrokenProblem):
     """Problem of k-step replica symmetry breaking for a model with one field."""
 
     model: Model  # a model of labels with L = r = t = 1

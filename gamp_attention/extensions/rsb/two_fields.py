@@ -29,13 +29,13 @@ import numpy as np
 
 from gamp_attention._tools.quadrature import gauss_hermite
 from gamp_attention.extensions.rsb.lattice import Lattice, Table, average_table, even_ceil, tabulate
-from gamp_attention.extensions.rsb.solve import Problem, SearchSettings
+from gamp_attention.extensions.rsb.solve import BrokenProblem, BrokenSearch
 from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, average_labels
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.theory.models.model import Model
 
 # breaking is weak on the positional branch; at smaller differences few nodes of the lattice pass a jump
-WEAK_BREAKING = SearchSettings(strengths=(0.02, 0.05, 0.2), difference=1e-2)
+WEAK_BREAKING = BrokenSearch(strengths=(0.02, 0.05, 0.2), difference=1e-2)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ LATTICE = LatticeSettings()
 
 
 @dataclass(eq=False)
-class Grids:
+class FixedGrids:
     """Lattice and its centers (n, 2) for n labels, and their tables at a V if they fit into memory.
 
     All are exchanged if the gaps between overlaps become too small for the lattice. Averages from tables at another V
@@ -83,15 +83,15 @@ class Grids:
 
 
 @dataclass(frozen=True, eq=False)
-class TwoFields(Problem):
+class TwoFields(BrokenProblem):
     """Problem of k-step replica symmetry breaking for attention with two tokens and one column."""
 
     model: Model  # an attention model with L = 2, r = t = 1 that is even and reversible
     alpha: float  # sample complexity
     # fixed grids; by default they follow the overlaps. On fixed grids the averages are smooth functions of all numbers
     # except V, at which the jumps pass nodes of the lattice.
-    grids: Grids | None = None
-    search: SearchSettings = WEAK_BREAKING
+    grids: FixedGrids | None = None
+    search: BrokenSearch = WEAK_BREAKING
     settings: LatticeSettings = LATTICE
 
     @cached_property
@@ -129,7 +129,7 @@ class TwoFields(Problem):
             return self
         params, _, centers, _ = self.labels(levels, resolution)
         lattice = self._lattice(params, centers, self.variances(levels), float(levels.V[0]), parisi, resolution)
-        return replace(self, grids=Grids(lattice, centers, []))
+        return replace(self, grids=FixedGrids(lattice, centers, []))
 
     def variances(self, levels: Levels) -> np.ndarray:
         """Return the variance of the outer field given the teacher's fields, then Δ_1, …, Δ_k."""

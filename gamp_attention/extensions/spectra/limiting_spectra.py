@@ -205,7 +205,7 @@ def limiting_spectrum(
     counts = [len(replica["eigenvalues"]) for replica in replicas]
     if min(counts) < max(counts):
         _match_eigenvalues(replicas)
-    numbers = average_replicas(replicas)
+    numbers = mean_of_replicas(replicas)
     return LimitingSpectrum(x=points, width=width, **numbers)
 
 
@@ -339,7 +339,7 @@ def _without_rotations(rows: list[list[float]], n_rotations: int) -> list[list[f
     return [row for k, row in enumerate(rows) if k not in zero]
 
 
-def average_replicas(replicas: list[dict[str, Any]]) -> dict[str, Any]:
+def mean_of_replicas(replicas: list[dict[str, Any]]) -> dict[str, Any]:
     """Return means and errors of all numbers."""
     numbers: dict[str, Any] = {}
     for name in replicas[0]:

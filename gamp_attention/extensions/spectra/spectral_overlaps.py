@@ -15,7 +15,7 @@ from gamp_attention._tools.numerics import generator, guard_call, psd_root
 from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention.extensions.bayes.channels.choice import field_moments, moment_channel
 from gamp_attention.extensions.sequence.sequence_labels import is_function
-from gamp_attention.extensions.spectra.limiting_spectra import average_replicas, require_points
+from gamp_attention.extensions.spectra.limiting_spectra import mean_of_replicas, require_points
 from gamp_attention.extensions.spectra.sample_starts import draw_ensemble
 from gamp_attention.extensions.spectra.spectrum import Ensemble, eigenvalues_below, growths, lowest_edge
 from gamp_attention.extensions.train.spectral_weights import (
@@ -121,7 +121,7 @@ def spectral_overlap(
     replicas = [_solve_lowest(draw(model, alpha, weights, n_points, rng)) for _ in range(n_replicas)]
     k = min(len(replica["eigenvalues"]) for replica in replicas)
     common = [{name: v if np.ndim(v) == 0 else v[:k] for name, v in replica.items()} for replica in replicas]
-    return SpectralOverlap(**average_replicas(common))
+    return SpectralOverlap(**mean_of_replicas(common))
 
 
 def _draw_samples(model: Model, alpha: float, weights: str, n_points: int, rng: np.random.Generator) -> Ensemble:

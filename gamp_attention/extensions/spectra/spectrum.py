@@ -326,21 +326,21 @@ def _are_positive_definite(matrices: np.ndarray) -> bool:
     return True
 
 
-def size_of(V: np.ndarray) -> float:
+def sum_of_traces(V: np.ndarray) -> float:
     """Return the size of V (S, c, c): the sum of the traces."""
     return float(np.trace(V, axis1=1, axis2=2).sum())
 
 
 def solve_at_size(ensemble: Ensemble, size: float, near: Resolvent) -> Resolvent | None:
     """Return the solution with a given size of V, by Newton steps from a scaled solution; None if they diverge."""
-    V, x = near.V * (size / size_of(near.V)), near.x
+    V, x = near.V * (size / sum_of_traces(near.V)), near.x
     identity = np.tile(np.eye(V.shape[1]), (len(V), 1, 1)).ravel()
     unit = ensemble.law.trace.sum() / size  # typical distance of x from the spectrum
     for _ in range(ensemble.settings.max_newton):
         here = Resolvent(ensemble, x, V)
         if not here.inside:
             return None
-        residual = np.append((here.W - V).ravel(), size - size_of(V))
+        residual = np.append((here.W - V).ravel(), size - sum_of_traces(V))
         # a change V' of V lowers V_hat by R V' R, so that the derivative is the transpose of the map of squares
         system = np.block([[np.eye(V.size) - here.squares, -here.slope.reshape(-1, 1)], [identity, np.zeros(1)]])
         step = np.linalg.lstsq(system, residual, rcond=None)[0]
@@ -377,12 +377,12 @@ def lowest_edge(ensemble: Ensemble, limit: np.ndarray | None = None) -> list[Res
             return False
         return float(np.abs(np.linalg.eigvals(solution.squares)).max()) < 1
 
-    first = solve_at_size(ensemble, size_of(V), Resolvent(ensemble, x, V))
+    first = solve_at_size(ensemble, sum_of_traces(V), Resolvent(ensemble, x, V))
     if first is None:
         raise check.fail("model", scale, "a spectrum within the range of doubles")
-    path, low = [first], size_of(first.V)
+    path, low = [first], sum_of_traces(first.V)
     high = low
-    while high < ensemble.settings.max_size * size_of(first.V):
+    while high < ensemble.settings.max_size * sum_of_traces(first.V):
         high = ensemble.settings.growth * low
         solution = solve_at_size(ensemble, high, path[-1])
         if solution is None or not is_below(solution):
@@ -424,7 +424,7 @@ def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Reso
     """Return the solution at which the j-th eigenvalue of the map of overlaps is 1."""
     from scipy.optimize import brentq
 
-    solutions = {size_of(solution.V): solution for solution in path}
+    solutions = {sum_of_traces(solution.V): solution for solution in path}
 
     def excess(size: float) -> float:
         if size not in solutions:
@@ -432,10 +432,10 @@ def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Reso
             solutions[size] = solve_at_size(ensemble, size, nearest) or nearest
         return float(growths(solutions[size])[j] - 1)
 
-    first_above = next(k for k, solution in enumerate(path) if excess(size_of(solution.V)) > 0)
+    first_above = next(k for k, solution in enumerate(path) if excess(sum_of_traces(solution.V)) > 0)
     if first_above == 0:
         return path[0]
-    ends = (size_of(path[k].V) for k in (first_above - 1, first_above))
+    ends = (sum_of_traces(path[k].V) for k in (first_above - 1, first_above))
     size = brentq(excess, *ends, rtol=ensemble.settings.size_rtol)
     excess(size)
     return solutions[size]

@@ -9,7 +9,7 @@ from matplotlib.text import Text
 
 import gamp_attention as ga
 from gamp_attention._tools.display import format_to_error, format_with_error
-from gamp_attention.extensions.comparison.comparison import descend
+from gamp_attention.extensions.comparison.comparison import gradient_descent
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_every_solver_is_compared_and_drawn(comparison, tmp_path):
 def test_the_descents_agree_with_torch(model):
     data = ga.sample(model, d=60, alpha=1.5, seed=0)
     torch = ga.minimize_risk(data, "semantic", "asymptotic", lr=2.0, max_iter=60)
-    compiled = descend(data, data.Q_star, "asymptotic", 2.0, 60)
+    compiled = gradient_descent(data, data.Q_star, "asymptotic", 2.0, 60)
     np.testing.assert_allclose(compiled.Q, torch.Q, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(compiled.history.gradient_norm, torch.history.gradient_norm, rtol=1e-8)
     assert (compiled.status, compiled.n_iter) == (torch.status, torch.n_iter)

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 import gamp_attention as ga
 from gamp_attention.extensions.rsb.broken import extrapolate_steps
 from gamp_attention.extensions.rsb.one_field import OneField
-from gamp_attention.extensions.rsb.solve import Packing, iterate, refine_levels, solve_steps
+from gamp_attention.extensions.rsb.solve import LevelPacking, iterate_levels, refine_levels, solve_steps
 from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 
@@ -109,27 +109,6 @@ def test_phase_retrieval_at_other_points_agrees_with_published_values(row):
 
 
 @pytest.mark.slow
-def test_parisi_parameters_of_the_perceptron_from_zero_to_infinity():
-    """F and V + y (q_1 − q_0) tend to replica symmetry at both ends, and the complexity is y² times the slope of F."""
-    symmetric, ground = solve_perceptron(3.0, 0), solve_perceptron(3.0, 1)
-    small = solve_perceptron(3.0, 1, 0.03)
-    assert abs(small.energy / symmetric.energy - 1) < 3e-3
-    large = [solve_perceptron(3.0, 1, y) for y in (25.0, 50.0, 100.0)]
-    assert all(solution.status.converged for solution in large)
-    a, b, c = (solution.energy for solution in large)
-    assert symmetric.energy < c < b < a < ground.energy
-    assert abs((c - (b - c) ** 2 / (a - 2 * b + c)) / symmetric.energy - 1) < 0.01  # the limit of a power of y
-    for solution, y in ((small, 0.03), (large[-1], 100.0)):
-        levels = solution.point.levels
-        assert abs((levels.V[0] + y * levels.gaps[0, 0]) / symmetric.point.levels.V[0] - 1) < 0.01
-    low, middle, high = (solve_perceptron(3.0, 1, y) for y in (2.98, 3.0, 3.02))
-    slope = (high.energy - low.energy) / 0.04
-    complexity = middle.point.indicators.complexity[0]
-    assert complexity > 0 > large[0].point.indicators.complexity[0]
-    assert abs(complexity / (9 * slope) - 1) < 1e-3
-
-
-@pytest.mark.slow
 def test_the_limit_of_many_steps_agrees_with_published_values():
     """Perceptron: 0.117601 errors per weight at α = 3, and the α with an error per weight is 6.6980."""
     value, error = extrapolate_steps([solve_perceptron(3.0, k).energy for k in (1, 2, 3)])
@@ -145,8 +124,8 @@ def test_the_limit_of_many_steps_agrees_with_published_values():
 def test_small_parisi_parameters_are_replica_symmetric():
     """F, and the response V + y (q_1 − q_0) of all clusters, agree with replica symmetry for y → 0."""
     model = amplitude_model()
-    problem, packing = OneField(model, ALPHA), Packing(ONE, 0, False, False)
-    symmetric = refine_levels(problem, packing, iterate(problem, packing, np.log([0.5, 1.0]), 20), 1e-4)
+    problem, packing = OneField(model, ALPHA), LevelPacking(ONE, 0, False, False)
+    symmetric = refine_levels(problem, packing, iterate_levels(problem, packing, np.log([0.5, 1.0]), 20), 1e-4)
     one, parisi = np.ones((1, 1, 1)), 1e-3
     start = ga.Overlaps(q=one, m=np.zeros((1, 1)), theta=0 * one, V=0.5 * one)
     se = ga.solve_broken(model, ALPHA, start, parisi=parisi, rtol=1e-3)
@@ -161,7 +140,7 @@ def test_free_energy_is_stationary_in_every_parameter():
 
     The conjugates are fixed: of the channel's averages, only α E φ_0 changes with overlaps and Parisi parameters.
     """
-    problem, packing = OneField(amplitude_model(), ALPHA), Packing(ONE, 2, False, False)
+    problem, packing = OneField(amplitude_model(), ALPHA), LevelPacking(ONE, 2, False, False)
     levels = Levels(np.array([[0.36], [1.28], [1.35]]), ZERO, ZERO, 0.34 * ONE)
     solution = solve_steps(problem, packing, [(levels, np.array([1.5, 3.9]))], 1e-4)
     assert solution.status.converged

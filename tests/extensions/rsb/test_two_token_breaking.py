@@ -8,7 +8,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.extensions.rsb.lattice import Lattice, average_table, even_ceil, tabulate
 from gamp_attention.extensions.rsb.one_field import average_levels, innermost_tables
-from gamp_attention.extensions.rsb.solve import Packing, newton
+from gamp_attention.extensions.rsb.solve import LevelPacking, solve_levels
 from gamp_attention.extensions.rsb.two_fields import TwoFields
 from gamp_attention.extensions.rsb.weights import Levels
 from gamp_attention.problem.denoisers.output import denoise
@@ -147,8 +147,8 @@ def test_free_energy_is_stationary_in_every_parameter(start, parisi):
     The conjugates are fixed: of the channel's averages, only α E φ_0 changes with overlaps and Parisi parameters.
     """
     problem, k = TwoFields(ga.paper_model(), ALPHA).with_fixed_grids(start, parisi, ROUGH), len(parisi)
-    fixed, free = Packing(SIGNS, k, True, False, parisi), Packing(SIGNS, k, True, False)
-    x, _, residual, *_ = newton(problem, fixed, fixed.pack(start, parisi), 1e-6, ROUGH)
+    fixed, free = LevelPacking(SIGNS, k, True, False, parisi), LevelPacking(SIGNS, k, True, False)
+    x, _, residual, *_ = solve_levels(problem, fixed, fixed.pack(start, parisi), 1e-6, ROUGH)
     assert residual < 1e-6
     levels, _ = fixed.unpack(x)
     hats = problem.hats(levels, parisi, ROUGH)

@@ -137,26 +137,6 @@ def test_spikes_equal_means_given_for_every_coordinate():
         assert np.allclose(ravel(paths[0]), ravel(paths[1]), rtol=1e-6, atol=1e-9)
 
 
-def test_spikes_with_a_penalty_that_is_not_quadratic():
-    """With the elastic net, the law of (τ, π) within a class matters: compare with a fine grid of teacher rows."""
-    penalty = ga.ElasticNet(0.3, 0.2)
-    model = replace(two_clouds(means=None, spikes=[[[1.5]], [[0.5]]]), penalty=penalty)
-    nodes, weight = np.polynomial.hermite_e.hermegauss(60)
-    keep = weight > 1e-12 * weight.max()
-    nodes, weight = nodes[keep], weight[keep] / weight[keep].sum()
-    K, means = len(nodes), nodes[:, None] * np.array([1.5, 0.5])
-    law = ga.CoordinateLaw(weight, np.tile([1.0, 0.64], (K, 1)), means, nodes[:, None], np.zeros((K, 1, 1)))
-    grid = replace(model, coordinates=law, class_means=means)
-    rule = first_rule("sobol", model, (0,))
-    at = ga.Overlaps(
-        np.array([[[0.5]], [[0.32]]]), np.array([[0.6], [0.2]]), np.array([[[0.4]], [[0.256]]]), np.ones((2, 1, 1))
-    )
-    images = [OverlapMap(each, 2.0, rule)(at) for each in (model, grid)]
-    assert np.allclose(ravel(images[0]), ravel(images[1]), rtol=1e-4)
-    paths = [ga.trajectory(each, 2.0, "semantic", n_iter=2, n_paths=4096, n_replicas=4) for each in (model, grid)]
-    assert np.allclose(ravel(paths[0]), ravel(paths[1]), rtol=0.02, atol=0.01)
-
-
 def mean_ratio(rows, path, names):
     """Return the largest deviation of instances from a trajectory, in units of standard errors and 1/d."""
     ratios = []
@@ -226,26 +206,6 @@ def test_linear_regression_of_two_clouds(intercept):
     assert np.allclose(run.Q[:120, 0], weights[:120], atol=1e-6)
     errors = ga.leave_one_out(data, run).errors
     assert np.allclose(errors, 0.5 * (y - left_out) ** 2, rtol=1e-4, atol=1e-7)
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("intercept", [True, False])
-def test_theory_of_two_clouds_agrees_with_large_instances(intercept):
-    model = two_clouds(intercept=intercept, means=[[1.0], [-0.6]])
-    theory = ga.solve_state_evolution(model, 2.5, "random", rtol=1e-3)
-    assert theory.converged
-    values = []
-    for seed in range(6):
-        data = ga.sample(model, 800, 2.5, seed=seed)
-        run = ga.run_gamp(data, "random")
-        errors = sampled_test_error(data, run.Q, n_samples=4000, seed=seed)[0]
-        values.append([*ravel(run.overlaps), run.train_loss, errors])
-    expected = np.array([*ravel(theory.overlaps), theory.train_loss, theory.test_error])
-    mean, spread = np.mean(values, axis=0), np.std(values, axis=0, ddof=1) / np.sqrt(6)
-    kept = np.isfinite(expected) & (np.abs(expected) > 1e-9)
-    assert (np.abs(mean - expected)[kept] < 4.5 * spread[kept] + 2e-3 * np.abs(expected[kept])).all()
-    other = ga.solve_state_evolution(model, 2.5, "random", rule="sobol", rtol=1e-3)
-    assert np.allclose(ravel(other.overlaps)[kept[:-2]], ravel(theory.overlaps)[kept[:-2]], rtol=5e-3)
 
 
 def test_predicted_test_error_agrees_with_new_samples():

@@ -81,12 +81,6 @@ def test_posterior_weights_reach_weak_recovery(n_tokens, weak):
         assert len(predicted.eigenvalues) == (ratio > 1)
 
 
-def test_posterior_weights_reach_the_weak_recovery_of_phase_retrieval():
-    for alpha in (0.46, 0.54):
-        predicted = ga.spectral_overlap(INTENSITIES, alpha, "posterior", n_points=4096, n_replicas=3)
-        assert predicted.strength == pytest.approx(np.sqrt(alpha / 0.5), abs=0.01 + predicted.strength_error)
-
-
 def test_a_start_from_the_posterior_needs_fewer_samples():
     """With half of the samples that fitted weights need, it leads to the same solution as the teacher."""
     data = ga.sample(PAPER, 300, 0.75, seed=0)
@@ -135,13 +129,3 @@ def test_directions_are_the_lowest_eigenvectors_of_the_hessian_at_zero(risk):
     small = ga.sample(ga.paper_model(sigma=0.8), 9, 1.5, seed=0)
     h = np.ones((small.n_samples, 2, 2))
     assert len(lowest_eigenvectors(small.matrix, h, 1, 30, np.random.default_rng(0))[0]) == 9
-
-
-def test_posterior_weights_of_a_function_agree_with_phase_retrieval():
-    """Absolute values determine a field up to its sign, as intensities do."""
-    amplitude = ga.sequence_model(lambda u, noise: abs(u[0, 0]), lambda z: z[0, 0] ** 2, n_tokens=1, rank=1)
-    theories = [
-        ga.spectral_overlap(model, 1.5, "posterior", n_points=512, n_replicas=2)
-        for model in (amplitude, ga.glm_model(ga.PhaseRetrievalLoss()))
-    ]
-    assert abs(theories[0].teacher[0] - theories[1].teacher[0]) < 1e-6

@@ -93,20 +93,6 @@ def test_rotations_are_left_out_at_a_minimum():
     assert np.allclose(spectrum.lowest, np.delete(values, flat)[:5], atol=1e-5 * values[-1])
 
 
-def test_rotations_are_left_out_of_the_highest_eigenvalues_at_a_saddle():
-    """A minimum of one column and a column of zeros are a critical point of two columns, with negative curvature."""
-    data = ga.sample(ga.attention_model(2, 2, 2, sigma=0.8), d=8, alpha=4.0, seed=0)
-    one = ga.train(data.replace(rank=1), n_starts=4, survey=False, escape=False).Q
-    Q = np.concatenate([one, np.zeros(one.shape)], axis=1)
-    values = all_eigenvalues(data, Q, "exact")[0]
-    flat = np.argmin(np.abs(values))
-    assert values[0] < -1e-3
-    assert abs(values[flat]) < 1e-6
-    spectrum = ga.hessian_spectrum(data, Q, n_eigenvalues=16)
-    assert np.allclose(spectrum.highest, np.delete(values, flat), atol=1e-5)
-    assert np.allclose(spectrum.lowest, np.delete(values, flat), atol=1e-5)
-
-
 def test_bad_input_is_refused_by_name():
     data = ga.sample(ga.paper_model(), d=20, alpha=1.0, seed=0)
     for words, options in {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._tools.files import ARRAY, CHECKPOINT, PICTURE, kind_of
+from gamp_attention._tools.files import ARRAY, PICTURE, kind_of
 from tests.conftest import ROOT
 
 
@@ -86,23 +86,6 @@ OTHERS = {
 def test_other_files_are_not_recognized_as_results(name, tmp_path):
     (tmp_path / name).write_bytes(OTHERS[name])
     assert kind_of(tmp_path / name) is None
-
-
-def test_archives_with_added_or_removed_arrays_are_not_replaced(model, tmp_path):
-    data, path = ga.sample(model, 20, 1.5), tmp_path / "run.npz"
-    ga.train(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2, n_starts=1, survey=False, escape=False)
-    assert kind_of(path) == CHECKPOINT
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    np.savez(path, **arrays, mine=np.ones(3))
-    assert kind_of(path) is None
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"checkpoint: needs the name of a new file, or of a checkpoint .* choose"):
-        ga.train(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2, n_starts=1, survey=False, escape=False)
-    assert path.read_bytes() == before
-    arrays.popitem()
-    np.savez(path, **arrays)
-    assert kind_of(path) is None
 
 
 FULL = """

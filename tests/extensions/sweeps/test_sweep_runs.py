@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -101,19 +100,6 @@ def test_a_dask_cluster_gives_the_same(model, tiny_sweep, tmp_path):
         assert same(done.folder, tiny_sweep)
         shutil.rmtree(tmp_path / "cells")
         assert sweep(model, tmp_path, executor=client.get_executor(), **TINY | {"method": "GAMP"}).computed == 16
-
-
-def test_workers_that_write_elsewhere_are_noticed(model, tmp_path):
-    (tmp_path / "other" / "cells").mkdir(parents=True)
-
-    class Elsewhere:
-        def submit(self, run_chain, folder, *arguments, **options):
-            future = Future()
-            future.set_result(run_chain(str(tmp_path / "other"), *arguments, **options))
-            return future
-
-    with pytest.raises(RuntimeError, match="2 cells are not in"):
-        sweep(model, tmp_path / "here", executor=Elsewhere(), **QUICK)
 
 
 def test_an_interrupted_sweep_in_one_process_stores_finished_cells(model, tmp_path, monkeypatch):
