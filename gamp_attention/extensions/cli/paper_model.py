@@ -43,7 +43,7 @@ def run_compare(options: argparse.Namespace) -> int:
     report(options, str(result), result.to_dict(), result.converged)
     plot = target_of(options, options.plot, PICTURE, result.converged)
     plot_comparison(result, plot, options.force, options.all)
-    say(options, f"picture: {describe_kept(options.plot, plot)}")
+    say(options, f"The picture is in {describe_kept(options.plot, plot)}.")
     return 0 if result.converged else 1
 
 
