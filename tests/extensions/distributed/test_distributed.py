@@ -68,47 +68,6 @@ def test_descents_after_message_passing_run_on_the_workers(client):
     assert np.linalg.norm(ga.gradient(data, result.Q)) < 1.01e-8 * data.lam * np.sqrt(data.dim)
 
 
-def test_an_iteration_sends_no_array_of_the_size_of_the_samples(client, monkeypatch):
-    """Count the entries of all arrays that are sent and received after the first iteration."""
-    data = draw_data()
-    remote = ga.DistributedDataset(data, client, 2)
-    sent = []
-    submit, gather = remote.on_all, remote.fetch
-
-    def counting_submit(function, arguments):
-        sent.extend(value.size for argument in arguments for value in iterate_arrays(argument))
-        return submit(function, arguments)
-
-    def counting_gather(futures):
-        result = gather(futures)
-        sent.extend(value.size for value in iterate_arrays(result))
-        return result
-
-    monkeypatch.setitem(vars(remote), "on_all", counting_submit)
-    monkeypatch.setitem(vars(remote), "fetch", counting_gather)
-    sizes = []
-
-    def callback(t, state, report):
-        sizes.append(max(sent))
-        sent.clear()
-
-    ga.run_gamp(
-        remote, damping=0.5, tol=0, max_iter=module.MAX_AGE + 5, iteration=ga.IterationOptions(callback=callback)
-    )
-    assert sizes[0] >= data.n_samples
-    small = [size <= data.Q_star.size for size in sizes[1:]]
-    assert small.count(False) == 1  # the backup copy of the state
-    assert not small[module.MAX_AGE - 1]
-
-
-def iterate_arrays(value):
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for argument in value:
-            yield from iterate_arrays(argument)
-
-
 @pytest.mark.parametrize("at", [3, module.MAX_AGE + 4])
 def test_a_killed_worker_does_not_change_the_result(client, at):
     data = draw_data()

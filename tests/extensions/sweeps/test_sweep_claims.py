@@ -101,24 +101,6 @@ def test_only_void_claims_are_taken_over(tmp_path, changes, age, free):
     assert {each.name for each in tmp_path.iterdir()} == (set() if free else {"key.claim"})
 
 
-def test_a_void_claim_is_taken_by_one_process_only(tmp_path):
-    """A process that reads a claim while another process replaces it does not get it; an old lock does no harm."""
-    path = claimed(tmp_path, "key", pid=2**22 + 1)
-    lock = tmp_path / "key.lock"
-    lock.write_text(json.dumps(process()))
-    with Claims(tmp_path).hold("key") as held:
-        assert not held
-    lock.write_text(json.dumps(process() | {"pid": 2**22 + 1}))
-    with Claims(tmp_path).hold("key") as held:  # removes the lock
-        assert not held
-    with Claims(tmp_path).hold("key") as held:
-        assert held
-    assert not path.exists()
-    path.write_text("")  # not yet written
-    with Claims(tmp_path).hold("key") as held:
-        assert not held
-
-
 def test_folders_with_other_files_are_not_used(model, tmp_path):
     (tmp_path / "mine" / "cells").mkdir(parents=True)
     (tmp_path / "mine" / "cells" / "liver.json").write_text("{}")
