@@ -1,10 +1,15 @@
 """Files that the Python interface writes: they are complete or absent, and never replace a file of the user."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 import gamp_attention as ga
 from gamp_attention._tools.files import ARRAY, PICTURE, kind_of
+from tests.conftest import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +86,41 @@ OTHERS = {
 def test_other_files_are_not_recognized_as_results(name, tmp_path):
     (tmp_path / name).write_bytes(OTHERS[name])
     assert kind_of(tmp_path / name) is None
+
+
+FULL = """
+import resource, sys
+import gamp_attention as ga
+from gamp_attention.extensions.sweeps.sweep import save
+data = ga.sample(ga.paper_model(), 40, 1.5, 0)
+cells = ga.sweep(ga.paper_model(), "first", alpha=1.0, method="GAMP", d=20).dataset()
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
+for call in (
+    lambda: ga.sample(ga.paper_model(), 40, 1.5, 0, storage="tokens.npy"),
+    lambda: ga.train(data, n_starts=1, checkpoint=ga.Checkpoint("run.npz", 0), tol=0, max_iter=3),
+    lambda: ga.sweep(ga.paper_model(), "cells", alpha=1.0, method="GAMP", d=20),
+    lambda: ga.plot_trajectory(ga.trajectory(ga.paper_model(), 1.5, n_iter=2, n_paths=64, n_replicas=2), path="f.png"),
+    lambda: save(cells, "cells.nc"),
+):
+    try:
+        call()
+        print("written")
+    except OSError as error:
+        print(error.errno, error)
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
+    """A limit on the size of files simulates a full disk."""
+    for name in ("matplotlib", "xarray", "h5netcdf"):
+        pytest.importorskip(name)
+    command, environment = [sys.executable, "-c", FULL], os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=True)
+    said = done.stdout.splitlines()
+    names = "storage: tokens.npy", "checkpoint: run.npz", "path: f.png", "--out: cells.nc"
+    for line, name in zip([said[0], said[1], said[3], said[4]], names, strict=True):
+        assert line == f"27 {name} cannot be written: File too large; free space or choose another folder"
+    assert not list(tmp_path.rglob("*.part"))
+    assert not list(tmp_path.rglob("*.claim"))
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
