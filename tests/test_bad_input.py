@@ -262,7 +262,6 @@ CASES = {
     "compare branches a number": (lambda d, m: ga.compare(m, branches=3), "branches.*3"),
     "compare accuracy": (lambda d, m: ga.compare(m, rtol=5), "rtol.*5"),
     "compare steps": (lambda d, m: ga.compare(m, gd_steps=0), "gd_steps"),
-    "compare device": (lambda d, m: ga.compare(m, device="abacus"), "device.*'abacus'"),
     "boundaries without folder": (lambda d, m: ga.phase_boundaries(m, folder=3), "folder.*3"),
     "boundaries of none": (lambda d, m: ga.phase_boundaries(m, omegas=[None]), "omegas.*None"),
     "boundaries in a word": (lambda d, m: ga.phase_boundaries(m, alphas="all"), "alphas"),

@@ -9,18 +9,18 @@ import gamp_attention as ga
 from gamp_attention._tools.quadrature import legendre_panels
 from gamp_attention.extensions.rsb.one_field import Innermost, average_levels
 from gamp_attention.extensions.rsb.solve import (
-    Packing,
-    Problem,
+    BrokenProblem,
+    LevelPacking,
     first_starts,
     follow_parisi,
-    iterate,
+    iterate_levels,
     refine_levels,
     solve_steps,
     split_start,
 )
-from gamp_attention.extensions.rsb.weights import BrokenWeights, LevelHats
+from gamp_attention.extensions.rsb.weights import BrokenWeights, average_labels
 
-ONE, ZERO = np.ones(1), np.zeros(1)
+ONE = np.ones(1)
 
 
 def panels(ends, width, n):
@@ -37,7 +37,7 @@ def magnet_energy(q, parisi, spacing=0.5):
     return averages.phi[0] - 0.25 * float(np.sum(parisi * np.diff(q**2)))
 
 
-class Perceptron(Problem):
+class Perceptron(BrokenProblem):
     """Spherical perceptron that counts errors of random labels: ℓ(z) is 1 for z < 0, otherwise 0."""
 
     weights = BrokenWeights(ga.coordinate_law(1.0, [0.0], n_tokens=1), 0.0, spherical=True)
@@ -55,25 +55,21 @@ class Perceptron(Problem):
         phi = -np.where(x >= 0, 0.0, np.where(inside, x**2 / (2 * V), 1.0))
         innermost = Innermost(x, weight, phi, np.where(inside, -x / V, 0.0), np.where(inside, 1 / V, 0.0))
         averages = average_levels(innermost, 0.0, variances, parisi, 0.5 * 0.8**resolution, 8.0)
-        q_hat = self.alpha * averages.slopes[:, None]
-        V_hat = self.alpha * averages.bend + float(parisi @ np.diff(q_hat[:, 0]))
-        squares = self.alpha * averages.curvatures[:, None, None]
-        derivative = np.array([self.alpha * averages.response])
-        return LevelHats(q_hat, ZERO, ZERO, np.array([V_hat]), derivative, self.alpha * averages.phi, squares)
+        return average_labels([averages], np.full(1, self.alpha), np.zeros((1, 1)), ONE, levels, parisi, 1.0)
 
 
 def solve_perceptron(alpha, k, parisi=None):
     """Return the solution with k steps at the ground state, or with one step at a fixed Parisi parameter."""
-    problem, packing = Perceptron(alpha), Packing(ONE, 0, False, False)
-    x = iterate(problem, packing, np.log([0.5, 1.0]), 20)
+    problem, packing = Perceptron(alpha), LevelPacking(ONE, 0, False, False)
+    x = iterate_levels(problem, packing, np.log([0.5, 1.0]), 20)
     solution = refine_levels(problem, packing, x, 1e-6)
     starts = first_starts(solution.point.levels, None, problem.search)
     for step in range(1, k + 1):
-        solution = solve_steps(problem, Packing(ONE, step, False, False), starts, 1e-4)
+        solution = solve_steps(problem, LevelPacking(ONE, step, False, False), starts, 1e-4)
         starts = [split_start(solution.point.levels, solution.point.parisi)]
     if parisi is not None:
         ground = [(solution.point.levels, solution.point.parisi)]
-        return follow_parisi(problem, Packing(ONE, k, False, False, np.array([parisi])), ground, 1e-4)
+        return follow_parisi(problem, LevelPacking(ONE, k, False, False, np.array([parisi])), ground, 1e-4)
     return solution
 
 

@@ -55,6 +55,7 @@ def _add_compare(add: Add) -> None:
     add("--risk", choices=RISKS, default="asymptotic", help="training risk (default asymptotic)")
     add("--gd-steps", type=int, help="number of steps of gradient descent (default: as in the paper)")
     add("--plot", metavar="FILE", default="compare.png", help="file of the picture (default compare.png)")
+    add("--all", action="store_true", help="ten panels, with q, all ends and the spread of six other instances")
 
 
 def _add_fit(add: Add) -> None:

@@ -57,7 +57,7 @@ class Output(NamedTuple):
 def check_extras(options: argparse.Namespace) -> None:
     """Raise ImportError with all optional packages that a command needs and that are not installed."""
     given = vars(options)
-    needed = ["torch"] * (options.command == "compare" or "GD" in (given.get("method") or ()))
+    needed = ["torch"] * ("GD" in (given.get("method") or ()))
     needed += ["torch"] * (Path(given.get("data") or "").suffix in TORCH_FILES)
     needed += ["matplotlib"] * bool(given.get("plot"))
     needed += ["xarray", "h5netcdf", "h5py"] * bool(options.command == "sweep" and given.get("out"))

@@ -14,7 +14,7 @@ from gamp_attention._tools.files import PICTURE
 from gamp_attention._tools.optional import require_modules
 from gamp_attention.extensions.cli.options import build_penalty
 from gamp_attention.extensions.cli.output import describe_kept, report, say, select, target_of
-from gamp_attention.extensions.comparison.comparison import Comparison, Interrupted, compare
+from gamp_attention.extensions.comparison.comparison import compare
 from gamp_attention.extensions.comparison.figures import plot_comparison, plot_phase_diagram
 from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
@@ -37,19 +37,12 @@ def _model(options: argparse.Namespace) -> Any:
 
 def run_compare(options: argparse.Namespace) -> int:
     """Run the command `compare` and return its exit status."""
-
-    def show(result: Comparison, finished: bool) -> None:
-        report(options, str(result), result.to_dict(), finished)
-        plot = target_of(options, options.plot, PICTURE, finished)
-        plot_comparison(result, plot, options.force)
-        say(options, f"The picture is in {describe_kept(options.plot, plot)}.")
-
-    try:
-        result = compare(_model(options), **select(options, "d", "alpha", "seed", "risk", "gd_steps"))
-    except Interrupted as stopped:
-        show(stopped.result, False)
-        raise
-    show(result, result.converged)
+    sizes = select(options, "d", "alpha", "seed", "risk", "gd_steps") | ({"instances": 6} if options.all else {})
+    result = compare(_model(options), **sizes)
+    report(options, str(result), result.to_dict(), result.converged)
+    plot = target_of(options, options.plot, PICTURE, result.converged)
+    plot_comparison(result, plot, options.force, options.all)
+    say(options, f"The picture is in {describe_kept(options.plot, plot)}.")
     return 0 if result.converged else 1
 
 

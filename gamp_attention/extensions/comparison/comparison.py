@@ -1,6 +1,7 @@
-"""Comparison of GAMP, state evolution, gradient descent and the linear baseline on one instance of any model.
+"""Comparison of GAMP, state evolution, descents and the linear baseline on one instance of any model.
 
 `compare` runs every solver from the same start on each branch (`compare_branch`), and returns a table of the results.
+The descents use the compiled gradient of the risk; `minimize_risk` is their independent form in torch.
 """
 
 import math
@@ -16,24 +17,28 @@ from gamp_attention._tools import check
 from gamp_attention._tools.choices import RISKS, STARTS
 from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import Stream, generator, guard_call
-from gamp_attention._tools.optional import require_modules
 from gamp_attention._tools.progress import Progress
-from gamp_attention.descent.minimize import minimize_risk, require_device, stable_step
-from gamp_attention.descent.torch_risk import DescentResult
+from gamp_attention.descent.minimize import stable_step
+from gamp_attention.descent.torch_risk import status_of
 from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
 from gamp_attention.extensions.dynamics.replicas import Trajectory
 from gamp_attention.extensions.dynamics.trajectory import trajectory
 from gamp_attention.gamp.damping import DAMPING
+from gamp_attention.gamp.descent import settle
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.gamp.step import averaged_memory
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.passes import Memory
+from gamp_attention.problem.penalties.standard import is_ridge, proximal_map
+from gamp_attention.problem.risk import overlaps, risk_at
 from gamp_attention.problem.starts import initial_weights
+from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import align_weights
-from gamp_attention.results import SIGNS, Result
+from gamp_attention.problem.tolerances import scale_tolerance
+from gamp_attention.results import SIGNS, Ended, History, Overlaps, Recorder, Result, Status
 from gamp_attention.sampling.draw import require_size, sample
 from gamp_attention.sampling.test_errors import sampled_test_error
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
@@ -42,6 +47,12 @@ from gamp_attention.theory.linear import LinearBaseline, linear_baseline
 from gamp_attention.theory.models.model import Model, has_omega, softmax_teacher
 
 HEADS = ["", *(sign for sign, _ in SIGNS.values()), "‖∇R‖/λ√d", "‖ΔQ‖/√d", "status", "iterations", "seconds"]
+TOL = 1e-8  # gradient norm at which descents have converged
+N_ITER = 20  # iterations of the predicted trajectories, after which they hardly change
+N_TEST = 4000  # number of new samples for test errors, which are then accurate to about one per cent
+PERTURBATION = 1e-3  # relative change of GAMP's weights before a descent, which stays in the same basin
+TRAINING_TIME = 750.0  # steps of gradient descent times step size: 5000 steps of 0.15, as in the paper
+MAX_DESCENT_WORK = 1.6e10  # maximum of n L d × number of steps of gradient descent
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +74,8 @@ class Row(Result):
     def cells(self) -> list[str]:
         """Return the cells of the table."""
         pairs = [(self.values[name], self.errors.get(name, math.nan), digits) for name, (_, digits) in SIGNS.items()]
-        numbers = [format_with_error(*pair) for pair in pairs]
         norms = ["-" if math.isnan(norm) else f"{norm:.1e}" for norm in (self.gradient_norm, self.distance)]
+        numbers = [format_with_error(*pair) for pair in pairs]
         return [self.name, *numbers, *norms, self.status, str(self.n_iter), f"{self.seconds:.1f}"]
 
     def _rows(self) -> Rows:
@@ -72,15 +83,35 @@ class Row(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class Branch(Result):
+class Descent(Ended):
+    """End of a descent on the compiled risk.
+
+    Attributes
+    ----------
+    status, n_iter, Q, overlaps, train_loss, gradient_norm : as for `minimize_risk`.
+    history, iterations : recorded states and their iteration numbers; empty for L-BFGS.
+    """
+
+    status: Status
+    n_iter: int
+    Q: np.ndarray
+    overlaps: Overlaps
+    train_loss: float
+    gradient_norm: float
+    history: History | None
+    iterations: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedBranch(Result):
     """Results of all solvers on one branch.
 
     Attributes
     ----------
     gamp, predicted, predicted_descent, fixed_point, descent, quasi_newton, returned : GAMP, whose first iterations use
         predicted responses; the predicted trajectories of GAMP and of gradient descent, and the fixed point of state
-        evolution; gradient descent and L-BFGS from the informed start; L-BFGS from the perturbed weights of GAMP. With
-        another penalty than the ridge, proximal steps replace L-BFGS and `quasi_newton` is None.
+        evolution; gradient descent and L-BFGS from the informed start; L-BFGS from the perturbed weights of GAMP. For
+        penalties with kinks, accelerated proximal steps replace L-BFGS.
     instances : deviations of other instances from their predictions, an array (instances, T + 1) for each scalar.
     rows : rows of the table.
     """
@@ -90,9 +121,9 @@ class Branch(Result):
     predicted: Trajectory
     predicted_descent: Trajectory
     fixed_point: StateEvolutionResult
-    descent: DescentResult
-    quasi_newton: DescentResult | None
-    returned: DescentResult
+    descent: Descent
+    quasi_newton: Descent
+    returned: Descent
     instances: dict[str, np.ndarray]
     rows: list[Row]
 
@@ -101,17 +132,15 @@ class Branch(Result):
 
     def _notes(self) -> list[str]:
         """Return remarks below the table: how GAMP ended, validity of state evolution, different minima."""
-        gamp, fixed = self.gamp, self.fixed_point
+        gamp, fixed, name = self.gamp, self.fixed_point, self.rows[-2].name
         off = f"{gamp.n_off_global} of {gamp.n_searched} searched samples"
         notes = [f"  {gamp.message} {off} are not at their global proximal minimum."]
         if not fixed.consistent and np.isfinite(fixed.replicon):
             notes.append(f"  Replica symmetry of state evolution: {fixed.validity}.")
-        if self.quasi_newton is None:
-            return notes
         gap = self.quasi_newton.train_loss - gamp.train_loss
         if abs(gap) > 1e-9:
-            lower = "GAMP" if gap > 0 else "L-BFGS"
-            notes.append(f"  GAMP and L-BFGS end at different minima; {lower} has the lower loss, by {abs(gap):.1e}.")
+            lower = "GAMP" if gap > 0 else name
+            notes.append(f"  GAMP and {name} end at different minima; {lower} has the lower loss, by {abs(gap):.1e}.")
         return notes
 
 
@@ -128,7 +157,7 @@ class Comparison(Result):
     """
 
     settings: dict[str, Any]
-    branches: list[Branch]
+    branches: list[ComparedBranch]
     baseline: LinearBaseline | None
     seconds: float
 
@@ -166,47 +195,44 @@ class Comparison(Result):
         return [*rows, f"{about} Total time {self.seconds:.0f} s."]
 
 
-class Interrupted(KeyboardInterrupt):
-    """Interruption of a comparison; attribute `result` has the finished branches."""
-
-    def __init__(self, result: Comparison, unfinished: str) -> None:
-        state = f"the {', '.join(branch.name for branch in result.branches)} branch is finished"
-        super().__init__(f"interrupted on the {unfinished} branch; {state}: run the same command again for both")
-        self.result = result
-
-
-SOLVERS = 7  # maximum number of solvers of a branch, for the progress bar
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Options of a comparison: arguments of `gamp_attention.compare`, and the effort of each solver."""
-
-    alpha: float
-    seed: int
-    risk: str
-    rtol: float | None
-    lr: float | None
-    gd_steps: int | None
-    instances: int
-    device: str
-    n_iter: int = 20  # iterations of the predicted trajectories, after which they hardly change
-    test_samples: int = 4000  # number of new samples for test errors, which are then accurate to about one per cent
-    perturbation: float = 1e-3  # relative change of GAMP's weights before a descent, which stays in the same basin
-    training_time: float = 750.0  # steps of gradient descent times step size: 5000 steps of 0.15, as in the paper
-    max_descent_work: float = 1.6e10  # maximum of n L d × number of steps of gradient descent
-    replicas: int = 4  # number of independent predictions of the trajectory of gradient descent
-
-    def count_steps(self, data: Dataset, lr: float) -> int:
-        """Return the number of steps of gradient descent with the training time of the paper, limited by the work."""
-        affordable = self.max_descent_work / data.tokens.size
-        return self.gd_steps or max(1, int(min(np.ceil(self.training_time / lr), max(affordable, 200))))
+def gradient_descent(data: Dataset, Q: np.ndarray, risk: str, lr: float, max_iter: int) -> Descent:
+    """Take steps of gradient descent, proximal if the penalty is not a ridge."""
+    tol, every, record, iterations = scale_tolerance(data, TOL), max(1, max_iter // 100), Recorder(), list[int]()
+    no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
+    for t in range(max_iter + 1):
+        at = risk_at(data, Q, risk)
+        done = t == max_iter or not at.gradient_norm > tol
+        if done or t <= 2 * N_ITER or t % every == 0:
+            record.add(overlaps(data, Q, no_V), at.gradient_norm, at.train_loss)
+            iterations.append(t)
+        if done:
+            break
+        if is_ridge(data.penalty):
+            Q = Q - lr * at.gradient
+        else:
+            Q, _ = proximal_map(data.penalty, Q / lr - at.smooth, 1 / lr)
+    status = status_of(at.train_loss, at.gradient_norm, tol, Status.MAX_ITER)
+    ends = overlaps(data, Q, susceptibility(data, at, Q))
+    return Descent(status, t, Q, ends, at.train_loss, at.gradient_norm, record.history(), np.array(iterations))
 
 
-def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Progress) -> Branch:
-    """Run all solvers from one start; `progress` counts at most `SOLVERS` steps."""
-    alpha, seed, risk = plan.alpha, plan.seed, plan.risk
-    quasi_newton = model.penalty.quadratic
+def minimize(data: Dataset, Q: np.ndarray, risk: str) -> Descent:
+    """Run L-BFGS, or accelerated proximal steps if the penalty has kinks."""
+    tol = scale_tolerance(data, TOL)
+    end = settle(data, risk, Q, tol)
+    ends = overlaps(data, end.Q, susceptibility(data, risk_at(data, end.Q, risk), end.Q))
+    status = status_of(end.train_loss, end.gradient_norm, tol, Status.STALLED)
+    return Descent(status, end.n_iter, end.Q, ends, end.train_loss, end.gradient_norm, None, np.zeros(0, dtype=int))
+
+
+SOLVERS = 7  # number of solvers of a branch, for the progress bar
+
+
+def _compare_branch(
+    model: Model, data: Dataset, name: str, damping: float, progress: Progress, *, alpha: float, seed: int, risk: str,
+    rtol: float | None, lr: float | None, gd_steps: int | None, instances: int,
+) -> ComparedBranch:  # fmt: skip
+    """Run all solvers from one start; `progress` counts `SOLVERS` steps."""
 
     def time_run(task: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
         progress.describe(f"{name} branch, {task}")
@@ -215,47 +241,48 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
         progress.update()
         return result, time.perf_counter() - began
 
-    instance = data.instance_model(), data.alpha, name
-    predicted, _ = time_run("trajectory", trajectory, *instance, MessagePassing(damping), plan.n_iter)
-    tracked = IterationOptions(predicted.V_hat, empirical_after=plan.n_iter, hold_after=plan.n_iter)
+    instance, start = (data.instance_model(), data.alpha, name), initial_weights(data, name, 0)
+    predicted, _ = time_run("trajectory", trajectory, *instance, MessagePassing(damping), N_ITER)
+    tracked = IterationOptions(predicted.V_hat, empirical_after=N_ITER, hold_after=N_ITER)
     gamp, gamp_time = time_run("GAMP", run_gamp, data, name, risk, damping=damping, iteration=tracked)
-    fixed, fixed_time = time_run("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
-    lr = stable_step(data, initial_weights(data, name, 0), risk) if plan.lr is None else plan.lr
-    of_descent = GradientDescent(lr), plan.n_iter
-    predicted_descent, _ = time_run(
-        "trajectory of gradient descent", trajectory, *instance, *of_descent, n_replicas=plan.replicas
-    )
-    plain: Any = {"method": "gd", "lr": lr, "max_iter": plan.count_steps(data, lr), "device": plan.device}
-    descent, descent_time = time_run("gradient descent", minimize_risk, data, name, risk, **plain)
-    best = {"method": "lbfgs", "device": plan.device} if quasi_newton else plain
-    quasi, quasi_time = time_run("L-BFGS", minimize_risk, data, name, risk, **best) if quasi_newton else (None, np.nan)
+    fixed, fixed_time = time_run("state evolution", solve_state_evolution, model, alpha, name, rtol=rtol)
+    lr = stable_step(data, start, risk) if lr is None else lr
+    of_descent = *instance, GradientDescent(lr), N_ITER
+    predicted_descent, _ = time_run("trajectory of descent", trajectory, *of_descent, n_replicas=4)
+    affordable = max(MAX_DESCENT_WORK / data.tokens.size, 200)
+    steps = gd_steps or max(1, int(min(np.ceil(TRAINING_TIME / lr), affordable)))
+    descent, descent_time = time_run("gradient descent", gradient_descent, data, start, risk, lr, steps)
+    best = "L-BFGS" if data.penalty.smooth else "proximal descent"
+    quasi, quasi_time = time_run(best, minimize, data, start, risk)
     noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
-    size = plan.perturbation * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
-    returned, returned_time = time_run("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
-    others = [
-        deviation(
-            sample(model, data.dim, alpha, other), name, risk, damping, plan.n_iter, seed=other, predicted_response=True
-        )[0]
-        for other in range(seed + 1, seed + 1 + plan.instances)
-    ]
+    size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
+    returned, returned_time = time_run("descent from GAMP", minimize, data, gamp.Q + size * noise, risk)
+    others = []
+    for other in range(seed + 1, seed + 1 + instances):
+        drawn = sample(model, data.dim, alpha, other)
+        others.append(deviation(drawn, name, risk, damping, seed=other, predicted_response=True)[0])
 
-    def row(label: str, result: Any, seconds: float) -> Row:
-        test_error, error = sampled_test_error(data, result.Q, n_samples=plan.test_samples, seed=seed)
-        away = align_weights(model.student, model.penalty, result.Q, gamp.Q) - gamp.Q
-        norms = result.gradient_norm, float(np.linalg.norm(away) / np.sqrt(data.dim))
-        return _row(label, result, seconds, test_error, {"test_error": error}, norms)
+    def row(label: str, result: Any, seconds: float, test: tuple[float, dict[str, float]] | None = None) -> Row:
+        norms = np.nan, np.nan
+        if test is None:  # of weights
+            error, deviation = sampled_test_error(data, result.Q, n_samples=N_TEST, seed=seed)
+            away = align_weights(model.student, model.penalty, result.Q, gamp.Q) - gamp.Q
+            test = error, {"test_error": deviation}
+            norms = result.gradient_norm, float(np.linalg.norm(away) / np.sqrt(data.dim))
+        values = _floats(result.overlaps.scalars()) | {"train_loss": result.train_loss, "test_error": test[0]}
+        return Row(label, result.status.value, result.n_iter, values, test[1], *norms, seconds)
 
     errors = _floats(fixed.overlaps_error.scalars())
     errors |= {"train_loss": fixed.train_loss_error, "test_error": fixed.test_error_error}
     rows = [
-        _row("state evolution", fixed, fixed_time, fixed.test_error, errors, (np.nan, np.nan)),
+        row("state evolution", fixed, fixed_time, (fixed.test_error, errors)),
         row("GAMP", gamp, gamp_time),
         row(f"gradient descent, {descent.n_iter} steps of {lr:g}", descent, descent_time),
-        *([] if quasi is None else [row("L-BFGS", quasi, quasi_time)]),
-        row(f"{'L-BFGS' if quasi_newton else 'descent'} from GAMP + noise", returned, returned_time),
+        row(best, quasi, quasi_time),
+        row(f"{best} from GAMP + noise", returned, returned_time),
     ]
-    spread = {key: np.array([other[key] for other in others]) for key in others[0]}
-    return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
+    spread = {key: np.array([other[key] for other in others]) for key in others[0]} if others else {}
+    return ComparedBranch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
 
 
 def deviation(
@@ -263,7 +290,7 @@ def deviation(
     name: str,
     risk: str,
     damping: float,
-    n_iter: int = 20,
+    n_iter: int = N_ITER,
     *,
     seed: int,
     predicted_response: bool = False,
@@ -279,14 +306,6 @@ def deviation(
     run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, iteration=iteration)
     measured, predicted = run.history.scalars(), path.scalars()
     return {key: measured[key] - predicted[key] for key in measured}, path.error.scalars()
-
-
-def _row(
-    label: str, result: Any, seconds: float, test_error: float, errors: dict[str, float], norms: tuple[float, float]
-) -> Row:
-    """Return the row of a result; `norms` has the gradient norm and the distance from GAMP's weights."""
-    values = _floats(result.overlaps.scalars()) | {"train_loss": result.train_loss, "test_error": test_error}
-    return Row(label, result.status.value, result.n_iter, values, errors, *norms, seconds)
 
 
 def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:
@@ -307,10 +326,9 @@ def compare(
     rtol: float | None = None,
     lr: float | None = None,
     gd_steps: int | None = None,
-    instances: int = 6,
-    device: str = "cpu",
+    instances: int = 0,
 ) -> Comparison:
-    """Compare GAMP, state evolution and gradient descent on one instance, on the semantic and the positional branch.
+    """Compare GAMP, state evolution and descents on one instance, on the semantic and the positional branch.
 
     Parameters
     ----------
@@ -323,8 +341,8 @@ def compare(
     lr : step size of gradient descent; if not given, the largest stable step at the start, to one digit.
     gd_steps : number of steps of plain gradient descent from the informed start; if not given, the training time of the
         paper (5000 steps of 0.15) divided by `lr`, or fewer for large data.
-    instances : number of further instances, whose deviations from their predictions show the fluctuations.
-    device : torch device of the descents.
+    instances : number of further instances, whose deviations from their predictions show the fluctuations; 6 are enough
+        for the band that `plot_comparison` draws with `all_panels=True`.
 
     Returns
     -------
@@ -335,8 +353,6 @@ def compare(
     TypeError : if `model` is not a model, or an argument has the wrong type.
     ValueError : if a number is out of range, or `branches` has unknown or repeated names.
     MemoryError : if the tokens do not fit into the available memory.
-    ImportError : if torch is not installed; install gamp-attention[torch].
-    Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt whose `result` has this branch.
 
     Examples
     --------
@@ -344,7 +360,7 @@ def compare(
 
     >>> import gamp_attention as ga
     >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
-    >>> comparison = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
+    >>> comparison = ga.compare(model, d=60, alpha=1.5, gd_steps=20)
     >>> comparison.branches[0].name, comparison.branches[0].gamp.converged
     ('semantic', True)
     """
@@ -369,26 +385,15 @@ def compare(
         require_rtol(rtol)
     if gd_steps is not None:
         check.integer("gd_steps", gd_steps, low=1)
-    seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)
-    require_modules("compare", "torch")
-    require_device(device)
+    seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=0)
     began = time.perf_counter()
     data = sample(model, d, alpha, seed)
-    plan = Plan(alpha, seed, risk, rtol, lr, gd_steps, instances, device)
+    options: dict[str, Any] = {"alpha": alpha, "seed": seed, "risk": risk, "lr": lr, "gd_steps": gd_steps}
+    options |= {"instances": instances}
     with Progress("compare ", total=len(names) * SOLVERS) as progress:
-        finished: list[Branch] = []
-        try:
-            for name in names:
-                finished.append(compare_branch(model, data, name, steps[name], plan, progress))
-        except KeyboardInterrupt:
-            if not finished:
-                raise
-    settings: dict[str, Any] = {"alpha": alpha, "seed": seed, "risk": risk, "lr": lr, "gd_steps": gd_steps}
-    settings |= {"instances": instances, "d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
+        found = [_compare_branch(model, data, name, steps[name], progress, rtol=rtol, **options) for name in names]
+    settings = options | {"d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
     if has_omega(model):
         settings["omega"] = softmax_teacher(model).omega
     base = linear_baseline(model) if model.attention else None
-    result = Comparison(settings, finished, base, time.perf_counter() - began)
-    if len(finished) < len(names):
-        raise Interrupted(result, names[len(finished)])
-    return result
+    return Comparison(settings, found, base, time.perf_counter() - began)

@@ -20,7 +20,7 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.results import History
 
 if TYPE_CHECKING:
-    from gamp_attention.extensions.comparison.comparison import Branch, Comparison
+    from gamp_attention.extensions.comparison.comparison import ComparedBranch, Comparison
     from gamp_attention.extensions.phases.phase_boundaries import PhaseBoundaries
 
 
@@ -52,8 +52,10 @@ WORDS = {  # names of numbers, for titles and axes
 ALPHA, OMEGA, LAMBDA = "samples per dimension α = n/d", "positional fraction ω", "penalty λ"
 
 
-def plot_comparison(comparison: "Comparison", path: str | Path | None = None, overwrite: bool = False) -> np.ndarray:
-    """Draw a comparison: trajectories and end points, one block of panels for each branch.
+def plot_comparison(
+    comparison: "Comparison", path: str | Path | None = None, overwrite: bool = False, all_panels: bool = False
+) -> np.ndarray:
+    """Draw a comparison: theory, GAMP and gradient descent at each iteration, with one legend.
 
     The axis of iterations is logarithmic after the first five.
 
@@ -62,10 +64,13 @@ def plot_comparison(comparison: "Comparison", path: str | Path | None = None, ov
     comparison : result of `compare`.
     path : a file to save the picture to; if not given, the figure stays open in pyplot.
     overwrite : replace a file at `path` even if it is not a picture that this package saved.
+    all_panels : whether to draw q too, a row of panels for each branch, the ends of all solvers, and the spread of the
+        other `instances` around their predictions.
 
     Returns
     -------
-    array of matplotlib Axes, one row for each branch: q, m, θ, V and the gradient norms.
+    array (1, 4) of matplotlib Axes: the overlaps θ with the teacher and m with the positions, V, and gradient norms.
+        With `all_panels`, one row for each branch: θ, m, V, q and the gradient norms.
 
     Raises
     ------
@@ -77,24 +82,66 @@ def plot_comparison(comparison: "Comparison", path: str | Path | None = None, ov
     --------
     >>> import gamp_attention as ga
     >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
-    >>> comparison = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
+    >>> comparison = ga.compare(model, d=60, alpha=1.5, gd_steps=20)
     >>> ga.plot_comparison(comparison).shape
-    (1, 5)
+    (1, 4)
     """
     check.require_attributes("comparison", comparison, "a result of compare", "branches", "heading", "settings")
-    count, settings = len(comparison.branches), comparison.settings
-    with figure(path, 2 * count, 3, (9.8, 0.5 + 5.4 * count), overwrite) as grid:
-        panels = grid.reshape(count, 6)
-        for row, branch in zip(panels, comparison.branches, strict=True):
-            _draw_branch(row[:5], branch, f"GAMP, seed {settings['seed']}")
-            row[5].axis("off")
-            handles, labels = row[0].get_legend_handles_labels()
-            title = f"{branch.name} branch, {comparison.heading('d', 'alpha')}"
-            row[5].legend(handles, labels, loc="center left", title=title, bbox_to_anchor=(-0.12, 0.5))
+    check.flag("all_panels", all_panels)
+    branches, settings = comparison.branches, comparison.settings
+    count, keys = len(branches), ("theta", "m", "V", *(["q"] if all_panels else []))
+    shape, size = ((2 * count, 3), (9.8, 1.0 + 5.4 * count)) if all_panels else ((2, 2), (8.5, 7.4))
+    with figure(path, *shape, size, overwrite) as grid:
+        panels = grid.reshape(count, 6)[:, :5] if all_panels else np.repeat(grid.reshape(1, 4), count, axis=0)
+        ends = [max(len(branch.gamp.history.q) - 1, branch.descent.n_iter) for branch in branches]
+        for row, branch, end in zip(panels, branches, ends if all_panels else [max(ends)] * count, strict=True):
+            for axis, key in zip(row, keys, strict=False):
+                _draw_overlap(axis, branch, key, end, all_panels)
+            _draw_gradient(row[-1], branch)
+        for unused in grid.reshape(count, 6)[:, 5] if all_panels else ():
+            unused.axis("off")
+        draw_legend(*panels.flat, columns=2)
         grid[0, 0].figure.suptitle(
             f"{comparison.heading('d', 'alpha', 'omega', 'lam')}, {settings['risk']} risk, seed {settings['seed']}"
         )
-    return panels[:, :5]
+    return panels if all_panels else panels[:1]
+
+
+def _draw_overlap(axis: Any, branch: "ComparedBranch", key: str, end: int, everything: bool) -> None:
+    """Draw theory, GAMP and gradient descent for one scalar up to iteration `end`; with `everything`, all results."""
+    color, name, descent = COLORS.get(branch.name, DARK), branch.name, branch.descent
+    pale, seen = {"color": color, "alpha": 0.55}, branch.gamp.history.scalars()[key]
+    if everything and branch.instances:
+        spread = np.sqrt((branch.instances[key] ** 2).mean(axis=0))
+        band = branch.predicted.scalars()[key] + np.outer((-1, 1), spread)
+        axis.fill_between(np.arange(len(spread)), *band, color=color, alpha=0.2, lw=0, label=f"{name}: other instances")
+    _draw_prediction(axis, branch.predicted, key, f"{name}: theory of GAMP", color)
+    axis.plot(seen, "o", ms=3.5, color=color, label=f"{name}: GAMP")
+    axis.axhline(branch.rows[0].values[key], color=color, lw=0.8, ls=":", label=f"{name}: fixed point of the theory")
+    if key != "V":
+        axis.plot(branch.predicted_descent.scalars()[key], "--", lw=1.5, **pale, label=f"{name}: theory of descent")
+        values, steps = descent.history.scalars()[key], descent.iterations
+        late = np.searchsorted(steps, np.geomspace(5, end, 20)).clip(max=len(steps) - 1)
+        shown = np.unique([*np.flatnonzero(steps <= 20), *late])
+        axis.plot(steps[shown], values[shown], "s", ms=4, mfc="white", **pale, label=f"{name}: gradient descent")
+    else:  # V of a descent is known at its end only
+        axis.plot(descent.n_iter, branch.rows[2].values[key], "s", ms=4, mfc="white", **pale)
+    for row, marker, shift in zip(branch.rows[1:] if everything else [], "osD^", (1.3, 1.75, 2.35, 3.1), strict=False):
+        style = {"color": color if marker == "o" else GREY, "mec": DARK, "ms": 6, "clip_on": False}
+        axis.plot(shift * end, row.values[key], marker, **style, label=f"end: {row.name}")
+    ticks = [time for time in (0, 5, 20, 60, 200, 600, 2000, 6000) if time <= end]
+    axis.set_xscale("asinh", linear_width=5)
+    axis.set_xticks(ticks, [str(time) for time in ticks])
+    axis.set_xlim(-0.5, (3.4 if everything else 1.2) * end)
+
+
+def _draw_gradient(axis: Any, branch: "ComparedBranch") -> None:
+    """Draw the gradient norms of GAMP and of gradient descent, which are zero at the end in theory."""
+    color, norms, descent = COLORS.get(branch.name, DARK), branch.gamp.history.gradient_norm, branch.descent
+    axis.loglog(1 + np.arange(len(norms)), norms, "o", ms=3.5, color=color, label=f"{branch.name}: GAMP")
+    style = {"ms": 4, "mfc": "white", "color": color, "alpha": 0.55, "label": f"{branch.name}: gradient descent"}
+    axis.loglog(1 + descent.iterations, descent.history.gradient_norm, "s", **style)
+    axis.set(title=WORDS["gradient"], xlabel="iteration + 1")
 
 
 def plot_trajectory(
@@ -201,40 +248,6 @@ def _draw_prediction(
     axis.fill_between(steps, values - 2 * error, values + 2 * error, label=error_label, **style)
     axis.set(title=WORDS[key], xlabel="iteration")
     axis.margins(y=0.15)
-
-
-def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
-    color, seen, predicted = COLORS[branch.name], branch.gamp.history.scalars(), branch.predicted.scalars()
-    time, gamp_time = np.arange(len(predicted["q"])), np.arange(len(seen["q"]))
-    end = max(gamp_time[-1], branch.descent.iterations[-1])
-    for axis, key in zip(row, LABELS, strict=False):
-        spread = np.sqrt((branch.instances[key] ** 2).mean(axis=0))
-        band, text = predicted[key] + np.outer((-1, 1), spread), "spread of other instances around\ntheir predictions"
-        axis.fill_between(time, *band, color=color, alpha=0.2, lw=0, label=text)
-        _draw_prediction(axis, branch.predicted, key, "state evolution of this instance")
-        axis.plot(gamp_time, seen[key], "o", ms=3.5, color=color, label=label)
-        if key != "V":  # descents have no V
-            _draw_prediction(axis, branch.predicted_descent, key, "theory of gradient descent on this instance", GREY)
-            steps, values = branch.descent.iterations, branch.descent.history.scalars()[key]
-            late = np.searchsorted(steps, np.geomspace(len(time), end, 20)).clip(max=len(steps) - 1)
-            shown = np.unique([*np.flatnonzero(steps < len(time)), *late])
-            axis.plot(steps[shown], values[shown], "o", ms=3.5, mfc="white", color=GREY, label="gradient descent")
-        ends = {end.name: end.values[key] for end in branch.rows}
-        limit = "fixed point of state evolution,\nd → ∞"
-        axis.axhline(ends["state evolution"], color=GREY, lw=0.8, ls="--", label=limit)
-        # labeled iterations, on an axis that is logarithmic after 5
-        ticks = [time for time in (0, 5, 20, 60, 200, 600, 2000, 6000) if time <= end]
-        for marker, (name, value), shift in zip("osD^", list(ends.items())[1:], (1.3, 1.75, 2.35, 3.1), strict=False):
-            face = color if marker == "o" else GREY
-            axis.plot(shift * end, value, marker, color=face, mec=DARK, ms=6, label=f"end: {name}", clip_on=False)
-        axis.set_xscale("asinh", linear_width=5)
-        axis.set_xticks(ticks, [str(time) for time in ticks])
-        axis.set_xlim(-0.5, 3.4 * end)
-    axis, norms, descent = row[-1], branch.gamp.history.gradient_norm, branch.descent
-    axis.loglog(1 + np.arange(len(norms)), norms, color=color, label="GAMP")
-    axis.loglog(1 + descent.iterations, descent.history.gradient_norm, color=GREY, label="gradient descent")
-    axis.legend(loc="lower left")
-    axis.set(title=WORDS["gradient"], xlabel="iteration + 1")
 
 
 def draw_legend(*axes: Any, columns: int, **style: Any) -> None:

@@ -2,7 +2,7 @@
 
 `require_problem` returns the output channel of the model (`one_field` or `two_fields`). `solve_ladder` solves k = 1, 2,
 … in turn, each from the solution before (`solve`), and builds the results. For `steps="full"` the numbers for three
-successive k are extrapolated to k → ∞ (`extrapolate`).
+successive k are extrapolated to k → ∞ (`extrapolate_ladder`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gamp_attention._tools.quadrature import gauss_hermite
 from gamp_attention.extensions.rsb.one_field import OneField
 from gamp_attention.extensions.rsb.solve import (
     ROUGH,
+    BrokenProblem,
     BrokenSolution,
-    Packing,
-    Problem,
+    LevelPacking,
     first_starts,
     follow_parisi,
-    iterate,
-    newton,
+    iterate_levels,
+    solve_levels,
     solve_steps,
     split_start,
 )
@@ -47,7 +47,7 @@ from gamp_attention.theory.start_law import require_overlaps, start_law
 SOLVED = (Status.CONVERGED, Status.INACCURATE)  # statuses of results with numbers
 MAX_STEPS = 3  # largest number k of steps
 FULL = "full"  # name of the limit k → ∞
-SHIFT, ENERGY_POWER, POWER = 1.1, 4.0, 2.0  # numbers approach k → ∞ as (k + SHIFT)^−power, see `extrapolate`
+SHIFT, ENERGY_POWER, POWER = 1.1, 4.0, 2.0  # numbers approach k → ∞ as (k + SHIFT)^−power, see `extrapolate_ladder`
 LIMIT_SAFETY = 2.0  # error of the limit k → ∞ in units of its change by the last step
 UNSOLVED = "unknown: no solution with distinct levels was found"
 NEGLIGIBLE_JUMP = 1e-3  # jump mass in units of V̂ below which jumps are negligible
@@ -180,7 +180,7 @@ def solve_broken(
     problem = require_problem(model, alpha)
     start = start_law(model, init).overlaps(model) if isinstance(init, str) else require_overlaps(model, init)
     if steps == FULL:
-        result = extrapolate(solve_ladder(model, problem, start, MAX_STEPS, None, rtol, True), rtol)
+        result = extrapolate_ladder(solve_ladder(model, problem, start, MAX_STEPS, None, rtol, True), rtol)
     else:
         result = solve_ladder(model, problem, start, int(steps), given, rtol, False).results[-1]
     return finish(result, raise_on_failure, "solve_broken")
@@ -204,7 +204,7 @@ def require_steps(steps: Any, parisi: Any) -> tuple[int | str, np.ndarray | None
     return steps, values
 
 
-def require_problem(model: Model, alpha: float) -> Problem:
+def require_problem(model: Model, alpha: float) -> BrokenProblem:
     """Return the output channel of a model; ValueError if replica symmetry breaking is not implemented for it."""
     refuse_intercept(model.intercept, "False for replica symmetry breaking")
     one_token, two_tokens = model.n_tokens == 1 and not model.attention, model.n_tokens == 2 and model.attention
@@ -233,7 +233,13 @@ def require_problem(model: Model, alpha: float) -> Problem:
 
 
 def solve_ladder(
-    model: Model, problem: Problem, start: Overlaps, k: int, parisi: np.ndarray | None, rtol: float, refine_all: bool
+    model: Model,
+    problem: BrokenProblem,
+    start: Overlaps,
+    k: int,
+    parisi: np.ndarray | None,
+    rtol: float,
+    refine_all: bool,
 ) -> Ladder:
     """Return the solutions with 1, 2, …, k steps, each the start of the next; fewer if a search fails.
 
@@ -250,7 +256,7 @@ def solve_ladder(
     starts = first_starts(symmetric, parisi if k == 1 else None, problem.search)
     origins, results = first_starts(symmetric, None, problem.search), []
     for step in range(1, k + 1):
-        packing = Packing(problem.signs, step, m, theta, parisi if step == k else None)
+        packing = LevelPacking(problem.signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:
             starts = [(levels, packing.parisi) for levels, _ in starts]
         finest = None if step == k or refine_all else 0
@@ -270,7 +276,7 @@ def solve_ladder(
     return Ladder(results, reference)
 
 
-def _build_symmetric_levels(problem: Problem, start: Overlaps) -> Levels:
+def _build_symmetric_levels(problem: BrokenProblem, start: Overlaps) -> Levels:
     """Return replica-symmetric levels with equal overlaps of all tokens, and m with the signs of the problem."""
     signs = problem.signs
     one = np.ones(len(signs))
@@ -278,7 +284,7 @@ def _build_symmetric_levels(problem: Problem, start: Overlaps) -> Levels:
     return Levels(q[None], (start.m[:, 0] @ signs) / len(signs) * signs, theta, V)
 
 
-def _faded(problem: Problem, solution: BrokenSolution, packing: Packing) -> list[str]:
+def _faded(problem: BrokenProblem, solution: BrokenSolution, packing: LevelPacking) -> list[str]:
     """Return which of θ and m, free on this branch, have gone to zero in a solution."""
     levels, free = solution.point.levels, {"theta": packing.theta, "m": packing.m}
     small = problem.search.faded * np.sqrt(levels.q[-1, 0])
@@ -287,7 +293,7 @@ def _faded(problem: Problem, solution: BrokenSolution, packing: Packing) -> list
 
 
 def _restore_faded(
-    problem: Problem, packing: Packing, solution: BrokenSolution, given: Levels
+    problem: BrokenProblem, packing: LevelPacking, solution: BrokenSolution, given: Levels
 ) -> tuple[Levels, np.ndarray] | None:
     """Return a start in which θ or m of a solution, which have gone to zero, are not zero; None if they would not grow.
 
@@ -306,7 +312,7 @@ def _restore_faded(
     return levels._replace(**{name: problem.search.restored * unit * sign for name, sign in signs.items()}), parisi
 
 
-def _without_faded(problem: Problem, solution: BrokenSolution, packing: Packing) -> BrokenSolution:
+def _without_faded(problem: BrokenProblem, solution: BrokenSolution, packing: LevelPacking) -> BrokenSolution:
     """Return a LOST solution if θ or m, free on this branch, has gone to zero; otherwise the solution."""
     for name in _faded(problem, solution, packing):
         words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
@@ -314,17 +320,17 @@ def _without_faded(problem: Problem, solution: BrokenSolution, packing: Packing)
     return solution
 
 
-def _symmetric(problem: Problem, given: Levels, m: bool, theta: bool) -> Levels:
+def _symmetric(problem: BrokenProblem, given: Levels, m: bool, theta: bool) -> Levels:
     """Return replica-symmetric overlaps near given overlaps; the given overlaps if the search fails."""
-    packing, search = Packing(problem.signs, 0, m, theta), problem.search
+    packing, search = LevelPacking(problem.signs, 0, m, theta), problem.search
     capped = given._replace(V=np.minimum(given.V, problem.weights.law.trace))  # starts have V of the penalty alone
     x, near = packing.pack(capped, np.zeros(0)), None
     for attempt in range(search.attempts + 1):
         try:
             if attempt:
-                x = iterate(problem, packing, x, search.symmetric_steps)
+                x = iterate_levels(problem, packing, x, search.symmetric_steps)
             start = x if attempt else packing.pack(given, np.zeros(0))  # given overlaps may be a solution
-            root = newton(problem, packing, start, search.symmetric_tol, ROUGH)
+            root = solve_levels(problem, packing, start, search.symmetric_tol, ROUGH)
             near, size = root.x, root.size
         except (ArithmeticError, np.linalg.LinAlgError):
             continue
@@ -333,13 +339,13 @@ def _symmetric(problem: Problem, given: Levels, m: bool, theta: bool) -> Levels:
     return given if near is None else packing.unpack(near)[0]
 
 
-def _solve_reference(problem: Problem, near: Levels, m: bool, theta: bool) -> Reference | None:
+def _solve_reference(problem: BrokenProblem, near: Levels, m: bool, theta: bool) -> Reference | None:
     """Return V and training loss with replica symmetry near given overlaps; None if there is no such solution."""
-    packing, values = Packing(problem.signs, 0, m, theta), []
+    packing, values = LevelPacking(problem.signs, 0, m, theta), []
     x = packing.pack(near, np.zeros(0))
     try:
         for resolution in (ROUGH, ROUGH + 1):
-            root = newton(problem, packing, x, problem.search.reference_tol, resolution)
+            root = solve_levels(problem, packing, x, problem.search.reference_tol, resolution)
             if not root.size <= problem.search.reference_tol:
                 return None
             x, (levels, _) = root.x, packing.unpack(root.x)
@@ -354,7 +360,7 @@ def _solve_reference(problem: Problem, near: Levels, m: bool, theta: bool) -> Re
 
 
 def _result(
-    model: Model, solution: BrokenSolution, packing: Packing, rtol: float, reference: Reference | None
+    model: Model, solution: BrokenSolution, packing: LevelPacking, rtol: float, reference: Reference | None
 ) -> BrokenStateEvolutionResult:
     """Return the public result of a solution."""
     levels, parisi, _, indicators = solution.point
@@ -504,7 +510,7 @@ def extrapolate_steps(values: list[Any], power: float = ENERGY_POWER) -> tuple[A
     return limits[-1], LIMIT_SAFETY * np.abs(limits[-1] - limits[-2])
 
 
-def extrapolate(ladder: Ladder, rtol: float) -> BrokenStateEvolutionResult:
+def extrapolate_ladder(ladder: Ladder, rtol: float) -> BrokenStateEvolutionResult:
     """Return numbers for k → ∞ from the solutions with k = 1, 2, 3.
 
     For the energy p = 4, the exponent of the Sherrington-Kirkpatrick model, and SHIFT is fitted to its energies for k =

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gamp_attention.extensions.rsb.weights import LabelAverages
 from gamp_attention.problem.denoisers.output import Denoised, denoise
 
 STRIDE = 4  # distance of the nodes with a global search, in nodes
@@ -308,57 +309,6 @@ def transition(psi: np.ndarray, bands: Bands, second: bool = True) -> Transition
     return Transition(np.log(norm) + 0.5 * (top + bottom), first, covariance, bands, density, norm)
 
 
-class LabelAverages(NamedTuple):
-    """Averages for one label; tokens in the order of the fields."""
-
-    phi: np.ndarray  # (k + 1,) averages of φ_j over P_j
-    slopes: np.ndarray  # (k + 1, 2) averages of (φ_j')²
-    first: np.ndarray  # (2,) average of φ_0'
-    bend: np.ndarray  # (2,) average of −φ_0'', by Stein's identity for the outer field
-    response: np.ndarray  # (2,) average of the a.e. derivative −∂g/∂ω over P_k.
-    # (k + 1, 2, 2) averages of (∂²φ_j)², the last without jumps; NaN for j < k if they were not requested
-    squares: np.ndarray
-
-
-class SmoothedLevels(NamedTuple):
-    """φ_j of all levels, and the transitions between them, for one label.
-
-    Attributes
-    ----------
-    levels : k + 1 tuples of φ_j, its gradient and −1 times its second derivatives, from the outermost level inward.
-    transitions : k transitions from the nodes of level j − 1 to the nodes of level j.
-    axes : two arrays, displacements of the nodes of the outermost level from the center.
-    """
-
-    levels: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
-    transitions: list[Transition]
-    axes: tuple[np.ndarray, np.ndarray]
-
-    def outer_law(self, move: np.ndarray, variance: float) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return the probabilities of the outermost nodes, and their displacements from the mean along both axes."""
-        offsets = [axis - step for axis, step in zip(self.axes, DIRECTIONS @ move, strict=True)]
-        parts = [np.exp(-0.5 * offset**2 / variance) for offset in offsets]
-        return np.outer(*(part / part.sum() for part in parts)), offsets
-
-
-def smooth_levels(
-    table: Table, variances: np.ndarray, parisi: np.ndarray, lattice: Lattice, squares: bool = True
-) -> SmoothedLevels:
-    """Return φ_j of all levels for one label; arguments as in `average_table`."""
-    h, phi, axes = lattice.spacing, table.phi, table.axes
-    levels = [(phi, table.slope, table.curvature)]
-    steepest = float(np.sqrt((table.slope**2).sum(axis=0).max()))
-    transitions: list[Transition] = []
-    for j in range(len(parisi) - 1, -1, -1):
-        delta, y, stride = float(variances[j + 1]), float(parisi[j]), lattice.strides[j]
-        moved = transition(y * phi, gaussian_bands(len(phi), h, stride, delta, y * delta * steepest), squares)
-        phi, axes, h = moved.log_mean / y, (axes[0][::stride], axes[1][::stride]), h * stride
-        first, second = np.tensordot(DIRECTIONS.T, moved.first, 1), np.tensordot(ROTATION, moved.second, 1)
-        levels.insert(0, (phi, first / (y * delta), second / (y * delta**2)))
-        transitions.insert(0, moved)
-    return SmoothedLevels(levels, transitions, axes)
-
-
 def average_table(
     table: Table, move: np.ndarray, variances: np.ndarray, parisi: np.ndarray, lattice: Lattice, squares: bool = True
 ) -> LabelAverages:
@@ -373,9 +323,21 @@ def average_table(
     lattice : lattice of the innermost level, and the coarser lattices of the other levels.
     squares : whether the squares of second derivatives are needed.
     """
-    smoothed = smooth_levels(table, variances, parisi, lattice, squares)
-    levels, transitions = smoothed.levels, smoothed.transitions
-    law, offsets = smoothed.outer_law(move, float(variances[0]))
+    h, phi, axes = lattice.spacing, table.phi, table.axes
+    # φ_j, its gradient and −1 times its second derivatives, from the outermost level inward
+    levels = [(phi, table.slope, table.curvature)]
+    steepest = float(np.sqrt((table.slope**2).sum(axis=0).max()))
+    transitions: list[Transition] = []
+    for j in range(len(parisi) - 1, -1, -1):
+        delta, y, stride = float(variances[j + 1]), float(parisi[j]), lattice.strides[j]
+        moved = transition(y * phi, gaussian_bands(len(phi), h, stride, delta, y * delta * steepest), squares)
+        phi, axes, h = moved.log_mean / y, (axes[0][::stride], axes[1][::stride]), h * stride
+        first, second = np.tensordot(DIRECTIONS.T, moved.first, 1), np.tensordot(ROTATION, moved.second, 1)
+        levels.insert(0, (phi, first / (y * delta), second / (y * delta**2)))
+        transitions.insert(0, moved)
+    offsets = [axis - step for axis, step in zip(axes, DIRECTIONS @ move, strict=True)]
+    parts = [np.exp(-0.5 * offset**2 / variances[0]) for offset in offsets]
+    law = np.outer(*(part / part.sum() for part in parts))
     along, across = ((law * levels[0][1]).sum(axis=axis) for axis in (2, 1))
     rates = np.stack([along @ offsets[0], across @ offsets[1]], axis=1) @ DIRECTIONS
     means = []

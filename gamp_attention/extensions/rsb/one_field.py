@@ -42,8 +42,15 @@ import numpy as np
 
 from gamp_attention._kernels.compiled import kernel
 from gamp_attention._tools.quadrature import gauss_hermite, legendre_panels, tensor_grid
-from gamp_attention.extensions.rsb.solve import Problem
-from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels
+from gamp_attention.extensions.rsb.solve import BrokenProblem
+from gamp_attention.extensions.rsb.weights import (
+    SMALLEST,
+    BrokenWeights,
+    LabelAverages,
+    LevelHats,
+    Levels,
+    average_labels,
+)
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.theory.models.model import Model
@@ -93,21 +100,6 @@ class Innermost(NamedTuple):
     response: np.ndarray  # (N,) −∂g/∂ω, the almost-everywhere derivative
 
 
-class Averages(NamedTuple):
-    """Averages of functions of the field at each level, over the k + 1 distributions P_j."""
-
-    # phi, slopes, curvatures: (k + 1,) averages of φ_j, (φ_j')² and (φ_j'')², the last of the a.e. derivative for j =
-    # k.
-    phi: np.ndarray
-    slopes: np.ndarray
-    curvatures: np.ndarray
-    first: float  # average of φ_0', for the position
-    bend: float  # average of −φ_0''
-    response: float  # average of −φ_k'' over P_k without the jumps
-    # before: nodes (N,) of the field at level k − 1, their probabilities, and φ_{k−1} there; level 0 if k = 0
-    before: tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
 @kernel
 def smooth(x, inner_x, weight, variance, parisi, phi, reach, out, transition):
     """Fill `out` (n,) with (1/y) log E exp(y φ(x + √variance u)) at points x (n,), and its transition matrix (n, N).
@@ -151,7 +143,7 @@ def uniform_grid(center: float, sd: float, spacing: float, reach: float) -> tupl
 def average_levels(
     innermost: Innermost, center: float, variances: np.ndarray, parisi: np.ndarray, spacing: float,
     reach: float,
-) -> Averages:  # fmt: skip
+) -> LabelAverages:  # fmt: skip
     """Return the averages of the recursion for one label.
 
     Parameters
@@ -169,7 +161,6 @@ def average_levels(
     sds = np.sqrt(variances)
     phi, slope, bend = innermost.phi, innermost.slope, np.zeros(0)
     x, weight = innermost.x, innermost.weight
-    inner = x
     rows: list[tuple[np.ndarray, ...]] = [(phi, slope, innermost.response**2)]
     transitions: list[np.ndarray] = []
     for j in range(k, 0, -1):
@@ -182,7 +173,6 @@ def average_levels(
         smooth(grid, x, weight, float(variances[j]), float(parisi[j - 1]), phi, CUT * sds[j] + drift, new, transition)
         new_slope = transition @ slope
         if j == k:
-            inner = grid
             moment = transition @ (slope * x) - grid * new_slope
             bend = moment / variances[j] - parisi[j - 1] * new_slope**2
         else:
@@ -199,10 +189,11 @@ def average_levels(
         laws.append(laws[-1] @ transition)
     for law, (value, gradient, squared) in zip(laws, rows, strict=True):
         means.append((law @ value, law @ gradient**2, law @ squared))
-    table = np.array(means)
-    before = (inner, laws[max(k - 1, 0)], rows[max(k - 1, 0)][0])
-    response = float(laws[-1] @ innermost.response)
-    return Averages(table[:, 0], table[:, 1], table[:, 2], first, minus_bend, response, before)
+    table, response = np.array(means), laws[-1] @ innermost.response
+    return LabelAverages(
+        phi=table[:, 0], slopes=table[:, 1:2], first=np.array([first]), bend=np.array([minus_bend]),
+        response=np.array([response]), squares=table[:, 2, None, None],
+    )  # fmt: skip
 
 
 def _gaussian(x: np.ndarray, weight: np.ndarray, center: float, sd: float) -> np.ndarray:
@@ -211,18 +202,6 @@ def _gaussian(x: np.ndarray, weight: np.ndarray, center: float, sd: float) -> np
         return np.ones(len(x))
     density = weight * np.exp(-0.5 * ((x - center) / sd) ** 2)
     return density / density.sum()
-
-
-class OneFieldAverages(NamedTuple):
-    """Labels of a sample, and the averages for each of them."""
-
-    # labels, u, probability, centers: (n, P) labels, (n,) teacher fields, probabilities and means of the fields P_0
-    labels: np.ndarray
-    u: np.ndarray
-    probability: np.ndarray
-    centers: np.ndarray
-    variances: np.ndarray  # (k + 1,) variances of the Gaussian parts of the fields
-    averages: list[Averages]
 
 
 class Hull(NamedTuple):
@@ -251,7 +230,7 @@ def trace_hull(z, values, vertex):
 
 
 @dataclass(frozen=True, eq=False)
-class OneField(Problem):
+class OneField(BrokenProblem):
     """Problem of k-step replica symmetry breaking for a model with one field."""
 
     model: Model  # a model of labels with L = r = t = 1
@@ -295,12 +274,6 @@ class OneField(Problem):
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel, multiplied by α."""
         rho = float(self.model.coordinates.rho[0, 0, 0])
-        _, u, probability, *_, averages = self.average_labels(levels, parisi, resolution)
-        return assemble(averages, u, probability, levels, parisi, self.alpha, rho)
-
-    def average_labels(self, levels: Levels, parisi: np.ndarray, resolution: int) -> OneFieldAverages:
-        """Return the averages of the recursion for each label."""
-        rho = float(self.model.coordinates.rho[0, 0, 0])
         theta, m = float(levels.theta[0]), float(levels.m[0])
         outer = max(float(levels.q[0, 0]) - theta**2 / rho, SMALLEST * float(levels.q[-1, 0]))
         labels, u, probability = self.labels(self.model.even and m == 0, theta == 0, resolution)
@@ -315,34 +288,7 @@ class OneField(Problem):
             average_levels(table, center, variances, parisi, spacing, reach)
             for table, center in zip(tables, centers, strict=True)
         ]
-        return OneFieldAverages(labels, u, probability, centers, variances, averages)
-
-
-def assemble(
-    averages: list[Averages], u: np.ndarray, probability: np.ndarray, levels: Levels, parisi: np.ndarray, alpha: float,
-    rho: float,
-) -> LevelHats:  # fmt: skip
-    """Return the conjugates from the averages for each teacher field u.
-
-    V̂ = −αE φ_0'' + Σ_j y_j (q̂_j − q̂_{j−1}) is the mean response of the innermost level including its jumps, and Stein's
-    identity α E[φ_0' u] = θ̂ρ − θ α E[−φ_0''] gives θ̂.
-    """
-    share = alpha * probability
-    phi, slopes, squares = (
-        np.einsum("n,nj->j", share, [getattr(a, name) for a in averages]) for name in ("phi", "slopes", "curvatures")
-    )
-    first, bend = np.array([a.first for a in averages]), float(share @ [a.bend for a in averages])
-    theta = float(levels.theta[0])
-    theta_hat = (float(share @ (first * u)) + bend * theta) / rho if theta else 0.0
-    return LevelHats(
-        q=slopes[:, None],
-        m=np.array([share @ first]) if levels.m[0] else np.zeros(1),
-        theta=np.array([theta_hat]),
-        V=np.array([bend + float(parisi @ np.diff(slopes))]),
-        V_derivative=np.array([share @ [a.response for a in averages]]),
-        phi=phi,
-        squares=squares[:, None, None],
-    )
+        return average_labels(averages, self.alpha * probability, u[:, None], self.signs, levels, parisi, rho)
 
 
 def innermost_tables(

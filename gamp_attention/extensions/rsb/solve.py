@@ -3,12 +3,12 @@
 The unknowns are the logarithms of V, q_0, the gaps q_j − q_{j−1} and the Parisi parameters y_j, and m and θ unless they
 vanish by symmetry. The equations are the overlap map, output channel followed by weights, and ∂F/∂y_j = 0. Steps:
 
-1. Damped iterations of the map at fixed Parisi parameters lead near a solution (`iterate`).
+1. Damped iterations of the map at fixed Parisi parameters lead near a solution (`iterate_levels`).
 2. F is maximized over the Parisi parameters by Newton steps (`find_maximum`). Far from the maximum, the overlaps are
    solved at fixed Parisi parameters at each point (`ascend`).
 3. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve the equations of the overlaps
-   (`newton`) and, around them, of the Parisi parameters (`maximize`). A step is shortened until the step after it is
-   shorter.
+   (`solve_levels`) and, around them, of the Parisi parameters (`maximize`). A step is shortened until the step after it
+   is shorter.
 4. Step 3 on finer and finer grids give the errors: the change of a number from one resolution to the next
    (`refine_levels`).
 5. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
@@ -38,8 +38,8 @@ UNSOLVED = (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError)  # erro
 
 
 @dataclass(frozen=True)
-class SearchSettings:
-    """Settings of the search for solutions; steps and changes are of the unknowns (see `Packing`)."""
+class BrokenSearch:
+    """Settings of the search for solutions; steps and changes are of the unknowns (see `LevelPacking`)."""
 
     strengths: tuple[float, ...] = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the starts, in the order of the trials
     weak: float = 0.1  # strength below which a start counts as near a solution, so that Newton steps begin there
@@ -85,7 +85,7 @@ class SearchSettings:
     min_error: float = 0.1
 
 
-class Problem(Protocol):
+class BrokenProblem(Protocol):
     """An output channel with its weights."""
 
     @property
@@ -97,9 +97,9 @@ class Problem(Protocol):
         """Signs (L,) of m of the tokens; all other overlaps are equal for all tokens."""
 
     @property
-    def search(self) -> SearchSettings:
+    def search(self) -> BrokenSearch:
         """Settings of the search."""
-        return SearchSettings()
+        return BrokenSearch()
 
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel on grids of a resolution, 0 for the coarsest.
@@ -107,12 +107,12 @@ class Problem(Protocol):
         Without `replicons`, `squares` of the result may be NaN.
         """
 
-    def with_fixed_grids(self, levels: Levels, parisi: np.ndarray, resolution: int) -> "Problem":
+    def with_fixed_grids(self, levels: Levels, parisi: np.ndarray, resolution: int) -> "BrokenProblem":
         """Return the problem with the grids for these overlaps; itself if changes of the grids have small effects."""
         return self
 
 
-class Indicators(NamedTuple):
+class LevelIndicators(NamedTuple):
     """Numbers that follow from the conjugates, or their errors."""
 
     # V_hat, V_derivative: V̂ of the first token with and without the jumps of the proximal map
@@ -128,7 +128,7 @@ class BrokenPoint(NamedTuple):
     levels: Levels
     parisi: np.ndarray
     hats: LevelHats
-    indicators: Indicators
+    indicators: LevelIndicators
 
 
 class BrokenSolution(NamedTuple):
@@ -139,8 +139,8 @@ class BrokenSolution(NamedTuple):
     # energy, energy_error: F, the training loss per coordinate, and its error
     energy: float
     energy_error: float
-    error: np.ndarray  # errors of the unknowns (see `Packing`), relative for logarithms
-    indicator_errors: Indicators  # errors of the indicators
+    error: np.ndarray  # errors of the unknowns (see `LevelPacking`), relative for logarithms
+    indicator_errors: LevelIndicators  # errors of the indicators
     relative_error: float  # largest of the errors of the unknowns and of the relative error of F
     residual: float  # largest residual of the equations
     n_iter: int  # number of evaluations of the output channel
@@ -149,7 +149,7 @@ class BrokenSolution(NamedTuple):
     message: str  # explanation if the status is not CONVERGED
 
 
-class Root(NamedTuple):
+class LevelRoot(NamedTuple):
     """Result of Newton steps."""
 
     # x, residual: unknowns and residuals there
@@ -171,7 +171,7 @@ class Slopes(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Packing:
+class LevelPacking:
     """Conversion between overlaps with Parisi parameters and the vector of unknowns.
 
     The vector is log V, log q_0, log(q_j − q_{j−1}), m and θ in units of √q_k if they are free, and log y_j if free.
@@ -208,7 +208,9 @@ class Packing:
         return Levels(q[:, None] * one, m * self.signs, theta * one, np.exp(x[0]) * one), parisi
 
 
-def evaluate(problem: Problem, packing: Packing, x: np.ndarray, resolution: int) -> tuple[np.ndarray, LevelHats]:
+def evaluate(
+    problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, resolution: int
+) -> tuple[np.ndarray, LevelHats]:
     """Return the residual of all equations at the unknowns x, and the conjugates.
 
     Residuals of the map are changes of the unknowns. The slope ∂F/∂y_j is in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j −
@@ -229,13 +231,13 @@ def evaluate(problem: Problem, packing: Packing, x: np.ndarray, resolution: int)
     return change, hats
 
 
-def relative_slopes(problem: Problem, levels: Levels, hats: LevelHats, parisi: np.ndarray) -> np.ndarray:
+def relative_slopes(problem: BrokenProblem, levels: Levels, hats: LevelHats, parisi: np.ndarray) -> np.ndarray:
     """Return ∂F/∂y_j (k,) in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j − q_{j−1})."""
     unit = 0.5 * np.sum(np.diff(hats.q, axis=0) * levels.gaps, axis=1)
     return problem.weights.parisi_slopes(levels, hats, parisi) / np.maximum(np.abs(unit), np.finfo(float).tiny)
 
 
-def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> np.ndarray:
+def iterate_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, n_steps: int) -> np.ndarray:
     """Return the unknowns after damped iterations of the map at fixed Parisi parameters.
 
     If the average over the weights diverges, V is decreased and q_0 increased: the response −∂g/∂ω of fields that are
@@ -255,7 +257,9 @@ def iterate(problem: Problem, packing: Packing, x: np.ndarray, n_steps: int) -> 
     return x
 
 
-def find_maximum(problem: Problem, packing: Packing, x: np.ndarray, near: bool) -> tuple[np.ndarray, Slopes | None]:
+def find_maximum(
+    problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, near: bool
+) -> tuple[np.ndarray, Slopes | None]:
     """Return the unknowns at the maximum of F over the Parisi parameters on the coarsest grids, and its derivatives.
 
     If `near`, the start is near the maximum, and Newton steps (`maximize`) are accepted if F is a maximum at their end.
@@ -276,25 +280,25 @@ def find_maximum(problem: Problem, packing: Packing, x: np.ndarray, near: bool) 
 
 
 def maximize(
-    problem: Problem, packing: Packing, x: np.ndarray, tol: float, shortest: float, resolution: int,
+    problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tol: float, shortest: float, resolution: int,
     known: Slopes | None = None,
-) -> tuple[Root, Slopes]:  # fmt: skip
+) -> tuple[LevelRoot, Slopes]:  # fmt: skip
     """Return the solution of all equations from a start near it by nested Newton steps, and the derivatives there.
 
     Newton steps in log y with Broyden's updates solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat
     as a function of the Parisi parameters that in joint Newton steps the effect of errors of the overlaps is larger
-    than its slope. Steps are accepted as in `newton`. The search ends at a step shorter than `shortest`, with a size of
-    at most `tol`, or if no step is accepted, with a larger size.
+    than its slope. Steps are accepted as in `solve_levels`. The search ends at a step shorter than `shortest`, with a
+    size of at most `tol`, or if no step is accepted, with a larger size.
     """
     search = problem.search
     k, count, J = packing.k, 0, known.J if known else None
     inner_tol = max(min(search.inner_tol * tol, search.overlap_tol * shortest), ROUNDING)
     fixed = problem.with_fixed_grids(*packing.unpack(x), resolution)
 
-    def solve_at(inner: np.ndarray, logs: np.ndarray) -> tuple[Root, np.ndarray]:
+    def solve_at(inner: np.ndarray, logs: np.ndarray) -> tuple[LevelRoot, np.ndarray]:
         nonlocal count, J
         chosen = replace(packing, parisi=np.exp(logs))
-        root = newton(fixed, chosen, inner, inner_tol, resolution, J)
+        root = solve_levels(fixed, chosen, inner, inner_tol, resolution, J)
         count, J = count + root.n_iter, root.J
         if not root.size <= tol:
             raise FloatingPointError("no overlaps at these Parisi parameters")
@@ -336,10 +340,10 @@ def maximize(
             (moves, bends), fresh = differences(), True
     size = root.size if np.abs(step).max() <= shortest else max(tol, float(np.abs(step).max())) * (1 + ROUNDING)
     full = np.append(root.x, logs)
-    return Root(full, np.append(root.residual, here), size, count, None, root.hats), Slopes(J, moves, bends)
+    return LevelRoot(full, np.append(root.residual, here), size, count, None, root.hats), Slopes(J, moves, bends)
 
 
-def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolution: int) -> np.ndarray:
+def ascend(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tol: float, resolution: int) -> np.ndarray:
     """Return the unknowns near the maximum of F over the Parisi parameters, where residuals of ∂F/∂y_j are below `tol`.
 
     Each step solves all linearized equations; then the overlaps are solved at the new Parisi parameters. The step is
@@ -356,8 +360,8 @@ def ascend(problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolu
         inner, size = at[:-k], np.inf
         for attempt in range(search.attempts):
             if attempt:  # damped iterations return to the branch from which Newton steps went astray
-                inner, J = iterate(problem, fixed, at[:-k], attempt * search.damped_steps), None
-            root = newton(problem, fixed, inner, search.inner_tol * tol, resolution, J)
+                inner, J = iterate_levels(problem, fixed, at[:-k], attempt * search.damped_steps), None
+            root = solve_levels(problem, fixed, inner, search.inner_tol * tol, resolution, J)
             inner, size = root.x, root.size
             if size <= tol:
                 break
@@ -401,9 +405,14 @@ def jacobian(
     return np.stack(columns[::-1], axis=1)
 
 
-def newton(
-    problem: Problem, packing: Packing, x: np.ndarray, tol: float, resolution: int, J: np.ndarray | None = None
-) -> Root:
+def solve_levels(
+    problem: BrokenProblem,
+    packing: LevelPacking,
+    x: np.ndarray,
+    tol: float,
+    resolution: int,
+    J: np.ndarray | None = None,
+) -> LevelRoot:
     """Return the solution of the equations from a start.
 
     A step is accepted if the next step with the same Jacobian is shorter; unlike the norm of the residuals, this test
@@ -455,14 +464,16 @@ def newton(
         x, here, known, fresh = x + move, there, hats, False
         if ratio > search.slow:
             J = None
-    return Root(x, here, float(np.abs(here).max()), count, J, known)
+    return LevelRoot(x, here, float(np.abs(here).max()), count, J, known)
 
 
-def numbers_at(problem: Problem, packing: Packing, x: np.ndarray, resolution: int) -> tuple[BrokenPoint, np.ndarray]:
-    """Return the point at the unknowns x, and its numbers as one vector: x, F and the entries of `Indicators`."""
+def numbers_at(
+    problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, resolution: int
+) -> tuple[BrokenPoint, np.ndarray]:
+    """Return the point at the unknowns x, and its numbers as one vector: x, F and the entries of `LevelIndicators`."""
     levels, parisi = packing.unpack(x)
     hats = problem.hats(levels, parisi, resolution)
-    indicators = Indicators(
+    indicators = LevelIndicators(
         V_hat=hats.V[0],
         V_derivative=hats.V_derivative[0],
         complexity=parisi**2 * problem.weights.parisi_slopes(levels, hats, parisi),
@@ -473,7 +484,7 @@ def numbers_at(problem: Problem, packing: Packing, x: np.ndarray, resolution: in
 
 
 def refine_levels(
-    problem: Problem, packing: Packing, start: np.ndarray, rtol: float, max_resolution: int | None = None,
+    problem: BrokenProblem, packing: LevelPacking, start: np.ndarray, rtol: float, max_resolution: int | None = None,
     slopes: Slopes | None = None,
 ) -> BrokenSolution:  # fmt: skip
     """Return the solution from a start near it, on grids that are refined until all errors are within `rtol`.
@@ -493,7 +504,7 @@ def refine_levels(
         if free:
             root, slopes = maximize(problem, packing, x, tol, search.step_tol * rtol, resolution, slopes)
         else:
-            root = newton(problem, packing, x, tol, resolution, J)
+            root = solve_levels(problem, packing, x, tol, resolution, J)
             J = root.J
         x, size, count = root.x, root.size, count + root.n_iter
         point, values = numbers_at(problem, packing, x, resolution)
@@ -525,7 +536,7 @@ def refine_levels(
         if relative <= rtol:
             status, message = Status.CONVERGED, ""
             break
-    indicators = Indicators(error[n + 1], error[n + 2], *np.split(error[n + 3 :], [packing.k]))
+    indicators = LevelIndicators(error[n + 1], error[n + 2], *np.split(error[n + 3 :], [packing.k]))
     return BrokenSolution(
         status, point, float(values[n]), float(error[n]), error[:n], indicators, relative, size, count, resolution,
         path, message,
@@ -538,7 +549,7 @@ def next_change(J: np.ndarray | None, residual: np.ndarray) -> np.ndarray:
 
 
 def solve_steps(
-    problem: Problem, packing: Packing, starts: list[tuple[Levels, np.ndarray]], rtol: float,
+    problem: BrokenProblem, packing: LevelPacking, starts: list[tuple[Levels, np.ndarray]], rtol: float,
     max_resolution: int | None = None,
 ) -> BrokenSolution:  # fmt: skip
     """Return the solution from the first of several starts that leads to one with distinct levels; else the last.
@@ -555,13 +566,13 @@ def solve_steps(
         try:
             near = weak or (packing.k > 1 and packing.parisi is None)
             if not near:
-                x = iterate(problem, packing, x, search.damped_steps)
+                x = iterate_levels(problem, packing, x, search.damped_steps)
             for attempt in range(0 if packing.parisi is None else search.attempts):
-                root = newton(problem, packing, x, search.tol, ROUGH)
+                root = solve_levels(problem, packing, x, search.tol, ROUGH)
                 if root.size <= search.tol:
                     x = root.x
                     break
-                x = iterate(problem, packing, x, (2 + attempt) * search.damped_steps)
+                x = iterate_levels(problem, packing, x, (2 + attempt) * search.damped_steps)
             slopes = None
             if packing.k and packing.parisi is None:
                 x, slopes = find_maximum(problem, packing, x, near)
@@ -580,7 +591,7 @@ def solve_steps(
 
 
 def follow_parisi(
-    problem: Problem, packing: Packing, origins: list[tuple[Levels, np.ndarray]], rtol: float
+    problem: BrokenProblem, packing: LevelPacking, origins: list[tuple[Levels, np.ndarray]], rtol: float
 ) -> BrokenSolution | None:
     """Return the solution at fixed Parisi parameters, followed from a solution at other Parisi parameters.
 
@@ -604,12 +615,12 @@ def follow_parisi(
         origin = np.log(parisi)
         distance = float(np.abs(target - origin).max())
 
-        def at(fraction: float, origin: np.ndarray = origin) -> Packing:
+        def at(fraction: float, origin: np.ndarray = origin) -> LevelPacking:
             return replace(packing, parisi=np.exp(origin + fraction * (target - origin)))
 
         try:
-            x = iterate(problem, at(0.0), at(0.0).pack(levels, parisi), search.damped_steps)
-            root = newton(problem, at(0.0), x, tol, ROUGH)
+            x = iterate_levels(problem, at(0.0), at(0.0).pack(levels, parisi), search.damped_steps)
+            root = solve_levels(problem, at(0.0), x, tol, ROUGH)
             x, size = root.x, root.size
         except UNSOLVED:
             continue
@@ -619,7 +630,7 @@ def follow_parisi(
         while size <= tol and here < 1 and step * distance >= search.shortest_move:
             there = min(here + step, 1.0)
             try:
-                root = newton(problem, at(there), x + (there - here) * slope, tol, ROUGH)
+                root = solve_levels(problem, at(there), x + (there - here) * slope, tol, ROUGH)
                 new, left = root.x, root.size
             except UNSOLVED:
                 left = np.inf
@@ -633,11 +644,11 @@ def follow_parisi(
 
 
 def _build_failure(
-    packing: Packing, levels: Levels, parisi: np.ndarray, status: Status, message: str
+    packing: LevelPacking, levels: Levels, parisi: np.ndarray, status: Status, message: str
 ) -> BrokenSolution:
     """Return a solution without numbers except the overlaps of the last start."""
     k, L = packing.k, len(packing.signs)
-    unknown = Indicators(np.nan, np.nan, np.full(k, np.nan), np.full(k + 1, np.nan))
+    unknown = LevelIndicators(np.nan, np.nan, np.full(k, np.nan), np.full(k + 1, np.nan))
     nothing = np.full(L, np.nan)
     hats = LevelHats(
         q=np.full((k + 1, L), np.nan), m=nothing, theta=nothing, V=nothing, V_derivative=nothing,
@@ -651,9 +662,7 @@ def _build_failure(
     )  # fmt: skip
 
 
-def first_starts(
-    symmetric: Levels, parisi: np.ndarray | None, search: SearchSettings
-) -> list[tuple[Levels, np.ndarray]]:
+def first_starts(symmetric: Levels, parisi: np.ndarray | None, search: BrokenSearch) -> list[tuple[Levels, np.ndarray]]:
     """Return starts with one step and several strengths (q_1 − q_0)/q_1 from replica-symmetric overlaps (q (1, L)).
 
     The response V + y (q_1 − q_0) of all clusters together is somewhat larger than V with replica symmetry. This

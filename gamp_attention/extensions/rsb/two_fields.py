@@ -28,14 +28,14 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._tools.quadrature import gauss_hermite
-from gamp_attention.extensions.rsb.lattice import LabelAverages, Lattice, Table, average_table, even_ceil, tabulate
-from gamp_attention.extensions.rsb.solve import Problem, SearchSettings
-from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels
+from gamp_attention.extensions.rsb.lattice import Lattice, Table, average_table, even_ceil, tabulate
+from gamp_attention.extensions.rsb.solve import BrokenProblem, BrokenSearch
+from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, average_labels
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.theory.models.model import Model
 
 # breaking is weak on the positional branch; at smaller differences few nodes of the lattice pass a jump
-WEAK_BREAKING = SearchSettings(strengths=(0.02, 0.05, 0.2), difference=1e-2)
+WEAK_BREAKING = BrokenSearch(strengths=(0.02, 0.05, 0.2), difference=1e-2)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ LATTICE = LatticeSettings()
 
 
 @dataclass(eq=False)
-class Grids:
+class FixedGrids:
     """Lattice and its centers (n, 2) for n labels, and their tables at a V if they fit into memory.
 
     All are exchanged if the gaps between overlaps become too small for the lattice. Averages from tables at another V
@@ -83,15 +83,15 @@ class Grids:
 
 
 @dataclass(frozen=True, eq=False)
-class TwoFields(Problem):
+class TwoFields(BrokenProblem):
     """Problem of k-step replica symmetry breaking for attention with two tokens and one column."""
 
     model: Model  # an attention model with L = 2, r = t = 1 that is even and reversible
     alpha: float  # sample complexity
     # fixed grids; by default they follow the overlaps. On fixed grids the averages are smooth functions of all numbers
     # except V, at which the jumps pass nodes of the lattice.
-    grids: Grids | None = None
-    search: SearchSettings = WEAK_BREAKING
+    grids: FixedGrids | None = None
+    search: BrokenSearch = WEAK_BREAKING
     settings: LatticeSettings = LATTICE
 
     @cached_property
@@ -129,7 +129,7 @@ class TwoFields(Problem):
             return self
         params, _, centers, _ = self.labels(levels, resolution)
         lattice = self._lattice(params, centers, self.variances(levels), float(levels.V[0]), parisi, resolution)
-        return replace(self, grids=Grids(lattice, centers, []))
+        return replace(self, grids=FixedGrids(lattice, centers, []))
 
     def variances(self, levels: Levels) -> np.ndarray:
         """Return the variance of the outer field given the teacher's fields, then Δ_1, …, Δ_k."""
@@ -169,7 +169,8 @@ class TwoFields(Problem):
             average_table(table.at(V), center - origin, variances, parisi, grids.lattice, replicons)
             for table, center, origin in zip(tables, centers, grids.centers, strict=True)
         ]
-        return self._assemble(averages, u, probability, levels, parisi)
+        rho = float(self.model.coordinates.rho[0, 0, 0])
+        return average_labels(averages, self.alpha * probability, u, self.signs, levels, parisi, rho)
 
     def _lattice(
         self, params: np.ndarray, centers: np.ndarray, variances: np.ndarray, V: float, parisi: np.ndarray,
@@ -201,30 +202,3 @@ class TwoFields(Problem):
         if 2 * n + 1 > settings.max_nodes:
             raise FloatingPointError(f"the lattice would need {2 * n + 1} nodes in each direction")
         return Lattice(h, n, tuple(strides[::-1]))
-
-    def _assemble(
-        self, averages: list[LabelAverages], u: np.ndarray, probability: np.ndarray, levels: Levels, parisi: np.ndarray
-    ) -> LevelHats:
-        """Return the conjugates, averaged over both tokens, from the averages for each label."""
-        share, signs = self.alpha * probability, self.signs
-        phi, slopes, first, bend, response, squares = (
-            np.einsum("n,n...->...", share, [getattr(a, name) for a in averages]) for name in LabelAverages._fields
-        )
-        both = np.ones(2)
-        slopes, bend, response = slopes.mean(axis=1), float(bend.mean()), float(response.mean())
-        squares = 0.5 * (squares + squares[:, ::-1, ::-1])
-        m_hat = 0.5 * float(first @ signs) if levels.m[0] else 0.0
-        theta, theta_hat = float(levels.theta[0]), 0.0
-        if theta:  # Stein's identity E[φ_0' u] = ρ ∂φ_0'/∂u-average, with φ_0'' from the center's dependence on u
-            rho = float(self.model.coordinates.rho[0, 0, 0])
-            along = float(np.einsum("n,nl,nl->", share, [a.first for a in averages], u)) / 2
-            theta_hat = (along + bend * theta) / rho
-        return LevelHats(
-            q=np.outer(slopes, both),
-            m=m_hat * signs,
-            theta=theta_hat * both,
-            V=(bend + float(parisi @ np.diff(slopes))) * both,
-            V_derivative=response * both,
-            phi=phi,
-            squares=squares,
-        )

@@ -60,6 +60,47 @@ class LevelHats(NamedTuple):
     squares: np.ndarray  # (k + 1, L, L) α E (∂²φ_j/∂ω_l∂ω_l')² over P_j, for the replicons
 
 
+class LabelAverages(NamedTuple):
+    """Averages for one label; tokens in the order of the fields."""
+
+    phi: np.ndarray  # (k + 1,) averages of φ_j over P_j
+    slopes: np.ndarray  # (k + 1, L) averages of (φ_j')²
+    first: np.ndarray  # (L,) average of φ_0'
+    bend: np.ndarray  # (L,) average of −φ_0'', by Stein's identity for the outer field
+    response: np.ndarray  # (L,) average of the a.e. derivative −∂g/∂ω over P_k.
+    # (k + 1, L, L) averages of (∂²φ_j)², the last without jumps; NaN for j < k if they were not requested
+    squares: np.ndarray
+
+
+def average_labels(
+    averages: list[LabelAverages], share: np.ndarray, u: np.ndarray, signs: np.ndarray, levels: Levels,
+    parisi: np.ndarray, rho: float,
+) -> LevelHats:  # fmt: skip
+    """Return the conjugates, averaged over the tokens, from the averages for each label.
+
+    `share` (n,) is α times the probability of each label, `u` (n, L) are its teacher fields of variance ρ, and `signs`
+    (L,) the signs of m. V̂ = −αE φ_0'' + Σ_j y_j (q̂_j − q̂_{j−1}) is the mean response of the innermost level including
+    its jumps, and Stein's identity α E[φ_0' u] = θ̂ρ − θ α E[−φ_0''] gives θ̂.
+    """
+    phi, slopes, first, bend, response, squares = (
+        np.einsum("n,n...->...", share, [getattr(a, name) for a in averages]) for name in LabelAverages._fields
+    )
+    L, theta, theta_hat = len(signs), float(levels.theta[0]), 0.0
+    one, slopes, bend = np.ones(L), slopes.mean(axis=1), float(bend.mean())
+    if theta:
+        along = float(np.einsum("n,nl,nl->", share, [a.first for a in averages], u)) / L
+        theta_hat = (along + bend * theta) / rho
+    return LevelHats(
+        q=np.outer(slopes, one),
+        m=(float(first @ signs) / L if levels.m[0] else 0.0) * signs,
+        theta=theta_hat * one,
+        V=(bend + float(parisi @ np.diff(slopes))) * one,
+        V_derivative=float(response.mean()) * one,
+        phi=phi,
+        squares=0.5 * (squares + squares[:, ::-1, ::-1]),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class BrokenWeights:
     """Input channel: the distribution of the coordinates, and the ridge strength λ or a spherical constraint."""

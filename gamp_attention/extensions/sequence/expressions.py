@@ -4,10 +4,10 @@ A `Graph` collects operations on numbers while a function is traced (`gamp_atten
 Every operation is stored once (common subexpressions are shared), and operations on constants are evaluated at once.
 `Graph.derivative` applies the chain rule forwards, so derivatives of any order are exact up to rounding.
 `Graph.program` returns the operations that given results need, as a `Program`: plain data that can be compared, stored
-and sent to other processes. `Program.evaluate` computes the results for arrays of numpy or tensors of torch, element by
-element. Expressions that overflow or lose digits in their tails, such as log(1 + exp(x)), are replaced by functions
-that do not. `emit` adds a program to a kernel that numba is compiling, as LLVM instructions: this takes a small
-fraction of the time that numba needs for the same program as Python source.
+and sent to other processes. `Program.evaluate` computes the results for arrays, element by element. Expressions that
+overflow or lose digits in their tails, such as log(1 + exp(x)), are replaced by functions that do not. `emit` adds a
+program to a kernel that numba is compiling, as LLVM instructions: this takes a small fraction of the time that numba
+needs for the same program as Python source.
 """
 
 import math
@@ -125,12 +125,8 @@ class Program(NamedTuple):
     code: tuple[tuple[Any, ...], ...]
     outputs: tuple[int, ...]  # indices of the operations that are the results
 
-    def evaluate(self, inputs: Sequence[Any], torch: Any = None) -> list[Any]:
-        """Return the results for arrays (N,) of numpy, or for tensors if the module `torch` is given.
-
-        A result that does not depend on the inputs is a number.
-        """
-        operations = OPERATIONS if torch is None else _torch_operations(torch)
+    def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the results for arrays (N,); a result that does not depend on the inputs is a number."""
         values: list[Any] = []
         for name, *arguments in self.code:
             if name == "input":
@@ -138,7 +134,7 @@ class Program(NamedTuple):
             elif name == "constant":
                 values.append(arguments[0])
             else:
-                values.append(operations[name](*(values[k] for k in arguments)))
+                values.append(OPERATIONS[name](*(values[k] for k in arguments)))
         return [values[k] for k in self.outputs]
 
     def depends_on(self, first: int) -> bool:
@@ -415,38 +411,6 @@ class Graph:
             return names.get(formula, formula)
         name = "product" if self._limits and formula[0] == "mul" else formula[0]
         return name, *(self._bind(part, names) for part in formula[1:])
-
-
-def _torch_operations(torch: Any) -> dict[str, Callable[..., Any]]:
-    """Return the operations on tensors; a number among the arguments becomes a tensor."""
-
-    def on_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-        def apply(*values: Any) -> Any:
-            return function(*(v if torch.is_tensor(v) else torch.tensor(v, dtype=torch.float64) for v in values))
-
-        return apply
-
-    names = {name: name for name in OPERATIONS} | {
-        "neg": "negative", "inv": "reciprocal", "sub": "subtract", "mul": "multiply", "div": "divide", "and":
-        "logical_and", "or": "logical_or", "not": "logical_not",
-    }  # fmt: skip
-    special_names = {"erf": "erf", "erfc": "erfc", "expit": "expit"}
-    operations = {}
-    special_forms = {
-        "softplus": lambda x: torch.logaddexp(torch.zeros_like(x), x),
-        "cbrt": lambda x: torch.sign(x) * torch.abs(x) ** (1 / 3),
-        "gammaln": torch.lgamma,
-    }
-    for name, torch_name in names.items():
-        if name == "product":  # only numpy and kernels evaluate limits
-            continue
-        if name in special_forms:
-            function = special_forms[name]
-        else:
-            module = torch.special if name in special_names else torch
-            function = getattr(module, special_names.get(name, torch_name))
-        operations[name] = on_tensors(function)
-    return operations
 
 
 FLOAT = ir.DoubleType()

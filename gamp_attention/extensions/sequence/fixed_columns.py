@@ -14,9 +14,8 @@ Attention layers without value matrices are sequence models, too (`gamp_attentio
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,21 +40,9 @@ from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.model import Model
 
 
-@typing.overload
-def fix_columns(
-    problem: Model, columns: Mapping[int, ArrayLike], *, convex: bool | None = None, risk: str = "exact"
-) -> SequenceModel: ...
-
-
-@typing.overload
-def fix_columns(
-    problem: Dataset, columns: Mapping[int, ArrayLike], *, convex: bool | None = None, risk: str = "exact"
-) -> Dataset: ...
-
-
 def fix_columns(
     problem: Model | Dataset, columns: Mapping[int, ArrayLike], *, convex: bool | None = None, risk: str = "exact"
-) -> SequenceModel | Dataset:
+) -> Any:
     """Hold columns of Q fixed at given values and return the problem of the other columns, in their order.
 
     Parameters
@@ -204,24 +191,8 @@ def _fixed_spec(spec: SequenceSpec, fixed: list[int], convex: bool | None, targe
             places.append(graph.inputs[place])
     program = graph.program(graph.include(spec.program, [*graph.inputs[:P], *places]))
     is_convex = spec.convex if convex is None else convex
-    reduced = SequenceSpec(program, (P + L * f,), L, len(free), spec.lowest_value, -np.inf, is_convex, False, False)
+    reduced = SequenceSpec(program, (P + L * f,), L, len(free), -np.inf, is_convex, False, False)
     return complete_spec(reduced, targets, "problem")
-
-
-@dataclass(frozen=True)
-class _ExtendedTeacher:
-    """A teacher that cannot be traced, followed by the fields of fixed columns."""
-
-    labels: SequenceLabels
-    columns: np.ndarray  # (t + k,) index in the extended fields of each original and independent column
-    values: np.ndarray  # (t + k, f) coefficients of the fixed columns
-
-    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return the targets of a sample with fields u (L, t + k)."""
-        fields = u[:, self.columns]
-        t = self.labels.n_fields // len(u)
-        target = self.labels(fields[None, :, :t], noise[None])[0]
-        return np.concatenate([target, (fields @ self.values).ravel()])
 
 
 def _extend_labels(labels: SequenceLabels, L: int, t: int, order: list[int], values: np.ndarray) -> SequenceLabels:
@@ -233,7 +204,11 @@ def _extend_labels(labels: SequenceLabels, L: int, t: int, order: list[int], val
     columns = np.argsort(order)
     shape = (int(np.prod(labels.target_shape, dtype=int)) + L * values.shape[1],)
     if labels.program is None:
-        extended = _ExtendedTeacher(labels, columns, values)
+
+        def extended(u: np.ndarray, noise: np.ndarray) -> np.ndarray:
+            fields = u[:, columns]
+            return np.concatenate([labels(fields[None, :, :t], noise[None])[0], (fields @ values).ravel()])
+
         return SequenceLabels(extended, shape, L * T, count, False)
     return SequenceLabels(None, shape, L * T, count, False, _extend_program(labels.program, L, t, columns, values))
 

@@ -33,9 +33,12 @@ from gamp_attention.extensions.sequence.sequence_labels import (
     trace_teacher,
 )
 from gamp_attention.extensions.sequence.sequence_loss import SequenceSpec, differentiate_twice, sequence_loss
+from gamp_attention.problem.layer import Predictor, Units, attention_of_heads
 from gamp_attention.problem.losses.checks import KinkSearch, KinkWarning
+from gamp_attention.problem.passes import TokenMatrix
 from gamp_attention.problem.penalties.standard import require_penalty
 from gamp_attention.problem.sources import ClassLaw
+from gamp_attention.problem.stores import Tokens
 from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, isotropic_law, value_classes
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.glm import GLMModel, LabelTask
@@ -121,9 +124,6 @@ class SequenceModel(GLMModel):
 
     def trained_layer(self, data: Any, Q: np.ndarray) -> Any:
         """Return the layer with weights Q (d, r) of a dataset; None if the predictions are unknown."""
-        from gamp_attention.extensions.sequence.traced_layer import TracedLayer
-        from gamp_attention.problem.layer import Units
-
         if self.prediction is None:
             return None
         d = data.dim - data.intercept  # an intercept is one more coordinate of the data
@@ -155,6 +155,43 @@ class SequenceModel(GLMModel):
         rows = check.array("targets", targets, (n, *spec.target_shape)).reshape(n, spec.n_targets)
         value, gradient, hessian = _derivatives(differentiate_twice(spec.program, spec.n_targets), spec, rows, fields)
         return value, gradient.reshape(fields.shape), hessian.reshape(*fields.shape, *fields.shape[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class TracedLayer(Predictor):
+    """Layer whose outputs (L, p) are a function of the fields z = (x + p − c) W/√d + b, W = Q/s."""
+
+    model: Any  # model of the layer, with `predict`, and with the attention map `head` if it has attention
+    Q: np.ndarray  # (d, r) weights for tokens in the units c and s
+    positions: np.ndarray
+    units: Units  # center c and scale s
+    intercept: np.ndarray  # (r,) b
+
+    @property
+    def width(self) -> int:
+        """Number p of outputs for each token."""
+        return self.model.target_shape[1]
+
+    def fields(self, tokens: Tokens) -> np.ndarray:
+        """Return the fields (n, L, r)."""
+        weights = self.Q / self.units.scale[:, None]
+        return TokenMatrix(tokens, self.positions - self.units.center).fields(weights) + self.intercept
+
+    def outputs(self, tokens: Tokens) -> np.ndarray:
+        """Return outputs (n, L, p)."""
+        return self.model.predict(self.fields(tokens))
+
+    def head_attention(self, tokens: Tokens) -> np.ndarray:
+        """Return the attention matrices (n, H, L, L) of the heads."""
+        return attention_of_heads(self.model.head, self.model.student, self.fields(tokens))
+
+    def attention(self, tokens: Tokens) -> np.ndarray:
+        """Return the mean (n, L, L) of the attention matrices of the heads."""
+        return self.head_attention(tokens).mean(axis=1)
+
+    def errors(self, tokens: Tokens, outputs: np.ndarray) -> np.ndarray:
+        """Return ‖y − f(x)‖²/(pL) of each sample, (n,)."""
+        return np.mean((outputs - self.outputs(tokens)) ** 2, axis=(1, 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,7 +383,7 @@ def sequence_model(
         got = sorted({labels.target_shape for labels in of_class})
         raise ValueError(f"teacher: needs to return arrays of one shape for all classes, got {got}")
     prediction = _trace_student(student, (L, r), shape)
-    spec = SequenceSpec(_trace_loss(loss, prediction, shape), shape, L, r, 0.0, -np.inf, convex, False, False)
+    spec = SequenceSpec(_trace_loss(loss, prediction, shape), shape, L, r, -np.inf, convex, False, False)
     spec = complete_spec(spec, probe_targets(of_class, L, t), "loss" if loss is not None else "student")
     student_loss = sequence_loss(spec)
     names = *map(_name_of, (teacher, student)), "squared error" if loss is None else _name_of(loss)
@@ -424,11 +461,11 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
         raise check.fail(name, values, needs)
     for size in (1.0, 10.0, 100.0, 1000.0):  # standard deviations of the fields
         far = spec.evaluate(y, size * z)
-        if (far < spec.lowest_value - 1e-9 * (1 + abs(spec.lowest_value))).any():
+        if (far < -1e-9).any():
             worst = int(np.nanargmin(far))
             got = f"{far[worst]:.6g} at z = {(size * z[worst]).round(3).tolist()}"
             remedy = "add a constant; without a lower bound, proximal problems have no minimum"
-            raise ValueError(f"{name}: needs values of at least {spec.lowest_value:g}, got {got}; {remedy}")
+            raise ValueError(f"{name}: needs values of at least 0, got {got}; {remedy}")
     _warn_of_kinks(spec, y, name)
     derivatives = differentiate_twice(spec.program, spec.n_targets)
     eigenvalues = _eigenvalues(derivatives, spec, y, z)

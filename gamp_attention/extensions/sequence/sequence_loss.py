@@ -40,7 +40,6 @@ class SequenceSpec(NamedTuple):
     # n_tokens, rank: shape (L, r) of the fields
     n_tokens: int
     rank: int
-    lowest_value: float  # lower bound of the loss
     lowest_curvature: float  # lower bound of the eigenvalues of the Hessian; −inf if none is known
     convex: bool  # True if the loss is a convex function of the fields
     # even, rotations: True if ℓ(−z) = ℓ(z), and if ℓ(zO) = ℓ(z) for all orthogonal O
@@ -63,15 +62,6 @@ class SequenceSpec(NamedTuple):
         inputs = [*targets.T, *fields.reshape(len(fields), -1).T]
         with np.errstate(all="ignore"):
             return np.broadcast_to(self.program.evaluate(inputs)[0], len(fields)).astype(float)
-
-    def gradient_limits(self, inputs: np.ndarray) -> np.ndarray:
-        """Return gradients (N, L r) at rows (N, P + L r) of targets and fields, see `limits` of `Graph`."""
-        graph = Graph(self.program.n_inputs, limits=True)
-        (value,) = graph.include(self.program, graph.inputs)
-        slopes = graph.program([graph.derivative(value, i) for i in graph.inputs[self.n_targets :]])
-        with np.errstate(all="ignore"):
-            results = slopes.evaluate(list(inputs.T))
-        return np.stack([np.broadcast_to(result, len(inputs)) for result in results], axis=1)
 
 
 def differentiate_twice(program: Program, n_targets: int, limits: bool = False) -> Program:
@@ -100,9 +90,7 @@ def differentiate_twice(program: Program, n_targets: int, limits: bool = False) 
 class SequenceLoss(NamedTuple):
     """Loss of a sequence multi-index model, made by `sequence_model`; base of one class for each traced function."""
 
-    # lowest_value, lowest_curvature: lower bounds of the loss and of the eigenvalues of its Hessian
-    lowest_value: float = 0.0
-    lowest_curvature: float = -np.inf
+    lowest_curvature: float = -np.inf  # lower bound of the eigenvalues of the Hessian
     spec = None  # type: ignore[misc]
 
     def value(self, p, z):
@@ -115,7 +103,7 @@ class SequenceLoss(NamedTuple):
 
     def floor(self, p):
         """Return a lower bound of ℓ. Compiled code."""
-        return self.lowest_value
+        return 0.0
 
     def curvature(self, p, n_fields, radius):
         """Return a lower bound of the eigenvalues of the Hessian. Compiled code."""
@@ -134,26 +122,24 @@ class SequenceLoss(NamedTuple):
         return None if self.spec is None else self.spec.layout
 
     def torch(self, p: Any, z: Any) -> Any:
-        """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
+        """Return ℓ (n,) for tensors p (n, P) and z (n, L, r), with the gradient of the traced function."""
         import torch
 
-        spec: SequenceSpec = self.spec
-        z = z.clone()
-        value = spec.program.evaluate([*p.unbind(1), *z.flatten(1).unbind(1)], torch)[0]
-        if z.requires_grad and torch.is_tensor(value):
-            weights: list[Any] = []  # derivatives of the result in the losses, which torch computes first
+        class TracedValue(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, fields: Any) -> Any:  # type: ignore[override]
+                inputs = torch.cat([p, fields.flatten(1)], dim=1).numpy(force=True)
+                with np.errstate(all="ignore"):
+                    columns = _value_and_gradient(type(self)).evaluate(list(inputs.T))
+                rows = torch.as_tensor(np.stack(np.broadcast_arrays(*columns, inputs[:, 0])[:-1], axis=1)).to(fields)
+                ctx.slopes = rows[:, 1:].reshape(fields.shape)
+                return rows[:, 0].clone()
 
-            def replace_undefined(gradient: Any) -> Any:
-                undefined = torch.isnan(gradient) & torch.isfinite(value).reshape(-1, 1, 1)
-                if not undefined.any():
-                    return gradient
-                inputs = torch.cat([p, z.flatten(1)], dim=1).detach().numpy(force=True)
-                limits = torch.as_tensor(spec.gradient_limits(inputs)).to(gradient).reshape(gradient.shape)
-                return torch.where(undefined, limits * weights[-1].reshape(-1, 1, 1), gradient)
+            @staticmethod
+            def backward(ctx: Any, weights: Any) -> Any:  # type: ignore[override]
+                return weights.reshape(-1, 1, 1) * ctx.slopes
 
-            value.register_hook(weights.append)
-            z.register_hook(replace_undefined)
-        return value
+        return TracedValue.apply(z)
 
     def _summary(self) -> str:
         """Return the sizes of the loss; its name, which identifies its class, contains a hash."""
@@ -168,6 +154,15 @@ LOSSES.add(SequenceLoss, inline_kernel)
 
 
 @cache
+def _value_and_gradient(cls: Any) -> Program:
+    """Return the program of a loss and its gradient, which are limits where a factor is infinite, see `Graph`."""
+    spec: SequenceSpec = cls.spec
+    graph = Graph(spec.program.n_inputs, limits=True)
+    (value,) = graph.include(spec.program, graph.inputs)
+    return graph.program([value, *(graph.derivative(value, i) for i in graph.inputs[spec.n_targets :])])
+
+
+@cache
 def sequence_loss(spec: SequenceSpec) -> SequenceLoss:
     """Return the loss of a traced function; the class is made once for each content."""
     name = f"SequenceLoss_{hash_bytes(repr(spec).encode())}"
@@ -175,7 +170,7 @@ def sequence_loss(spec: SequenceSpec) -> SequenceLoss:
     cls = type(name, (SequenceLoss,), {"__module__": __name__, "__slots__": (), "spec": spec, **traits})
     LOSSES.add_like(cls, SequenceLoss)
     setattr(sys.modules[__name__], name, cls)  # stored code refers to the class by its name
-    return cls(spec.lowest_value, spec.lowest_curvature)
+    return cls(spec.lowest_curvature)
 
 
 def require_targets(labels: Any, loss: SequenceLoss, n_samples: int, n_tokens: int, rank: int) -> np.ndarray:

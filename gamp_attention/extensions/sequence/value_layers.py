@@ -211,7 +211,7 @@ def attention_loss(student: Any, L: int, r: int) -> SequenceLoss:
     program = UserFunction("loss", loss, {"target": (P,), "z": (L, r)}, "(2 L² + 1,)", "(L, r)").trace(required=True)
     assert program is not None
     layout = layout_of(student, r) or HeadLayout(1, student.parts, r // student.parts, 0, (0,))
-    return sequence_loss(SequenceSpec(program, (P,), L, r, 0.0, -np.inf, False, student.even, False, layout))
+    return sequence_loss(SequenceSpec(program, (P,), L, r, -np.inf, False, student.even, False, layout))
 
 
 def _evaluate_loss(student: Any, target: Any, z: Any) -> Any:

@@ -22,12 +22,10 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import format_with_error
-from gamp_attention._tools.eigenpairs import all_eigenpairs, restarted_lanczos
+from gamp_attention._tools.eigenpairs import Product, all_eigenpairs, is_invariant, krylov_spaces, restarted_lanczos
 from gamp_attention._tools.numerics import Stream, generator, guard_call
-from gamp_attention.extensions.spectra.lanczos_quadrature import lanczos_quadrature
 from gamp_attention.problem.curvature import rotations
 from gamp_attention.problem.dataset import Dataset, require_dataset
-from gamp_attention.problem.penalties.columns import refuse_spheres
 from gamp_attention.problem.penalties.standard import on_kinks
 from gamp_attention.problem.risk import hessian_product, risk_at
 from gamp_attention.results import Columns, Result
@@ -165,8 +163,8 @@ def hessian_spectrum(
     ------
     TypeError : if `data` is not a Dataset, or an argument has the wrong type.
     ValueError : if `Q` has another shape; `risk` is unknown or not available; a number is too small; the penalty has
-        kinks, at which there is no Hessian; columns are spherical; there is an intercept; the Hessian is not finite at
-        Q; or an eigenvalue is not found.
+        kinks, at which there is no Hessian; there is an intercept; the Hessian is not finite at Q; or an eigenvalue is
+        not found.
 
     Examples
     --------
@@ -220,9 +218,21 @@ def hessian_spectrum(
     )  # fmt: skip
 
 
+def lanczos_quadrature(product: Product, start: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (k,) and weights (k,), k ≤ n_steps, of the Gauss rule for the spectrum seen by a vector (n,).
+
+    For the normalized vector v and a polynomial f of degree below 2 k, vᵀf(A)v is the sum of the weights times f at the
+    nodes. k is smaller than `n_steps` if the Krylov space of v is invariant; the rule is then exact for all f.
+    """
+    for basis, matrix, size in krylov_spaces(product, start):
+        if len(basis) == min(n_steps, len(start)) or is_invariant(np.diag(matrix), size):
+            break
+    nodes, vectors = np.linalg.eigh(matrix)
+    return nodes, vectors[0] ** 2
+
+
 def _require_hessian(data: Dataset) -> None:
-    """Raise ValueError if the penalty of a dataset has no Hessian, or if the weights have constraints."""
-    refuse_spheres(data.penalty, "columns without a constraint, for the spectrum of the Hessian")
+    """Raise ValueError if the penalty of a dataset has no Hessian, or if there is an intercept."""
     if data.penalty.intercept:
         raise check.fail_words("data", "an intercept", "weights without an intercept, for the spectrum of the Hessian")
     if not data.penalty.smooth:

@@ -37,7 +37,7 @@ from gamp_attention.extensions.spectra.spectrum import (
 from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.columns import curvature_of, refuse_spheres
+from gamp_attention.problem.penalties.columns import curvature_of
 from gamp_attention.problem.penalties.standard import refuse_intercept
 from gamp_attention.problem.sources import Group
 from gamp_attention.results import Columns, Overlaps, Result
@@ -140,7 +140,7 @@ def limiting_spectrum(
 
     Parameters
     ----------
-    model : a model with a ridge penalty, in which no column is spherical and there is no intercept.
+    model : a model with a ridge penalty and without an intercept.
     alpha : sample complexity α > 0 of the fixed point.
     fixed_point : result of `solve_state_evolution`, or of `solve_broken` with one step, for this model and α that has
         converged. With one step, eigenvalues outside the bulk are not computed (k = 0).
@@ -158,7 +158,7 @@ def limiting_spectrum(
     ------
     TypeError : if an argument has the wrong type.
     ValueError : if `alpha` or `width` is not positive; `x` is empty or does not increase; `n_points` is odd or too
-        small; the penalty is not a ridge without spherical columns; the model has an intercept; or `fixed_point`
+        small; the penalty is not a ridge; the model has an intercept; or `fixed_point`
         belongs to another model or α, has not converged, or has more than one step of replica symmetry breaking; or the
         equations are not solved because `width` is too small or too large.
 
@@ -176,11 +176,7 @@ def limiting_spectrum(
     model = require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)
     _require_problem(model, fixed_point)
-    n_points = check.integer("n_points", n_points, low=64)
-    n_replicas = check.integer("n_replicas", n_replicas, low=2)
-    check.require_memory("n_points, n_replicas", n_points, n_replicas, (model.n_tokens * model.rank) ** 2)
-    if n_points % 2:
-        raise check.fail("n_points", n_points, "an even number")
+    n_points, n_replicas = require_points(model, n_points, n_replicas)
     width = None if width is None else check.real("width", width, low=0, strict=True)
     points = None if x is None else check.array("x", x, ("G",))
     if points is not None and (len(points) == 0 or (np.diff(points) <= 0).any()):
@@ -209,8 +205,18 @@ def limiting_spectrum(
     counts = [len(replica["eigenvalues"]) for replica in replicas]
     if min(counts) < max(counts):
         _match_eigenvalues(replicas)
-    numbers = average_replicas(replicas)
+    numbers = mean_of_replicas(replicas)
     return LimitingSpectrum(x=points, width=width, **numbers)
+
+
+def require_points(model: Model, n_points: Any, n_replicas: Any) -> tuple[int, int]:
+    """Return the numbers of points and of independent sets of points; raise if they are too small or too large."""
+    n_points = check.integer("n_points", n_points, low=64)
+    n_replicas = check.integer("n_replicas", n_replicas, low=2)
+    check.require_memory("n_points, n_replicas", n_points, n_replicas, (model.n_tokens * model.rank) ** 2)
+    if n_points % 2:
+        raise check.fail("n_points", n_points, "an even number")
+    return n_points, n_replicas
 
 
 def _require_problem(model: Model, fixed_point: Any) -> None:
@@ -219,7 +225,6 @@ def _require_problem(model: Model, fixed_point: Any) -> None:
         raise check.fail_words(
             "model", type(model.penalty).__name__, "a ridge penalty: this penalty has no Hessian at kinks"
         )
-    refuse_spheres(model.penalty, "columns without a constraint, for the spectrum of the Hessian")
     refuse_intercept(model.intercept, "False for the spectrum of the Hessian")
     if not isinstance(fixed_point, StateEvolutionResult):
         raise check.fail("fixed_point", fixed_point, "a result of solve_state_evolution", TypeError)
@@ -334,7 +339,7 @@ def _without_rotations(rows: list[list[float]], n_rotations: int) -> list[list[f
     return [row for k, row in enumerate(rows) if k not in zero]
 
 
-def average_replicas(replicas: list[dict[str, Any]]) -> dict[str, Any]:
+def mean_of_replicas(replicas: list[dict[str, Any]]) -> dict[str, Any]:
     """Return means and errors of all numbers."""
     numbers: dict[str, Any] = {}
     for name in replicas[0]:

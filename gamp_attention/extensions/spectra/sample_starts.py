@@ -25,11 +25,16 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.quadrature import gaussian_points
-from gamp_attention.extensions.spectra.spectrum import Ensemble, eigenvalues_below, growths, lowest_edge
+from gamp_attention.extensions.spectra.spectrum import (
+    Ensemble,
+    block_diagonal,
+    eigenvalues_below,
+    growths,
+    lowest_edge,
+)
 from gamp_attention.extensions.train.spectral_weights import Shape, fitted_fields, spectral_weights
 from gamp_attention.problem.denoisers.input import initial_variances
 from gamp_attention.problem.losses.attention import RiskTerms
-from gamp_attention.problem.penalties.columns import has_spheres
 from gamp_attention.theory.equations.channel import fields_and_terms, teacher_size
 from gamp_attention.theory.equations.weights import drift, overlaps_of_moments
 from gamp_attention.theory.models.model import Model
@@ -54,7 +59,7 @@ def require_spectral(model: Model) -> None:
     size = Shape.of(model.student, model.n_tokens, model.rank).size
     penalty = type(model.penalty).__name__
     conditions = (
-        (not model.penalty.quadratic or has_spheres(model.penalty), f"{penalty}, only for the ridge"),
+        (not model.penalty.quadratic, f"{penalty}, only for the ridge"),
         (model.intercept, "a model with an intercept"),
         (model.is_mixture or model.teacher_shift.any(), "tokens with classes"),
         (size > 1, f"{size} columns that a rotation mixes, as they are {size} eigenvectors"),
@@ -89,23 +94,24 @@ def spectral_start(model: Model, alpha: float, rng: np.random.Generator, n_point
         strength = f"a strength of {growths(path[-1])[0]:.3g} in spectral_overlap, where 'spectral' needs more than 1"
         needs = "an alpha at which an eigenvalue lies outside the bulk, so that the start has overlap with the teacher"
         raise check.fail_words("init", f"alpha = {alpha:g} with {strength}", needs)
-    vector, shape, r = outside[0].vector, Shape.of(model.student, model.n_tokens, model.rank), model.rank
+    vector, shape, r = outside[0], Shape.of(model.student, model.n_tokens, model.rank), model.rank
     V, law = vector.solution.V, model.coordinates
 
     def forces(params: np.ndarray, omega: np.ndarray) -> np.ndarray:
         L = omega.shape[1]
         h = spectral_weights("fitted", model.loss, params, shape)
-        return -np.einsum("nij,nj->ni", _response(h, V), omega.reshape(-1, L * r)).reshape(omega.shape)
+        R = np.linalg.solve(np.eye(L * r) + h @ block_diagonal(V), h)
+        return -np.einsum("nij,nj->ni", R, omega.reshape(-1, L * r)).reshape(omega.shape)
 
     H, second, first = vector.H, vector.second, vector.first
     now = overlaps_of_moments(model, second, first, V)
     # mean square of the fields (1 + V h)⁻¹ ω⁻¹, averaged over ω⁻¹ at given fields of the teacher
     slope = now.theta @ ensemble.inverse_rho
     rest = now.q - slope @ np.swapaxes(now.theta, 1, 2)
-    factors = np.eye(len(V) * r) - _blocks(V) @ vector.solution.R.reshape(-1, len(V) * r, len(V) * r)
+    factors = np.eye(len(V) * r) - block_diagonal(V) @ vector.solution.R.reshape(-1, len(V) * r, len(V) * r)
     mean = np.einsum("lat,nlt->nla", slope, ensemble.y) + now.m
     squares = np.mean(np.sum(np.einsum("nij,nj->ni", factors, mean.reshape(len(mean), -1)) ** 2, axis=1))
-    squares += np.mean(np.einsum("nij,jk,nik->n", factors, _blocks(rest), factors, optimize=True))
+    squares += np.mean(np.einsum("nij,jk,nik->n", factors, block_diagonal(rest), factors, optimize=True))
     z = fitted_fields(model.loss, terms.params, shape)
     scale = np.sqrt(np.mean(np.sum(z**2, axis=(1, 2))) / squares) * _sign(now.theta, now.m)
     # by symmetry, the eigenvector has no overlap with either the teacher or the positions
@@ -155,16 +161,3 @@ def _sign(theta: np.ndarray, m: np.ndarray) -> float:
     """Return the sign with which the largest overlap with the teacher, or with the positions, is positive."""
     entries: Any = theta if np.abs(theta).max() > NEGLIGIBLE * np.abs(m).max(initial=0.0) else m
     return -1.0 if entries.flat[np.argmax(np.abs(entries))] < 0 else 1.0
-
-
-def _blocks(matrices: np.ndarray) -> np.ndarray:
-    """Return the block diagonal matrix (L r, L r) of matrices (L, r, r)."""
-    L, r, _ = matrices.shape
-    blocks = np.zeros((L, r, L, r))
-    blocks[np.arange(L), :, np.arange(L)] = matrices
-    return blocks.reshape(L * r, L * r)
-
-
-def _response(h: np.ndarray, V: np.ndarray) -> np.ndarray:
-    """Return R = h (1 + V h)⁻¹ (n, L r, L r) for matrices h (n, L r, L r)."""
-    return np.linalg.solve(np.eye(h.shape[1]) + h @ _blocks(V), h)

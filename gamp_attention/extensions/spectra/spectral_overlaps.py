@@ -15,7 +15,7 @@ from gamp_attention._tools.numerics import generator, guard_call, psd_root
 from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention.extensions.bayes.channels.choice import field_moments, moment_channel
 from gamp_attention.extensions.sequence.sequence_labels import is_function
-from gamp_attention.extensions.spectra.limiting_spectra import average_replicas
+from gamp_attention.extensions.spectra.limiting_spectra import mean_of_replicas, require_points
 from gamp_attention.extensions.spectra.sample_starts import draw_ensemble
 from gamp_attention.extensions.spectra.spectrum import Ensemble, eigenvalues_below, growths, lowest_edge
 from gamp_attention.extensions.train.spectral_weights import (
@@ -107,13 +107,7 @@ def spectral_overlap(
     model = require_model(model)
     alpha = check.real("alpha", alpha, low=0, high=MAX_ALPHA, strict=True)
     check.choice("weights", weights, (*WEIGHTS, "posterior"))
-    n_points = check.integer("n_points", n_points, low=64)
-    n_replicas = check.integer("n_replicas", n_replicas, low=2)
-    check.require_memory(
-        "n_points, n_replicas", n_points, n_replicas, model.n_tokens * model.rank, model.n_tokens * model.rank
-    )
-    if n_points % 2:
-        raise check.fail("n_points", n_points, "an even number")
+    n_points, n_replicas = require_points(model, n_points, n_replicas)
     with_classes = model.is_mixture and not model.attention
     if not with_classes and (model.is_mixture or model.teacher_shift.any()):
         raise check.fail_words("model", type(model).__name__, "tokens without classes")
@@ -127,7 +121,7 @@ def spectral_overlap(
     replicas = [_solve_lowest(draw(model, alpha, weights, n_points, rng)) for _ in range(n_replicas)]
     k = min(len(replica["eigenvalues"]) for replica in replicas)
     common = [{name: v if np.ndim(v) == 0 else v[:k] for name, v in replica.items()} for replica in replicas]
-    return SpectralOverlap(**average_replicas(common))
+    return SpectralOverlap(**mean_of_replicas(common))
 
 
 def _draw_samples(model: Model, alpha: float, weights: str, n_points: int, rng: np.random.Generator) -> Ensemble:

@@ -154,9 +154,7 @@ class Resolvent:
         real, self.inside = not np.iscomplexobj(V), True
         self.R, self.V_hat = np.empty(ensemble.h.shape, dtype=V.dtype), np.zeros((S, c, c), dtype=V.dtype)
         for (rows, sources), weight in ensemble.weighted_groups:
-            big = np.zeros((L, c, L, c), dtype=V.dtype)
-            big[np.arange(L), :, np.arange(L)] = V[sources]
-            flat, h = big.reshape(L * c, L * c), ensemble.h[rows].reshape(-1, L * c, L * c)
+            flat, h = block_diagonal(V[sources]), ensemble.h[rows].reshape(-1, L * c, L * c)
             if real and self.inside:
                 root = psd_root(flat)
                 self.inside = _are_positive_definite(np.eye(L * c) + root @ h @ root)
@@ -284,17 +282,39 @@ class Resolvent:
         q = np.linalg.solve(np.eye(len(q)) - self.squares, q)
         q_hat = source + (self._hats_of_q @ q).reshape(S, c, c)
         second = second + self.C @ np.einsum("kl,lab->kab", law.gamma, q_hat) @ self.C
-        return EigenvectorLaw(self, H, q_hat, second, with_coordinates)
+        return EigenvectorLaw(self, H, second, with_coordinates)
 
 
 class EigenvectorLaw(NamedTuple):
-    """Distribution of the entries v = C (H (τ, π) + ζ) of an eigenvector, with noise ζ of covariance Σ_l γ_l q̂_l."""
+    """Distribution of the entries v = C (H (τ, π) + ζ) of an eigenvector outside the bulk, of any norm and sign.
+
+    The noise ζ has the covariance Σ_l γ_l q̂_l.
+    """
 
     solution: Resolvent  # its position x, with V, C and R
     H: np.ndarray  # (K, c, S + t) coefficients of the positions and the teacher
-    q_hat: np.ndarray  # (S, c, c) conjugate covariances
     second: np.ndarray  # (K, c, c) E[v vᵀ] in each class of coordinates
     first: np.ndarray  # (K, c, S + t) E[v (τ, π)ᵀ]
+
+    @property
+    def x(self) -> float:
+        """Eigenvalue."""
+        return float(np.real(self.solution.x))
+
+    def projection(self, law: CoordinateLaw, part: slice) -> float:
+        """Return the norm, from 0 to 1, of the projection of the normalized eigenvector on a part of (τ, π)."""
+        moments = np.einsum("k,kij->ij", law.weight, law.moments)[part, part]
+        first = np.einsum("k,kcj->cj", law.weight, self.first)[:, part]
+        inside = np.trace(first @ np.linalg.pinv(moments, rcond=1e-10, hermitian=True) @ first.T)
+        return float(np.sqrt(max(inside, 0.0) / np.einsum("k,kaa->", law.weight, self.second)))
+
+
+def block_diagonal(matrices: np.ndarray) -> np.ndarray:
+    """Return the block diagonal matrix (L r, L r) of matrices (L, r, r)."""
+    L, r, _ = matrices.shape
+    blocks = np.zeros((L, r, L, r), dtype=matrices.dtype)
+    blocks[np.arange(L), :, np.arange(L)] = matrices
+    return blocks.reshape(L * r, L * r)
 
 
 def _are_positive_definite(matrices: np.ndarray) -> bool:
@@ -306,21 +326,21 @@ def _are_positive_definite(matrices: np.ndarray) -> bool:
     return True
 
 
-def size_of(V: np.ndarray) -> float:
+def sum_of_traces(V: np.ndarray) -> float:
     """Return the size of V (S, c, c): the sum of the traces."""
     return float(np.trace(V, axis1=1, axis2=2).sum())
 
 
 def solve_at_size(ensemble: Ensemble, size: float, near: Resolvent) -> Resolvent | None:
     """Return the solution with a given size of V, by Newton steps from a scaled solution; None if they diverge."""
-    V, x = near.V * (size / size_of(near.V)), near.x
+    V, x = near.V * (size / sum_of_traces(near.V)), near.x
     identity = np.tile(np.eye(V.shape[1]), (len(V), 1, 1)).ravel()
     unit = ensemble.law.trace.sum() / size  # typical distance of x from the spectrum
     for _ in range(ensemble.settings.max_newton):
         here = Resolvent(ensemble, x, V)
         if not here.inside:
             return None
-        residual = np.append((here.W - V).ravel(), size - size_of(V))
+        residual = np.append((here.W - V).ravel(), size - sum_of_traces(V))
         # a change V' of V lowers V_hat by R V' R, so that the derivative is the transpose of the map of squares
         system = np.block([[np.eye(V.size) - here.squares, -here.slope.reshape(-1, 1)], [identity, np.zeros(1)]])
         step = np.linalg.lstsq(system, residual, rcond=None)[0]
@@ -357,12 +377,12 @@ def lowest_edge(ensemble: Ensemble, limit: np.ndarray | None = None) -> list[Res
             return False
         return float(np.abs(np.linalg.eigvals(solution.squares)).max()) < 1
 
-    first = solve_at_size(ensemble, size_of(V), Resolvent(ensemble, x, V))
+    first = solve_at_size(ensemble, sum_of_traces(V), Resolvent(ensemble, x, V))
     if first is None:
         raise check.fail("model", scale, "a spectrum within the range of doubles")
-    path, low = [first], size_of(first.V)
+    path, low = [first], sum_of_traces(first.V)
     high = low
-    while high < ensemble.settings.max_size * size_of(first.V):
+    while high < ensemble.settings.max_size * sum_of_traces(first.V):
         high = ensemble.settings.growth * low
         solution = solve_at_size(ensemble, high, path[-1])
         if solution is None or not is_below(solution):
@@ -382,22 +402,8 @@ def lowest_edge(ensemble: Ensemble, limit: np.ndarray | None = None) -> list[Res
     return path
 
 
-class OutsideEigenvalue(NamedTuple):
-    """An eigenvalue x outside the bulk, and moments of its eigenvector v."""
-
-    x: float  # the eigenvalue
-    vector: EigenvectorLaw  # distribution of the eigenvector, with an arbitrary norm and sign
-
-    def projection(self, law: CoordinateLaw, part: slice) -> float:
-        """Return the norm, from 0 to 1, of the projection of the normalized eigenvector on a part of (τ, π)."""
-        moments = np.einsum("k,kij->ij", law.weight, law.moments)[part, part]
-        first = np.einsum("k,kcj->cj", law.weight, self.vector.first)[:, part]
-        inside = np.trace(first @ np.linalg.pinv(moments, rcond=1e-10, hermitian=True) @ first.T)
-        return float(np.sqrt(max(inside, 0.0) / np.einsum("k,kaa->", law.weight, self.vector.second)))
-
-
-def eigenvalues_below(ensemble: Ensemble, path: list[Resolvent]) -> list[OutsideEigenvalue]:
-    """Return the eigenvalues below the bulk in ascending order, given the solutions of `lowest_edge`."""
+def eigenvalues_below(ensemble: Ensemble, path: list[Resolvent]) -> list[EigenvectorLaw]:
+    """Return the eigenvectors below the bulk in ascending order, given the solutions of `lowest_edge`."""
     n_outside = int(np.count_nonzero(growths(path[-1]) > 1 + ensemble.settings.outside))
     outside = []
     for j in range(n_outside):
@@ -405,7 +411,7 @@ def eigenvalues_below(ensemble: Ensemble, path: list[Resolvent]) -> list[Outside
         values, vectors = np.linalg.eig(solution.directions)
         vector = vectors[:, np.argsort(-values.real)[j]].real
         S, c, _ = ensemble.shape
-        outside.append(OutsideEigenvalue(solution.x.real, solution.weights_of(vector.reshape(S, c, -1))))
+        outside.append(solution.weights_of(vector.reshape(S, c, -1)))
     return sorted(outside, key=lambda value: value.x)
 
 
@@ -418,7 +424,7 @@ def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Reso
     """Return the solution at which the j-th eigenvalue of the map of overlaps is 1."""
     from scipy.optimize import brentq
 
-    solutions = {size_of(solution.V): solution for solution in path}
+    solutions = {sum_of_traces(solution.V): solution for solution in path}
 
     def excess(size: float) -> float:
         if size not in solutions:
@@ -426,10 +432,10 @@ def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Reso
             solutions[size] = solve_at_size(ensemble, size, nearest) or nearest
         return float(growths(solutions[size])[j] - 1)
 
-    first_above = next(k for k, solution in enumerate(path) if excess(size_of(solution.V)) > 0)
+    first_above = next(k for k, solution in enumerate(path) if excess(sum_of_traces(solution.V)) > 0)
     if first_above == 0:
         return path[0]
-    ends = (size_of(path[k].V) for k in (first_above - 1, first_above))
+    ends = (sum_of_traces(path[k].V) for k in (first_above - 1, first_above))
     size = brentq(excess, *ends, rtol=ensemble.settings.size_rtol)
     excess(size)
     return solutions[size]

@@ -13,7 +13,6 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.cli.main import main
-from gamp_attention.extensions.comparison import comparison
 from gamp_attention.extensions.phases.phase_boundaries import DiagramJob
 from gamp_attention.extensions.sweeps.store import Store
 from gamp_attention.gamp import loop as message_passing
@@ -48,28 +47,6 @@ def test_an_interrupted_sweep_keeps_its_cells(workers, start, tmp_path):
     kept = store.present()
     assert 2 <= len(kept) < 800
     assert all(store.load(key)["converged"] in (True, False) for key in kept)
-
-
-@pytest.mark.slow
-def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch, capsys, quick_comparisons):
-    with monkeypatch.context() as patch:
-        stops_at(patch, comparison, "compare_branch", 2)
-        with pytest.raises(comparison.Interrupted, match="on the positional branch; the semantic branch is") as stopped:
-            ga.compare(model, 40, 1.5, gd_steps=5, instances=2, rtol=1e-2)
-    finished = stopped.value
-
-    def again(*_, **__):
-        raise finished
-
-    monkeypatch.setattr("gamp_attention.extensions.cli.paper_model.compare", again)
-    command = ["compare", "--plot", str(tmp_path / "c.png"), "--json", str(tmp_path / "c.json")]
-    assert main(command) == 130
-    out, err = capsys.readouterr()
-    assert "the semantic branch is finished: run the same command again" in err
-    assert "semantic branch, β" in out
-    assert "positional branch, β" not in out
-    assert [branch["name"] for branch in json.loads((tmp_path / "c.json").read_text())["branches"]] == ["semantic"]
-    assert (tmp_path / "c.png").stat().st_size > 0
 
 
 def test_an_interrupted_fit_keeps_the_weights_of_its_lowest_training_loss(tmp_path, monkeypatch, capsys):

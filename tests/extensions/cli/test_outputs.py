@@ -146,7 +146,7 @@ def test_links_are_followed_and_permissions_kept(here):
 
 
 MISSING = {
-    "compare": "gamp-attention compare needs torch and matplotlib: pip install 'gamp-attention[plot,torch]'",
+    "compare": "gamp-attention compare needs matplotlib: pip install 'gamp-attention[plot]'",
     "sweep F --method GD --out f.nc": "needs torch, xarray, h5netcdf and h5py: pip install",
     "sweep F --dask tcp://localhost:1 --out f.nc": "pip install 'gamp-attention[sweep]' distributed",
     "fit z.npz --plot f.png": "needs matplotlib: pip install 'gamp-attention[plot]'",

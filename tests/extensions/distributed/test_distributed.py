@@ -8,7 +8,6 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.distributed import distributed as module
-from gamp_attention.extensions.train.survey import SurveyPhase
 
 distributed = pytest.importorskip("distributed")
 
@@ -61,91 +60,12 @@ def test_weights_equal_the_weights_of_one_process(client, model, options):
     assert result.fixed_point
 
 
-@pytest.mark.parametrize("survey", [True, 30.0])
-def test_surveys_on_the_workers_find_the_weights_of_one_process(client, survey):
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 60, 1.0, seed=0, storage="none")
-    remote = ga.DistributedDataset(data, client, 3)
-    options = {"init": "random", "survey": survey, "tol": 1e-6, "n_starts": 1, "escape": False}
-    result, expected = (
-        ga.train(remote, **options),
-        ga.train(data, **options, iteration=ga.IterationOptions(accelerate=False)),
-    )
-    assert expected.converged
-    assert result.status is expected.status
-    assert [record.name for record in result.starts] == [record.name for record in expected.starts]
-    assert abs(result.Q - expected.Q).max() < 1e-6
-    for record, other in zip(result.surveys, expected.surveys, strict=True):
-        assert (record.name, record.ending, record.n_iter) == (other.name, other.ending, other.n_iter)
-        assert abs(record.Q - other.Q).max() < 1e-8
-
-
-def test_surveys_on_the_workers_resume_from_a_checkpoint(client, tmp_path, monkeypatch):
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 40, 1.0, seed=0, storage="none")
-    remote, file = ga.DistributedDataset(data, client, 2), ga.Checkpoint(tmp_path / "run.npz", 0)
-    whole = ga.train(remote, "random", survey=30.0, tol=1e-6, n_starts=1, escape=False)
-    steps, step = [], SurveyPhase._survey.__globals__["survey_step"]
-
-    def interrupting_step(*args):
-        steps.append(1)
-        if len(steps) == 8:
-            raise InterruptedError
-        return step(*args)
-
-    monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)
-    with pytest.raises(InterruptedError):
-        ga.train(remote, "random", survey=30.0, tol=1e-6, checkpoint=file, n_starts=1, escape=False)
-    resumed = ga.train(remote, "random", survey=30.0, tol=1e-6, checkpoint=file, n_starts=1, escape=False)
-    assert np.array_equal(resumed.Q, whole.Q)
-    assert len(steps) == whole.surveys[0].n_iter + 1
-
-
 def test_descents_after_message_passing_run_on_the_workers(client):
     data = draw_data()
     result = ga.run_gamp(ga.DistributedDataset(data, client), damping=1.0, max_iter=300)
     assert not result.message_passing.converged
     assert result.status is ga.Status.SETTLED
     assert np.linalg.norm(ga.gradient(data, result.Q)) < 1.01e-8 * data.lam * np.sqrt(data.dim)
-
-
-def test_an_iteration_sends_no_array_of_the_size_of_the_samples(client, monkeypatch):
-    """Count the entries of all arrays that are sent and received after the first iteration."""
-    data = draw_data()
-    remote = ga.DistributedDataset(data, client, 2)
-    sent = []
-    submit, gather = remote.on_all, remote.fetch
-
-    def counting_submit(function, arguments):
-        sent.extend(value.size for argument in arguments for value in iterate_arrays(argument))
-        return submit(function, arguments)
-
-    def counting_gather(futures):
-        result = gather(futures)
-        sent.extend(value.size for value in iterate_arrays(result))
-        return result
-
-    monkeypatch.setitem(vars(remote), "on_all", counting_submit)
-    monkeypatch.setitem(vars(remote), "fetch", counting_gather)
-    sizes = []
-
-    def callback(t, state, report):
-        sizes.append(max(sent))
-        sent.clear()
-
-    ga.run_gamp(
-        remote, damping=0.5, tol=0, max_iter=module.MAX_AGE + 5, iteration=ga.IterationOptions(callback=callback)
-    )
-    assert sizes[0] >= data.n_samples
-    small = [size <= data.Q_star.size for size in sizes[1:]]
-    assert small.count(False) == 1  # the backup copy of the state
-    assert not small[module.MAX_AGE - 1]
-
-
-def iterate_arrays(value):
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for argument in value:
-            yield from iterate_arrays(argument)
 
 
 @pytest.mark.parametrize("at", [3, module.MAX_AGE + 4])

@@ -1,18 +1,15 @@
 """Replica symmetry breaking against published values, its limits, and stationarity of the free energy."""
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.extensions.rsb.broken import BrokenStateEvolutionResult, Ladder, extrapolate, extrapolate_steps
+from gamp_attention.extensions.rsb.broken import extrapolate_steps
 from gamp_attention.extensions.rsb.one_field import OneField
-from gamp_attention.extensions.rsb.solve import Packing, iterate, newton, refine_levels, solve_steps
+from gamp_attention.extensions.rsb.solve import LevelPacking, iterate_levels, refine_levels, solve_steps
 from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
-from validation.claims import survey_recovery
 
 ONE, ZERO = np.ones(1), np.zeros(1)
 ALPHA, NOISE = 3.0, 0.001
@@ -48,16 +45,6 @@ def test_errors_of_the_perceptron():
     assert 0.117601 - 1e-4 < broken.energy < 0.117601
     assert abs(solve_perceptron(6.71570, 1).energy - 1) < 1e-5
     assert abs(solve_perceptron(7.647695, 0).energy - 1) < 1e-5
-
-
-@pytest.mark.parametrize("parisi", [1, 5, 20])
-def test_published_overlaps_with_the_signal_are_a_fixed_point(parisi):
-    """Overlaps of phase retrieval at a fixed Parisi parameter, at the largest published α without recovery."""
-    published = survey_recovery.PUBLISHED[parisi]
-    (row,) = survey_recovery.insert_published(parisi, published)
-    for name in ("q0", "q1", "theta", "V"):
-        assert row[name] == pytest.approx(getattr(published, name), rel=survey_recovery.NEAR), name
-    assert row["F"] == pytest.approx(published.F, abs=survey_recovery.SAME)
 
 
 def test_phase_retrieval_agrees_with_published_values():
@@ -102,28 +89,6 @@ def test_many_steps_of_phase_retrieval():
     assert "extrapolated from 1 to 3 steps" in se.validity
 
 
-def make_solution(k):
-    """Return a result with k steps whose numbers approach their limits as (k + 1.1)^−2, the jump mass zero."""
-    x, one = (k + 1.1) ** -2.0, np.ones((1, 1, 1))
-    overlaps = ga.Overlaps(q=(1 - x) * one, m=np.zeros((1, 1)), theta=0 * one, V=(0.5 + x) * one)
-    no_errors = ga.Overlaps(**{name: 0 * values for name, values in overlaps.arrays().items()})
-    numbers = dict.fromkeys((item.name for item in fields(BrokenStateEvolutionResult)), 0.0)
-    numbers |= {"status": ga.Status.CONVERGED, "overlaps": overlaps, "overlaps_error": no_errors, "validity": ""}
-    numbers |= {"train_loss": 0.3, "V_hat": (2 + x) * one, "jump_mass": -x * one, "jump_mass_error": 0 * one}
-    return BrokenStateEvolutionResult(**numbers | {"replicons": np.full(k + 1, 1 + x), "levels": np.arange(k + 1.0)})
-
-
-def test_the_limit_of_many_steps_extrapolates_the_jump_mass():
-    """The error of the jump mass is at least its change from three steps; replicons are of three steps, as stated."""
-    solutions = [make_solution(k) for k in (1, 2, 3)]
-    se = extrapolate(Ladder(solutions, None), 1.0)
-    assert abs(se.jump_mass[0, 0, 0]) < 1e-12
-    assert se.jump_mass_error[0, 0, 0] == pytest.approx(4.1**-2)
-    assert se.V_hat[0, 0, 0] == pytest.approx(2)
-    assert (se.replicons == solutions[-1].replicons).all()
-    assert "replicons are of 3 steps" in se.validity
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("row", PUBLISHED_ROWS, ids=lambda row: f"{row[0]}, {row[1]:.2g}")
 def test_phase_retrieval_at_other_points_agrees_with_published_values(row):
@@ -144,27 +109,6 @@ def test_phase_retrieval_at_other_points_agrees_with_published_values(row):
 
 
 @pytest.mark.slow
-def test_parisi_parameters_of_the_perceptron_from_zero_to_infinity():
-    """F and V + y (q_1 − q_0) tend to replica symmetry at both ends, and the complexity is y² times the slope of F."""
-    symmetric, ground = solve_perceptron(3.0, 0), solve_perceptron(3.0, 1)
-    small = solve_perceptron(3.0, 1, 0.03)
-    assert abs(small.energy / symmetric.energy - 1) < 3e-3
-    large = [solve_perceptron(3.0, 1, y) for y in (25.0, 50.0, 100.0)]
-    assert all(solution.status.converged for solution in large)
-    a, b, c = (solution.energy for solution in large)
-    assert symmetric.energy < c < b < a < ground.energy
-    assert abs((c - (b - c) ** 2 / (a - 2 * b + c)) / symmetric.energy - 1) < 0.01  # the limit of a power of y
-    for solution, y in ((small, 0.03), (large[-1], 100.0)):
-        levels = solution.point.levels
-        assert abs((levels.V[0] + y * levels.gaps[0, 0]) / symmetric.point.levels.V[0] - 1) < 0.01
-    low, middle, high = (solve_perceptron(3.0, 1, y) for y in (2.98, 3.0, 3.02))
-    slope = (high.energy - low.energy) / 0.04
-    complexity = middle.point.indicators.complexity[0]
-    assert complexity > 0 > large[0].point.indicators.complexity[0]
-    assert abs(complexity / (9 * slope) - 1) < 1e-3
-
-
-@pytest.mark.slow
 def test_the_limit_of_many_steps_agrees_with_published_values():
     """Perceptron: 0.117601 errors per weight at α = 3, and the α with an error per weight is 6.6980."""
     value, error = extrapolate_steps([solve_perceptron(3.0, k).energy for k in (1, 2, 3)])
@@ -177,24 +121,11 @@ def test_the_limit_of_many_steps_agrees_with_published_values():
 
 
 @pytest.mark.slow
-def test_few_samples_of_phase_retrieval():
-    """Between minima that fit all labels: V of replica symmetry is 86, and the start of the search has V = 1."""
-    se = ga.solve_broken(ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.01), 1.0, "random", rtol=1e-2)
-    assert se.converged
-    total = se.overlaps.V[0, 0, 0] + se.parisi[0] * float(np.diff(se.levels[:, 0, 0, 0])[0])
-    symmetric = ga.solve_state_evolution(
-        ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.01), 1.0, "random", rtol=1e-2, stability=False
-    )
-    assert se.overlaps.V[0, 0, 0] < 0.5 * symmetric.overlaps.V[0, 0, 0] < total
-    assert se.train_loss > symmetric.train_loss
-
-
-@pytest.mark.slow
 def test_small_parisi_parameters_are_replica_symmetric():
     """F, and the response V + y (q_1 − q_0) of all clusters, agree with replica symmetry for y → 0."""
     model = amplitude_model()
-    problem, packing = OneField(model, ALPHA), Packing(ONE, 0, False, False)
-    symmetric = refine_levels(problem, packing, iterate(problem, packing, np.log([0.5, 1.0]), 20), 1e-4)
+    problem, packing = OneField(model, ALPHA), LevelPacking(ONE, 0, False, False)
+    symmetric = refine_levels(problem, packing, iterate_levels(problem, packing, np.log([0.5, 1.0]), 20), 1e-4)
     one, parisi = np.ones((1, 1, 1)), 1e-3
     start = ga.Overlaps(q=one, m=np.zeros((1, 1)), theta=0 * one, V=0.5 * one)
     se = ga.solve_broken(model, ALPHA, start, parisi=parisi, rtol=1e-3)
@@ -209,7 +140,7 @@ def test_free_energy_is_stationary_in_every_parameter():
 
     The conjugates are fixed: of the channel's averages, only α E φ_0 changes with overlaps and Parisi parameters.
     """
-    problem, packing = OneField(amplitude_model(), ALPHA), Packing(ONE, 2, False, False)
+    problem, packing = OneField(amplitude_model(), ALPHA), LevelPacking(ONE, 2, False, False)
     levels = Levels(np.array([[0.36], [1.28], [1.35]]), ZERO, ZERO, 0.34 * ONE)
     solution = solve_steps(problem, packing, [(levels, np.array([1.5, 3.9]))], 1e-4)
     assert solution.status.converged
@@ -225,25 +156,6 @@ def test_free_energy_is_stationary_in_every_parameter():
     for shift in step * np.eye(len(x)):
         slope = (free_energy(x + shift) - free_energy(x - shift)) / (2 * step)
         assert abs(slope) < 3e-5 * solution.energy
-
-
-@pytest.mark.slow
-def test_overlap_with_the_teacher_is_found_with_breaking():
-    """The equations at θ ≠ 0 are stationary too: ∂F/∂θ vanishes where the conjugates are the averages."""
-    problem, packing = OneField(amplitude_model(0.3, lam=0.1), 1.5), Packing(ONE, 1, False, True, np.array([2.0]))
-    levels = Levels(np.array([[0.4], [0.6]]), ZERO, 0.4 * ONE, 0.5 * ONE)
-    x = iterate(problem, packing, packing.pack(levels, packing.parisi), 20)
-    x, _, residual, *_ = newton(problem, packing, x, 1e-8, 1)
-    assert residual < 1e-6
-    levels, parisi = packing.unpack(x)
-    hats = problem.hats(levels, parisi, 1)
-
-    def free_energy(at):
-        moved, _ = packing.unpack(at)
-        return problem.weights.free_energy(moved, hats._replace(phi=problem.hats(moved, parisi, 1).phi), parisi)
-
-    for shift in 1e-3 * np.eye(len(x)):
-        assert abs(free_energy(x + shift) - free_energy(x - shift)) < 1e-7
 
 
 @pytest.mark.slow

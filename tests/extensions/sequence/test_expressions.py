@@ -164,27 +164,3 @@ def test_compiled_operations_equal_those_of_numpy(all_cases):
     compiled = numba.njit(lambda x: evaluate_all(x))
     results = np.array([compiled(x) for x in POINTS]).T
     np.testing.assert_allclose(results, evaluate(all_cases, POINTS), rtol=1e-9, atol=1e-12)
-
-
-def test_operations_on_tensors_equal_those_on_arrays():
-    torch = pytest.importorskip("torch")
-    for name, (function, _, (low, high, gap)) in CASES.items():
-        program, _ = trace(lambda x, function=function: function(x[0]), [(1,)])
-        x = POINTS[(low <= POINTS) & (high >= POINTS) & (np.abs(POINTS) >= gap)]
-        (result,) = program.evaluate([torch.tensor(x)], torch)
-        np.testing.assert_allclose(np.broadcast_to(result, x.shape), evaluate(program, x)[0], rtol=1e-12, err_msg=name)
-
-
-def test_operation_without_derivative_is_named():
-    graph = Graph(1)
-    value = graph._store(("gamma", graph.inputs[0]))
-    with pytest.raises(ValueError, match=r"name: .*'gamma'"):
-        graph.derivative(value, 0)
-
-
-def test_unknown_operation_on_constants_is_named():
-    graph = Graph(1)
-    with pytest.raises(ValueError, match=r"name: .*'gamma'"):
-        graph.apply("gamma", graph.constant(1.0))
-    with pytest.raises(ValueError, match=r"name: .*'gamma'"):
-        graph.apply("gamma", graph.inputs[0])

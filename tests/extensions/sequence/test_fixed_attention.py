@@ -1,7 +1,5 @@
 """Fixed columns of attention layers without value matrices: minima against torch and scipy, and theory at finite d."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
@@ -85,21 +83,6 @@ def test_minimum_of_the_free_column(name, risk, fixed):
     assert np.abs(moved.Q[:, 0] - free).max() > 0.01
 
 
-def test_weights_and_outputs_without_a_teacher():
-    rng = np.random.default_rng(3)
-    x, positions = rng.standard_normal((100, 2, D)), rng.standard_normal((2, D)) / np.sqrt(D)
-    y = x[:, ::-1] + 0.1 * rng.standard_normal(x.shape)
-    options = {"lam": LAM, "rank": 2, "student": STUDENTS["keys"][0], "sample_weight": rng.uniform(0.5, 2.0, 100)}
-    data, values = ga.Dataset(x, y, positions, **options), rng.standard_normal(D)
-    gamp = ga.run_gamp(ga.fix_columns(data, {1: values}), "random", tol=1e-10)
-    assert gamp.converged
-    value, slope = risk_of_free_column(data, "keys", "exact", 1, values)(gamp.Q[:, 0])
-    assert value / D == pytest.approx(gamp.train_loss, rel=1e-9)
-    assert np.linalg.norm(slope) < 1e-8 * np.sqrt(D)
-    with pytest.raises(ValueError, match=r"^risk: needs 'exact'"):
-        ga.fix_columns(data, {1: values}, risk="asymptotic")
-
-
 def test_queries_of_linear_attention_with_fixed_keys_are_a_ridge_solution():
     linear = ga.DotProductAttention(tied=False, softmax=False)
     data = ga.sample(build_layer(linear), d=D, alpha=2.0, seed=0)
@@ -113,72 +96,6 @@ def test_queries_of_linear_attention_with_fixed_keys_are_a_ridge_solution():
     outputs = np.array(data.outputs).reshape(-1)
     ridge = np.linalg.solve(features.T @ features / D + LAM * np.eye(D), features.T @ outputs / D)
     np.testing.assert_allclose(gamp.Q[:, 0], ridge, atol=1e-7)
-
-
-def test_state_evolution_equals_means_at_finite_d():
-    layer = build_layer(teacher=ga.SoftmaxTeacher(0.3, np.eye(2), UNTIED), sigma=1.0)
-    model = ga.fix_columns(layer, {1: [0.0, 1.0]})
-    theory = ga.solve_state_evolution(model, 3.0, "semantic", rtol=1e-2, stability=False)
-    assert theory.converged
-    runs = [ga.run_gamp(ga.sample(model, d=500, alpha=3.0, seed=seed), "semantic") for seed in range(5)]
-    assert all(run.converged for run in runs)
-    found = {"train_loss": [run.train_loss for run in runs]}
-    predicted = {"train_loss": theory.train_loss}
-    for name in ("q", "theta", "V"):
-        found[name] = [getattr(run.overlaps, name)[0].ravel() for run in runs]
-        predicted[name] = getattr(theory.overlaps, name)[0].ravel()
-    for name, values in found.items():
-        mean, error = np.mean(values, axis=0), np.std(values, axis=0, ddof=1) / np.sqrt(len(runs))
-        assert (np.abs(mean - predicted[name]) < 4 * error).all(), (name, mean, error, predicted[name])
-    # the test error is the mean loss, L/2 times the test error of the layer
-    Q, star = runs[0].Q[:, 0], ga.sample(model, d=500, alpha=3.0, seed=0).Q_star
-    weights = np.column_stack([star, Q])
-    u = np.random.default_rng(9).standard_normal((20_000, 2, 3)) @ np.linalg.cholesky(weights.T @ weights / 500).T
-    half = 0.5 * ((layer.student(u[:, :, [2, 1]]) - layer.teacher(u[:, :, :2])) ** 2).sum((1, 2))
-    assert half.mean() == pytest.approx(theory.test_error, rel=0.1)
-    # independent keys lead to another loss
-    other = ga.fix_columns(layer, {1: [0.0, 0.0, 1.0]})
-    independent = ga.solve_state_evolution(other, 3.0, "semantic", rtol=5e-2, stability=False)
-    assert independent.train_loss > 1.2 * theory.train_loss
-
-
-@dataclass(frozen=True)
-class OpaqueTeacher:
-    """A teacher whose function cannot be traced."""
-
-    even = True
-
-    def __call__(self, u):
-        return ga.SoftmaxTeacher(0.3, np.eye(2))(np.array(u, dtype=float))
-
-
-@pytest.mark.parametrize("teacher", [None, OpaqueTeacher()])
-def test_targets_are_the_parameters_of_the_asymptotic_risk(teacher):
-    """Noise of the scores enters the targets, and a teacher need not be traced."""
-    model = ga.attention_model(rank=2, teacher=teacher, score_noise=0.0 if teacher else 0.5, sigma=[0.5, 1.0])
-    known = ga.fix_columns(model, {1: [1.0]})
-    assert (known.teacher.program is None) == (teacher is not None)
-    data = ga.sample(known, d=2000, alpha=0.5, seed=0)
-    G, M, constant = data.labels[:, :4], data.labels[:, 4:8].reshape(-1, 2, 2), data.labels[:, 8]
-    np.testing.assert_allclose(G, np.tile([0.25, 0, 0, 1.0], (1000, 1)))
-    targets = M.transpose(0, 2, 1) / [0.25, 1.0]
-    np.testing.assert_allclose(constant, 0.5 * (targets**2 @ [0.25, 1.0]).sum(axis=1))
-    u = np.asarray(data.tokens) @ data.Q_star / np.sqrt(2000)
-    np.testing.assert_allclose(data.labels[:, 9:], u[:, :, 0], atol=1e-12)
-    clean = ga.attention_model().teacher(u) if teacher is None else teacher(u)
-    assert np.std(targets - clean) == pytest.approx(0.0 if teacher else 0.5, rel=0.05, abs=1e-12)
-
-
-def test_mixtures_are_accepted_as_samples_only():
-    mixture = ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], [[1.0, -1.0], [-1.0, 1.0]], rank=2, student=UNTIED)
-    data = ga.sample(mixture, d=D, alpha=2.0, seed=0)
-    known = ga.fix_columns(data, {1: data.Q_star[:, 0]})
-    gamp = ga.run_gamp(known, "random", tol=1e-10)
-    assert gamp.converged
-    weights = np.stack([gamp.Q[:, 0], data.Q_star[:, 0]], axis=1)
-    assert np.linalg.norm(ga.gradient(data, weights, risk="exact")[:, 0]) < 1e-8 * np.sqrt(D)
-    with pytest.raises(TypeError, match=r"^problem: needs a model of sequence_model or attention_model"):
-        ga.fix_columns(mixture, {1: [1.0]})
 
 
 def test_columns_that_may_be_rotated_into_each_other():

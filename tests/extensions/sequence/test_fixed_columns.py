@@ -1,11 +1,7 @@
 """Columns that are held fixed: minima against linear algebra, scipy and torch, and theory against finite d."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-import torch
-from scipy.optimize import minimize
 
 import gamp_attention as ga
 
@@ -50,52 +46,6 @@ def test_minimum_with_a_fixed_gate_is_a_ridge_solution(lam):
     assert loo.fields[0, 0, 0] == pytest.approx(x[0] @ Q, rel=1e-6)
 
 
-@pytest.mark.parametrize("fixed", [0, 1])
-def test_minimum_equals_a_minimization_of_the_full_risk_in_the_free_column(fixed):
-    """The full student with positions, written here in torch, and minimized by scipy in the free column only."""
-    d, plain = 40, location_model()
-    model = replace(plain, coordinates=replace(plain.coordinates, tau=[[1.0, -1.0]]))
-    data = ga.sample(model, d=d, alpha=3.0, seed=fixed)
-    known = ga.fix_columns(data, {fixed: data.Q_star[:, fixed]})
-    gamp = ga.run_gamp(known, data.Q_star[:, [1 - fixed]], tol=1e-10)
-    assert gamp.converged
-    x, y = torch.as_tensor(np.array(data.tokens) + data.positions), torch.as_tensor(data.labels[:, 0])
-
-    def risk(free):
-        column = torch.tensor(free, requires_grad=True)
-        columns = [column, torch.as_tensor(data.Q_star[:, fixed])]
-        z = x @ torch.stack(columns if fixed else columns[::-1], dim=1) / d**0.5
-        predictions = (torch.softmax(z[:, :, 0], dim=1) * z[:, :, 1]).sum(1)
-        value = 0.5 * ((y - predictions) ** 2).sum() + 0.025 * (column**2).sum()
-        value.backward()
-        return float(value.detach()), column.grad.numpy()
-
-    value, slope = risk(gamp.Q[:, 0])
-    assert value / d == pytest.approx(gamp.train_loss, rel=1e-10)
-    assert np.linalg.norm(slope) < 1e-9 * np.sqrt(d)
-    end = minimize(risk, data.Q_star[:, 1 - fixed], jac=True, method="L-BFGS-B", options={"gtol": 1e-10, "ftol": 0})
-    np.testing.assert_allclose(end.x, gamp.Q[:, 0], atol=1e-6)
-    descent = ga.minimize_risk(known, gamp.Q + 1e-3, method="lbfgs")
-    np.testing.assert_allclose(descent.Q, gamp.Q, atol=1e-5)
-
-
-def test_values_of_a_layer_are_fixed_and_its_scores_learnt():
-    d, values = 40, 2
-    model = ga.value_model(rank=1, values=values, lam=0.02)
-    data = ga.sample(model, d=d, alpha=4.0, seed=3)
-    known = ga.fix_columns(data, {1: data.Q_star[:, 1], 2: data.Q_star[:, 2]})
-    gamp = ga.run_gamp(known, data.Q_star[:, :1], tol=1e-9)
-    assert gamp.converged
-    x, y = torch.as_tensor(np.array(data.tokens) + data.positions), torch.as_tensor(np.array(data.targets))
-    q = torch.tensor(gamp.Q, requires_grad=True)
-    z, v = x @ q / d**0.5, x @ torch.as_tensor(data.Q_star[:, 1:]) / d**0.5
-    outputs = torch.softmax(z @ z.transpose(1, 2), dim=-1) @ v
-    risk = 0.5 * ((y - outputs) ** 2).sum() + 0.01 * (q**2).sum()
-    (slope,) = torch.autograd.grad(risk, q)
-    assert float(risk.detach()) / d == pytest.approx(gamp.train_loss, rel=1e-9)
-    assert float(slope.norm()) < 1e-8 * np.sqrt(d)
-
-
 def test_state_evolution_equals_means_at_finite_d():
     model = ga.fix_columns(gate_model(), {1: MIXED}, convex=True)
     theory = ga.solve_state_evolution(model, 3.0, rtol=2e-3, stability=False)
@@ -114,44 +64,6 @@ def test_state_evolution_equals_means_at_finite_d():
     known = ga.fix_columns(gate_model(), {1: [0, 1.0]}, convex=True)
     exact = ga.solve_state_evolution(known, 3.0, rtol=2e-3, stability=False)
     assert exact.overlaps.theta[0, 0, 0] > theory.overlaps.theta[0, 0, 0] + 0.1
-
-
-def test_theory_of_a_fixed_gate_in_closed_form():
-    """Known gate s = tanh(u): least squares with features x s and no penalty, α → fraction of its samples in effect.
-
-    The residual variance at the minimum of ½Σ(y − s x·Q)² + λ‖Q‖²/2 is solved by E[s²/(1 + V s²)] fixed points.
-    """
-    s = np.tanh(np.random.default_rng(0).standard_normal(400_000))
-    lam, alpha, noise, V = 0.1, 3.0, 0.09, 1.0
-    for _ in range(500):
-        V = 1 / (lam + alpha * np.mean(s**2 / (1 + V * s**2)))
-    a = alpha * np.mean(s**2 / (1 + V * s**2))
-    theta = a / (lam + a)
-    # q = V² (a² + q̂), q̂ = α E[s² (s²(1 − 2θ + q) + noise)/(1 + V s²)²]
-    b = alpha * np.mean(s**4 / (1 + V * s**2) ** 2)
-    c = alpha * np.mean(s**2 / (1 + V * s**2) ** 2)
-    q = V**2 * (a**2 + b * (1 - 2 * theta) + c * noise) / (1 - V**2 * b)
-    known = ga.fix_columns(gate_model(), {1: [0, 1.0]}, convex=True)
-    theory = ga.solve_state_evolution(known, alpha, rtol=1e-3, stability=False)
-    ours = theory.overlaps
-    assert [ours.q[0, 0, 0], ours.theta[0, 0, 0], ours.V[0, 0, 0]] == pytest.approx([q, theta, V], rel=5e-3)
-
-
-@pytest.mark.parametrize("method", ["gamp", "gd"])
-def test_trajectory_follows_finite_d(method):
-    model = ga.fix_columns(gate_model(), {1: MIXED}, convex=True)
-    predicted = ga.GradientDescent(lr=0.2) if method == "gd" else ga.MessagePassing(damping=0.6)
-    theory = ga.trajectory(model, 2.0, "random", predicted, n_iter=5, seed=0)
-    ends = []
-    for seed in range(4):
-        data = ga.sample(model, d=1000, alpha=2.0, seed=seed)
-        if method == "gd":
-            ends.append(ga.minimize_risk(data, "random", method="gd", lr=0.2, max_iter=5, seed=seed, tol=0.0).Q)
-        else:
-            ends.append(ga.run_gamp(data, "random", max_iter=5, damping=0.6, seed=seed, tol=0.0).Q)
-    q = [float(Q[:, 0] @ Q[:, 0]) / 1000 for Q in ends]
-    error = max(np.std(q, ddof=1) / 2, 0.5 / np.sqrt(1000))
-    assert abs(np.mean(q) - theory.q[5, 0, 0, 0]) < 4 * error
 
 
 def test_teacher_columns_are_ordered_by_free_columns():
@@ -175,16 +87,6 @@ def test_teacher_that_cannot_be_traced():
     x, star = np.asarray(data.tokens)[:, 0] / np.sqrt(30), data.Q_star
     expected = np.stack([x @ star[:, 1] * np.tanh(x @ star[:, 0]), x @ (star[:, 0] + 2 * star[:, 2])], axis=1)
     np.testing.assert_allclose(data.labels, expected, atol=1e-12)
-
-
-def test_spheres_intercepts_and_weights_stay():
-    data = ga.sample(gate_model(["sphere", 0.2]), d=40, alpha=3.0, seed=0)
-    gamp = ga.run_gamp(ga.fix_columns(data, {1: data.Q_star[:, 1]}, convex=True), "random")
-    assert float(np.sum(gamp.Q**2)) == pytest.approx(40, rel=1e-8)
-    shifted = ga.sample(gate_model(intercept=True), d=40, alpha=3.0, seed=0)
-    known = ga.fix_columns(shifted, {1: shifted.Q_star[:, 1]}, convex=True)
-    assert known.intercept
-    assert ga.run_gamp(known, "random").converged
 
 
 def test_bad_columns():

@@ -1,23 +1,14 @@
 """Importance sampling and searches at a part of the points: averages have no bias and less variance."""
 
-import signal
-import threading
-import time
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 import gamp_attention as ga
 from docs.examples.two_layers import layers
-from gamp_attention._tools.quadrature import inside_cube
-from gamp_attention._tools.sobol import sobol_points
-from gamp_attention.problem.denoisers import output
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, conjugates
-from gamp_attention.theory.rules.importance import Proposal
 from gamp_attention.theory.rules.sobol import SobolRule
-from tests.conftest import PATIENCE
 
 
 def two_layer_channel():
@@ -56,60 +47,9 @@ def test_searches_at_a_part_of_the_points_have_no_bias():
     assert np.abs(difference).max() < 0.05 * np.abs(every).max()
 
 
-@pytest.mark.parametrize("mixed", [0.0, 0.3, 0.6])
-def test_proposal_has_its_density(mixed):
-    """Weighted polynomials have Gaussian averages; without weights, the second moment is 1 + 2 β."""
-    cube = inside_cube(sobol_points(4096, 2, np.random.default_rng(0)))
-    rotation = np.array([[0.8, -0.6], [0.6, 0.8]])
-    proposal = Proposal(rotation, np.array([mixed, 0.0]))
-    points = proposal.draw(cube, [-np.eye(2)])
-    x = points.white @ rotation
-    assert (x[:, 0] > 0).all()
-    assert (x[:, 1] > 0).mean() == pytest.approx(0.5, abs=1e-3)
-    assert np.mean(x[:, 0] ** 2) == pytest.approx(1 + 2 * mixed, abs=5e-3)
-    for power, value in ((0, 1.0), (2, 1.0), (4, 3.0)):
-        assert points.mean(x[:, 0] ** power) == pytest.approx(value, abs=0.02)
-    weights = np.ones(4096) if points.weights is None else points.weights
-    assert np.allclose(weights, proposal.weights(points.white))
-
-
-def test_reflections_leave_the_channel_unchanged():
-    channel = two_layer_channel()
-    white = np.random.default_rng(1).standard_normal((50, channel.n_white))
-    values = channel.integrands(white).sum(axis=0)
-    assert len(channel.reflections) == 3
-    for reflection in channel.reflections:
-        assert np.allclose(reflection @ reflection, np.eye(channel.n_white))
-        assert np.allclose(channel.integrands(white @ reflection).sum(axis=0), values, rtol=1e-6)
-
-
 def test_total_work_ends_a_call():
     channel = two_layer_channel()
     se = ga.solve_state_evolution(channel.model, 3.0, channel.overlaps, rtol=1e-3, max_work=1e4, stability=False)
     assert se.status is ga.Status.INACCURATE
     assert "50000 in total" in se.message
     assert np.isfinite(se.test_error_error)
-
-
-def test_ctrl_c_ends_a_long_average(monkeypatch):
-    """Kernels of other threads end once the main thread has received Ctrl-C, which is pressed after the first block."""
-    channel, evaluate, results = two_layer_channel(), output._denoise_block, []
-
-    def block(first, last, *arguments):
-        *_, stop, out = arguments
-        if first == 0:
-            results.append(out)
-            evaluate(first, last, *arguments)
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        for _ in range(1000 * PATIENCE):
-            if stop[0]:
-                break
-            time.sleep(1e-3)
-        evaluate(first, last, *arguments)
-
-    monkeypatch.setattr(output, "_denoise_block", block)
-    with pytest.raises(KeyboardInterrupt):
-        SobolRule(n_points=1 << 14).moments(channel)
-    (out,) = results
-    assert out.n_hessians[: output.BLOCK].all()
-    assert not out.n_hessians[output.BLOCK :].any()

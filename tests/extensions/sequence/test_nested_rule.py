@@ -8,15 +8,6 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import gamp_attention as ga
-from gamp_attention.theory.equations.units import Packing
-from gamp_attention.theory.fixed_points.newton import newton_step
-from gamp_attention.theory.fixed_points.observables import test_error_slopes as absolute_slopes
-from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
-from gamp_attention.theory.fixed_points.search import find_fixed_point
-from gamp_attention.theory.rules.breakpoints import find_breakpoints
-from gamp_attention.theory.rules.choice import first_rule
-from gamp_attention.theory.rules.nested import error_within
-from gamp_attention.theory.rules.rule import WorkExceeded, average_channels
 
 
 def one_field(teacher, student, loss=None, **settings):
@@ -169,14 +160,6 @@ def test_no_errors_are_stated_if_symmetry_is_broken_and_the_solution_is_inaccura
     assert ["q", "-"] in [line.split() for line in str(few).splitlines()]
 
 
-def distance_of_moduli(overlaps):
-    """Return E[½(|a| − |y|)²] of the fields of student and teacher in closed form."""
-    q, theta = overlaps.q.item(), overlaps.theta.item()
-    cosine = theta / np.sqrt(q)
-    mean = 2 / np.pi * np.sqrt(q) * (np.sqrt(1 - cosine**2) + cosine * np.arcsin(cosine))
-    return 0.5 * (q + 1) - mean
-
-
 def iterate_amplitude(alpha, lam, n_steps=3000):
     """Return q, θ and V of `amplitude` after damped steps from the teacher; there g = (sign(ω)|y| − ω)/(1 + V)."""
     q, theta, V = 1.0, 1.0 - 1e-9, 1e-3
@@ -210,60 +193,6 @@ def test_recovery_below_its_fold_is_lost():
     assert iterate_amplitude(1.06, 5e-4)[1] < 1e-6
 
 
-@pytest.mark.parametrize("lam", [1e-3, 5e-4])
-def test_near_perfect_recovery_all_accuracies_are_reached(lam):
-    """The test error is 1e-8 to 1e-7, and the teacher explains all but 1e-7 to 1e-6 of q: steps must stay feasible.
-
-    Rounding errors of q and θ leave relative errors of up to 1e-6 of ε_g, so that 1e-6 is not always reached.
-    """
-    fine = ga.solve_state_evolution(amplitude(lam), 3.0, rtol=1e-6)
-    exact, small = numbers(fine)
-    for rtol in (1e-4, 1e-5):
-        se = ga.solve_state_evolution(amplitude(lam), 3.0, rtol=rtol)
-        value, error = numbers(se)
-        assert se.converged
-        assert np.all(error[3:] <= rtol * value[3:])
-        assert np.all(np.abs(value - exact) <= error + small)
-    assert distance_of_moduli(fine.overlaps) == pytest.approx(fine.test_error, rel=1e-5)
-
-
-@pytest.mark.parametrize(("lam", "rtol", "largest"), [(0.05, 1e-4, 3.4e-5), (5e-4, 1e-2, 3.3e-3), (0.05, 1e-2, 7.3e-3)])
-def test_stated_errors_near_perfect_recovery_do_not_exceed_earlier_ones(lam, rtol, largest):
-    """Errors of the overlaps enter ε_g amplified. `largest` was stated before derivatives were products with scores."""
-    se = ga.solve_state_evolution(amplitude(lam), 3.0, rtol=rtol, stability=False)
-    exact = ga.solve_state_evolution(amplitude(lam), 3.0, rtol=1e-6, stability=False)
-    assert se.relative_error <= largest
-    assert abs(se.test_error - exact.test_error) <= se.test_error_error <= largest * se.test_error
-
-
-@pytest.mark.parametrize("lam", [5e-4, 0.05])
-def test_a_start_at_the_solution_near_perfect_recovery_stays_there(lam):
-    """Derivatives in q and θ are of order 1000 there; steps once took other directions for free and ignored them."""
-    fine = ga.solve_state_evolution(amplitude(lam), 3.0, rtol=1e-6, stability=False)
-    for rtol in (1e-2, 1e-4):
-        again = ga.solve_state_evolution(amplitude(lam), 3.0, fine.overlaps, rtol=rtol, stability=False)
-        assert again.converged
-        assert abs(again.test_error - fine.test_error) <= again.test_error_error
-        assert np.isclose(again.overlaps.V.item(), fine.overlaps.V.item(), rtol=1e-5)
-
-
-def test_jacobians_near_perfect_recovery_do_not_depend_on_the_step():
-    """At a part 1e-6 of q without the teacher, plain steps of q or θ of 0.5 % would leave the feasible overlaps.
-
-    Steps of 0.1 % of this part have rounding errors of 1 % of the derivatives.
-    """
-    model = amplitude(1e-3)
-    at = ga.solve_state_evolution(model, 3.0, rtol=1e-6, stability=False).overlaps
-    packing = Packing.of(model, at)
-    F = OverlapMap(model, 3.0, first_rule("nested", model, (0,)).at_level(3))
-    large, small = (F.linearize(packing, at, step)[0] for step in (1e-2, 5e-3))
-    allowed = np.maximum(0.01 * np.abs(small).max(axis=1, keepdims=True), 5e-3)
-    assert np.all(np.abs(large - small) < allowed)
-    shift = np.array([1e-9, 0.0, 0.0])  # a change of q that is small compared with this part
-    change = packing.pack(F(packing.unpack(packing.pack(at) + shift))) - packing.pack(F(at))
-    assert np.all(np.abs(change / 1e-9 - small[:, 0]) < allowed[:, 0])
-
-
 def test_nested_and_random_averages_agree():
     model, alpha = MODELS["relu"]
     nested, sobol = (
@@ -273,81 +202,6 @@ def test_nested_and_random_averages_agree():
     assert (np.abs(a - b) <= a_error + b_error).all()
 
 
-CLOUDS = one_field(
-    lambda u, noise, c: c + np.abs(u[0, 0]), lambda z: np.abs(z[0, 0]),
-    lam=0.1, classes=[0.3, 0.7], means=[[0.5], [-1.0]],
-)  # fmt: skip
-DIFFERENTIATED = {"jumps": MODELS["amplitude"][0], "smooth": MODELS["logistic"][0], "classes": CLOUDS}
-
-
-@pytest.mark.parametrize("mean", [0.0, 0.2])
-@pytest.mark.parametrize("name", DIFFERENTIATED)
-def test_derivatives_of_averages_agree_with_differences(name, mean):
-    """The exact Jacobian of the map, in one evaluation, for a proximal map with and without jumps."""
-    model = DIFFERENTIATED[name]
-    tokens = np.ones((len(model.coordinates.rho), 1, 1))
-    at = ga.Overlaps(0.7 * tokens, mean * tokens[..., 0], 0.6 * tokens, 1.1 * tokens)
-    F = OverlapMap(model, 3.0, first_rule("nested", model, (0,)).at_level(4)).with_choices_at(at)
-    packing, h = Packing.of(model, at), 1e-3
-    x = packing.pack(at)
-    images = [[packing.pack(F(packing.unpack(x + sign * shift))) for sign in (1, -1)] for shift in h * np.eye(len(x))]
-    differences = np.array([(ahead - behind) / (2 * h) for ahead, behind in images]).T
-    size = np.abs(differences).max()  # differences have errors of order h² in this unit
-    np.testing.assert_allclose(F.jacobian(packing, at, h) / size, differences / size, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["amplitude", "logistic"])
-def test_search_on_a_coarse_rule_ends_at_the_fixed_point_of_the_first_level(name):
-    """The search takes fewer proximal problems and leads to the solution without it, up to the last Newton step."""
-    model, alpha = MODELS[name]
-    rule, tokens = first_rule("nested", model, (0,)), np.ones((1, 1, 1))
-    assert rule.for_search() != rule == rule.for_search().finer()
-    start = ga.Overlaps(0.7 * tokens, 0 * tokens[..., 0], 0.6 * tokens, 1.1 * tokens)
-    root = find_fixed_point(OverlapMap(model, alpha, rule), start, 1e-4, 500)
-    other = find_fixed_point(OverlapMap(model, alpha, rule).with_choices_at(start), start, 1e-4, 500)
-    assert root.F.rule == other.F.rule == rule
-    assert root.residual < 1e-3
-    step = newton_step(root.jacobian, root.packing.pack(root.F(root.overlaps)) - root.packing.pack(root.overlaps))
-    last = root.packing.unpack(root.packing.pack(root.overlaps) + step)
-    for name, values in last.arrays().items():
-        np.testing.assert_allclose(values, other.overlaps.arrays()[name], rtol=2e-4, atol=1e-12)
-
-
-def test_the_first_level_is_searched_if_coarse_averages_exceed_their_part_of_the_work():
-    """A coarse search may take a quarter of `max_work`; without it, the solution is the same."""
-    model, tokens = MODELS["logistic"][0], np.ones((1, 1, 1))
-    at = ga.Overlaps(0.7 * tokens, 0 * tokens[..., 0], 0.6 * tokens, 1.1 * tokens)
-    limited, free = (first_rule("nested", model, (0,), work) for work in (4e4, np.inf))
-    average_channels(limited, model, at)
-    with pytest.raises(WorkExceeded):
-        average_channels(limited.for_search(), model, at)
-    root, other = (find_fixed_point(OverlapMap(model, 3.0, rule), at, 1e-4, 500) for rule in (limited, free))
-    assert root.status is other.status is ga.Status.CONVERGED
-    for name, values in root.overlaps.arrays().items():
-        np.testing.assert_allclose(values, other.overlaps.arrays()[name], rtol=1e-2, atol=1e-12)
-
-
-@pytest.mark.parametrize(("name", "mean"), [("jumps", 0.0), ("classes", 0.2)])
-def test_slopes_of_the_test_error_agree_with_differences(name, mean):
-    """Derivatives by averages with powers of e, for a single channel and for a sum over classes."""
-    model = DIFFERENTIATED[name]
-    tokens = np.ones((len(model.coordinates.rho), 1, 1))
-    at = ga.Overlaps(0.7 * tokens, mean * tokens[..., 0], 0.6 * tokens, 1.1 * tokens)
-    packing, h = Packing.of(model, at), 1e-3
-    x = packing.pack(at)
-    sides = [[error_within(model, packing.unpack(x + s * e), 1e-6) for s in (h, -h)] for e in np.eye(len(x))]
-    slopes = absolute_slopes(model, packing, x)
-    np.testing.assert_allclose(slopes, np.abs(np.diff(sides)[:, 0]) / (2 * h), atol=1e-3 * slopes.max())
-
-
 def test_other_models_are_refused():
     with pytest.raises(ValueError, match="nested"):
         ga.solve_state_evolution(ga.paper_model(), 1.0, rule="nested")
-
-
-def test_breakpoints_are_jumps_and_kinks():
-    functions = [np.abs, lambda x: np.sign(x - 0.3), np.tanh, lambda x: np.maximum(x + 2, 0) + np.maximum(x - 1, 0)]
-    points = find_breakpoints(lambda number, x: np.array([functions[k](v) for k, v in zip(number, x, strict=True)]), 4)
-    expected = [[0.0], [0.3], [], [-2.0, 1.0]]
-    for found, exact in zip(points, expected, strict=True):
-        np.testing.assert_allclose(found, exact, atol=1e-8)

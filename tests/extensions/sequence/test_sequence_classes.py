@@ -1,7 +1,6 @@
 """Sequence models whose samples have classes: samples, averages, runs and theory against independent calculations."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import torch
 
 import gamp_attention as ga
 from gamp_attention.sampling.test_errors import sampled_test_error
-from gamp_attention.theory.equations.units import Packing
 from gamp_attention.theory.fixed_points.observables import predicted_test_error
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.choice import first_rule
@@ -25,15 +23,6 @@ def locate(z, xp=np):
     """Return the value, column 1, of the token that column 0 selects softly."""
     weights = xp.exp(z[:, 0] - z[:, 0].max())
     return (weights * z[:, 1]).sum() / weights.sum()
-
-
-def spiked(lam=0.5, nu=NU, student=locate, **options):
-    """Spiked single-location regression: a random token has a mean √ν along Q*_1; its second field is the target."""
-    spikes = [[[np.sqrt(nu) * (l == c), 0] for l in range(L)] for c in range(L)]
-    return ga.sequence_model(
-        lambda u, noise, c: u[c, 1] + NOISE * noise[0], student, n_tokens=L, rank=2, n_noise=1, lam=lam,
-        classes=np.full(L, 1 / L), spikes=spikes, **options,
-    )  # fmt: skip
 
 
 def uneven(**options):
@@ -148,35 +137,6 @@ def test_spikes_equal_means_given_for_every_coordinate():
         assert np.allclose(ravel(paths[0]), ravel(paths[1]), rtol=1e-6, atol=1e-9)
 
 
-def test_shapes_of_spikes_are_named():
-    with pytest.raises(ValueError, match=r"spikes: needs shape \(C, L, t\), got shape \(2, 2\)"):
-        two_clouds(means=None, spikes=np.eye(2))
-    with pytest.raises(ValueError, match=r"spikes: needs shape \(C, L, t\) = \(2, 1, 1\), got shape \(2, 2, 1\)"):
-        two_clouds(means=None, spikes=np.zeros((2, 2, 1)))
-    with pytest.raises(ValueError, match="spikes: needs None unless `classes` are given, two equal classes"):
-        ga.sequence_model(lambda u, noise: u[0, 0], lambda z: z[0, 0], n_tokens=1, rank=1, spikes=[[[1.0]]])
-
-
-def test_spikes_with_a_penalty_that_is_not_quadratic():
-    """With the elastic net, the law of (τ, π) within a class matters: compare with a fine grid of teacher rows."""
-    penalty = ga.ElasticNet(0.3, 0.2)
-    model = replace(two_clouds(means=None, spikes=[[[1.5]], [[0.5]]]), penalty=penalty)
-    nodes, weight = np.polynomial.hermite_e.hermegauss(60)
-    keep = weight > 1e-12 * weight.max()
-    nodes, weight = nodes[keep], weight[keep] / weight[keep].sum()
-    K, means = len(nodes), nodes[:, None] * np.array([1.5, 0.5])
-    law = ga.CoordinateLaw(weight, np.tile([1.0, 0.64], (K, 1)), means, nodes[:, None], np.zeros((K, 1, 1)))
-    grid = replace(model, coordinates=law, class_means=means)
-    rule = first_rule("sobol", model, (0,))
-    at = ga.Overlaps(
-        np.array([[[0.5]], [[0.32]]]), np.array([[0.6], [0.2]]), np.array([[[0.4]], [[0.256]]]), np.ones((2, 1, 1))
-    )
-    images = [OverlapMap(each, 2.0, rule)(at) for each in (model, grid)]
-    assert np.allclose(ravel(images[0]), ravel(images[1]), rtol=1e-4)
-    paths = [ga.trajectory(each, 2.0, "semantic", n_iter=2, n_paths=4096, n_replicas=4) for each in (model, grid)]
-    assert np.allclose(ravel(paths[0]), ravel(paths[1]), rtol=0.02, atol=0.01)
-
-
 def mean_ratio(rows, path, names):
     """Return the largest deviation of instances from a trajectory, in units of standard errors and 1/d."""
     ratios = []
@@ -248,76 +208,6 @@ def test_linear_regression_of_two_clouds(intercept):
     assert np.allclose(errors, 0.5 * (y - left_out) ** 2, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("intercept", [True, False])
-def test_theory_of_two_clouds_agrees_with_large_instances(intercept):
-    model = two_clouds(intercept=intercept, means=[[1.0], [-0.6]])
-    theory = ga.solve_state_evolution(model, 2.5, "random", rtol=1e-3)
-    assert theory.converged
-    values = []
-    for seed in range(6):
-        data = ga.sample(model, 800, 2.5, seed=seed)
-        run = ga.run_gamp(data, "random")
-        errors = sampled_test_error(data, run.Q, n_samples=4000, seed=seed)[0]
-        values.append([*ravel(run.overlaps), run.train_loss, errors])
-    expected = np.array([*ravel(theory.overlaps), theory.train_loss, theory.test_error])
-    mean, spread = np.mean(values, axis=0), np.std(values, axis=0, ddof=1) / np.sqrt(6)
-    kept = np.isfinite(expected) & (np.abs(expected) > 1e-9)
-    assert (np.abs(mean - expected)[kept] < 4.5 * spread[kept] + 2e-3 * np.abs(expected[kept])).all()
-    other = ga.solve_state_evolution(model, 2.5, "random", rule="sobol", rtol=1e-3)
-    assert np.allclose(ravel(other.overlaps)[kept[:-2]], ravel(theory.overlaps)[kept[:-2]], rtol=5e-3)
-
-
-def several_spikes():
-    """Return the model of two heads whose random token has one of two spikes, k₁ ± 2.5 k₂."""
-    spikes = np.zeros((4, L, 3))
-    for number in range(4):
-        spikes[number, number // 2, :2] = 1.0, 2.5 - 5 * (number % 2)
-
-    def attend(z):
-        weights = np.exp(z[:, :2] - z[:, :2].max()).sum(axis=1)
-        return weights @ z[:, 2] / weights.sum()
-
-    return ga.sequence_model(
-        lambda u, noise, c: u[c // 2, 2], attend, n_tokens=L, rank=3, lam=0.5, classes=np.full(4, 0.25), spikes=spikes
-    )
-
-
-@pytest.mark.parametrize(
-    ("model", "counts"), [(spiked(), (14, 48)), (several_spikes(), (30, 192)), (two_clouds(), (5, 8))]
-)
-def test_sources_have_few_unknowns_in_common(model, counts):
-    """q, θ and V of all sources follow from the first source, and m from the first source with the same mean."""
-    theta = 0.1 * np.arange(1, model.rank * model.teacher_rank + 1).reshape(model.rank, -1)
-    variance = model.coordinates.gamma[0][:, None, None]
-    spikes = model.coordinates.spikes
-    m = np.tile(model.class_means[0][:, None], model.rank) if spikes is None else spikes @ theta.T
-    at = ga.Overlaps(variance * (theta @ theta.T + 0.1), m, variance * theta, variance * (np.eye(model.rank) + 0.1))
-    vector = Packing.of(model, at).pack(at)
-    assert (len(vector), len(Packing(at, ("q", "m", "theta", "V")).pack(at))) == counts
-    back = Packing.of(model, at).unpack(1.1 * vector)
-    assert np.allclose(ravel(back), 1.1 * ravel(at), rtol=1e-12)
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize(("build", "init", "rtol"), [(two_clouds, "random", 1e-3), (spiked, "semantic", 2e-2)])
-def test_solution_in_few_unknowns_is_that_in_all(build, init, rtol):
-    """Two classes of coordinates with equal means are the same model, but are solved in all overlaps."""
-    model = build()
-    means = np.tile(model.class_means.reshape(1, 2, -1), (2, 1, 1))
-    full = build(means=means)
-    points = [ga.solve_state_evolution(each, 3.0, init, rtol=rtol, stability=False) for each in (model, full)]
-    assert [len(each.coordinates.weight) for each in (model, full)] == [1, 2]
-    assert all(point.converged for point in points)
-    for name, values in points[0].overlaps.arrays().items():
-        errors = [getattr(point.overlaps_error, name) for point in points]
-        assert np.allclose(values, points[1].overlaps.arrays()[name], rtol=0, atol=np.max(errors) + 1e-9), name
-    variance = model.coordinates.gamma[0][:, None, None]
-    for name in ("q", "theta", "V"):
-        values = getattr(points[0].overlaps, name)
-        assert np.allclose(values, variance * values[:1] / variance[0], rtol=1e-12)
-
-
 def test_predicted_test_error_agrees_with_new_samples():
     data = ga.sample(uneven(), 1500, 0.02, seed=0)
     Q = 0.7 * data.Q_star + 0.3 * np.random.default_rng(0).standard_normal((1500, 2))
@@ -339,53 +229,6 @@ def test_predicted_test_error_agrees_with_new_samples():
         target = np.tanh(u[c, 1]) + (0.5 - c) * u[1 - c, 0] + NOISE * rng.standard_normal()
         losses.append(0.5 * (target - locate(z)) ** 2)
     assert abs(np.mean(losses) - error) < 4.5 * np.hypot(spread, np.std(losses) / np.sqrt(3000))
-
-
-def test_a_single_target_for_all_classes_is_a_model_without_classes():
-    """If classes differ in nothing, state evolution and runs are equal to the model without classes."""
-    options = {"n_tokens": L, "rank": 2, "lam": 0.5}
-    plain = ga.sequence_model(lambda u, noise: locate(u), locate, **options)
-    split = ga.sequence_model(lambda u, noise, c: locate(u), locate, classes=[0.5, 0.5], **options)
-    one, two = ga.sample(plain, 80, 3.0, seed=0), ga.sample(split, 80, 3.0, seed=0)
-    assert np.array_equal(one.tokens, two.tokens)
-    assert np.array_equal(one.targets, two.targets)
-    runs = [ga.run_gamp(data, "semantic", max_iter=20, tol=0) for data in (one, two)]
-    assert np.allclose(runs[0].Q, runs[1].Q, atol=1e-6 * np.abs(runs[0].Q).max())
-    paths = [ga.trajectory(m, 3.0, n_iter=3, n_paths=4096, n_replicas=4) for m in (plain, split)]
-    assert np.allclose(paths[0].q, paths[1].q[:, :2], rtol=0.02, atol=0.01)
-
-
-def test_a_teacher_that_cannot_be_traced():
-    def teacher(u, noise, c):
-        return float(u[c, 1])
-
-    model = ga.sequence_model(teacher, locate, n_tokens=L, rank=2, classes=[0.5, 0.5])
-    data = ga.sample(model, 40, 1.0, seed=0)
-    u = data.tokens @ data.Q_star / np.sqrt(40)
-    classes = np.concatenate([np.full(g.rows.stop - g.rows.start, c) for c, g in enumerate(data.groups)])
-    assert np.allclose(data.targets, u[np.arange(40), classes, 1])
-
-
-def test_subsets_and_changes_keep_the_classes():
-    data = ga.sample(spiked(), 60, 2.0, seed=0)
-    rows = np.arange(0, data.n_samples, 3)
-    part = data.select_rows(rows)
-    assert sum(g.rows.stop - g.rows.start for g in part.groups) == len(rows)
-    for one, two in pairwise(part.groups):
-        assert one.rows.stop == two.rows.start
-    other = data.replace(lam=0.9)
-    assert other.model.lam == 0.9
-    assert other.model.n_sources == 4
-
-
-def test_estimated_distributions_refuse_classes():
-    with pytest.raises(ValueError, match="classes"):
-        ga.law_of(ga.sample(spiked(), 40, 1.0, seed=0))
-
-
-def test_breaking_of_replica_symmetry_refuses_classes():
-    with pytest.raises(ValueError, match="mixture"):
-        ga.solve_broken(spiked(), 2.0, "semantic")
 
 
 @pytest.mark.parametrize(
@@ -411,44 +254,3 @@ def test_bad_classes_are_refused_by_name(changes, message):
     } | changes  # fmt: skip
     with pytest.raises((ValueError, TypeError), match=message):
         ga.sequence_model(**arguments)
-
-
-def test_spikes_need_classes():
-    law = ga.coordinate_law()
-    with pytest.raises(ValueError, match="spikes"):
-        ga.Model(ga.SoftmaxTeacher(0.3, np.eye(2)), replace(law, spikes=np.ones((2, 1))), penalty=0.01, rank=1)
-
-
-def bayes_risk(nu, n=200_000):
-    """Return E Var(u_ε | X) of spiked single-location regression with known weights, by Monte Carlo, and its error."""
-    rng = np.random.default_rng(0)
-    chi, value = rng.standard_normal((n, L)), rng.standard_normal((n, L))
-    chi[:, 0] += np.sqrt(nu)
-    weights = np.exp(np.sqrt(nu) * (chi - chi.max(axis=1, keepdims=True)))
-    weights /= weights.sum(axis=1, keepdims=True)
-    losses = (value[:, 0] - (weights * value).sum(axis=1)) ** 2
-    return losses.mean(), losses.std() / np.sqrt(n)
-
-
-def test_softmax_reaches_the_bayes_risk_at_population_level_and_linear_attention_does_not():
-    exact, spread = bayes_risk(NU)
-
-    def population(model, scale):
-        size = np.array([[scale[0], 0], [0, scale[1]]])
-        tile = np.tile(size, (2 * L, 1, 1))
-        m = np.einsum("ab,sb->sa", size, model.coordinates.spikes)
-        loss = ga.population_loss(model, ga.Overlaps(tile @ tile, m, tile, np.full((2 * L, 2, 2), np.nan)))
-        return 2 * loss.value - NOISE**2, 2 * loss.error
-
-    softmax, error = population(spiked(), (np.sqrt(NU), 1.0))
-    assert abs(softmax - exact) < 4 * np.hypot(spread, error)
-    worse, _ = population(spiked(), (1.0, 1.0))
-    assert worse > softmax + 0.01
-
-    def linear(z):
-        return ((1 + z[:, 0]) * z[:, 1]).sum()
-
-    grid = [
-        population(spiked(student=linear), (a, b))[0] for a in (0.5, 1.0, 2.0, 4.0) for b in (0.05, 0.1, 0.15, 0.2, 0.3)
-    ]
-    assert min(grid) > softmax + 0.05

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from validation._tools.sparse import Task, build_model, capacity, draw_features, fit_readout, two_steps
+from validation._tools.sparse import Task, build_model, draw_features, fit_readout, two_steps
 from validation.claims.sparse_tokens import cosines, zero_weights
 
 TASK = Task(4, 1, 0.4, 4.0)
@@ -61,23 +61,3 @@ def test_minimum_at_a_fixed_query_equals_scikit_learn():
     fit = LogisticRegression(C=1 / 0.2, tol=1e-10, max_iter=10_000).fit(pooled, data.labels[:, 0])
     np.testing.assert_allclose(run.Q[:-1, 0], fit.coef_[0], atol=1e-4)
     assert run.Q[-1, 0] / size == pytest.approx(fit.intercept_[0], abs=1e-4)
-
-
-def test_capacity_of_labels_without_a_signal_is_two():
-    assert capacity(draw_features(TASK._replace(strength=0.0, positive=0.5), 0.5, 1.0, 12)) == pytest.approx(
-        2, abs=0.02
-    )
-
-
-def test_attention_has_the_larger_capacity_and_the_smaller_error():
-    attention, mean_token = draw_features(TASK, COSINE, NORM, 11), draw_features(TASK, 0.0, 0.0, 11)
-    assert capacity(attention) > 1.5 * capacity(mean_token)
-    assert fit_readout(attention, 3.0, 0.1).error < 0.7 * fit_readout(mean_token, 3.0, 0.1).error
-
-
-@pytest.mark.slow
-def test_long_samples_have_enough_paths_for_their_start():
-    """Ten tokens have more fields at 20 iterations than 512 paths can represent, which was reported as `nonfinite`."""
-    known = ga.fix_columns(build_model(Task(10, 1, 0.5, 5.0), 0.5), {0: QUERY}, convex=True)
-    theory = ga.solve_state_evolution(known, 1.0, "random", rtol=0.05, stability=False)
-    assert theory.converged

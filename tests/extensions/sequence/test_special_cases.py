@@ -82,36 +82,3 @@ def test_attention_layers_are_special_cases():
     np.testing.assert_allclose(same.teacher(u, np.zeros((len(u), 0))), data.targets.reshape(len(u), 9), rtol=1e-11)
     z, terms = np.random.default_rng(0).standard_normal(u.shape), data.terms("asymptotic")
     require_equal(model, terms.params, terms.constant, same, data.targets, z)
-
-
-def test_mixtures_are_special_cases():
-    """Classes of tokens are listed as classes of samples, and the variances enter the loss with the targets."""
-    A, means, sigma = np.eye(2), np.array([[0.5, -0.7], [0.3, -0.2]]), np.array([[0.4, 0.6], [0.5, 0.7]])
-    probability = np.array([[0.4, 0.15], [0.1, 0.35]])
-    model = ga.mixture_model(probability, means, sigma=sigma, omega=OMEGA, A=A)
-    of_token = np.array([[k, j] for k in range(2) for j in range(2)])  # class of each token
-    mean_of, sigma_of = means[[0, 1], of_token], sigma[[0, 1], of_token]
-    same = ga.sequence_model(
-        lambda u, noise, c: np.concatenate(
-            [((1 - OMEGA) * softmax(u @ u.T) + OMEGA * A).ravel(), sigma_of[c] ** 2 * np.ones(2)]
-        ),
-        lambda z: np.concatenate([softmax(z @ z.T).ravel(), np.zeros(2)]),
-        lambda y, p: 0.5 * ((y[:4] - p[:4]).reshape(2, 2) ** 2 * y[4:]).sum(),
-        n_tokens=2, rank=1, classes=probability.ravel(), means=mean_of, sigma=sigma_of,
-    )  # fmt: skip
-    same = replace(same, coordinates=replace(same.coordinates, tau=same.coordinates.tau + np.tile([1, -1], 4)))
-    np.testing.assert_allclose(same.classes.probability, model.classes.probability, rtol=1e-14)
-    for name in ("gamma", "tau"):
-        own, of_mixture = getattr(same.coordinates, name)[0], getattr(model.coordinates, name)[0]
-        np.testing.assert_allclose(own[same.classes.patterns], of_mixture[model.classes.patterns], rtol=1e-14)
-    data = ga.sample(model, d=40, alpha=1.0, seed=0)
-    u = data.tokens @ data.Q_star / np.sqrt(40)
-    targets = np.concatenate([data.targets.reshape(-1, 4), np.empty((len(u), 2))], axis=1)
-    for group in data.groups:
-        c = model.classes.patterns.tolist().index(group.sources.tolist())
-        targets[group.rows, 4:] = sigma_of[c] ** 2
-        teacher = same.teacher.of_class[c]
-        own = teacher(u[group.rows], np.zeros((group.rows.stop - group.rows.start, 0)))
-        np.testing.assert_allclose(own, targets[group.rows], rtol=1e-11)
-    z, terms = np.random.default_rng(0).standard_normal(u.shape), data.terms("asymptotic")
-    require_equal(model, terms.params, terms.constant, same, targets, z)

@@ -105,41 +105,12 @@ def test_density_agrees_with_minima_at_finite_d(model, alpha, init):
     assert np.trapezoid(np.abs(measured - theory.density), theory.x) < 0.06
 
 
-def test_a_mixture_of_equal_classes_has_the_spectrum_of_its_model():
-    """Classes that occur together have the same means and variances, so that they do not matter."""
-    x, width = np.linspace(0.005, 0.08, 12), 2e-3
-    spectra = []
-    for model in (ga.paper_model(0.3), ga.mixture_model([[0.3, 0.1], [0.2, 0.4]], np.zeros((2, 2)), omega=0.3)):
-        se = solve(model, 1.5, rtol=5e-3)
-        spectra.append(ga.limiting_spectrum(model, 1.5, se, x, width, n_points=256, n_replicas=6))
-    plain, mixture = spectra
-    assert mixture.V.shape == (4, 1, 1)
-    for name in ("upper_edge", "density"):
-        error = getattr(plain, f"{name}_error") + getattr(mixture, f"{name}_error")
-        assert (np.abs(getattr(plain, name) - getattr(mixture, name)) < error).all()
-        assert (error < 0.1 * np.max(getattr(plain, name))).all()
-    assert mixture.eigenvalues == pytest.approx(plain.eigenvalues, rel=0.02)
-    assert mixture.weights[0] == pytest.approx(plain.weights[0], abs=0.03)
-
-
 def test_variances_of_a_convex_problem_equal_state_evolution():
     se = solve(LOGISTIC, 3.0, rtol=1e-4)
     theory = ga.limiting_spectrum(LOGISTIC, 3.0, se, [1.0])
     assert np.abs(theory.V - se.overlaps.V).max() < theory.V_error.max() + 1e-3 * se.overlaps.V.max()
     assert theory.V_error.max() < 0.02 * se.overlaps.V.max()
     assert theory.lower_edge > 0.1
-
-
-def test_the_eigenvalue_along_the_teacher_includes_the_dependence_of_the_curvature_on_the_weights():
-    """Without it, the eigenvalue would be 0.0839, and the projection on the weights 0.47."""
-    model = ga.paper_model(0.3)
-    theory = ga.limiting_spectrum(model, 1.5, solve(model, 1.5), [0.02], n_replicas=3)
-    along, across = theory.eigenvalues
-    assert along == pytest.approx(0.0905, abs=0.001)
-    assert theory.weights[0] == pytest.approx(0.706, abs=0.01)
-    assert theory.teacher[0] == pytest.approx(0.529, abs=0.01)
-    assert across == pytest.approx(0.1245, abs=0.002)
-    assert theory.positions.round(2).tolist() == [0, 0.85]
 
 
 @pytest.mark.slow
@@ -152,14 +123,6 @@ def test_eigenvalues_outside_and_their_directions_agree_with_minima_at_finite_d(
     predicted = [*theory.eigenvalues, theory.teacher[0], theory.weights[0], theory.positions[1]]
     assert (np.abs(mean - predicted) < 4 * error + [1e-3, 1e-3, 0.01, 0.01, 0.01]).all()
     assert mean[0] > 0.0839 + 2 * error[0]
-
-
-def test_rotations_of_columns_are_no_eigenvalues_outside():
-    model, diagonal = ga.attention_model(2, 2, 2, sigma=0.8), np.tile(np.eye(2), (2, 1, 1))
-    near = ga.Overlaps(0.34 * diagonal, np.zeros((2, 2)), 0.45 * diagonal, 8.9 * diagonal)
-    se = ga.solve_state_evolution(model, 2.0, near, rtol=5e-2, stability=False)
-    theory = ga.limiting_spectrum(model, 2.0, se, [0.1], n_points=128, n_replicas=2)
-    assert (theory.eigenvalues > theory.upper_edge).all()
 
 
 def test_jumps_of_the_proximal_map_lower_the_variances_and_determine_the_lower_edge():

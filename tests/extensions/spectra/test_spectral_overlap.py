@@ -6,7 +6,6 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.extensions.spectra.spectrum import Ensemble, lowest_edge
 from gamp_attention.extensions.train.spectral import lowest_eigenvectors
-from gamp_attention.extensions.train.spectral_weights import posterior_weights
 
 
 def measure_at_finite_d(model, alpha, weights, d, k, instances=4):
@@ -31,14 +30,6 @@ def test_edge_of_a_wishart_matrix_is_the_marchenko_pastur_edge(alpha):
     edge = lowest_edge(Ensemble(law, alpha, -h, np.zeros((4, 2, 1))))[-1]
     assert edge.x == pytest.approx(-variance * (1 + np.sqrt(ratio)) ** 2, rel=1e-8)
     assert (edge.V > 0).all()
-
-
-def test_a_spike_above_the_bulk_is_not_counted_below_it():
-    ratio, spike = 1.5, 2.0
-    model = ga.glm_model(loss=ga.SquaredLoss(), labels=ga.LinearLabels(), n_tokens=1, sigma=1.0, tau=[np.sqrt(spike)])
-    predicted = ga.spectral_overlap(model, ratio, "hessian", n_points=64)
-    assert len(predicted.eigenvalues) == 0  # the spike is above the bulk, not below
-    assert predicted.edge == pytest.approx((1 - np.sqrt(ratio)) ** 2, rel=1e-3)
 
 
 PAPER = ga.paper_model(omega=0.2, sigma=0.8)
@@ -79,18 +70,6 @@ def test_eigenvalues_and_overlaps_agree_with_large_matrices(model, alpha, weight
     assert seen.any() or (theory.teacher > 0.3).any()
 
 
-@pytest.mark.slow
-def test_below_the_threshold_no_eigenvalue_leaves_the_bulk():
-    model = ga.paper_model(omega=0.2, sigma=0.8)
-    theory = ga.spectral_overlap(model, 0.2)
-    assert len(theory.eigenvalues) == len(theory.teacher) == 0
-    assert theory.strength < 1
-    (values, teacher, _), _error = measure_at_finite_d(model, 0.2, "fitted", 500, 1)
-    assert abs(values[0] - theory.edge) < 0.1 * abs(theory.edge)
-    assert teacher[0] < 0.25
-    assert ga.spectral_overlap(model, 0.6).strength > 1
-
-
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("n_tokens", "weak"), [(2, 1 / 6), (3, 1 / 12), (4, 1 / 20)])
 def test_posterior_weights_reach_weak_recovery(n_tokens, weak):
@@ -100,20 +79,6 @@ def test_posterior_weights_reach_weak_recovery(n_tokens, weak):
         predicted = ga.spectral_overlap(model, ratio * weak, "posterior", n_points=2048, n_replicas=3)
         assert predicted.strength == pytest.approx(np.sqrt(ratio), abs=0.005 + predicted.strength_error)
         assert len(predicted.eigenvalues) == (ratio > 1)
-
-
-def test_posterior_weights_reach_the_weak_recovery_of_phase_retrieval():
-    for alpha in (0.46, 0.54):
-        predicted = ga.spectral_overlap(INTENSITIES, alpha, "posterior", n_points=4096, n_replicas=3)
-        assert predicted.strength == pytest.approx(np.sqrt(alpha / 0.5), abs=0.01 + predicted.strength_error)
-
-
-def test_label_noise_is_added_if_matrices_have_no_average():
-    teacher = ga.SoftmaxTeacher(0.2, np.eye(2), ga.DotProductAttention(causal=True))
-    model = ga.attention_model(2, 1, sigma=0.8, teacher=teacher)
-    data = ga.sample(model, 200, 4.0, seed=0)
-    directions = ga.posterior_directions(data, 1).vectors[0, :, 0]
-    assert abs(directions @ data.Q_star[:, 0]) > 0.7 * np.linalg.norm(data.Q_star)
 
 
 def test_a_start_from_the_posterior_needs_fewer_samples():
@@ -149,12 +114,6 @@ def test_invalid_arguments_raise_named_errors():
         ga.spectral_overlap(UNTIED, 1.0, "posterior")
 
 
-@pytest.mark.slow
-def test_with_score_noise_posterior_weights_are_stronger_than_fitted_weights():
-    known, fitted = (ga.spectral_overlap(NOISY, 2.0, weights, n_points=2048) for weights in ("posterior", "fitted"))
-    assert known.strength - known.strength_error > fitted.strength + fitted.strength_error
-
-
 @pytest.mark.parametrize("risk", ["exact", "asymptotic"])
 def test_directions_are_the_lowest_eigenvectors_of_the_hessian_at_zero(risk):
     """The initial vector of the Lanczos iteration does not change them."""
@@ -170,24 +129,3 @@ def test_directions_are_the_lowest_eigenvectors_of_the_hessian_at_zero(risk):
     small = ga.sample(ga.paper_model(sigma=0.8), 9, 1.5, seed=0)
     h = np.ones((small.n_samples, 2, 2))
     assert len(lowest_eigenvectors(small.matrix, h, 1, 30, np.random.default_rng(0))[0]) == 9
-
-
-def test_posterior_weights_of_a_function_agree_with_phase_retrieval():
-    """Absolute values determine a field up to its sign, as intensities do."""
-    amplitude = ga.sequence_model(lambda u, noise: abs(u[0, 0]), lambda z: z[0, 0] ** 2, n_tokens=1, rank=1)
-    theories = [
-        ga.spectral_overlap(model, 1.5, "posterior", n_points=512, n_replicas=2)
-        for model in (amplitude, ga.glm_model(ga.PhaseRetrievalLoss()))
-    ]
-    assert abs(theories[0].teacher[0] - theories[1].teacher[0]) < 1e-6
-
-
-def test_columns_that_are_found_later_have_no_posterior_weights():
-    rng = np.random.default_rng(0)
-    fields = rng.standard_normal((500, 4))
-    moments = fields[:, :, None] * fields[:, None]
-    moments[:, ::2] = moments[:, :, ::2] = 0.0  # columns 0 of both tokens are known much less well
-    moments[:, [0, 2], [0, 2]] = 1 + 0.1 * (fields[:, [0, 2]] ** 2 - 1)
-    h = posterior_weights(moments, np.tile(np.eye(2), (2, 1, 1)), 1.0)
-    assert not h[:, ::2].any()
-    assert np.abs(h[:, 1::2, 1::2]).max() > 0.1

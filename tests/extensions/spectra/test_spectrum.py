@@ -93,26 +93,6 @@ def test_rotations_are_left_out_at_a_minimum():
     assert np.allclose(spectrum.lowest, np.delete(values, flat)[:5], atol=1e-5 * values[-1])
 
 
-def test_rotations_are_left_out_of_the_highest_eigenvalues_at_a_saddle():
-    """A minimum of one column and a column of zeros are a critical point of two columns, with negative curvature."""
-    data = ga.sample(ga.attention_model(2, 2, 2, sigma=0.8), d=8, alpha=4.0, seed=0)
-    one = ga.train(data.replace(rank=1), n_starts=4, survey=False, escape=False).Q
-    Q = np.concatenate([one, np.zeros(one.shape)], axis=1)
-    values = all_eigenvalues(data, Q, "exact")[0]
-    flat = np.argmin(np.abs(values))
-    assert values[0] < -1e-3
-    assert abs(values[flat]) < 1e-6
-    spectrum = ga.hessian_spectrum(data, Q, n_eigenvalues=16)
-    assert np.allclose(spectrum.highest, np.delete(values, flat), atol=1e-5)
-    assert np.allclose(spectrum.lowest, np.delete(values, flat), atol=1e-5)
-
-
-def test_the_lowest_eigenvalue_is_the_eigenvalue_of_the_run():
-    data = ga.sample(ga.paper_model(0.3), d=300, alpha=1.5, seed=2)
-    result = ga.run_gamp(data, "semantic")
-    assert ga.hessian_spectrum(data, result.Q).lowest[0] == pytest.approx(result.lowest_eigenvalue, rel=0.02)
-
-
 def test_bad_input_is_refused_by_name():
     data = ga.sample(ga.paper_model(), d=20, alpha=1.0, seed=0)
     for words, options in {
@@ -127,10 +107,3 @@ def test_bad_input_is_refused_by_name():
         ga.hessian_spectrum(data, np.zeros((3, 1)))
     with pytest.raises(ValueError, match="width"):
         ga.hessian_spectrum(data, data.Q_star).density([0.1], 0.0)
-
-
-@pytest.mark.parametrize("penalty", [ga.ElasticNet(0.1, 0.1), ga.ColumnRidge(["sphere"])], ids=["kinks", "sphere"])
-def test_penalties_without_a_hessian_are_refused(penalty):
-    data = ga.sample(ga.attention_model(penalty=penalty), d=20, alpha=1.0, seed=0)
-    with pytest.raises(ValueError, match="Hessian"):
-        ga.hessian_spectrum(data, data.Q_star)

@@ -3,13 +3,12 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._tools.files import ARRAY, CHECKPOINT, PICTURE, REPORT, kind_of, require_replaceable, same_path
+from gamp_attention._tools.files import ARRAY, PICTURE, kind_of
 from tests.conftest import ROOT
 
 
@@ -48,15 +47,6 @@ def draw_with_matplotlib(path):
     return path.read_bytes()
 
 
-def test_pictures_without_metadata_are_replaced_only_on_request(trajectory, tmp_path):
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "picture.raw"
-    ga.plot_trajectory(trajectory, path=path)
-    with pytest.raises(ValueError, match="overwrite=True"):
-        ga.plot_trajectory(trajectory, path=path)
-    ga.plot_trajectory(trajectory, path=path, overwrite=True)
-
-
 def test_sampled_tokens_replace_sampled_tokens_only(model, tmp_path):
     path = tmp_path / "tokens.npy"
     for seed in (0, 1):
@@ -74,39 +64,6 @@ def test_sampled_tokens_replace_sampled_tokens_only(model, tmp_path):
     ga.sample(model, 20, 1.5, 1, storage=path, overwrite=True)
     assert np.array_equal(np.load(path), wanted)
     assert [each.name for each in tmp_path.iterdir()] == ["tokens.npy"]
-
-
-def test_outputs_of_another_kind_are_not_replaced(model, tmp_path):
-    path = tmp_path / "tokens.npy"
-    ga.sample(model, 20, 1.5, storage=path)
-    require_replaceable("path", path, ARRAY)
-    with pytest.raises(
-        ValueError, match=r"path: needs the name of a new file, or of a report in JSON that this package"
-    ):
-        require_replaceable("path", path, REPORT)
-
-
-def test_a_file_that_appears_during_the_work_is_kept(trajectory, tmp_path):
-    from gamp_attention._tools.files import write_atomically
-
-    path = tmp_path / "late.png"
-
-    def write(file):
-        path.write_bytes(b"mine")
-        file.write(b"ours")
-
-    with pytest.raises(ValueError, match="path: needs the name of a new file"):
-        write_atomically(path, write, kind=PICTURE)
-    assert path.read_bytes() == b"mine"
-    assert [each.name for each in tmp_path.iterdir()] == ["late.png"]
-
-
-def test_an_empty_file_may_be_filled(trajectory, tmp_path):
-    """For example a file made by `mktemp`."""
-    pytest.importorskip("matplotlib")
-    (tmp_path / "empty.png").touch()
-    ga.plot_trajectory(trajectory, path=tmp_path / "empty.png")
-    assert kind_of(tmp_path / "empty.png") == PICTURE
 
 
 OTHERS = {
@@ -129,44 +86,6 @@ OTHERS = {
 def test_other_files_are_not_recognized_as_results(name, tmp_path):
     (tmp_path / name).write_bytes(OTHERS[name])
     assert kind_of(tmp_path / name) is None
-
-
-def test_archives_with_added_or_removed_arrays_are_not_replaced(model, tmp_path):
-    data, path = ga.sample(model, 20, 1.5), tmp_path / "run.npz"
-    ga.train(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2, n_starts=1, survey=False, escape=False)
-    assert kind_of(path) == CHECKPOINT
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    np.savez(path, **arrays, mine=np.ones(3))
-    assert kind_of(path) is None
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"checkpoint: needs the name of a new file, or of a checkpoint .* choose"):
-        ga.train(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2, n_starts=1, survey=False, escape=False)
-    assert path.read_bytes() == before
-    arrays.popitem()
-    np.savez(path, **arrays)
-    assert kind_of(path) is None
-
-
-def test_the_path_of_a_penalty_keeps_foreign_checkpoints(model, tmp_path):
-    path = tmp_path / "mine.npz"
-    np.savez(path, tokens=np.ones(3))
-    with pytest.raises(ValueError, match="checkpoint: needs the name of a new file"):
-        ga.regularization_path(ga.sample(model, 20, 1.5), [0.1], checkpoint=path)
-    assert np.load(path)["tokens"].sum() == 3
-
-
-def test_different_names_of_the_same_file_are_recognized(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("a.npz").write_text("a")
-    os.symlink("a.npz", "link.npz")
-    os.link("a.npz", "hard.npz")
-    Path("sub").mkdir()
-    for other in ("./a.npz", tmp_path / "a.npz", "sub/../a.npz", "link.npz", "hard.npz", "A.npz"):
-        assert same_path("a.npz", other), other
-    assert same_path("new.npz", "sub/../NEW.npz")
-    assert same_path("Übung.npz", "U\u0308bung.npz")
-    assert not same_path("a.npz", "b.npz")
 
 
 FULL = """

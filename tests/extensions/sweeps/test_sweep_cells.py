@@ -1,58 +1,15 @@
 """Cells of sweeps and their keys, and arguments that are a named error before any work."""
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.sweeps import jobs
-from gamp_attention.extensions.sweeps.jobs import Settings, base_digest, cell_key, chains, digest, expand_cells, grid
-from gamp_attention.extensions.sweeps.sweep import sweep, to_dataset
+from gamp_attention.extensions.sweeps.jobs import Settings, base_digest, cell_key, digest, grid
+from gamp_attention.extensions.sweeps.sweep import sweep
 from gamp_attention.theory.models.model import with_parameter
-
-
-def test_grid_is_the_product_of_its_axes(model):
-    cells = grid(model, alpha=[1, 2.0], omega=np.array([0.1, 0.2, 0.3]), method=("SE", "GAMP"), seed=range(2), d=50)
-    assert len(cells) == 2 * 3 * 2 * (1 + 2)
-    assert {cell.sigma for cell in cells} == {0.5}
-    assert all((cell.d is None) == (cell.seed is None) == (cell.method == "SE") for cell in cells)
-    assert {type(cell.alpha) for cell in cells} == {float}
-
-
-def test_a_list_of_small_grids_has_no_repetition(model):
-    entries = [{"alpha": [1.0, 2.0]}, {"alpha": 2.0, "lam": 0.1, "method": "GD", "seed": [0, 1]}, {"alpha": 1.0}]
-    cells = expand_cells(model, entries, branch="semantic", d=70)
-    assert [(c.method, c.alpha, c.lam, c.d, c.seed) for c in cells] == [
-        ("SE", 1.0, 0.01, None, None),
-        ("SE", 2.0, 0.01, None, None),
-        ("GD", 2.0, 0.1, 70, 0),
-        ("GD", 2.0, 0.1, 70, 1),
-    ]
-
-
-def test_keys_do_not_depend_on_the_process(model):
-    code = (
-        "import gamp_attention as ga\nfrom gamp_attention.extensions.sweeps.jobs import grid\n"
-        "from gamp_attention.extensions.sweeps.jobs import Settings, chains\n"
-        "model = ga.paper_model()\ncells = grid(model, alpha=[1.0, 1.5], method=('SE', 'GAMP', 'GD'))\n"
-        "print(*[job.key for chain in chains(model, cells, Settings()) for job in chain])"
-    )
-    cells = grid(model, alpha=[1.0, 1.5], method=("SE", "GAMP", "GD"))
-    here = [job.key for chain in chains(model, cells, Settings()) for job in chain]
-    there = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONHASHSEED": "7"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert there.stdout.split() == here
-    assert len(set(here)) == len(cells)
 
 
 def test_keys_depend_on_all_that_determines_the_numbers(model):
@@ -83,16 +40,6 @@ def test_keys_depend_on_all_that_determines_the_numbers(model):
     for name, value in (("omega", 0.1), ("lam", 0.5), ("sigma", 0.9)):  # the cell holds them
         assert base_digest(with_parameter(model, name, value)) == base
         assert digest(with_parameter(model, name, value)) != digest(model)
-
-
-def test_a_warm_cell_has_another_key_after_another_neighbor(model):
-    def keys(alphas, **options):
-        cells = grid(model, alpha=alphas, branch="positional")
-        return {job.cell.alpha: job.key for chain in chains(model, cells, Settings(), **options) for job in chain}
-
-    assert keys([1.0, 2.0])[1.0] == keys([1.0, 1.5])[1.0] == keys([2.0, 1.0])[1.0]
-    assert keys([1.0, 2.0])[2.0] == keys([2.0, 1.0])[2.0] != keys([1.5, 2.0])[2.0]
-    assert keys([1.0, 2.0], warm=False)[2.0] == keys([1.5, 2.0], warm=False)[2.0]
 
 
 @pytest.mark.parametrize(
@@ -131,18 +78,3 @@ def test_bad_arguments_are_named_before_any_work(model, tmp_path, monkeypatch, o
     with pytest.raises((TypeError, ValueError), match=match):
         sweep(model, tmp_path / "new", **{"alpha": 1.0} | options)
     assert not (tmp_path / "new").exists()
-
-
-def test_bad_models_and_folders_are_named(model, tmp_path):
-    with pytest.raises(TypeError, match="model"):
-        sweep("paper", tmp_path, alpha=1.0)
-    with pytest.raises(TypeError, match="folder"):
-        sweep(model, 3, alpha=1.0)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="folder"):
-        sweep(model, tmp_path / "file", alpha=1.0)
-    with pytest.raises(ValueError, match="source"):
-        to_dataset(tmp_path)
-    (tmp_path / "sweep.json").write_text("{")
-    with pytest.raises(ValueError, match=r"sweep\.json is not the manifest"):
-        sweep(model, tmp_path, alpha=1.0)

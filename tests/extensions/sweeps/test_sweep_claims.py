@@ -10,9 +10,8 @@ import time
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.extensions.sweeps import store as claims
 from gamp_attention.extensions.sweeps.store import STALE, Claims, process
-from tests.conftest import CELLS, PATIENCE, QUICK, ROOT, TINY
+from tests.conftest import CELLS, QUICK, ROOT, TINY
 
 SCRIPT = """
 import json, os, pathlib, sys, time
@@ -46,21 +45,6 @@ def begin(tmp_path):
     for each in started:
         each.kill()
         each.communicate()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-def test_two_processes_compute_each_cell_once(begin, tmp_path, tiny_sweep, workers):
-    pair = [begin(tmp_path / "cells", workers, together=2) for _ in range(2)]
-    said = [each.communicate(timeout=PATIENCE) for each in pair]
-    assert [each.returncode for each in pair] == [0, 0], said
-    computed, rows, missing = zip(*(map(int, out.split()) for out, _ in said), strict=True)
-    assert sum(computed) == CELLS
-    assert workers or min(computed) > 0  # processes of a pool may begin late
-    assert rows == (CELLS, CELLS)
-    assert missing == (0, 0)
-    assert {path.suffix for path in (tmp_path / "cells" / "cells").iterdir()} == {".json"}
-    assert ga.to_dataset(tmp_path / "cells").identical(tiny_sweep.dataset())
 
 
 @pytest.mark.slow
@@ -115,58 +99,6 @@ def test_only_void_claims_are_taken_over(tmp_path, changes, age, free):
             assert not again
     assert path.exists() != free
     assert {each.name for each in tmp_path.iterdir()} == (set() if free else {"key.claim"})
-
-
-def test_a_void_claim_is_taken_by_one_process_only(tmp_path):
-    """A process that reads a claim while another process replaces it does not get it; an old lock does no harm."""
-    path = claimed(tmp_path, "key", pid=2**22 + 1)
-    lock = tmp_path / "key.lock"
-    lock.write_text(json.dumps(process()))
-    with Claims(tmp_path).hold("key") as held:
-        assert not held
-    lock.write_text(json.dumps(process() | {"pid": 2**22 + 1}))
-    with Claims(tmp_path).hold("key") as held:  # removes the lock
-        assert not held
-    with Claims(tmp_path).hold("key") as held:
-        assert held
-    assert not path.exists()
-    path.write_text("")  # not yet written
-    with Claims(tmp_path).hold("key") as held:
-        assert not held
-
-
-def test_claims_are_kept_alive(tmp_path, monkeypatch):
-    monkeypatch.setattr(claims, "BEAT", 0.05)
-    with Claims(tmp_path).hold("key") as held:
-        assert held
-        os.utime(tmp_path / "key.claim", (1, 1))
-        ends = time.monotonic() + PATIENCE
-        while (tmp_path / "key.claim").stat().st_mtime < 2 and time.monotonic() < ends:
-            time.sleep(0.02)
-        assert (tmp_path / "key.claim").stat().st_mtime > 2
-
-
-def test_a_cell_that_another_process_computes_is_waited_for(model, tmp_path, monkeypatch):
-    """The claim of a process elsewhere; it stores the cell after a while."""
-    whole = ga.sweep(model, tmp_path / "whole", **QUICK)
-    key = whole.rows[0]["key"]
-    ga.sweep(model, tmp_path / "here", **QUICK | {"branch": "positional"})
-    path = claimed(tmp_path / "here" / "cells", key, host="elsewhere")
-    waits = []
-
-    def wait(seconds):
-        waits.append(seconds)
-        if len(waits) == 3:
-            (tmp_path / "here" / "cells" / f"{key}.json").write_bytes(
-                (tmp_path / "whole" / "cells" / f"{key}.json").read_bytes()
-            )
-            path.unlink()
-
-    monkeypatch.setattr("gamp_attention.extensions.sweeps.scheduler.time.sleep", wait)
-    done = ga.sweep(model, tmp_path / "here", **QUICK)
-    assert len(waits) == 3
-    assert done.computed == 0
-    assert done.dataset().identical(whole.dataset())
 
 
 def test_folders_with_other_files_are_not_used(model, tmp_path):

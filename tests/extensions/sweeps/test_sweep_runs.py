@@ -8,18 +8,16 @@ import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.sweeps import jobs
-from gamp_attention.extensions.sweeps.scheduler import kernel_threads, local_pool
 from gamp_attention.extensions.sweeps.store import Store
 from gamp_attention.extensions.sweeps.sweep import sweep, to_dataset
 from gamp_attention.theory.models.model import with_parameter
-from tests.conftest import CELLS, PATIENCE, QUICK, ROOT, TINY
+from tests.conftest import CELLS, QUICK, ROOT, TINY
 
 SCRIPT = """
 import json, sys
@@ -69,14 +67,6 @@ def files(folder):
 # executors
 
 
-@pytest.mark.slow
-def test_a_process_pool_gives_the_same(model, tiny_sweep, tmp_path):
-    with local_pool(2) as pool:
-        done = sweep(model, tmp_path, executor=pool, **TINY)
-    assert (done.computed, done.reused) == (CELLS, 0)
-    assert same(done.folder, tiny_sweep)
-
-
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("way", ["script", "standard input"])
 def test_a_pool_in_a_script_without_a_guard(tmp_path, way):
@@ -110,44 +100,6 @@ def test_a_dask_cluster_gives_the_same(model, tiny_sweep, tmp_path):
         assert same(done.folder, tiny_sweep)
         shutil.rmtree(tmp_path / "cells")
         assert sweep(model, tmp_path, executor=client.get_executor(), **TINY | {"method": "GAMP"}).computed == 16
-
-
-def test_threads_of_one_process_compute_one_cell_at_a_time(model, tiny_sweep, tmp_path):
-    from numba import config
-
-    before = config.NUMBA_NUM_THREADS
-    with ThreadPoolExecutor(3) as pool:
-        sweep(model, tmp_path, executor=pool, **TINY | {"method": "GAMP"})
-    assert sweep(model, tmp_path, **TINY | {"method": "GAMP"}).computed == 0
-    assert before == config.NUMBA_NUM_THREADS
-    with kernel_threads(1):
-        assert config.NUMBA_NUM_THREADS == 1
-    for row in (row for row in tiny_sweep.rows if row["method"] == "GAMP"):
-        assert Store(tmp_path).load(row["key"])["overlaps"] == row["overlaps"]
-
-
-def test_a_failing_worker_ends_the_sweep_with_an_error_that_explains_how_to_resume(model, tmp_path):
-    class Broken:
-        def submit(self, *_, **__):
-            future = Future()
-            future.set_exception(OSError("no space"))
-            return future
-
-    with pytest.raises(RuntimeError, match=r"a worker failed \(OSError: no space\).*run the same command again"):
-        sweep(model, tmp_path, executor=Broken(), **QUICK)
-
-
-def test_workers_that_write_elsewhere_are_noticed(model, tmp_path):
-    (tmp_path / "other" / "cells").mkdir(parents=True)
-
-    class Elsewhere:
-        def submit(self, run_chain, folder, *arguments, **options):
-            future = Future()
-            future.set_result(run_chain(str(tmp_path / "other"), *arguments, **options))
-            return future
-
-    with pytest.raises(RuntimeError, match="2 cells are not in"):
-        sweep(model, tmp_path / "here", executor=Elsewhere(), **QUICK)
 
 
 def test_an_interrupted_sweep_in_one_process_stores_finished_cells(model, tmp_path, monkeypatch):
@@ -192,18 +144,6 @@ def test_kill_9_loses_only_the_cells_in_flight(model, tiny_sweep, start, tmp_pat
     assert (done.computed, done.reused) == (CELLS - len(seen), len(seen))
     assert {name: files(folder)[name] for name in seen} == seen
     assert same(done.folder, tiny_sweep)
-
-
-def test_kill_9_of_a_pool_leaves_no_workers(model, start, tmp_path):
-    psutil = pytest.importorskip("psutil")
-    process = start(tmp_path / "cells", workers=2)
-    while process.poll() is None and not files(tmp_path / "cells"):
-        time.sleep(0.02)
-    workers = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    process.wait()
-    assert len(workers) >= 2
-    assert psutil.wait_procs(workers, timeout=PATIENCE)[1] == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.extensions.sweeps.jobs import Settings, grid, row_overlaps, run_cell
+from gamp_attention.extensions.sweeps.jobs import row_overlaps
 from gamp_attention.extensions.sweeps.store import commit
 from gamp_attention.extensions.sweeps.sweep import save, sweep, to_dataset
 from tests.conftest import CELLS, QUICK
@@ -41,14 +41,6 @@ def test_descent_agrees_with_message_passing(model, tmp_path):
     assert np.ptp(found.test_error.values) < 1e-6
 
 
-def test_random_starts_do_not_know_the_teacher(model):
-    """The seed of the data would draw the weights of the teacher again."""
-    cell = grid(model, alpha=1.0, method="GD", branch="random", d=2000, seed=0)[0]
-    row = run_cell(model, cell, Settings(gd_steps=1, n_test=2))
-    overlaps = row_overlaps(row)
-    assert abs(overlaps.theta[0, 0, 0]) < 0.3 * np.sqrt(overlaps.q[0, 0, 0] * 0.25)
-
-
 def test_a_failing_cell_is_a_row(tmp_path):
     nowhere = ga.attention_model(2, tau=(0.0, 0.0))  # no positional start
     done = sweep(nowhere, tmp_path, **QUICK | {"seed": [0, 1]})
@@ -79,25 +71,6 @@ def test_warm_starts_and_order_stay_within_the_errors(model, tmp_path):
     for name in ("q", "m", "theta", "V", "train_loss", "test_error"):
         bound = warm[f"{name}_error"] + cold[f"{name}_error"]
         assert (abs(warm[name] - cold[name]) <= bound).all(), name
-
-
-def test_a_warm_start_that_leaves_the_branch_is_not_taken(model):
-    cells = grid(model, alpha=1.5, branch=["semantic", "positional"])
-    positional = run_cell(model, cells[1], Settings(rtol=1e-2))
-    row = run_cell(model, cells[0], Settings(rtol=1e-2), positional)
-    assert positional["converged"]
-    assert (row["start"], row["converged"]) == ("name", True)
-    assert row["overlaps"]["theta"][0][0][0] > 0.01
-
-
-def test_tokens_of_different_variance_have_no_sigma(tmp_path):
-    uneven = ga.attention_model(2, sigma=(0.5, 0.7))
-    assert grid(uneven, alpha=1.0)[0].sigma is None
-    with pytest.raises(ValueError, match="do not have one variance"):
-        grid(uneven, alpha=1.0, sigma=0.5)
-    done = sweep(uneven, tmp_path, **QUICK | {"branch": "semantic"})
-    assert done.rows[0]["converged"]
-    assert "sigma" not in done.dataset().coords
 
 
 def test_models_without_attention_are_swept(tmp_path):
@@ -156,21 +129,3 @@ def test_netcdf_files_are_equal_byte_by_byte(tiny_sweep, tmp_path):
     assert stored.drop_attrs(deep=False).equals(found)
     assert stored.attrs.keys() - {"gamp_attention"} == found.attrs.keys()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.nc", "two.nc"]
-
-
-def test_netcdf_files_of_the_user_are_not_replaced(tiny_sweep, model, tmp_path):
-    pytest.importorskip("xarray")
-    pytest.importorskip("h5py")
-    listed = sweep(model, tmp_path / "list", cells=[{"alpha": 1.0, "seed": 3}, {"alpha": 2.0, "seed": 1}],
-                   **{name: value for name, value in QUICK.items() if name != "alpha"}).dataset()  # fmt: skip
-    for found in (tiny_sweep.dataset(), listed):
-        save(found, tmp_path / "ours.nc")  # replaces the first
-        found.assign(mine=found.q**2).to_netcdf(tmp_path / "mine.nc", engine="h5netcdf")
-        stored = (tmp_path / "mine.nc").read_bytes()
-        with pytest.raises(
-            ValueError, match="path: needs the name of a new file, or of a dataset that this package wrote"
-        ):
-            save(found, tmp_path / "mine.nc")
-        assert (tmp_path / "mine.nc").read_bytes() == stored
-    save(listed, tmp_path / "mine.nc", overwrite=True)
-    save(listed, tmp_path / "mine.nc")
