@@ -5,7 +5,7 @@ Finding the relevant token, with one head and with several
 Only one of the tokens of a sample determines its target, and its index is not given. This example shows that softmax
 attention reaches the smallest possible error, that linear attention does not, how far training is from the
 Bayes-optimal estimate, and that several heads specialize one after another.
-:doc:`/single_location` and :doc:`/several_heads` explain the models.
+:doc:`/sequence_models` explains the models.
 """
 
 from itertools import product
