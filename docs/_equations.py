@@ -62,7 +62,6 @@ SUBJECTS = {
     "posterior-moments": ("", "Posterior second moments of the teacher's fields"),
     "posterior-weights": ("", "Weight matrices if the teacher's map is known"),
     "spectral-law": ("", "Spectrum of this matrix for d → ∞"),
-    "posterior-classes": ("", "Moments of samples with classes"),
     "survey-fields": ("", "Averages over the fields of a cluster of minima"),
     "survey-weights": ("", "Averages over the weights of a cluster of minima"),
     "survey-step": ("", "Iteration of survey propagation"),
@@ -93,9 +92,6 @@ SUBJECTS = {
     "bayes-entropy": ("", "Free entropy of the Bayes-optimal state evolution"),
     "bayes-test-error": ("", "Test error of the posterior mean"),
     "bayes-weak": ("", "Weak-recovery threshold"),
-    "bayes-class": ("", "Posterior of a sample with classes"),
-    "bayes-class-overlaps": ("", "Bayes-optimal state evolution of samples with classes"),
-    "bayes-known": ("", "Known and unknown columns of the teacher"),
 }
 
 
