@@ -14,8 +14,9 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]  # the checkout, whose compiled ker
 
 import _command_line
 import _docstrings
-import _explorer
+import _equations
 import _notebooks
+import _numbers
 import _paper
 import _project
 import _results
@@ -50,6 +51,7 @@ myst_substitutions = _results.build_substitutions() | _paper.build_substitutions
 myst_substitutions |= {"repository": repository, "version": release}
 generated = _results.write_pages(HERE / "generated" / "validation").parent
 _results.write_changed(generated / "command_line.md", _command_line.build_sections())
+_results.write_changed(generated / "equations.md", _equations.build_table())
 
 bibtex_bibfiles = ["references.bib"]
 bibtex_default_style = "plain"
@@ -81,7 +83,9 @@ plot_html_show_formats = plot_html_show_source_link = False
 plot_rcparams = _style.STYLE
 plot_apply_rcparams = True
 
-numfig = True  # equations of the two pages of theory are (1.1), …, (2.1), …, apart from the paper's
+numfig = (
+    True  # equations of the first page of theory are (1.1), …, those of the second (2.1), …, apart from the paper's
+)
 nitpicky = True
 templates_path = ["_templates"]
 html_theme = "furo"
@@ -90,7 +94,7 @@ html_theme_options = {"source_repository": repository, "source_branch": _project
 html_context = {"repository": repository}
 html_sidebars = {"**": [f"sidebar/{part}.html" for part in ("brand", "search", "scroll-start", "navigation",
                                                           "scroll-end", "versions")]}  # fmt: skip
-html_static_path = ["_static", str(_explorer.write(HERE / "generated" / "explorer"))]
+html_static_path = ["_static"]
 html_css_files = ["manual.css"]
 html_js_files = ["pictures.js"]
 exclude_patterns = ["_build", "generated/*.md", "generated/examples", "gallery", "examples"]
@@ -122,6 +126,7 @@ def setup(app):
     """Connect the functions that lay out docstrings, set symbols, link terms and sources, and clean up notebooks."""
     app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-docstring", _docstrings.layout_docstring, priority=400)  # before numpydoc
+    app.connect("env-get-updated", _numbers.continue_numbers, priority=900)
     app.connect("html-page-context", _project.link_page)
     app.connect("doctree-resolved", _style.describe_thumbnails)
     app.add_transform(_terms.LinkTerms)

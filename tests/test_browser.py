@@ -24,9 +24,14 @@ sync_api = pytest.importorskip("playwright.sync_api")
 
 ROOT = Path(MANUAL).resolve()
 PAGES = [str(path.relative_to(ROOT)) for path in sorted(ROOT.rglob("*.html")) if "_static" not in path.parts]
-WIDTHS = {"desktop": 1280, "phone": 390}  # CSS pixels
+WIDTHS, HEIGHT = {"desktop": 1280, "phone": 390}, 900  # CSS pixels of a screen
+MAX_SCREENS = 12  # length of a page of the manual
+LONG = {"api.html", "glossary.html", "genindex.html", "py-modindex.html"}  # lists, in which readers search
 MEASURE = """() => ({
     page: document.documentElement.scrollWidth,
+    height: document.documentElement.scrollHeight,
+    tables: [...document.querySelectorAll(".table-wrapper")].filter((each) => each.scrollWidth > each.clientWidth + 1)
+        .map((each) => each.innerText.slice(0, 60)),
     wide: [...document.querySelectorAll("body *")].filter((each) => {
         if (each.getBoundingClientRect().right <= innerWidth + 1 || !each.getClientRects().length) return false;
         for (let parent = each; parent; parent = parent.parentElement)
@@ -82,12 +87,18 @@ def test_a_page_opens_without_errors_requests_or_overflow(browser, page):
     for scheme in ("light", "dark"):
         tab.emulate_media(color_scheme=scheme)
         for name, width in WIDTHS.items():
-            tab.set_viewport_size({"width": width, "height": 900})
+            tab.set_viewport_size({"width": width, "height": HEIGHT})
             found = tab.evaluate(MEASURE)
             if found["page"] > width or found["wide"]:
                 problems.append(f"{name}, {scheme}: {found['page']} pixels wide, {found['wide']}")
             problems += [f"{name}, {scheme}: broken picture {source}" for source in found["broken"]]
             brightness[scheme] = found["dark"]
+            if name == "desktop":
+                screens = found["height"] / HEIGHT
+                if "/" not in page and page not in LONG and screens > MAX_SCREENS:
+                    problems.append(f"{screens:.1f} screens long")
+                if "/" not in page and found["tables"]:
+                    problems.append(f"tables scroll sideways: {found['tables']}")
     tab.close()
     assert problems == []
     assert brightness["dark"] < 300 < brightness["light"]

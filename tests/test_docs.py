@@ -2,12 +2,10 @@
 
 import ast
 import doctest
-import importlib
 import inspect
 import re
 import unicodedata
 from enum import Enum
-from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -18,101 +16,25 @@ from numpydoc.validate import validate
 from sphinx.ext.autosummary import extract_summary
 
 import gamp_attention as ga
-from docs import _results
+from docs import _equations, _results
 from validation._tools import catalog, checksums
 from validation._tools.names import EVERY as PUBLIC
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gamp_attention"
-EQUATION = re.compile(r":eq:`([\w-]+)`")
 # numpydoc: a docstring, sections in order, one-line summary, all parameters described in order, returns
 CHECKS = {"GL06", "GL07", "GL08", "SS01", "SS06", "PR02", "PR03", "PR04", "RT01"}
 
 
-def read_equation_table():
-    """Return (label, dotted name) of all rows of docs/equations.md."""
-    pairs = []
-    for line in (ROOT / "docs" / "equations.md").read_text().splitlines():
-        label = re.match(r"\| \{eq\}`([\w-]+)`", line)
-        if label:
-            names = re.findall(r"\{(?:func|class|meth|attr)\}`([\w.]+)`", line)
-            assert names, line
-            pairs += [(label.group(1), name) for name in names]
-    return pairs
-
-
-def resolve(name):
-    """Return the object of the package with a dotted name."""
-    parts = name.split(".")
-    for split in range(len(parts) - 1, -1, -1):
-        try:
-            attribute = importlib.import_module(".".join([ga.__name__, *parts[:split]]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[split:]:
-            attribute = (
-                getattr(attribute, part) if inspect.ismodule(attribute) else inspect.getattr_static(attribute, part)
-            )
-        return (
-            getattr(attribute, "func", None)
-            if isinstance(attribute, cached_property)
-            else getattr(attribute, "fget", attribute)
-        )
-    raise AssertionError(name)
-
-
-THEORY_PAGES = (
-    "theory.md",
-    "state_evolution.md",
-    "numerical_solution.md",
-    "dynamics.md",
-    "single_pass.md",
-    "starts.md",
-    "survey.md",
-    "replica_symmetry_breaking.md",
-    "curvature.md",
-    "test_error.md",
-    "intervals.md",
-    "token_distribution.md",
-    "bayes.md",
-)
-
-
-def find_equation_labels():
-    """Return the labels of all equations of the theory pages."""
-    pages = "".join((ROOT / "docs" / page).read_text() for page in THEORY_PAGES)
-    return re.findall(r"^ *\$\$ \(([\w-]+)\)$", pages, re.MULTILINE)
-
-
-def iterate_docstrings():
-    """Yield (dotted name, docstring) of all functions and classes of the package."""
-
-    def iterate_inside(node, prefix):
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.ClassDef):
-                name = f"{prefix}.{child.name}"
-                yield name, ast.get_docstring(child) or ""
-                yield from iterate_inside(child, name)
-
-    for path in sorted(PACKAGE.rglob("*.py")):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        yield from iterate_inside(ast.parse(path.read_text()), module)
-
-
-def test_every_equation_has_a_separate_row():
-    labels = find_equation_labels()
-    rows = list(dict.fromkeys(label for label, _ in read_equation_table()))
+def test_docstrings_and_pages_have_the_same_equations():
+    """Every citation has an equation, and the table shows every equation that a function computes."""
+    labels = [label for page in _equations.order_pages() for label in _equations.find_labels(page)]
+    cited = _equations.list_citations()
     assert len(labels) == len(set(labels)) > 30
-    assert rows == labels
-
-
-def test_equations_and_functions_name_each_other():
-    cited = {(label, name) for name, text in iterate_docstrings() for label in EQUATION.findall(text)}
-    expected = set()
-    for label, name in read_equation_table():
-        function = resolve(name)
-        expected.add((label, f"{function.__module__}.{function.__qualname__}"))
-    assert cited == expected
+    assert set(cited) - set(labels) == set()
+    table = _equations.build_table()
+    assert re.findall(r"^\| \{eq\}`([\w-]+)`", table, re.MULTILINE) == [label for label in labels if label in cited]
+    assert "| {eq}`averages` |  | Damped weights and variances | {func}`gamp_step` |" in table
 
 
 def test_the_reference_lists_every_public_name_once():
@@ -159,15 +81,6 @@ def test_every_public_function_has_an_example_that_shows_a_result():
     assert [name for name, examples in shown.items() if not any(example.want for example in examples)] == []
 
 
-def test_examples_use_only_public_names():
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "gallery").glob("*.py")]
-    # pictures of the README are saved by the helper of the package, which replaces no other file
-    pages += {*(ROOT / "docs" / "examples").glob("*.py")} - {*(ROOT / "docs" / "examples").glob("*_picture.py")}
-    assert len(pages) > 20
-    pattern = re.compile(r"^\W*(from gamp_attention\b|import gamp_attention(?! as ga$)).*$", re.MULTILINE)
-    assert {str(page): imports for page in pages if (imports := pattern.findall(page.read_text()))} == {}
-
-
 def test_every_stored_result_and_every_failed_check_is_in_the_manual():
     page = "".join(map(_results.build_script_page, catalog.scripts()))
     stems = {path.stem for path in checksums.list_files(_results.STORED) if path.suffix == ".json"}
@@ -175,14 +88,6 @@ def test_every_stored_result_and_every_failed_check_is_in_the_manual():
     for stem in stems:
         for claim in _results.load_stored(stem)["failed"]:
             assert _results._escape_prose(claim) in page
-
-
-def test_every_folder_is_described():
-    page = (ROOT / "docs" / "internals.md").read_text()
-    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert {folder for folder in folders if f"| `{folder}/` |" not in page} == set()
-    extensions = {path.parent.name for path in PACKAGE.glob("extensions/*/__init__.py")}
-    assert extensions <= set(re.findall(r"`(\w+)`", page))
 
 
 def normalize_source(name, year):
@@ -211,7 +116,7 @@ def test_sources_in_docstrings_and_pages_are_in_the_bibliography():
     )
     modules = [(str(path), ast.get_docstring(ast.parse(path.read_text())) or "") for path in PACKAGE.rglob("*.py")]
     unknown = {}
-    for location, text in (*iterate_docstrings(), *modules):
+    for location, text in (*_equations.iterate_docstrings(), *modules):
         found = [source for form in forms for source in re.findall(form, " ".join(text.split()))]
         sources = {normalize_source(*source) for source in found}
         if sources - set(bibliography.values()):
@@ -220,4 +125,3 @@ def test_sources_in_docstrings_and_pages_are_in_the_bibliography():
     keys = {key for group in re.findall(r"\{cite:\w\}`([^`]*)`", pages) for key in group.split(",")}
     assert unknown == {}
     assert keys - set(bibliography) == set()
-    assert len(keys) > 40

@@ -41,12 +41,6 @@ def test_examples_import_only_installed_packages(path):
     assert imported - list_installed() == set()
 
 
-def test_folders_of_examples_contain_no_other_files():
-    """An example that reads a file of its folder fails in an empty folder."""
-    names = {path.name for folder in ("gallery", "examples") for path in (DOCS / folder).iterdir() if path.is_file()}
-    assert names == {path.name for path in SCRIPTS} | {"GALLERY_HEADER.rst"}
-
-
 def test_an_example_runs_in_an_empty_folder_with_the_package_only(tmp_path):
     """The package is imported from a folder that contains nothing else, as an installation does."""
     (tmp_path / "installed").mkdir()
@@ -125,6 +119,5 @@ def find_plot_prefixes(text):
 def test_each_picture_of_the_course_has_a_separate_file():
     """matplotlib numbers the pictures of each block from 1: without a prefix, several pictures have one file name."""
     prefixes = [prefix for page in DOCS.glob("*.md") for prefix in find_plot_prefixes(page.read_text(encoding="utf-8"))]
-    assert len(prefixes) >= 3
     assert None not in prefixes
     assert len(set(prefixes)) == len(prefixes)

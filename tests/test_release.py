@@ -138,10 +138,10 @@ def test_locked_versions_satisfy_all_dependencies(project):
 def test_supported_versions_include_the_versions_of_spec_0(project):
     supported = oldest_versions(project["dependencies"]) | {"python": project["requires-python"].removeprefix(">=")}
     assert all(Version(supported[name]) <= Version(version) for name, version in SPEC_0.items())
-    start = read_text("docs/start.md")
+    course = read_text("docs/course.md")
     for name, version in supported.items():
         if name in ("python", "numpy", "numba", "scipy"):
-            assert re.search(rf"{name} {re.escape(version)}", start, re.IGNORECASE)
+            assert re.search(rf"{name}\s{re.escape(version)}", course, re.IGNORECASE)
 
 
 def test_workflows_run_existing_scripts_and_tests():

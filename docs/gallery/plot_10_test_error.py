@@ -3,7 +3,7 @@ Test error, penalty and intervals without test data
 ===================================================
 
 This example trains a layer on a file of samples. From these training samples only, it estimates the test error, chooses
-the penalty λ, and finds the weights that are different from zero. :doc:`../test_error` and :doc:`../intervals` explain
+the penalty λ, and finds the weights that are different from zero. :doc:`../test_error` explains
 the methods, and when to trust them.
 """
 

@@ -5,7 +5,7 @@ Bayes-optimal estimation of two-layer attention
 A trained model can fail although the data contain enough information. The Bayes-optimal estimate shows how much
 information there is. For a teacher that is a plain Python function, the package computes the posterior of a sample from
 this function alone. This example estimates both layers of a two-layer attention teacher from its targets, and compares
-the overlaps with published results. :doc:`/deep_attention` has more results.
+the overlaps with published results. :doc:`/sequence_models` has more results.
 """
 
 import matplotlib.pyplot as plt

@@ -7,7 +7,7 @@ Training that uses every sample in a single step decreases the population loss, 
 This example computes the population loss of an attention layer whose weights have a fixed norm, and reproduces the
 transition between semantic and positional training of Arnaboldi, Loureiro, Stephan, Krzakala and Zdeborová,
 "Asymptotics of SGD in sequence-single index models and single-layer attention networks" (arXiv 2506.02651).
-:doc:`/single_pass` explains the model.
+:doc:`/dynamics` explains the model.
 """
 
 import matplotlib.pyplot as plt

@@ -3,9 +3,9 @@ Finding the relevant token, with one head and with several
 ==========================================================
 
 Only one of the tokens of a sample determines its target, and its index is not given. This example shows that softmax
-attention reaches the smallest possible error, that linear attention does not, how far training is from the
-Bayes-optimal estimate, and that several heads specialize one after another.
-:doc:`/single_location` and :doc:`/several_heads` explain the models.
+attention reaches the smallest possible error, that linear attention does not, and that several heads specialize one
+after another.
+:doc:`/sequence_models` explains the models.
 """
 
 from itertools import product
@@ -55,15 +55,6 @@ path = ga.trajectory(data.instance_model(), 4.0, "semantic", ga.MessagePassing(d
 print(f"largest difference in q: {np.abs(run.history.q - path.q).max():.3f}")
 
 # %%
-# No estimate from the same samples has a smaller error than the Bayes-optimal estimate, which averages over the weights
-# and over the place, and is computed by message passing.
-alphas = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0])
-bayes = [ga.solve_bayes_state_evolution(build(NU), alpha, n_points=512, n_replicas=2) for alpha in alphas]
-trained = ga.solve_state_evolution(build(NU), 4.0, "semantic", rtol=0.05, stability=False)
-estimate = ga.run_bayes_amp(data)
-print(f"Bayes-optimal overlaps: {np.diagonal(estimate.overlap)}, theory {np.diagonal(bayes[4].q)}")
-
-# %%
 # Four heads with a common normalization, and a token whose spike is one of 0.5 k₁ ± 3 k₂ ± 2 k₃. Theory of gradient
 # descent on new samples at every step: all heads align with the mean spike k₁ first, then separate along k₂, which has
 # the larger variance, and then along k₃.
@@ -94,8 +85,7 @@ start = ga.Overlaps(
 descent = ga.trajectory(model, 4.0, start, ga.SinglePass(lr=0.05), n_iter=250, n_paths=512, n_replicas=2)
 
 # %%
-figure, axes = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
-axes = axes.ravel()
+figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
 axes[0].semilogy(signals, risks, "o-", color="#0072B2", label="softmax attention = Bayes risk")
 axes[0].semilogy(signals, L / (signals + L**2 / (L - 1)), color="#D55E00", label="best linear attention")
 axes[0].set(xlabel="signal strength ν", ylabel="population risk", ylim=(8e-3, 1.5))
@@ -105,17 +95,10 @@ for column, (name, color) in enumerate((("key", "#0072B2"), ("value", "#D55E00")
     axes[1].plot(run.history.theta[:, 0, column, column], "o", color=color, label=f"{name}, GAMP")
 axes[1].set(xlabel="iteration", ylabel="overlap with the teacher")
 axes[1].legend()
-axes[2].semilogx(alphas, [point.test_error - NOISE**2 for point in bayes], "o-", color="#0072B2", label="Bayes-optimal")
-axes[2].plot(4.0, 2 * trained.test_error - NOISE**2, "s", color="#D55E00", label="softmax attention, λ = 0.5")
-axes[2].axhline(np.interp(NU, signals, risks), color="0.5", linestyle=":", label="known weights")
-axes[2].set(xlabel="samples per dimension α", ylabel="error of a new target", ylim=(0, 1))
-axes[2].set_xticks(alphas, [f"{alpha:g}" for alpha in alphas])
-axes[2].minorticks_off()
-axes[2].legend()
 for feature, color in enumerate(("0.5", "#0072B2", "#D55E00")):
     for head in range(heads):
         label = f"$k_{feature + 1}$" if head == 0 else None
-        axes[3].plot(descent.theta[:, 0, head, feature], color=color, label=label)
-axes[3].set(xlabel="step of gradient descent", ylabel="overlap of a head")
-axes[3].legend()
+        axes[2].plot(descent.theta[:, 0, head, feature], color=color, label=label)
+axes[2].set(xlabel="step of gradient descent", ylabel="overlap of a head")
+axes[2].legend()
 plt.show()

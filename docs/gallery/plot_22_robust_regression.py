@@ -4,7 +4,7 @@ Robust regression with outliers
 
 A tenth of the labels of a linear regression is replaced by noise. Huber's loss limits the influence of such outliers,
 and Tukey's loss, which is not convex, removes it. This example trains with both losses and compares the errors of the
-weights. :doc:`/robust_regression` also uses state evolution, which determines the best λ and widths.
+weights. :doc:`/extend` also uses state evolution, which determines the best λ and widths.
 """
 
 import matplotlib.pyplot as plt

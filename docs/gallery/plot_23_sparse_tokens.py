@@ -4,7 +4,7 @@ Weak signals in a few tokens
 
 One of ten tokens of a positive sample contains a weak signal; negative samples are noise. This example trains the query
 of an attention layer by two gradient steps and its read-out by a convex fit, predicts both, and compares the test error
-with a linear classifier of the mean token. :doc:`/sparse_tokens` explains the model.
+with a linear classifier of the mean token. :doc:`/token_distribution` explains the model.
 """
 
 import matplotlib.pyplot as plt

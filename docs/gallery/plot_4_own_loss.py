@@ -3,7 +3,7 @@ A user-defined loss
 ===================
 
 A user-defined loss is a class with one method. This example adds the pseudo-Huber loss, which is less sensitive to
-outliers among the labels than the squared loss. :doc:`/adding_a_loss` lists the optional methods of a loss.
+outliers among the labels than the squared loss. :doc:`/extend` lists the optional methods of a loss.
 """
 
 from typing import NamedTuple

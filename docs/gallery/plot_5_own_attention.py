@@ -3,7 +3,7 @@ A user-defined attention map
 ============================
 
 A user-defined attention map is a class with one method, which fills the attention matrix. In this example each entry of
-the matrix is a sigmoid of the product of two fields, so that the rows do not add up to one. :doc:`/adding_a_loss` lists
+the matrix is a sigmoid of the product of two fields, so that the rows do not add up to one. :doc:`/extend` lists
 the optional methods of an attention map.
 """
 
