@@ -149,7 +149,7 @@ class Verdict:
         sys.exit(bool(self.failed))
 
 
-Plan = Mapping[Callable[..., dict[str, Any]], Sequence[dict[str, Any]]]
+Plan = Mapping[Callable[..., dict[str, Any]], Sequence[dict[str, Any]] | Callable[..., Sequence[dict[str, Any]]]]
 
 
 def run_claim(
@@ -161,7 +161,8 @@ def run_claim(
     Parameters
     ----------
     name, description : name of the stored files, and docstring of the script.
-    plan : function of `quick` that returns, for each function, the arguments of its calls.
+    plan : function of `quick` that returns, for each function, the arguments of its calls, or a function that returns
+        them from the rows of the functions before.
     judge : function of the verdict and of the rows of each function in the plan; it checks the criterion, writes
         tables, and returns the numbers to store.
     draw : function of the stored numbers and a path.
@@ -173,7 +174,8 @@ def run_claim(
         return
     parts = []
     with pool(args) as executor:
-        for function, arguments in plan(args.quick).items():
+        for function, planned in plan(args.quick).items():
+            arguments = planned(*parts) if callable(planned) else planned
             rows = run_trials(folder(args, name) / function.__name__, function, arguments, executor)
             if arguments:
                 verdict.check(len(rows) == len(arguments), f"{len(rows)} of {len(arguments)} trials ended")

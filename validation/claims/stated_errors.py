@@ -13,8 +13,6 @@ Criterion: for each accuracy and each kind of number at least 95 % of the differ
 converged result has an error above the accuracy in overlaps, losses or V̂; every answer is on its branch; and at least
 90 % of the points agree with the reference. With --quick there are a few problems, and no difference may be above three
 errors. (Robustness page of the manual.)
-
-Running time with --quick: about 60 s on one core, after compilation.
 """
 
 import time
@@ -31,8 +29,7 @@ from gamp_attention.theory.fixed_points.points import LOSSES, Point, point_of, r
 from gamp_attention.theory.rules.rule import WorkExceeded
 from gamp_attention.theory.rules.sobol import SobolRule
 from gamp_attention.theory.rules.split import SplitRule
-from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.resumable import run_trials
+from validation._tools.report import run_claim
 from validation._tools.tables import markdown_table
 
 ASKED = (1e-2, 1e-3, 1e-4, 1e-5)
@@ -148,8 +145,6 @@ SHARE, FEW, AGREE = 0.95, 3.0, 0.9
 KINDS = ("q", "m", "theta", "V", "train_loss", "test_error", "V_hat", "jump_mass", "replicon")
 OVERLAPS = KINDS[:4]
 NAMES = {"theta": "θ", "train_loss": "ε_t", "test_error": "ε_g", "V_hat": "V̂", "jump_mass": "jump mass"}
-STORED = ("number", "attempt", "rtol", "status", "seconds", "relative_error", "worst", "numbers")
-KNOWN = ("branch", "alpha", "omega", "sigma", "lam", "A", "level", "numbers", "moved", "judged")
 SOLVED = (ga.Status.CONVERGED, ga.Status.INACCURATE)
 
 
@@ -223,16 +218,16 @@ def format_table(table):
     return markdown_table(["within the stated error", *(f"{rtol:g}" for rtol in ASKED)], lines)
 
 
-def main():
-    args = options(__doc__, workers=True)
-    verdict = Verdict("stated_errors", args)
-    numbers = range(QUICK) if args.quick else range(PROBLEMS)
-    with pool(args) as executor:
-        asked = [{"number": number} for number in numbers]
-        references = run_trials(folder(args, "fixed_point_references"), compute_reference, asked, executor)
-        asked = [{"number": known["number"], "attempt": known["attempt"]} for known in references]
-        rows = run_trials(folder(args, verdict.name), solve, asked, executor)
-    verdict.check(len(rows) == len(numbers), f"{len(rows)} of {len(numbers)} problems ended")
+def plan(quick):
+    """Return the numbers of the problems; each is solved at the draw that its reference has found."""
+    return {
+        compute_reference: [{"number": number} for number in range(QUICK if quick else PROBLEMS)],
+        solve: lambda references: [{"number": row["number"], "attempt": row["attempt"]} for row in references],
+    }
+
+
+def judge(verdict, references, rows):
+    """Check stated errors against the references, and return the table."""
     ended = {status: sum(row["status"] == status for row in rows) for status in sorted({row["status"] for row in rows})}
     solved = sum("numbers" in row for row in rows)
     verdict.check(solved == len(rows), f"{solved} of {len(rows)} branches were found again; statuses: {ended}")
@@ -240,25 +235,23 @@ def main():
     verdict.write_table(format_table(table))
     for (rtol, kind), cell in table.items():
         if cell["numbers"]:
-            fine = cell["share"] >= SHARE if not args.quick else cell["largest"] <= FEW
-            verdict.check(
-                fine, f"rtol {rtol}, {kind}: {100 * cell['share']:.1f} % of {cell['numbers']} within the stated error, "
-                f"median {cell['median']:.2g}, at most {cell['largest']:.2g} times; "
-                f"{cell['unsure']} with an uncertain reference"
-            )  # fmt: skip
+            words = f"{100 * cell['share']:.1f} % of {cell['numbers']} within the stated error, median "
+            words += f"{cell['median']:.2g}, at most {cell['largest']:.2g} times"
+            words += f"; {cell['unsure']} with an uncertain reference"
+            fine = cell["largest"] <= FEW if verdict.quick else cell["share"] >= SHARE
+            verdict.check(fine, f"rtol {rtol}, {kind}: {words}")
     loose = [row["number"] for row in rows if row["status"] == "converged" and not row["worst"] <= 1.001 * row["rtol"]]
     verdict.check(not loose, f"converged means within rtol; not: {loose}")
     away = np.concatenate([np.zeros(0), *(known["beside"] for known in references if "beside" in known)])
     if len(away):
         share = float(np.mean(away <= 1))
-        verdict.check(
-            share >= AGREE, f"randomised points agree with the reference in {100 * share:.1f} % of {len(away)}"
-        )
-    stored = [
-        {name: row[name] for name in STORED if name in row} | {"reference": {name: known[name] for name in KNOWN}}
-        for row, known in zip(rows, references, strict=True)
-    ]
-    verdict.end({"table": {f"{r} {k}": v for (r, k), v in table.items()}, "statuses": ended, "rows": stored})
+        words = f"randomised points agree with the reference in {100 * share:.1f} % of {len(away)}"
+        verdict.check(share >= AGREE, words)
+    return {"table": {f"{rtol} {kind}": cell for (rtol, kind), cell in table.items()}, "statuses": ended}
+
+
+def main():
+    run_claim("stated_errors", __doc__, plan, judge)
 
 
 if __name__ == "__main__":
