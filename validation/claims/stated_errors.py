@@ -2,7 +2,7 @@
 
 Method: 200 fixed points of random problems (the paper's model with random ω, α, A, σ from 0.2 to 2 and λ from 1e-3 to
 1, both branches) are solved by the public function at one of four accuracies each. A problem whose branch does not
-exist, or is not found in a few iterations, is drawn again. References use the split rule level by level, until the last
+exist, or is not found in a few iterations, is drawn again. References use panels level by level, until the last
 change of every number is a small fraction of the problem's accuracy, or an average would take too many proximal
 problems; the last change is stored. Differences from the references are compared with the stated errors. A number whose
 reference may itself be off by more than the stated error is counted separately, unless the two agree. For the two
@@ -26,9 +26,9 @@ from gamp_attention.theory.fixed_points.newton import newton, newton_step
 from gamp_attention.theory.fixed_points.observables import replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.points import LOSSES, Point, point_of, response_slopes, units_of
-from gamp_attention.theory.rules.rule import WorkExceeded
+from gamp_attention.theory.rules.choice import first_rule
+from gamp_attention.theory.rules.rule import Rule, WorkExceeded
 from gamp_attention.theory.rules.sobol import SobolRule
-from gamp_attention.theory.rules.split import SplitRule
 from validation._tools.report import run_claim
 from validation._tools.tables import markdown_table
 
@@ -42,6 +42,11 @@ SETTLED = 0.05  # last change of a reference, at most, in units of the accuracy
 STABILITY_LEVELS = (1, 2, 3)  # levels of jump mass and replicon
 POINTS, REPLICAS = 2**14, 8  # number of randomised points and of their replicas
 CHECKED = 1e-3  # smallest accuracy that randomised points can check
+
+
+def panel_rule(model: ga.Model, level: int) -> Rule:
+    """Return the rule of averages by panels, at a level of accuracy."""
+    return first_rule("auto", model, (0,), WORK).at_level(level)
 
 
 def draw_model(rng: np.random.Generator, number: int) -> tuple[ga.Model, float, dict[str, Any]]:
@@ -74,11 +79,11 @@ def compute_reference(number: int) -> dict[str, Any]:
     else:
         raise RuntimeError(f"no fixed point in {DRAWS} draws: {ended}")
     row = {"attempt": attempt, "ended": ended, "branch": branch, "rtol": rtol, "alpha": alpha, **numbers}
-    F, x, points = OverlapMap(model, alpha, SplitRule(FIRST, WORK)), result.overlaps, []
+    F, x, points = OverlapMap(model, alpha, panel_rule(model, FIRST)), result.overlaps, []
     root = newton(F, x, F.rule.initial_tolerance)
     slopes, packing, J = response_slopes(root), root.packing, root.jacobian
     for level in range(FIRST, LAST + 1):
-        G = F.on(SplitRule(level, WORK))
+        G = F.on(panel_rule(model, level))
         try:
             last = newton(G, x, max(SETTLED * rtol, 0.03 * G.rule.tol), jacobian=J, packing=packing)
             points.append(point_of(last, slopes, 1e-3 * rtol))
@@ -116,7 +121,7 @@ def refine_stability(F: OverlapMap, fine: Point) -> dict[str, dict[str, list[flo
     values: list[dict[str, np.ndarray]] = []
     for level in STABILITY_LEVELS:
         try:
-            hats = F.on(SplitRule(level, WORK)).images(fine.overlaps, squares=True)[0].hats
+            hats = F.on(panel_rule(F.model, level)).images(fine.overlaps, squares=True)[0].hats
         except WorkExceeded:
             break
         values.append(
