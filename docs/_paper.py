@@ -10,7 +10,7 @@ from validation.paper.published import load_table
 MAIN_OVERLAPS = {"semantic": "theta", "positional": "m"}
 ARCHITECTURES = {"correlated_tokens": "correlated", "untied_weights": "untied", "value_matrix": "value"}
 SCRIPTS = (
-    "figure2", "training_time", "published", "finite_size", "phase_diagram", "explorer", "figure8",
+    "figure2", "training_time", "published", "finite_size", "phase_diagram", "figure8",
     "phase_diagram_other", "histogram_task", "correlated_tokens", "rank2_student", "untied_weights", "value_matrix",
     "random_starts",
 )  # fmt: skip

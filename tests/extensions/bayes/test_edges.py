@@ -9,9 +9,22 @@ from scipy.integrate import quad
 from scipy.special import expit, log_ndtr
 
 import gamp_attention as ga
-from validation.claims.bayes_edges import BINARY, SPARSE, build_intensity, build_linear, build_logistic
 
 ALPHAS = (1e-3, 0.1, 1.05, 30.0, 1e4)
+BINARY = ga.CoordinateLaw([0.5, 0.5], np.ones((2, 1)), np.zeros((2, 1)), [[1.0], [-1.0]], np.zeros((2, 1, 1)))
+SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.1), n_tokens=1)
+
+
+def build_linear(noise, **more):
+    return ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise), **more)
+
+
+def build_logistic(temperature, **more):
+    return ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(temperature), **more)
+
+
+def build_intensity(noise, **more):
+    return ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels(noise), **more)
 
 
 def is_within(value, error, wanted, reference=1e-9):
