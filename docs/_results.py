@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from validation._tools import catalog
@@ -25,31 +24,12 @@ def format_number(value: float, digits: int = 3) -> str:
 
 def build_substitutions() -> dict[str, str]:
     """Return the numbers that pages of the manual quote as {{ name }}."""
-    speed, jumps = load_stored("gamp_speed"), load_stored("rs_validity")["predictions"]["1.5 stein"]["jump_share"]
-    values = {
-        "jump_percent": f"{100 * abs(jumps):.0f} %",
-    }
+    speed, jumps = load_stored("speed"), load_stored("rs_validity")["predictions"]["1.5 stein"]["jump_share"]
+    values = {"jump_percent": f"{100 * abs(jumps):.0f} %"}
     for end, dtype in (("", "float64"), ("_single", "float32")):
-        row = speed["iteration"][dtype]
-        values |= {f"{part}{end}": f"{row['least'][part]:.2f}" for part in ("stream", "cached", "loops", "prox")}
+        least = speed["iteration"][dtype]["least"]
+        values |= {f"{part}{end}": f"{least[part]:.2f}" for part in ("stream", "cached", "loops", "prox")}
     values["bandwidth"] = format_number(speed["iteration"]["float64"]["bandwidth"] / 1e9, 2)
-    gaps = load_stored("jump_gaps")
-    for name, key in (("scatter", "shift"), ("mass_scatter", "jump mass"), ("forms_scatter", "forms")):
-        factor, spread = gaps["fits"][key]
-        values[f"jump_{name}"] = f"{100 * spread / factor:.0f} %"
-    values |= {"jump_models": str(gaps["fits"]["models"]), "jump_factor": format_number(gaps["fits"]["shift"][0])}
-    values |= {f"jump_largest_{key}": f"{-100 * low:.0f} %" for key, low in gaps["fits"]["largest"].items()}
-    low = load_stored("explorer")["low"]
-    values |= {f"low_{name}": format_number(median(row[name] for row in low), 2) for name in ("q", "step_q", "kept")}
-    values |= {"low_count": str(len(low)), "low_least": f"{100 - 100 * min(row['q'] for row in low):.0f} %"}
-    times = load_stored("state_evolution_speed")
-    values |= {"split_rough": format_number(times["semantic 0.0001"]["seconds"], 2)}
-    values |= {"split_fine": format_number(times["semantic 1e-08"]["seconds"], 2)}
-    for d in (1000, 4000):
-        for branch, row in speed[f"solution {d}"].items():
-            for name, key in (("accelerated", "n_iter"), ("damped", "n_damped")):
-                counts = [instance[key] for instance in row["instances"]]
-                values[f"{name}_{branch}_{d}"] = f"{min(counts)}, {median(counts):g}, {max(counts)}"
     return values
 
 

@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 import gamp_attention as ga
-from validation._tools.calls import LINES, RESULTS, TESTED_ELSEWHERE, list_arguments, vary_argument
-from validation._tools.evaluation import TimedEvaluator
+from tests.calls import LINES, RESULTS, TESTED_ELSEWHERE, list_arguments, vary_argument
+from tests.evaluation import TimedEvaluator
 from validation._tools.names import PUBLIC
 
 SIZES = ("0", "-1", "1e-300", "1e-30", "1e30", "1e160", "1e300", "-1e300", "float('nan')", "float('inf')", "10**18")

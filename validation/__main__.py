@@ -1,7 +1,6 @@
 """Command line of the validation scripts: list them, run some or all of them, update or check checksums."""
 
 import argparse
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,8 @@ DESCRIPTION = """Without names: lists all scripts by group, with the date, commi
 
 With names of scripts or groups, or "all": runs each script in a separate process and prints one table of the checks.
 Exit status: 0 if all checks held, 1 if some failed, 2 for invalid arguments, 130 after Ctrl-C. After an interruption,
-run the same command again: scripts that stored a result are not run twice. Arguments after -- are passed to the
-script; see NAME --help.
+run the same command again: stored trials are not computed again. Arguments after -- are passed to the script; see
+NAME --help.
 
 With --sums: updates the file SHA256SUMS of the stored results, as every run does, or checks it and lists the
 differences (exit status 1 if there are any)."""
@@ -49,9 +48,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=positive, metavar="N", help="number of processes of a script")
     parser.add_argument("--jobs", type=positive, default=1, metavar="N",
                         help="number of scripts at the same time, each with one thread and a log file")  # fmt: skip
-    parser.add_argument("--fresh", action="store_true", help="also run scripts that an interrupted run has finished")
-    parser.add_argument("--beside", action="append", default=[], metavar="NAME=COMMAND",
-                        help="also run a shell command and list it as a script")  # fmt: skip
     parser.add_argument(
         "--sums", nargs="?", const="write", choices=("write", "check"), help="write or check checksums of results"
     )
@@ -68,12 +64,11 @@ def main(arguments: list[str] | None = None) -> int:
         return subprocess.call(runner.build_command(scripts[0], ["--help"]), env=runner.build_environment())
     if args.help:
         parser.print_help()
-    elif scripts or args.beside:
+    elif scripts:
         try:
             catalog.open_results(args.out)
         except ValueError as error:
             parser.error(str(error))
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # SystemExit also stops the scripts
         return runner.run_scripts(scripts, args, more)
     else:
         print(catalog.format_listing(args.out))

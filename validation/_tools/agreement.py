@@ -70,3 +70,9 @@ def compare_columns(
         }
     theory_row = {"theory": predicted.tolist(), "stated": stated.tolist(), "validity": theory.validity}
     return [*numbers, {"name": name} | theory_row], shown
+
+
+def softmax(scores: Any) -> Any:
+    """Return the softmax of each row of a matrix, in operations that models from plain functions accept."""
+    weights = np.exp(scores - scores.max(axis=1)[:, None])
+    return weights / weights.sum(axis=1)[:, None]

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
@@ -21,16 +21,14 @@ import gamp_attention as ga
 from gamp_attention._tools.files import write_atomically
 from gamp_attention.extensions.sweeps import store
 from validation._tools.catalog import ROOT, load_result, open_results
-from validation._tools.resumable import complete_rows, write_json as write
+from validation._tools.resumable import run_trials, write_json as write
 from validation._tools.tables import markdown_table
 
 FINEST = 1e-5  # smallest number that tables distinguish from zero
 
 
-def options(
-    description: str, *, draw: bool = False, workers: bool = False, stored: bool = False, **more: Any
-) -> argparse.Namespace:
-    """Parse the command line of a script: --quick and --out, and --draw, --workers and --stored if requested.
+def options(description: str, *, draw: bool = False, workers: bool = False, **more: Any) -> argparse.Namespace:
+    """Parse the command line of a script: --quick and --out, and --draw and --workers if requested.
 
     `more` has further options by name, with the arguments of `add_argument`.
     """
@@ -41,8 +39,6 @@ def options(
         parser.add_argument("--draw", action="store_true", help="only draw the picture from stored numbers")
     if workers:
         parser.add_argument("--workers", type=int, default=1, help="number of processes (default 1)")
-    if stored:
-        parser.add_argument("--stored", action="store_true", help="evaluate the stored rows, without further rows")
     for name, settings in more.items():
         parser.add_argument(f"--{name}", **settings)
     args = parser.parse_args()
@@ -108,39 +104,26 @@ def commit() -> str:
     return known[:10] + "+" * bool(changed)
 
 
-def find_key(row: dict[str, Any]) -> Hashable:
-    """Return the key of a stored row; JSON has lists instead of tuples."""
-    return tuple(row["key"]) if isinstance(row["key"], list) else row["key"]
-
-
 class Verdict:
     """The checks of a script; `end` stores them with the numbers and sets the exit status."""
 
     def __init__(self, name: str, args: argparse.Namespace) -> None:
-        self.name, self._options = name + ("_quick" if args.quick else ""), args
+        self.name, self.quick, self._options = name + ("_quick" if args.quick else ""), args.quick, args
         self._commit = commit()  # at the start, as another commit may be checked out before the end
         self.held: list[str] = []
         self.failed: list[str] = []
 
-    def check(self, condition: bool, claim: str) -> None:
-        """Print a claim and whether it holds."""
+    def check(self, condition: bool, claim: str, reason: str = "") -> None:
+        """Print a claim and whether it holds; a known reason for a failure is stored with the claim."""
         print(("holds   " if condition else "FAILS   ") + claim, flush=True)
-        (self.held if condition else self.failed).append(claim)
+        if condition:
+            self.held.append(claim)
+        else:
+            self.failed.append(f"{claim} (reason: {reason})" if reason else claim)
 
     def path(self, suffix: str) -> Path:
         """Return the path of a stored file of this script."""
         return self._options.out / f"{self.name}{suffix}"
-
-    def complete_rows(self, plan: Mapping[Hashable, Callable[[], list[dict[str, Any]]]]) -> list[dict[str, Any]]:
-        """Return the stored rows of this script, with the rows of a plan unless --stored or --draw is given.
-
-        The entry "key" of each row is its key in the plan; --quick begins without stored rows.
-        """
-        path, given = self.path("_runs.jsonl"), vars(self._options)
-        if given["quick"]:
-            path.unlink(missing_ok=True)
-        idle = given.get("draw") or given.get("stored")
-        return complete_rows(path, {} if idle else plan, find_key, "rows")
 
     def write_table(self, text: str, suffix: str = ".md") -> None:
         """Print a table in Markdown and store it."""
@@ -164,3 +147,37 @@ class Verdict:
             draw(self.stored(), self.path(".png"))
         print(f"numbers: {self.path('.json')}; {len(self.failed)} checks failed")
         sys.exit(bool(self.failed))
+
+
+Plan = Mapping[Callable[..., dict[str, Any]], Sequence[dict[str, Any]] | Callable[..., Sequence[dict[str, Any]]]]
+
+
+def run_claim(
+    name: str, description: str, plan: Callable[[bool], Plan], judge: Callable[..., dict[str, Any]],
+    draw: Callable[[Any, Path], None] | None = None,
+) -> None:  # fmt: skip
+    """Run a script: compute its rows, check its criterion, store the numbers, and draw the picture.
+
+    Parameters
+    ----------
+    name, description : name of the stored files, and docstring of the script.
+    plan : function of `quick` that returns, for each function, the arguments of its calls, or a function that returns
+        them from the rows of the functions before.
+    judge : function of the verdict and of the rows of each function in the plan; it checks the criterion, writes
+        tables, and returns the numbers to store.
+    draw : function of the stored numbers and a path.
+    """
+    args = options(description, draw=draw is not None, workers=True)
+    verdict = Verdict(name, args)
+    if draw is not None and args.draw:
+        draw(verdict.stored(), verdict.path(".png"))
+        return
+    parts = []
+    with pool(args) as executor:
+        for function, planned in plan(args.quick).items():
+            arguments = planned(*parts) if callable(planned) else planned
+            rows = run_trials(folder(args, name) / function.__name__, function, arguments, executor)
+            if arguments:
+                verdict.check(len(rows) == len(arguments), f"{len(rows)} of {len(arguments)} trials ended")
+            parts.append(rows)
+    verdict.end(judge(verdict, *parts), None if args.quick else draw)

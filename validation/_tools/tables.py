@@ -39,17 +39,12 @@ def extrapolate(sizes: Sequence[float], means: Any, errors: Any, power: float = 
     return float((covariance @ design.T @ target)[0]), float(np.sqrt(covariance[0, 0]))
 
 
-def fit_sizes(
-    sizes: Any, values: Any, columns: Sequence[Any] = (), power: float = 1.0, scatter: float = 0.5
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coefficients of values = x + a d^−power + Σ b · column, and their errors, by weighted least squares.
+def fit_slope(sizes: Any, samples: Sequence[Any]) -> tuple[float, float]:
+    """Return the slope of log median against log size, and its standard error by bootstrap over instances."""
+    rng = np.random.default_rng(0)
 
-    The standard deviation of single values decreases as d^−scatter; its size follows from the residuals.
-    """
-    d, y = (np.asarray(v, dtype=float) for v in (sizes, values))
-    scale = d**scatter
-    design = np.stack([np.ones(len(d)), d**-power, *columns], axis=1) * scale[:, None]
-    inverse = np.linalg.inv(design.T @ design)
-    found = inverse @ design.T @ (y * scale)
-    noise = np.sum((y * scale - design @ found) ** 2) / (len(d) - len(found))
-    return found, np.sqrt(noise * np.diag(inverse))
+    def fit(chosen: Sequence[Any]) -> float:
+        return float(np.polyfit(np.log(sizes), np.log([np.median(x) for x in chosen]), 1)[0])
+
+    again = [fit([rng.choice(x, len(x)) for x in samples]) for _ in range(1000)]
+    return fit(samples), float(np.std(again))

@@ -23,8 +23,7 @@ import numpy as np
 import torch
 
 import gamp_attention as ga
-from validation._tools.report import Verdict, counts_table, folder, options, pool
-from validation._tools.resumable import run_trials
+from validation._tools.report import counts_table, run_claim
 
 DIM, INSTANCES, N_ITER = 2000, 24, 10
 QUICK_DIM, QUICK_INSTANCES = 400, 6
@@ -35,6 +34,7 @@ QUICK_LAYERS = 1
 LAM, N_STARTS = 1e-5, 12
 MIN_EXPLAINED = 0.75  # smallest fraction of the layers of torch whose outputs the trained layers explain
 HEADS, VALUE, BOTH = "two heads", "one head, value column", "two heads, value columns"
+NAMES = (HEADS, VALUE, BOTH)
 ALPHA, N_PATHS = 2.0, 4000
 FIXED_POINTS = (HEADS,)
 
@@ -129,61 +129,49 @@ def compare(values, predicted, stated, d):
     return float((np.abs(mean - predicted) / (spread + (stated + FINITE_SIZE * np.abs(predicted) / d) / SIGMAS)).max())
 
 
-def check_torch_layers(verdict, args, executor):
-    """Check that layers of torch lie in the model; return the rows."""
-    chosen = TORCH_LAYERS[:QUICK_LAYERS] if args.quick else TORCH_LAYERS
-    plan = [{"d": d, "heads": H, "n_tokens": L, "seed": seed} for d, H, L in chosen for seed in range(2)]
-    rows = run_trials(folder(args, f"{verdict.name}_torch"), run_torch_layer, plan, executor)
-    worst = {key: max(row[key] for row in rows) for key in ("output_error", "gradient")}
-    explained = sum(row["unexplained"] < MAX_UNEXPLAINED for row in rows)
-    verdict.check(
-        worst["output_error"] < MAX_OUTPUT_ERROR, f"outputs of torch's layer: equal to {worst['output_error']:.1g}"
-    )
-    verdict.check(all(row["converged"] for row in rows), f"{len(rows)} trained layers converge")
-    verdict.check(worst["gradient"] < MAX_GRADIENT, f"gradients by torch: at most {worst['gradient']:.1g}")
-    text = f"{explained} of {len(rows)} trained layers explain all but {MAX_UNEXPLAINED:g} of the variance"
-    verdict.check(explained >= MIN_EXPLAINED * len(rows), text)
-    return rows
+def plan(quick):
+    """Return the layers of torch and the instances."""
+    d, instances = (QUICK_DIM, QUICK_INSTANCES) if quick else (DIM, INSTANCES)
+    layers = TORCH_LAYERS[: QUICK_LAYERS if quick else None]
+    return {
+        run_torch_layer: [{"d": n, "heads": H, "n_tokens": L, "seed": seed} for n, H, L in layers for seed in range(2)],
+        run_instance: [{"name": name, "d": d, "seed": seed} for name in NAMES for seed in range(instances)],
+    }
 
 
-def main():
-    args = options(__doc__, workers=True)
-    verdict = Verdict("attention_heads", args)
-    d, instances = (QUICK_DIM, QUICK_INSTANCES) if args.quick else (DIM, INSTANCES)
-    names = (HEADS, VALUE, BOTH)
-    plan = [{"name": name, "d": d, "seed": seed} for name in names for seed in range(instances)]
-    with pool(args) as executor:
-        torch_rows = check_torch_layers(verdict, args, executor)
-        rows = run_trials(folder(args, verdict.name), run_instance, plan, executor)
+def judge(verdict, layers, rows):
+    """Check layers of torch, and instances against the theory."""
+    error, gradient = (max(row[key] for row in layers) for key in ("output_error", "gradient"))
+    verdict.check(error < MAX_OUTPUT_ERROR, f"outputs of torch's layer: equal to {error:.1g}")
+    verdict.check(all(row["converged"] for row in layers), f"{len(layers)} trained layers converge")
+    verdict.check(gradient < MAX_GRADIENT, f"gradients by torch: at most {gradient:.1g}")
+    explained = sum(row["unexplained"] < MAX_UNEXPLAINED for row in layers)
+    text = f"{explained} of {len(layers)} trained layers explain all but {MAX_UNEXPLAINED:g} of the variance"
+    verdict.check(explained >= MIN_EXPLAINED * len(layers), text)
     verdict.check(all(row["converged"] for row in rows), f"{len(rows)} instances converge")
-    shown, stored = {}, []
-    for name in names:
-        of_model = [row for row in rows if row["name"] == name]
-        model = build_model(name)
-        path = predict(name, N_PATHS if args.quick else 4 * N_PATHS)
-        paths = [row["path"] for row in of_model]
+    shown, d = {}, rows[0]["d"]
+    for name in NAMES:
+        mine, model = [row for row in rows if row["name"] == name], build_model(name)
+        path = predict(name, N_PATHS if verdict.quick else 4 * N_PATHS)
+        paths = [row["path"] for row in mine]
         distance = compare(paths, _values(path), SIGMAS * _values(path.error), d)
         verdict.check(distance < SIGMAS, f"{name}: {distance:.1f} standard errors from the predicted trajectory")
-        shown[f"{name}, iteration {N_ITER}"] = show(paths, _values(path)[-1], distance, model.rank, -1)
-        stored.append({"name": name, "path": _values(path).tolist(), "distance": distance})
+        last = [each[-1] for each in paths]
+        shown[f"{name}, iteration {N_ITER}"] = show(last, _values(path)[-1], distance, model.rank)
         if name in FIXED_POINTS:
             theory = ga.solve_state_evolution(model, ALPHA, "semantic", rtol=RTOL, stability=False)
-            ends, predicted = [row["end"] for row in of_model], _values(theory.overlaps)
+            ends, predicted = [row["end"] for row in mine], _values(theory.overlaps)
             distance = compare(ends, predicted, _values(theory.overlaps_error), d)
-            stated = f"state evolution is {theory.status.value}"
-            verdict.check(
-                theory.converged and distance < SIGMAS, f"{name}: {distance:.1f} standard errors at the end; {stated}"
-            )
+            words = f"{name}: {distance:.1f} standard errors at the end; state evolution is {theory.status.value}"
+            verdict.check(theory.converged and distance < SIGMAS, words)
             shown[f"{name}, fixed point"] = show(ends, predicted, distance, model.rank)
-            stored.append({"name": name, "end": predicted.tolist(), "distance": distance})
     verdict.write_table(counts_table(shown, "{}", f"model, d = {d}"))
-    verdict.end({"torch": torch_rows, "rows": rows, "theory": stored})
+    return {"torch": layers}
 
 
-def show(values, predicted, distance, rank, step=None):
+def show(values, predicted, distance, rank):
     """Return a row of the table."""
-    values = np.array(values) if step is None else np.array(values)[:, step]
-    mean = values.mean(axis=0)
+    mean = np.mean(values, axis=0)
 
     def numbers(row):
         return " ".join(f"{value:.4f}" for value in row)
@@ -195,6 +183,10 @@ def show(values, predicted, distance, rank, step=None):
         "theory ": numbers(predicted[rank:]),
         "standard errors": f"{distance:.1f}",
     }
+
+
+def main():
+    run_claim("attention_heads", __doc__, plan, judge)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,14 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import DARK, draw_legend
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.resumable import run_trials
+from validation._tools.report import plus_minus, run_claim
 from validation._tools.tables import extrapolate, markdown_table
 
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.2), n_tokens=1)
 SPECTRUM = ga.coordinate_law(ga.power_law_spectrum(1.0, 4))
 SIZES = {500: 24, 1000: 16, 2000: 10, 4000: 6}
 FEW = {500: 6, 1000: 4}
-QUICK = {200: 4, 400: 3}
+QUICK, QUICK_CASES = {200: 4, 400: 3}, ("L = 2, α = 0.6", "signs, α = 1.5")
 # name: model, α, sizes
 CASES = {
     "L = 2, α = 0.4": (ga.paper_model(), 0.4, SIZES),
@@ -118,27 +117,29 @@ def draw(numbers, path):
         draw_legend(axis, columns=4)
 
 
-def main():
-    args = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("bayes_amp", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    quick = ("L = 2, α = 0.6", "signs, α = 1.5")
-    cases = {name: QUICK if args.quick else CASES[name][2] for name in (quick if args.quick else CASES)}
-    plan = [{"case": c, "d": d, "seed": s} for c, sizes in cases.items() for d, n in sizes.items() for s in range(n)]
-    with pool(args) as executor:
-        size = 512 if args.quick else 4096
-        theories = run_trials(
-            folder(args, f"{verdict.name}_theory"), predict, [{"case": c, "n_points": size} for c in cases], executor
-        )
-        rows = run_trials(folder(args, verdict.name), measure, plan, executor)
-    verdict.check(len(rows) == len(plan), "all runs ended")
+def plan(quick):
+    """Return the predictions and the instances."""
+    cases = {name: QUICK if quick else CASES[name][2] for name in (QUICK_CASES if quick else CASES)}
+    return {
+        predict: [{"case": case, "n_points": 512 if quick else 4096} for case in cases],
+        measure: [
+            {"case": c, "d": d, "seed": s} for c, sizes in cases.items() for d, n in sizes.items() for s in range(n)
+        ],
+    }
+
+
+def judge(verdict, theories, rows):
+    """Check all cases, and return their numbers."""
     summaries = {
         t["case"]: check_case(verdict, t["case"], t, [r for r in rows if r["case"] == t["case"]]) for t in theories
     }
     heads = ["problem", "overlap, d → ∞", "theory", "size", "theory", "Φ", "theory", "converged", "iterations"]
     verdict.write_table(markdown_table(heads, [format_line(*item) for item in summaries.items()]))
-    verdict.end({"told": summaries, "theories": theories, "rows": rows}, draw)
+    return {"told": summaries}
+
+
+def main():
+    run_claim("bayes_amp", __doc__, plan, judge, draw)
 
 
 if __name__ == "__main__":

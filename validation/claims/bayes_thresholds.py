@@ -18,8 +18,7 @@ import gamp_attention as ga
 from gamp_attention.extensions.bayes.channels.integrals import FINE
 from gamp_attention.extensions.comparison.figures import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.resumable import run_trials
+from validation._tools.report import plus_minus, run_claim
 from validation._tools.tables import markdown_table
 
 SIGNS = ga.CoordinateLaw([0.5, 0.5], np.ones((2, 1)), np.zeros((2, 1)), [[1.0], [-1.0]], np.zeros((2, 1, 1)))
@@ -33,6 +32,7 @@ KNOWN = {
     "binary weights, signs": ((0.0, 0), (1.493, 2e-3), ((1.245, 2e-3), (1.493, 2e-3))),
     "sparse weights, linear": ((0.0, 0), (0.21, 5e-3), ((0.1, 1e-3), (0.21, 5e-3))),
 }
+WEAK = {name: KNOWN[name][0][0] for name in list(KNOWN)[:3]} | {"attention of 2 columns, L = 3": 2 / 12}
 NOISES, QUICK_NOISES = (0.1, 0.2, 0.4), (0.4,)
 ALPHAS = {"attention, L = 2": 0.6, "attention, L = 3": 0.4, "attention, L = 4": 0.3, "phase retrieval": 1.3}
 
@@ -140,48 +140,44 @@ def draw(numbers, path):
         draw_legend(axis, columns=3)
 
 
-def main():
-    args = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("bayes_thresholds", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    noises = QUICK_NOISES if args.quick else NOISES
-    size = {"n_points": 1024, "n_replicas": 4} if args.quick else {"n_points": 1 << 14, "n_replicas": 8}
-    samples = ["attention, L = 2", "attention, L = 3", "attention, L = 4", "attention of 2 columns, L = 3"]
-    names = list(KNOWN)[: 4 if args.quick else None]
-    with pool(args) as executor:
-        rows = run_trials(
-            folder(args, verdict.name),
-            compute_thresholds,
-            [{"name": n, "n_points": 64, "n_replicas": 4} for n in names],
-            executor,
-        )
-        lines = [{"name": name, "noise": 0.0} | size for name in samples]
-        few = {"n_points": 256 if args.quick else 2048, "n_replicas": 4}
-        lines += [{"name": "attention, L = 2", "noise": noise} | few for noise in noises]
-        linear = run_trials(folder(args, f"{verdict.name}_linear"), linearize, lines, executor)
-        steps = 6 if args.quick else 40
-        plan = [{"name": n, "alpha": float(a)} for n in ALPHAS for a in np.linspace(0, ALPHAS[n], steps + 1)[1:]]
-        curves = run_trials(folder(args, f"{verdict.name}_curves"), solve_curve, plan, executor)
+def plan(quick):
+    """Return the problems, the linearized channels, and the points of the curves."""
+    size = {"n_points": 1024, "n_replicas": 4} if quick else {"n_points": 1 << 14, "n_replicas": 8}
+    few = {"n_points": 256 if quick else 2048, "n_replicas": 4}
+    lines = [{"name": name, "noise": 0.0} | size for name in WEAK]
+    lines += [{"name": "attention, L = 2", "noise": noise} | few for noise in (QUICK_NOISES if quick else NOISES)]
+    alphas = {name: np.linspace(0, last, 7 if quick else 41)[1:] for name, last in ALPHAS.items()}
+    return {
+        compute_thresholds: [
+            {"name": name, "n_points": 64, "n_replicas": 4} for name in list(KNOWN)[: 4 if quick else None]
+        ],
+        linearize: lines,
+        solve_curve: [{"name": name, "alpha": float(alpha)} for name in ALPHAS for alpha in alphas[name]],
+    }
+
+
+def judge(verdict, rows, linear, curves):
+    """Check thresholds against known values."""
     table = [check_problem(verdict, row["name"], row) for row in rows]
-    weak = {name: KNOWN[name][0][0] for name in samples[:3]} | {samples[3]: 2 / 12}
     for row in linear:
         shown = plus_minus(row["value"], row["half"])
         if not row["noise"]:
-            text = f"{row['name']}: weak recovery {shown} by random samples, known {weak[row['name']]:.5f}"
-            verdict.check(abs(row["value"] - weak[row["name"]]) <= 2 * row["half"], text)
+            text = f"{row['name']}: weak recovery {shown} by random samples, known {WEAK[row['name']]:.5f}"
+            verdict.check(abs(row["value"] - WEAK[row["name"]]) <= 2 * row["half"], text)
         table.append([f"{row['name']}, random samples, s = {row['noise']:g}", shown, "", "", ""])
-    noisy = [row["value"] for row in linear if row["noise"]]
-    verdict.check(
-        sorted([1 / 6, *noisy]) == [1 / 6, *noisy], "noise on the scores takes more samples, and more of it more"
-    )
+    noisy = [1 / 6, *(row["value"] for row in linear if row["noise"])]
+    verdict.check(sorted(noisy) == noisy, "noise on the scores takes more samples, and more of it more")
     K = compute_shortfall(2)
     verdict.check(K < 2, f"K_2 = {K:.4f}, below 2: full recovery of two tokens is continuous")
     gap = compute_ridge_gap()
     verdict.check(gap < 1e-8, f"ridge regression with the optimal penalty has the Bayes overlap to {gap:.0e}")
     heads = ("problem", "weak recovery", "full recovery", "hard phase", "known")
     verdict.write_table(markdown_table(heads, table))
-    verdict.end({"thresholds": rows, "linear": linear, "curves": curves, "K_2": K}, draw)
+    return {"curves": curves}
+
+
+def main():
+    run_claim("bayes_thresholds", __doc__, plan, judge, draw)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ Criterion: all changes are found; breaking lowers both α by more than the error
 (Page "Replica symmetry breaking" of the manual.)
 """
 
-from functools import partial
-
 import numpy as np
 
 import gamp_attention as ga
@@ -18,8 +16,7 @@ from gamp_attention.extensions.comparison.figures import figure
 from gamp_attention.extensions.phases.breaking import find_changes
 from gamp_attention.extensions.phases.scan import Boundary
 from validation._tools.catalog import ROOT, load_result
-from validation._tools.report import Verdict, options
-from validation._tools.resumable import complete_parts
+from validation._tools.report import run_claim
 from validation._tools.tables import markdown_table
 
 OMEGAS = (0.1, 0.22, 0.3, 0.38)  # values of ω
@@ -27,34 +24,33 @@ UNKNOWN = Boundary.none("none: not computed")
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 
 
-def main():
-    args = options(__doc__)
-    verdict = Verdict("broken_boundary", args)
-    omegas, diagram = (0.3,) if args.quick else OMEGAS, load_result(ROOT / "results" / "phase_diagram.json")
-    known = {
-        omega: [
-            Boundary(diagram["lines"][name][index], diagram["errors"][name][index], "")
-            for name in ("alpha_c", "semantic_from")
-            for index in [diagram["probed"].index(omega)]
-        ]
-        for omega in omegas
-    }
-    parts = {
-        f"{omega} {name}": partial(change_of, omega, name, boundary)
-        for omega in omegas
-        for name, boundary in zip(("alpha_c", "semantic_from"), known[omega], strict=True)
-        if name == "alpha_c" or not args.quick
-    }
-    quick = "_quick" if args.quick else ""
-    stored = complete_parts(args.out / f"broken_boundary{quick}_parts.json", parts)
-    changes = {omega: [stored.get(f"{omega} {name}", UNKNOWN) for name in ("alpha_c", "semantic_from")]
-               for omega in omegas}  # fmt: skip
-    lines = {
-        "alpha_c": [list(known[omega][0]) for omega in omegas],
-        "alpha_c_change": [changes[omega][0] for omega in omegas],
-        "semantic_from": [list(known[omega][1]) for omega in omegas],
-        "semantic_from_change": [changes[omega][1] for omega in omegas],
-    }
+def known_boundary(omega, name):
+    """Return a stored boundary of the phase diagram at ω."""
+    diagram = load_result(ROOT / "results" / "phase_diagram.json")
+    index = diagram["probed"].index(omega)
+    return Boundary(diagram["lines"][name][index], diagram["errors"][name][index], "")
+
+
+def find_change(omega, name):
+    """Return the change of one boundary at ω by one step, and its error."""
+    both = {"alpha_c": UNKNOWN, "semantic_from": UNKNOWN} | {name: known_boundary(omega, name)}
+    return {"change": list(find_changes(ga.paper_model(omega=omega), *both.values())[f"{name}_change"])}
+
+
+def plan(quick):
+    """Return the boundaries."""
+    omegas, names = ((0.3,), ("alpha_c",)) if quick else (OMEGAS, ("alpha_c", "semantic_from"))
+    return {find_change: [{"omega": omega, "name": name} for omega in omegas for name in names]}
+
+
+def judge(verdict, changes):
+    """Check that both boundaries are lowered."""
+    omegas = list(dict.fromkeys(row["omega"] for row in changes))
+    found = {(row["omega"], row["name"]): row["change"] for row in changes}
+    lines = {}
+    for name in ("alpha_c", "semantic_from"):
+        lines[name] = [list(known_boundary(omega, name)) for omega in omegas]
+        lines[f"{name}_change"] = [found.get((omega, name), list(UNKNOWN)) for omega in omegas]
     rows = []
     for k, omega in enumerate(omegas):
         alpha, change, start, end = (lines[name][k] for name in NAMES)
@@ -73,13 +69,7 @@ def main():
     columns = ["ω", "α_c, replica symmetry", "change of α_c by one step, 10⁻⁴", "in %",
                "semantic branch from α, replica symmetry", "change by one step", "in %"]  # fmt: skip
     verdict.write_table(markdown_table(columns, rows))
-    verdict.end({"omegas": list(omegas), "lines": lines}, draw)
-
-
-def change_of(omega, name, boundary):
-    """Return the change of one boundary at ω by one step."""
-    both = {"alpha_c": UNKNOWN, "semantic_from": UNKNOWN} | {name: boundary}
-    return find_changes(ga.paper_model(omega=omega), *both.values())[f"{name}_change"]
+    return {"omegas": omegas, "lines": lines}
 
 
 NAMES = ("alpha_c", "alpha_c_change", "semantic_from", "semantic_from_change")
@@ -101,6 +91,10 @@ def draw(stored, path):
         left.legend()
         right.errorbar(omega, 1e4 * change, 1e4 * error, fmt="o-", color=BLUE, label="$α_c$")
         right.set(xlabel="ω", ylabel="change of α, $10^{-4}$", title="Change of $α_c$ by one step of breaking")
+
+
+def main():
+    run_claim("broken_boundary", __doc__, plan, judge, draw)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ eigenvalues outside the bulk and their projections agree within 4 standard error
 eigenvalues, lowest eigenvalues and exponents are reported. (Page "Curvature" of the manual.)
 """
 
-from functools import partial
 from operator import itemgetter
 
 import numpy as np
@@ -24,8 +23,7 @@ import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import figure
 from gamp_attention.problem.risk import risk_at
 from validation._tools.catalog import ROOT, load_result
-from validation._tools.report import Verdict, folder, options, plus_minus
-from validation._tools.resumable import complete_parts, complete_rows
+from validation._tools.report import plus_minus, run_claim
 from validation._tools.tables import extrapolate, markdown_table, mean_and_error, round_curve, round_number
 
 ALPHA = 1.5
@@ -55,17 +53,14 @@ def run_cell(branch, d, seed):
         [float(value), *(float(np.linalg.norm(span.T @ vector)) for span in spans)]
         for value, vector in zip(spectrum.highest[-2:], spectrum.highest_vectors[-2:], strict=True)
     ]
-    return [
-        {
-            "branch": branch, "d": d, "seed": seed, "status": run.status.value, "gradient_norm": run.gradient_norm,
-            "off_global": run.n_off_global, "lowest": round_curve(spectrum.lowest, 7),
-            "replicon": round_number(float(replicon)), "V": round_number(V), "outside": outside,
-            "density": round_curve(spectrum.density(X, WIDTH)[0]) if d == max(SEEDS) else None,
-        }
-    ]  # fmt: skip
+    return {
+        "gradient_norm": run.gradient_norm, "lowest": round_curve(spectrum.lowest, 7),
+        "replicon": round_number(float(replicon)), "V": round_number(V), "outside": outside,
+        "density": round_curve(spectrum.density(X, WIDTH)[0]) if d == max(SEEDS) else None,
+    }  # fmt: skip
 
 
-def predict(branch, response="stein", steps=0):
+def predict(branch, response, steps):
     """Return the predicted spectrum at a fixed point of state evolution."""
     model = ga.paper_model(0.3)
     se = ga.solve_state_evolution(model, ALPHA, branch, response=response, rtol=1e-3, stability=False)
@@ -80,31 +75,35 @@ def predict(branch, response="stein", steps=0):
     return spectrum.to_dict() | {"near": near.density} | solution
 
 
-def main():
-    args = options(__doc__, draw=True)
-    verdict = Verdict("curvature", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    sizes = {200: 4, 400: 4} if args.quick else SEEDS
-    plan = {(b, d, s): partial(run_cell, b, d, s) for b in BRANCHES for d, seeds in sizes.items() for s in range(seeds)}
-    rows = complete_rows(verdict.path("_runs.jsonl"), plan, itemgetter("branch", "d", "seed"), "runs")
-    rows = [row for row in rows if (row["branch"], row["d"], row["seed"]) in plan]
-    parts = {branch: partial(predict, branch) for branch in BRANCHES}
-    if not args.quick:
-        parts |= {
-            "positional, derivative": partial(predict, "positional", "derivative"),
-            "positional, one step": partial(predict, "positional", steps=1),
-        }
-    parts_folder = folder(args, verdict.name)
-    parts_folder.mkdir(parents=True, exist_ok=True)
-    theory = complete_parts(parts_folder / "theory.json", parts)
+def plan(quick):
+    """Return the instances and the predictions."""
+    sizes = {200: 4, 400: 4} if quick else SEEDS
+    solutions = [("semantic", "stein", 0), ("positional", "stein", 0)]
+    solutions += [] if quick else [("positional", "derivative", 0), ("positional", "stein", 1)]
+    return {
+        run_cell: [
+            {"branch": b, "d": d, "seed": s} for b in BRANCHES for d, seeds in sizes.items() for s in range(seeds)
+        ],
+        predict: [dict(zip(("branch", "response", "steps"), each, strict=True)) for each in solutions],
+    }
+
+
+def judge(verdict, rows, predictions):
+    """Check eigenvalues outside the bulk and densities against the predictions."""
+    names = {"derivative": ", derivative", 1: ", one step"}
+    theory = {
+        each["branch"] + names.get(each["response"], "") + names.get(each["steps"], ""): each for each in predictions
+    }
     reached = [row for row in rows if row["gradient_norm"] <= 1e-8]
     verdict.check(len(reached) == len(rows), f"{len(reached)} of {len(rows)} runs end at gradient norm <= 1e-8")
     table = [*outside_rows(verdict, reached, theory), *lowest_rows(reached, theory)]
-    heads = ["branch", "quantity", *[f"d = {d}" for d in sizes], "d → ∞", "prediction"]
-    verdict.write_table(markdown_table(heads, table))
-    distances = compare_densities(verdict, reached, theory)
-    verdict.end({"rows": reached, "theory": theory, "table": table, "distances": distances}, draw)
+    sizes = sorted({row["d"] for row in rows})
+    verdict.write_table(
+        markdown_table(["branch", "quantity", *(f"d = {d}" for d in sizes), "d → ∞", "prediction"], table)
+    )
+    compare_densities(verdict, reached, theory)
+    kept = [{key: row[key] for key in ("branch", "d", "lowest", "density")} for row in reached]
+    return {"rows": kept, "theory": theory}
 
 
 def summary(rows, branch, value, power=1.0, average=mean_and_error):
@@ -175,16 +174,13 @@ def hill(row):
 
 
 def compare_densities(verdict, rows, theory):
-    """Check the L1 distances between measured and predicted densities, and return them."""
-    distances = {}
+    """Check the L1 distances between measured and predicted densities."""
     for name, predicted in theory.items():
         measured = [row["density"] for row in rows if row["branch"] == name.split(",")[0] and row["density"]]
         if not measured:
             continue
         distance = float(np.trapezoid(np.abs(np.mean(measured, axis=0) - predicted["density"]), X))
-        distances[name] = distance
         verdict.check(distance < 0.05, f"{name}: L1 distance of densities {distance:.3f}, below 0.05")
-    return distances
 
 
 def draw(stored, path):
@@ -232,6 +228,10 @@ def draw(stored, path):
             # between the dotted lines of both branches in the first panel
             beside = {"bbox_to_anchor": (0.92, 1)} if ax is axes[0][0] else {}
             ax.legend(fontsize=8, loc=location, **beside)
+
+
+def main():
+    run_claim("curvature", __doc__, plan, judge, draw)
 
 
 if __name__ == "__main__":

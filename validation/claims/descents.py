@@ -21,12 +21,9 @@ from scipy import stats
 import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import COLORS, DARK, WORDS, draw_legend
 from gamp_attention.extensions.dynamics.descent_paths import DescentPaths
-from validation._tools.descents import predicted_descent
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.resumable import run_trials
-from validation._tools.tables import round_curve
-from validation.claims.trajectories import fit_slope
+from validation._tools.report import run_claim
+from validation._tools.tables import fit_slope, round_curve
 
 ALPHA = 1.5
 NOISE = 0.3
@@ -57,7 +54,9 @@ def stack_scalars(history, losses):
 def predict(run, model, **size):
     """Return the prediction (4, T + 1) and its standard errors."""
     branch, how, _ = RUNS[run]
-    path = ga.trajectory(model, ALPHA, branch, predicted_descent(how), STEPS, **size)
+    steps = {name: value for name, value in how.items() if name != "method"}
+    method = ga.GradientDescent(**steps, nesterov=how["method"] == "nesterov")
+    path = ga.trajectory(model, ALPHA, branch, method, STEPS, **size)
     return stack_scalars(path, path.train_loss), stack_scalars(path.error, path.train_loss_error)
 
 
@@ -120,11 +119,11 @@ def compute_prediction(run, n_paths, n_replicas, remembers):
 def draw(numbers, path):
     """Draw overlaps and loss of three runs at the largest d with their theory."""
     rows = {"semantic": "semantic start", "positional": "positional start", "noise": "semantic, noisy outputs"}
-    d = max(map(int, numbers["seeds"]))
+    d = numbers["largest d"]
     with figure(path, len(rows), len(KEYS), (9.8, 2.7 * len(rows))) as axes:
         for row, (run, words) in zip(axes, rows.items(), strict=True):
             stored, branch = numbers["runs"][run], RUNS[run][0]
-            parts = stored["theory"], stored["mean gap"][str(d)], stored["mean error"]
+            parts = stored["theory"], stored["mean gap"], stored["mean error"]
             label = f"descent, d = {d}, {branch} start, mean ± 2 s.e."
             for axis, key, *curves in zip(row, KEYS, *parts, strict=True):
                 theory, gap, error = map(np.array, curves)
@@ -136,24 +135,23 @@ def draw(numbers, path):
         draw_legend(*axes[:, 0], columns=3)
 
 
-def main():
-    args = options(__doc__, draw=True, workers=True)
-    verdict, sizes = Verdict("descents", args), QUICK if args.quick else SEEDS
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    plan = [{"d": d, "seed": seed} for d, seeds in sizes.items() for seed in range(seeds)]
-    many, where = QUICK_MANY if args.quick else MANY, folder(args, verdict.name)
+def plan(quick):
+    """Return the instances and the predictions, two of them without the memory term."""
+    sizes, many = (QUICK, QUICK_MANY) if quick else (SEEDS, MANY)
     paths = [{"run": run, "remembers": True} | many for run in RUNS]
     paths += [{"run": run, "remembers": False} | many for run in ("semantic", "positional")]
-    with pool(args) as executor:
-        rows = run_trials(where, run_trial, plan, executor)
-        predictions = run_trials(where / "theory", compute_prediction, paths, executor)
-    verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} instances were finished")
-    seen = {run: {d: np.array([row[run] for row in rows if row["d"] == d]) for d in sizes} for run in RUNS}
-    stored = {}
+    return {
+        run_trial: [{"d": d, "seed": seed} for d, seeds in sizes.items() for seed in range(seeds)],
+        compute_prediction: paths,
+    }
+
+
+def judge(verdict, rows, predictions):
+    """Check the distances from the theory at every step, and the exponent of the deviation of one instance."""
+    stored, sizes = {}, sorted({row["d"] for row in rows})
     for each in predictions:
         run, path, error = each["run"], *(np.array(each[name]) for name in ("path", "spread"))
-        gaps = {d: values - path for d, values in seen[run].items()}
+        gaps = {d: np.array([row[run] for row in rows if row["d"] == d]) - path for d in sizes}
         worst, allowed = find_worst(gaps, error), compute_limit(gaps)
         if not each["remembers"]:
             least = min(max(ratios.values()) for ratios in worst.values())
@@ -163,16 +161,20 @@ def main():
             most = max(ratios.values())
             words = f"{run}, d = {d}: at most {most:.2f} standard errors from its theory, of {allowed:.2f}"
             verdict.check(most <= allowed, words)
-        stored[run] = {"worst": worst, "theory": path, "error": error, "mean gap": {}}
-        stored[run]["mean gap"] = {d: gap.mean(axis=0) for d, gap in gaps.items()}
-        last = gaps[max(gaps)]
-        stored[run]["mean error"] = [round_curve(error) for error in last.std(axis=0, ddof=1) / np.sqrt(len(last))]
-        if not args.quick:
-            slope, error = fit_slope(list(sizes), compute_deviations(gaps))
+        last = gaps[sizes[-1]]
+        stored[run] = {
+            "theory": path, "mean gap": last.mean(axis=0),
+            "mean error": [round_curve(error) for error in last.std(axis=0, ddof=1) / np.sqrt(len(last))],
+        }  # fmt: skip
+        if not verdict.quick:
+            slope, error = fit_slope(sizes, compute_deviations(gaps))
             words = f"{run}: one instance deviates (median) like d^({slope:.2f} ± {error:.2f}), expected -0.5"
             verdict.check(abs(slope + 0.5) <= 3 * error and error < 0.2, words)
-            stored[run] |= {"slope": slope, "slope error": error}
-    verdict.end({"keys": KEYS, "seeds": sizes, "runs": stored}, draw)
+    return {"largest d": sizes[-1], "runs": stored}
+
+
+def main():
+    run_claim("descents", __doc__, plan, judge, draw)
 
 
 if __name__ == "__main__":

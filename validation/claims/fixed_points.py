@@ -10,13 +10,12 @@ import time
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import COLORS, GREY, draw_legend
 from gamp_attention.gamp.damping import DAMPING
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, options
+from validation._tools.report import run_claim
 
 
 def layer_gradient_norm(data, Q):
@@ -36,7 +35,7 @@ def distance(a, b):
     return float(min(np.linalg.norm(a - b), np.linalg.norm(a + b)) / np.sqrt(len(a)))
 
 
-def one(d, seed, branch, risk, gd_steps):
+def run_instance(d, seed, branch, risk, gd_steps):
     """Run GAMP and the descents on one instance."""
     data = ga.sample(ga.paper_model(0.3), d, 1.5, seed)
     began = time.perf_counter()
@@ -47,28 +46,14 @@ def one(d, seed, branch, risk, gd_steps):
     noise *= 1e-3 * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
     returned = ga.minimize_risk(data, gamp.Q + noise, risk, "lbfgs", tol=1e-8)
     row = {
-        "d": d,
-        "seed": seed,
-        "branch": branch,
-        "risk": risk,
-        "status": gamp.status.value,
-        "fixed_point": gamp.fixed_point,
-        "n_iter": gamp.n_iter,
-        "seconds": seconds,
-        "gradient_norm": gamp.gradient_norm,
+        "fixed_point": gamp.fixed_point, "seconds": seconds, "gradient_norm": gamp.gradient_norm,
         "layer_gradient_norm": layer_gradient_norm(data, gamp.Q) if risk == "exact" else None,
-        "n_off_global": gamp.n_off_global,
-        "n": data.n_samples,
-        "to_lbfgs": distance(gamp.Q, informed.Q),
-        "returned": distance(gamp.Q, returned.Q),
-        "loss": gamp.train_loss,
-        "lbfgs_loss": informed.train_loss,
-        **{key: float(value) for key, value in gamp.overlaps.scalars().items()},
-        **{"lbfgs_" + key: float(value) for key, value in informed.overlaps.scalars().items()},
-    }
+        "to_lbfgs": distance(gamp.Q, informed.Q), "returned": distance(gamp.Q, returned.Q),
+        "loss": gamp.train_loss, "lbfgs_loss": informed.train_loss,
+    }  # fmt: skip
     if gd_steps:
         descent = ga.minimize_risk(data, branch, risk, "gd", max_iter=gd_steps, tol=1e-7)
-        row |= {"to_gd": distance(gamp.Q, descent.Q), "gd_steps": descent.n_iter}
+        row["to_gd"] = distance(gamp.Q, descent.Q)
     return row
 
 
@@ -94,66 +79,39 @@ def draw(numbers, path):
         draw_legend(times, columns=2)
 
 
-def main():
-    args = options(__doc__, draw=True)
-    verdict = Verdict("fixed_points", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    plan = {500: 2} if args.quick else {500: 4, 1000: 4, 2000: 2, 4000: 1}
-    smallest = min(plan)
+def plan(quick):
+    """Return the instances; plain gradient descent runs at the smallest d."""
+    sizes = {500: 2} if quick else {500: 4, 1000: 4, 2000: 2, 4000: 1}
     cases = [
-        (d, seed, branch, risk)
-        for d, seeds in plan.items()
-        for seed in range(seeds)
-        for branch in DAMPING
+        (d, seed, branch, risk, 30000 * (d == min(sizes) and branch == "semantic" and seed < (1 if quick else 2)))
+        for d, seeds in sizes.items() for seed in range(seeds) for branch in DAMPING
         for risk in ("asymptotic", "exact")
-    ]
-    rows = []
-    for d, seed, branch, risk in tqdm(cases, disable=None):
-        gd_steps = 30000 if d == smallest and branch == "semantic" and seed < (1 if args.quick else 2) else 0
-        rows.append(one(d, seed, branch, risk, gd_steps))
-        r = rows[-1]
-        print(
-            f"d={d:5} seed {seed} {branch:10} {risk:10} {r['status']:9} {r['n_iter']:4} iterations "
-            f"{r['seconds']:6.2f} s gradient {r['gradient_norm']:.1e} off global {r['n_off_global']} of {r['n']} "
-            f"to L-BFGS {r['to_lbfgs']:.1e} returned {r['returned']:.1e} "
-            f"loss {r['loss']:.6f} L-BFGS {r['lbfgs_loss']:.6f}",
-            flush=True,
-        )
-    semantic = [r for r in rows if r["branch"] == "semantic"]
-    positional = [r for r in rows if r["branch"] == "positional"]
-    verdict.check(
-        all(r["gradient_norm"] <= 1e-8 and r["fixed_point"] for r in rows), "gradient norm <= 1e-8 everywhere"
-    )
-    exact = [r for r in rows if r["risk"] == "exact"]
-    verdict.check(
-        all(r["layer_gradient_norm"] <= 2e-8 for r in exact),
-        f"autograd on the layer agrees: at most {max(r['layer_gradient_norm'] for r in exact):.1e}",
-    )
-    verdict.check(
-        all(r["to_lbfgs"] < 1e-6 for r in semantic),
-        f"semantic: L-BFGS ends at most {max(r['to_lbfgs'] for r in semantic):.1e} from GAMP",
-    )
-    with_gd = [r for r in semantic if "to_gd" in r]
-    verdict.check(
-        all(r["to_gd"] < 1e-6 for r in with_gd),
-        f"semantic: gradient descent ends at most {max(r['to_gd'] for r in with_gd):.1e} from GAMP "
-        f"(d={smallest}, {max(r['gd_steps'] for r in with_gd)} steps)",
-    )
-    verdict.check(
-        all(r["returned"] < 1e-6 for r in positional),
-        f"positional: descent from perturbed GAMP returns, to {max(r['returned'] for r in positional):.1e}",
-    )
+    ]  # fmt: skip
+    return {run_instance: [dict(zip(("d", "seed", "branch", "risk", "gd_steps"), c, strict=True)) for c in cases]}
+
+
+def judge(verdict, rows):
+    """Check gradients and distances between minima."""
+    semantic, positional = ([r for r in rows if r["branch"] == branch] for branch in ("semantic", "positional"))
+    zero = all(r["gradient_norm"] <= 1e-8 and r["fixed_point"] for r in rows)
+    verdict.check(zero, "gradient norm <= 1e-8 everywhere")
+    largest = max(r["layer_gradient_norm"] for r in rows if r["risk"] == "exact")
+    verdict.check(largest <= 2e-8, f"autograd on the layer agrees: at most {largest:.1e}")
+    for name, key, mine in (
+        ("semantic: L-BFGS", "to_lbfgs", semantic),
+        ("semantic: gradient descent", "to_gd", [r for r in semantic if "to_gd" in r]),
+        ("positional: descent from perturbed GAMP", "returned", positional),
+    ):
+        most = max(r[key] for r in mine)
+        verdict.check(most < 1e-6, f"{name} ends at most {most:.1e} from GAMP")
     differ = [r for r in positional if r["to_lbfgs"] > 1e-6]
     lower = sum(r["loss"] < r["lbfgs_loss"] for r in differ)
-    print(
-        f"positional: GAMP and informed L-BFGS end at different minima in {len(differ)} of {len(positional)} runs; "
-        f"GAMP's is the lower in {lower} of these"
-    )
-    for key in ("q", "m", "V"):
-        means = [np.nanmean([r[prefix + key] for r in positional]) for prefix in ("", "lbfgs_")]
-        print(f"positional: mean {key} {means[0]:.4f} at GAMP's minima, {means[1]:.4f} at L-BFGS's")
-    verdict.end({"rows": rows, "positional_differ": len(differ), "positional_gamp_lower": lower}, draw)
+    print(f"positional: other minima than L-BFGS in {len(differ)} of {len(positional)} runs, lower in {lower}")
+    return {"rows": rows}
+
+
+def main():
+    run_claim("fixed_points", __doc__, plan, judge, draw)
 
 
 if __name__ == "__main__":

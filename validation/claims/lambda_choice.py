@@ -8,9 +8,6 @@ Criterion: over all instances of five problems, the regret is below 2 % in 95 % 
 the regrets of the one-standard-error rule, of leave-one-out without folds and of λ = 0.01. A sixth problem, the lasso
 with a third of the samples and dimensions, is shown without a criterion: there the noise of the estimates decides.
 (Page "Test error from the training data" of the manual.)
-
-With --stored, only noisy attention is computed, as only its choices depend on the rule of `trusted`; the rows of the
-other problems are the stored rows.
 """
 
 import numpy as np
@@ -22,8 +19,7 @@ from gamp_attention.extensions.inference.left_out import leave_out
 from gamp_attention.extensions.inference.refits import sample_errors
 from gamp_attention.problem.risk import risk_at
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.resumable import run_trials
+from validation._tools.report import run_claim
 from validation._tools.tables import markdown_table
 
 KINDS = {
@@ -34,7 +30,7 @@ KINDS = {
     "attention, noisy": (lambda: ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3), 2.0, 300),
     "lasso, few samples": (lambda: build_lasso(), 2.0, 300),
 }
-SHOWN, ROUGH = "lasso, few samples", "attention, noisy"
+SHOWN = "lasso, few samples"
 LAMS, FRESH, REGRET, FRACTION = tuple(np.logspace(-3, 0.3, 20)), 10000, 0.02, 0.95
 INSTANCES = {"lasso": 3, "attention, noisy": 10, SHOWN: 10}  # number of instances, 20 if not listed
 
@@ -102,29 +98,27 @@ def draw(numbers, path):
         draw_legend(axes[0, 0], columns=3)
 
 
-def main():
-    args = options(__doc__, draw=True, workers=True, stored=True)
-    verdict, quick = Verdict("lambda_choice", args), args.quick
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    asked = [{"kind": kind, "d": KINDS[kind][2], "seed": s} for kind in KINDS for s in range(INSTANCES.get(kind, 20))]
+def plan(quick):
+    """Return the instances of all problems."""
     if quick:
-        asked = [{"kind": "ridge", "d": 150, "seed": s} for s in range(3)]
-    known = []
-    if args.stored:
-        known = [row for row in verdict.stored()["rows"] if row["kind"] != ROUGH]
-        asked = [each for each in asked if each["kind"] == ROUGH]
-    with pool(args) as executor:
-        rows = run_trials(folder(args, "lambda_choice"), measure_regrets, asked, executor)
-    verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} instances ran")
-    rows = sorted(known + rows, key=lambda row: list(KINDS).index(row["kind"]))
+        return {measure_regrets: [{"kind": "ridge", "d": 150, "seed": s} for s in range(3)]}
+    seeds = {kind: range(INSTANCES.get(kind, 20)) for kind in KINDS}
+    return {measure_regrets: [{"kind": kind, "d": KINDS[kind][2], "seed": s} for kind in KINDS for s in seeds[kind]]}
+
+
+def judge(verdict, rows):
+    """Check how often the regret is small."""
     regrets = np.array([row["regret"] for row in rows if row["kind"] != SHOWN])
-    small = float(np.mean(regrets < (0.1 if quick else REGRET)))
-    limit = 10 if quick else 100 * REGRET
-    claim = f"the regret is below {limit:g} % in {100 * small:.0f} % of {len(regrets)} instances"
+    limit = 0.1 if verdict.quick else REGRET
+    small = float(np.mean(regrets < limit))
+    claim = f"the regret is below {100 * limit:g} % in {100 * small:.0f} % of {len(regrets)} instances"
     verdict.check(small >= FRACTION, claim)
     verdict.write_table(format_table(rows))
-    verdict.end({"rows": rows}, None if quick else draw)
+    return {"rows": rows}
+
+
+def main():
+    run_claim("lambda_choice", __doc__, plan, judge, draw)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import DARK, OMEGA
 from gamp_attention.theory.linear import fit_linear_baseline, linear_baseline
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, options
+from validation._tools.report import run_claim
 
 ALPHA, TOKENS = 1.5, 2
 PUBLISHED = {0.02: (0.003883, 0.000008)}  # authors' results_mean_standardA.csv, 44 fits at α = 0.09 to 1.83: mean, s.e.
@@ -26,13 +26,10 @@ OWN = 15.0  # d times the relative deviation of a test error from the baseline f
 SHRINK = 0.35  # relative tolerance of the exponent -1/2 of the standard deviation
 
 
-def main():
-    args = options(__doc__, draw=True)
-    verdict = Verdict("linear_baseline", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    sizes = {100: 40, 400: 40} if args.quick else {100: 200, 200: 200, 400: 200, 1000: 100, 2000: 40, 4000: 12}
-    omegas = (0.0, 0.3) if args.quick else (0.0, 0.1, 0.3, 0.6, 0.9)
+def judge(verdict):
+    """Compute the numbers and check the criterion."""
+    sizes = {100: 40, 400: 40} if verdict.quick else {100: 200, 200: 200, 400: 200, 1000: 100, 2000: 40, 4000: 12}
+    omegas = (0.0, 0.3) if verdict.quick else (0.0, 0.1, 0.3, 0.6, 0.9)
     numbers: dict[str, dict] = {}
     print("   ω     d  " + "".join(f"{name + ' fitted':>19}{'d → ∞':>13}" for name in NAMES))
     for omega in omegas:
@@ -79,7 +76,7 @@ def main():
             abs(value - published) <= 3 * error + 5 / 1000 * value,
             f"published fits at ω={omega}, d=1000: {published} ± {error:.0e}, here {value:.6f}",
         )
-    verdict.end(numbers, draw)
+    return numbers
 
 
 def draw(numbers, path):
@@ -126,6 +123,10 @@ def draw(numbers, path):
         fourth.set(xlabel="dimension d", ylabel="relative deviation of the test error",
                    title=f"deviation of one instance, ω = {last:g}", ylim=(3e-4, None))  # fmt: skip
         fourth.legend(loc="lower left")
+
+
+def main():
+    run_claim("linear_baseline", __doc__, lambda quick: {}, judge, draw)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from scipy.special import softmax
 
 import gamp_attention as ga
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, counts_table, options
+from validation._tools.report import counts_table, run_claim
 
 STEPS, RUNS, QUICK_RUNS = 20, 12, 6
 DIMS, QUICK_DIMS = (500, 1000, 2000), (200,)
@@ -99,12 +99,9 @@ def exchange():
     return float(-offset / slope), float(np.mean(errors) / abs(slope))
 
 
-def main():
-    args = options(__doc__, draw=True)
-    verdict = Verdict("online_sgd", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    dims, runs = (QUICK_DIMS, QUICK_RUNS) if args.quick else (DIMS, RUNS)
+def judge(verdict):
+    """Compute the numbers and check the criterion."""
+    dims, runs = (QUICK_DIMS, QUICK_RUNS) if verdict.quick else (DIMS, RUNS)
     table, numbers = {}, {}
     for name in CASES:
         for d in dims:
@@ -132,7 +129,7 @@ def main():
         "curvature_errors": curvature_errors.tolist(), "minima": [list(at) for at in minima],
         "cosines": landscape.cosines.tolist(), "population loss": landscape.loss.tolist(), "largest d": dims[-1],
     }  # fmt: skip
-    return verdict.end(numbers, draw)
+    return numbers
 
 
 def draw(numbers, path):
@@ -162,6 +159,10 @@ def draw(numbers, path):
         right.set(xlabel="ω", ylabel="curvature at zero overlap", title=f"crossing at ω = {numbers['omega'][0]:.3f}")
         right.set_ylim(-0.185, None)  # space for the legend
         right.legend(loc="lower center", frameon=True, framealpha=1, edgecolor="none", fontsize=9.2)
+
+
+def main():
+    run_claim("online_sgd", __doc__, lambda quick: {}, judge, draw)
 
 
 if __name__ == "__main__":

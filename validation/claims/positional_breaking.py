@@ -15,7 +15,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import figure
 from validation._tools.catalog import ROOT, load_result
-from validation._tools.report import Verdict, options
+from validation._tools.report import run_claim
 from validation._tools.tables import markdown_table
 
 ALPHA, RTOL = 1.5, 1e-2
@@ -23,9 +23,8 @@ FIXED = (200.0, 400.0, 1600.0)
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 
 
-def main():
-    args = options(__doc__)
-    verdict = Verdict("positional_breaking", args)
+def judge(verdict):
+    """Compute the numbers and check the criterion."""
     model = ga.paper_model()
     minima = load_result(ROOT / "results" / "rs_validity.json")["numbers"]
     measured = {name: minima[f"{ALPHA} asymptotic {name}"]["limit"] for name in ("V", "q", "m")}
@@ -43,7 +42,7 @@ def main():
 
     show("replica symmetry", [numbers(symmetric, name) for name in measured])
     ground = None
-    for y in FIXED[1:2] if args.quick else (*FIXED, None):
+    for y in FIXED[1:2] if verdict.quick else (*FIXED, None):
         se = ga.solve_broken(model, ALPHA, symmetric.overlaps, parisi=y, rtol=RTOL)
         label = f"y = {float(se.parisi[0]):.4g}" + (
             f" ± {float(se.parisi_error[0]):.1g} (ground state)" if y is None else ""
@@ -68,7 +67,7 @@ def main():
     columns = ["", "V", "q", "m", "V: difference/error", "q: difference/error", "m: difference/error"]
     verdict.write_table(markdown_table(columns, rows))
     symmetric_values = {"V": symmetric_V, "energy": symmetric.train_loss}
-    verdict.end({"curve": curve, "ground": ground, "symmetric": symmetric_values, "minima": measured}, draw)
+    return {"curve": curve, "ground": ground, "symmetric": symmetric_values, "minima": measured}
 
 
 def numbers(se, name):
@@ -90,6 +89,10 @@ def draw(stored, path):
             ax.plot(*stored["ground"][:2], "s", color=BLUE, ms=9, label="ground state")
         ax.set(xlabel="Parisi parameter y", ylabel="V", title="Positional branch, α = 1.5", xscale="log")
         ax.legend()
+
+
+def main():
+    run_claim("positional_breaking", __doc__, lambda quick: {}, judge, draw)
 
 
 if __name__ == "__main__":

@@ -18,18 +18,10 @@ Planted: outputs come from the paper's teacher with drawn weights, and minima ar
 passing with default settings and by L-BFGS. Errors are on 2000 held-out samples. State evolution uses `law_of` the
 training samples.
 
-Natural: the outputs are the vectors of the two following words, in text, normed, and Gaussian quadruples with the
-covariance of four words in a row. The layer has a softmax or none, as the rows of a softmax add to 1 and following
-words are not averages of the words before. Minima are the best of four starts from the data. `law_of` takes the weights
-of the fit for the teacher's. Test errors exclude the part of the outputs that no attention reaches, and are fractions
-of the other part.
-
 Criterion: all runs reach a critical point. On Gaussian tokens the predicted training loss is within 10 % of the mean
 over seeds. Training losses of text equal the losses of Gaussian pairs within 3 standard errors, as universality states;
 test errors at the largest α are higher by more than 3. `law_of` reports this: no departure of Gaussian tokens is
 strong, and the departure of norms in text is. (Page "When does it apply to my data?" of the manual.)
-
-Running time with --quick: about 70 s on one core, after compilation.
 """
 
 import ast
@@ -51,8 +43,7 @@ import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import ALPHA, DARK, WORDS, draw_legend
 from gamp_attention.problem.layer import Layer, Units
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.resumable import run_trials
+from validation._tools.report import plus_minus, run_claim
 from validation._tools.tables import markdown_table, mean_and_error
 
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
@@ -111,8 +102,6 @@ def build_corpus(d, sigma):
 
 KINDS = ("text", "shuffled", "normed", "pairs", "gaussian")
 ALPHAS, SEEDS, D, HELD_OUT = (0.75, 1.5, 3.0), 8, 200, 2000
-NATURAL = {"kinds": ("text", "normed", "pairs"), "cases": ((True, 3.0), (False, 0.3), (False, 3.0)), "seeds": 2}
-NATURAL_ALPHA, STARTS = 8.0, 4
 SIGMA, LAM, NEAR, ERRORS = 0.5, 0.01, 0.1, 3.0
 SAME = 1e-6  # relative difference of losses in one minimum, at most
 TEACHER = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]))
@@ -176,44 +165,13 @@ def run_planted(kind, alpha, d, seed):
     law = ga.law_of(data, weights, target=TEACHER, noise=0.0)
     se = ga.solve_state_evolution(law, alpha, rtol=3e-3, stability=False)
     ends = se.overlaps.scalars()
-    names = [each.name for each in law.departures]
-    departures = {each.name: [each.value, each.error, each.verdict] for each in law.departures}
     return {
         "converged": bool(gamp.converged), "by_itself": gamp.message_passing.value == "converged",
         "n_iter": gamp.n_iter, "train": gamp.train_loss, "descent": descent.train_loss, "test": float(test),
-        **compute_overlaps(x[n:], gamp.Q, weights), "names": names, "departures": departures,
-        "strong": list(law.strong),
+        **compute_overlaps(x[n:], gamp.Q, weights), "strong": list(law.strong),
         "predicted": {"train": se.train_loss, "test": se.test_error, "q": float(ends["q"]),
                       "theta": float(abs(ends["theta"])), "status": se.status.value},
     }  # fmt: skip
-
-
-def run_natural(kind, softmax, alpha, lam, d, seed):
-    """Return the best of several fits to the two following words, a linear layer, and the prediction."""
-    rng = np.random.default_rng([d, seed, 32])
-    n = round(alpha * d)
-    words = draw_samples(kind, d, n + HELD_OUT, 4, rng)
-    x, y, p = words[:, :2], words[:, 2:], build_positions(d)
-    data = ga.Dataset(x[:n], y[:n], p, lam=lam, student=ga.DotProductAttention(softmax=softmax))
-    gamp = ga.train(data, "spectral", n_starts=STARTS, survey=False, escape=False)
-    linear = ga.fit_linear_baseline(data).weights
-    law = ga.law_of(data, gamp.Q)
-    se = ga.solve_state_evolution(law, alpha, rtol=1e-2, max_work=3e5, stability=False)
-    left = project_out(x[n:], y[n:])
-    beyond, inside = float(np.mean(left**2)), float(np.mean((y[n:] - left) ** 2))
-    test = Layer(data.student, gamp.Q, p, Units.raw(d)).errors(x[n:], y[n:]).mean()
-    return {
-        "converged": bool(gamp.converged), "by_itself": gamp.message_passing.value == "converged",
-        "test": float(test) - beyond, "linear": float(np.mean((y[n:] - linear @ x[n:]) ** 2)) - beyond,
-        "inside": inside, "beyond": beyond, "noise": law.noise, "size": float(np.mean(gamp.Q**2)),
-        "predicted": se.test_error, "status": se.status.value, "strong": list(law.strong),
-    }  # fmt: skip
-
-
-def project_out(x, y):
-    """Return the part of outputs outside the span of their tokens."""
-    products = np.linalg.pinv(x @ x.transpose(0, 2, 1), rcond=1e-10, hermitian=True)
-    return y - (y @ x.transpose(0, 2, 1)) @ products @ x
 
 
 def format_planted(rows):
@@ -240,40 +198,6 @@ def format_planted(rows):
         summaries.append(each)
         lines.append(cells)
     return markdown_table(heads, lines), summaries
-
-
-def format_departures(rows):
-    """Return a table of the departures at the largest α for each kind."""
-    most = max(row["alpha"] for row in rows)
-    names = rows[0]["names"]
-    lines = []
-    for name in names:
-        cells = []
-        for kind in KINDS:
-            departures = [row["departures"][name] for row in rows if (row["kind"], row["alpha"]) == (kind, most)]
-            strong = {each[2] for each in departures}
-            word = "strong" if "strong" in strong else "mild" if "mild" in strong else ""
-            cells.append(f"{plus_minus(*mean_and_error([each[0] for each in departures]))} {word}".strip())
-        lines.append([name, *cells])
-    return markdown_table(["departure", *KINDS], lines)
-
-
-def format_natural(rows):
-    """Return test errors within the span of the tokens, as fractions of the mean square of the outputs there."""
-    heads = ["tokens", "softmax", "λ", "‖Q‖²/d", "fit", "predicted", "how state evolution ends", "linear layer"]
-    heads += ["score noise", "fraction of outputs within reach"]
-    lines = []
-    for softmax, kind, lam in sorted({(row["softmax"], row["kind"], row["lam"]) for row in rows}):
-        mine = [row for row in rows if (row["softmax"], row["kind"], row["lam"]) == (softmax, kind, lam)]
-        fit, linear = (mean_and_error([row[name] / row["inside"] for row in mine]) for name in ("test", "linear"))
-        known = [row["predicted"] / row["inside"] for row in mine if row["status"] in ("converged", "inaccurate")]
-        predicted = plus_minus(*mean_and_error(known)) if known else "–"
-        ends = ", ".join(sorted({row["status"] for row in mine}))
-        size, noise = (mean_and_error([row[name] for row in mine]) for name in ("size", "noise"))
-        reach = mean_and_error([row["inside"] / (row["inside"] + row["beyond"]) for row in mine])
-        cells = [kind, "yes" if softmax else "no", f"{lam:g}", plus_minus(*size), plus_minus(*fit), predicted, ends]
-        lines.append([*cells, *(plus_minus(*each) for each in (linear, noise, reach))])
-    return markdown_table(heads, lines)
 
 
 NAMES = {
@@ -306,8 +230,19 @@ def draw(numbers, path):
         draw_legend(axes[0, 0], columns=3)
 
 
-def check_criterion(verdict, rows, summaries, quick):
-    """Check the criterion of the planted task."""
+def plan(quick):
+    """Return the instances of all kinds of tokens."""
+    d, alphas, seeds = (60, (2.0,), 2) if quick else (D, ALPHAS, SEEDS)
+    cases = product(KINDS, alphas, range(seeds))
+    return {run_planted: [{"kind": k, "alpha": a, "d": d, "seed": s} for k, a, s in cases]}
+
+
+def judge(verdict, rows):
+    """Check runs, training losses, test errors and departures."""
+    quick, solved = verdict.quick, [row["converged"] for row in rows]
+    verdict.check(all(solved), f"{sum(solved)} of {len(solved)} runs reach a critical point")
+    table, summaries = format_planted(rows)
+    verdict.write_table(table)
     of = {(each["kind"], each["alpha"]): each for each in summaries}
     alphas = sorted({alpha for _, alpha in of})
     for alpha in alphas:
@@ -326,33 +261,11 @@ def check_criterion(verdict, rows, summaries, quick):
     verdict.check(quick or not any(strong["gaussian"]), "gaussian: no departure is strong")
     norms = ["variance of norms / Gaussian variance" in each for each in strong["text"]]
     verdict.check(all(norms), f"text: norms are a strong departure in {sum(norms)} of {len(norms)} samples")
+    return {"about": build_corpus(rows[0]["d"], SIGMA).about, "told": summaries}
 
 
 def main():
-    args = options(__doc__, draw=True, workers=True)
-    verdict, quick = Verdict("real_text", args), args.quick
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    d, alphas, seeds = (60, (2.0,), 2) if quick else (D, ALPHAS, SEEDS)
-    asked = [{"kind": k, "alpha": a, "d": d, "seed": s} for k, a, s in product(KINDS, alphas, range(seeds))]
-    plan = NATURAL | ({"kinds": ("text",), "cases": ((True, 3.0),), "seeds": 1} if quick else {})
-    wanted = [
-        {"kind": kind, "softmax": softmax, "alpha": NATURAL_ALPHA, "lam": lam, "d": d, "seed": seed}
-        for kind, (softmax, lam), seed in product(plan["kinds"], plan["cases"], range(plan["seeds"]))
-    ]
-    with pool(args) as executor:
-        rows = run_trials(folder(args, "real_text_planted"), run_planted, asked, executor)
-        others = run_trials(folder(args, "real_text_natural"), run_natural, wanted, executor)
-    verdict.check(len(rows) == len(asked) and len(others) == len(wanted), "all trials ended")
-    solved = [row["converged"] for row in rows + others]
-    verdict.check(all(solved), f"{sum(solved)} of {len(solved)} runs reach a critical point")
-    table, summaries = format_planted(rows)
-    check_criterion(verdict, rows, summaries, quick)
-    parts = {"planted": table, "departures": format_departures(rows), "natural": format_natural(others)}
-    for name, text in parts.items():
-        verdict.write_table(text, f"_{name}.md")
-    numbers = {"about": build_corpus(d, SIGMA).about, "told": summaries, "rows": rows, "natural": others}
-    verdict.end(numbers, None if quick else draw)
+    run_claim("real_text", __doc__, plan, judge, draw)
 
 
 if __name__ == "__main__":

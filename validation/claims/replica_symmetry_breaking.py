@@ -20,7 +20,7 @@ import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import figure
 from gamp_attention.extensions.rsb.broken import extrapolate_steps
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
-from validation._tools.report import Verdict, options
+from validation._tools.report import run_claim
 from validation._tools.tables import markdown_table
 
 ALPHA, RTOL = 3.0, 1e-4
@@ -56,9 +56,8 @@ def solve_magnet(k):
     return finer, abs(finer - best.fun)
 
 
-def main():
-    args = options(__doc__)
-    verdict = Verdict("replica_symmetry_breaking", args)
+def judge(verdict):
+    """Compute the numbers and check the criterion."""
     rows, records = [], []
 
     def compare(model, name, value, error, published=None):
@@ -79,7 +78,7 @@ def main():
             compare(model, f"{name}, k → ∞", *extrapolate_steps(values[-3:]), limit)
         return values
 
-    last = 2 if args.quick else 3
+    last = 2 if verdict.quick else 3
     climb("magnet", "energy", range(1, last + 1), solve_magnet, MAGNET, MAGNET_LIMIT)
     solutions = {k: solve_perceptron(3.0, k) for k in range(last + 1)}
     errors = {k: (s.energy, s.energy_error) for k, s in solutions.items()}
@@ -87,7 +86,7 @@ def main():
     climb("perceptron", "α with one error per weight", range(last + 1),
           lambda k: perceptron_capacity(k, 7.65 if k == 0 else 6.7), CAPACITY, CAPACITY_LIMIT)  # fmt: skip
     perceptron = []
-    for y in PERCEPTRON_PARISI[1:4] if args.quick else PERCEPTRON_PARISI:
+    for y in PERCEPTRON_PARISI[1:4] if verdict.quick else PERCEPTRON_PARISI:
         s = solve_perceptron(3.0, 1, y)
         verdict.check(s is not None and s.status.converged, f"perceptron, y = {y}: {s and s.status.value}")
         levels = s.point.levels
@@ -100,7 +99,7 @@ def main():
     verdict.check(bounded, f"perceptron: F at fixed y, {energy}, is at most its maximum {ground.energy:.7g}")
     signs = all((complexity > 0) == (y < ground.point.parisi[0]))
     verdict.check(signs, f"perceptron: the complexity is positive below y = {ground.point.parisi[0]:.4g} only")
-    if not args.quick:
+    if not verdict.quick:
         first, last = energy[-3] - energy[-2], energy[-2] - energy[-1]
         limits = {"y → 0": energy[0], "y → ∞": energy[-1] - last**2 / (first - last)}  # a power of y
         for name, limit in limits.items():
@@ -108,7 +107,7 @@ def main():
             verdict.check(change < 0.01, f"perceptron, {name}: F is {100 * change:.2g} % from replica symmetry")
     model = amplitude_model(np.sqrt(0.001))
     best = {}
-    for k in (1,) if args.quick else (1, 2):
+    for k in (1,) if verdict.quick else (1, 2):
         se = best[k] = ga.solve_broken(model, ALPHA, "random", steps=k, rtol=RTOL)
         verdict.check(se.converged, f"phase retrieval, k = {k}: {se.status.value} {se.message}; {se.validity}")
         values = {
@@ -126,14 +125,14 @@ def main():
             compare("phase retrieval", f"{name}, k = {k}", value, error, PUBLISHED.get(name) if k == 1 else None)
     curve: list[list[float]] = []
     start = ga.Overlaps(best[1].overlaps.q, np.zeros((1, 1)), np.zeros((1, 1, 1)), best[1].overlaps.V)
-    for y in FIXED[1:4] if args.quick else FIXED:
+    for y in FIXED[1:4] if verdict.quick else FIXED:
         se = ga.solve_broken(model, ALPHA, start, parisi=y, rtol=1e-2)
         curve.append([y, se.train_loss, se.train_loss_error, se.complexity[0], se.status.value])
     columns = ["model", "quantity", "value", "error", "published", "difference/error"]
     verdict.write_table(markdown_table(columns, rows))
     energies = {0: SYMMETRIC} | {k: se.train_loss for k, se in best.items()}
     stored = {"values": records, "curve": curve, "energies": list(energies.items()), "perceptron": perceptron}
-    verdict.end(stored | {"symmetric": errors[0][0]}, draw)
+    return stored | {"symmetric": errors[0][0]}
 
 
 def draw(stored, path):
@@ -158,6 +157,10 @@ def draw(stored, path):
         )
         right.set(xlabel="number of steps k", ylabel="ground state energy", xticks=steps)
         right.legend()
+
+
+def main():
+    run_claim("replica_symmetry_breaking", __doc__, lambda quick: {}, judge, draw)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import torch
 
 import gamp_attention as ga
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, counts_table, options
+from validation._tools.report import counts_table, run_claim
 from validation._tools.robust import Huber, Tukey, build_model, estimation_error, optimize, solve_scalar
 
 KINDS = {"Huber": Huber, "Tukey": Tukey}
@@ -173,19 +173,16 @@ def check_small_penalties(verdict, d, instances):
     return rows
 
 
-def main():
-    args = options(__doc__, draw=True)
-    verdict = Verdict("robust_regression", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
+def judge(verdict):
+    """Compute the numbers and check the criterion."""
     values = check_values(verdict)
-    optimal, optima = check_optima(verdict, QUICK_ALPHAS if args.quick else ALPHAS)
-    runs = check_runs(verdict, optimal, optima, QUICK_DIMS if args.quick else DIMS)
+    optimal, optima = check_optima(verdict, QUICK_ALPHAS if verdict.quick else ALPHAS)
+    runs = check_runs(verdict, optimal, optima, QUICK_DIMS if verdict.quick else DIMS)
     difference = check_scikit_learn(verdict)
-    sizes = (QUICK_DIMS[0], QUICK_INSTANCES) if args.quick else (SMALL_DIM, SMALL_INSTANCES)
+    sizes = (QUICK_DIMS[0], QUICK_INSTANCES) if verdict.quick else (SMALL_DIM, SMALL_INSTANCES)
     small = check_small_penalties(verdict, *sizes)
     dots = []
-    for row in [] if args.quick else [row for row in optimal if row["alpha"] <= AUTHORS_ALPHA]:
+    for row in [] if verdict.quick else [row for row in optimal if row["alpha"] <= AUTHORS_ALPHA]:
         lam, loss = optima[row["name"], row["alpha"]]
         errors = run_instances(loss, lam, row["alpha"], 500, 4)[0][:, 2]
         dots.append({"name": row["name"], "alpha": row["alpha"], "mean": errors.mean(), "error": errors.std() / 3**0.5})
@@ -199,7 +196,7 @@ def main():
     }  # fmt: skip
     verdict.write_table(counts_table(shown, "{}", "loss"))
     numbers = {"values": values, "optima": optimal, "runs": runs, "scikit_learn": difference}
-    verdict.end(numbers | {"small": small, "dots": dots}, draw)
+    return numbers | {"small": small, "dots": dots}
 
 
 def draw(numbers, path):
@@ -220,6 +217,10 @@ def draw(numbers, path):
         right.axhline(1, color="0.7", lw=1)
         right.set(xlabel="λ", title="Tukey's loss, width 1, α = 3")
         right.legend(frameon=False)
+
+
+def main():
+    run_claim("robust_regression", __doc__, lambda quick: {}, judge, draw)
 
 
 if __name__ == "__main__":

@@ -12,19 +12,13 @@ and linear attention. (3) Minima from an informed start at growing d, with their
 state evolution, which have to be accurate and consistent with replica symmetry; the gradient at the end of every run
 by torch. (4) Several heads (arXiv 2603.03993), for a random token with spike k₁ ± k₂ ± k₃ of coefficients 0.5, 3 and 2,
 by single-pass gradient descent: runs against theory from an informed start, and theory from a nearly uninformed start,
-for heads with a common normalization and for the mean of heads. (5) The Bayes-optimal error of spiked tokens, for a
-class that is not observed: state evolution for several α, message passing at growing d and α = 2, and the posterior
-mean by Hamiltonian Monte Carlo, which evaluates the density of tokens and targets and nothing of the package; for max
-tokens state evolution at α = 4.
+for heads with a common normalization and for the mean of heads.
 
 Criterion: softmax attention has the Bayes risk within four standard errors, and linear attention the closed form,
 which is lower than its neighbors. Means of runs agree with the theory within four standard errors at the largest d,
 and state evolution is accurate and consistent. Gradients by torch are below 1e-6 λ√d. The heads align with feature 1
-before they differ, and differ in feature 2 before they differ in feature 3. Bayes-optimal message passing agrees with
-its state evolution within four standard errors at the largest d, in q of key and value, both as overlap and as squared
-norm. Its estimate differs from the posterior mean by at most 0.1 of its norm at d = 60, and by
-less at d = 240. The Bayes-optimal error decreases with α, is below the error of trained attention, and is within 2 % of
-the population Bayes risk at α = 1000. (Pages on single-location regression and on several heads.)
+before they differ, and differ in feature 2 before they differ in feature 3.
+(Pages on single-location regression and on several heads.)
 """
 
 from collections.abc import Callable
@@ -38,8 +32,7 @@ from scipy.special import ndtr
 import gamp_attention as ga
 from validation._tools.agreement import gradient_norm_by_torch, mean_and_spread
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, counts_table, folder, options, pool
-from validation._tools.resumable import run_trials
+from validation._tools.report import counts_table, run_claim
 
 NOISE, LAM, ALPHA, NU = 0.5, 0.5, 4.0, 4.0
 ITERATIONS, DAMPING, SIGMAS, MAX_GRADIENT, RTOL = 12, 0.3, 4.0, 1e-6, 2e-2
@@ -50,9 +43,7 @@ POINTS = {"n_points": 2**13, "n_replicas": 8}  # of population losses
 SPIKE = np.array([0.5, 3.0, 2.0])  # coefficients of the three features of a token with several heads
 HEADS, STEPS, LR = 4, 300, 0.05
 RUNS, QUICK_RUNS = 12, 6  # runs of gradient descent
-BAYES_ALPHAS, BAYES_ALPHA, FAR_ALPHA = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), 2.0, 1000.0
-BAYES_DIMS, BAYES_RUNS, QUICK_BAYES_DIMS = (500, 1000, 2000), 8, (200,)
-CHAINS, N_DRAWS, FAR_FROM_MEAN = (60, 240), 1500, 0.1  # d of Monte Carlo, its draws, and allowed relative difference
+EVERY = 10  # distance of stored steps
 SPLIT = 0.05  # spread over the heads of the overlap with a feature at which they count as different
 
 
@@ -267,18 +258,17 @@ def start_of(model, rng):
     )  # fmt: skip
 
 
-def check_heads(verdict, dims, runs):
+def check_heads(verdict, d, runs):
     """Compare runs of several heads with theory, and return the overlaps of heads and features from a weak start."""
-    paths, numbers = {}, {}
+    numbers = {}
     for name, student in {"common normalization": joint_heads, "mean of heads": mean_of_heads}.items():
         model, method = several_heads(student), ga.SinglePass(lr=LR)
         theory = ga.trajectory(model, ALPHA, "semantic", method, 20, n_paths=4096, n_replicas=4)
-        for d in dims:
-            run = partial(ga.single_pass, model, d, ALPHA, "semantic", method, 20)
-            ends = [flat(run(seed=seed).history, True) for seed in range(runs)]
-            kept = np.isfinite(ends[0]).all(axis=0)
-            at, stated = flat(theory, True)[:, kept], flat(theory.error, True)[:, kept]
-            _, ratio = compare(np.array(ends)[:, :, kept], at, stated, d)
+        run = partial(ga.single_pass, model, d, ALPHA, "semantic", method, 20)
+        ends = [flat(run(seed=seed).history, True) for seed in range(runs)]
+        kept = np.isfinite(ends[0]).all(axis=0)
+        at, stated = flat(theory, True)[:, kept], flat(theory.error, True)[:, kept]
+        _, ratio = compare(np.array(ends)[:, :, kept], at, stated, d)
         verdict.check(ratio < SIGMAS, f"{name}, d = {d}: descents are {ratio:.1f} standard errors from theory")
         steps = 2 * STEPS if student is mean_of_heads else STEPS
         start = start_of(model, np.random.default_rng(0))
@@ -291,158 +281,45 @@ def check_heads(verdict, dims, runs):
         ]
         said = f"heads align with feature 1 at step {first[0]}, differ in feature 2 at {first[1]}, in 3 at {first[2]}"
         verdict.check(0 < first[0] < first[1] < first[2], f"{name}: {said}")
-        numbers[name] = {"ratio": ratio, "steps": first, "theta": theta[::10].tolist()}
-        paths[name] = theta
-    return numbers, paths
+        numbers[name] = {"ratio": ratio, "steps": first, "theta": theta[::EVERY].tolist()}
+    return numbers
 
 
-def sample_posterior(data, n_draws, rng):
-    """Return the posterior mean of Q (d, 2) for spiked tokens, and the accepted fraction of draws.
-
-    Hamiltonian Monte Carlo from the teacher's weights.
-    """
-    x, y, d = np.asarray(data.tokens), np.ravel(data.targets), data.dim
-    step, n_steps = 0.12 * (60 / d) ** 0.25, 15
-
-    def evaluate(Q):
-        """Return the logarithm of the posterior density and its gradient."""
-        u, mean = x @ Q / np.sqrt(d), np.sqrt(NU / d) * Q[:, 0]
-        rest = y[:, None] - u[:, :, 1]
-        logs = x @ mean - 0.5 * mean @ mean - 0.5 * (rest / NOISE) ** 2
-        top = logs.max(axis=1)
-        weight = np.exp(logs - top[:, None])
-        value = (top + np.log(weight.sum(axis=1))).sum() - 0.5 * (Q**2).sum()
-        weight /= weight.sum(axis=1)[:, None]
-        along = np.sqrt(NU / d) * (np.tensordot(weight, x, 2) - weight.sum() * mean)
-        return value, np.stack([along, np.tensordot(weight * rest / NOISE**2, x, 2) / np.sqrt(d)], axis=1) - Q
-
-    Q, total, accepted = data.Q_star.copy(), 0.0, 0
-    value, slope = evaluate(Q)
-    for number in range(n_draws):
-        start = rng.standard_normal(Q.shape)
-        new, force, momentum = Q, slope, start
-        for _ in range(n_steps):
-            momentum = momentum + 0.5 * step * force
-            new = new + step * momentum
-            new_value, force = evaluate(new)
-            momentum = momentum + 0.5 * step * force
-        if np.log(rng.random()) < new_value - value + 0.5 * (start**2).sum() - 0.5 * (momentum**2).sum():
-            Q, value, slope, accepted = new, new_value, force, accepted + 1
-        total = total + (number >= n_draws // 10) * Q
-    return total / (n_draws - n_draws // 10), accepted / n_draws
+def plan(quick):
+    """Return the instances of all cases."""
+    dims, instances = (QUICK_DIMS, QUICK_INSTANCES) if quick else (DIMS, INSTANCES)
+    sizes = [(name, d) for name, case in CASES.items() for d in dims if d <= case.largest_d]
+    return {run_instance: [{"name": name, "d": d, "seed": seed} for name, d in sizes for seed in range(instances)]}
 
 
-def run_bayes(d, seed):
-    """Return q of key and value, as overlap and as squared norm, of Bayes-optimal message passing."""
-    data = ga.sample(spiked(), d, BAYES_ALPHA, seed=seed)
-    run = ga.run_bayes_amp(data)
-    overlap, norm = np.diagonal(run.overlap), np.diagonal(run.history.norm[-1])
-    return {"values": [*overlap.tolist(), *norm.tolist()], "converged": run.converged}
+def judge(verdict, rows):
+    """Check population risks, instances and several heads."""
+    first, second = {}, {}
+    population = check_population(verdict, first, verdict.quick)
+    worst = max(row["gradient"] for row in rows if row["converged"])
+    verdict.check(worst < MAX_GRADIENT, f"gradients of converged runs by torch: at most {worst:.1g}")
+    dims = QUICK_DIMS if verdict.quick else DIMS
+    cases = check_cases(verdict, second, rows, dims)
+    heads = check_heads(verdict, dims[0], QUICK_RUNS if verdict.quick else RUNS)
+    tables = counts_table(first, "{}", "population risk"), counts_table(second, "{}", "model")
+    verdict.write_table("\n\n".join(tables))
+    return {"population": population, "cases": cases, "heads": heads}
 
 
-def run_chain(d):
-    """Return the relative difference of message passing from the posterior mean, and the accepted fraction of draws."""
-    data = ga.sample(spiked(), d, BAYES_ALPHA, seed=1)
-    mean, accepted = sample_posterior(data, N_DRAWS, np.random.default_rng(0))
-    run = ga.run_bayes_amp(data)
-    return {"difference": float(np.linalg.norm(run.Q - mean) / np.linalg.norm(mean)), "accepted": accepted}
-
-
-def check_bayes(verdict, rows, chains, trained, quick):
-    """Compare the Bayes-optimal line with runs, Monte Carlo, the trained layer and the population Bayes risk."""
-    model, points = spiked(), {}
-    for alpha in (BAYES_ALPHA, ALPHA) if quick else BAYES_ALPHAS:
-        points[alpha] = ga.solve_bayes_state_evolution(model, alpha)
-    table, point = {}, points[BAYES_ALPHA]
-    q, error = np.tile(np.diagonal(point.q), 2), np.tile(np.diagonal(point.q_error), 2)
-    for d in sorted({row["d"] for row in rows}):
-        mean, ratio = compare([row["values"] for row in rows if row["d"] == d], q, error, d)
-        table[f"α = {BAYES_ALPHA:g}, d = {d}"] = {
-            "q of k": f"{mean[0]:.4f}", "‖k‖²/d": f"{mean[2]:.4f}", "q of v": f"{mean[1]:.4f}",
-            "‖v‖²/d": f"{mean[3]:.4f}", "E(u − f)²": "", "standard errors": f"{ratio:.1f}",
-        }  # fmt: skip
-    said = f"Bayes-optimal message passing, d = {d}: at most {ratio:.1f} standard errors from theory"
-    verdict.check(ratio < SIGMAS and all(row["converged"] for row in rows), said)
-    for alpha, found in points.items():
-        table[f"α = {alpha:g}, theory"] = {
-            "q of k": f"{found.q[0, 0]:.4f}", "‖k‖²/d": "", "q of v": f"{found.q[1, 1]:.4f}", "‖v‖²/d": "",
-            "E(u − f)²": f"{found.test_error - NOISE**2:.4f}", "standard errors": "",
-        }  # fmt: skip
-    errors = np.array([found.test_error for found in points.values()]) - NOISE**2
-    stated = np.array([found.test_error_error for found in points.values()])
-    verdict.check((np.diff(errors) < 0).all(), f"Bayes-optimal errors decrease with α: {errors.round(4).tolist()}")
-    bayes = points[ALPHA].test_error - NOISE**2
-    said = f"at α = {ALPHA:g} the Bayes-optimal error is {bayes:.3f}, of trained attention {trained:.3f}"
-    verdict.check(bayes + points[ALPHA].test_error_error < trained, said)
-    far, (risk, _) = ga.solve_bayes_state_evolution(model, FAR_ALPHA), bayes_risk("spiked", 2, NU)
-    ratio = (far.test_error - NOISE**2) / risk
-    verdict.check(abs(ratio - 1) < 0.02, f"at α = {FAR_ALPHA:g} the Bayes-optimal error is {ratio:.4f} times the risk")
-    gaps = [chain["difference"] for chain in chains]
-    said = f"message passing differs from the posterior mean by {', '.join(f'{gap:.3f}' for gap in gaps)} of its norm"
-    verdict.check(gaps[0] < FAR_FROM_MEAN and gaps[-1] <= gaps[0], f"{said} at d = {[c['d'] for c in chains]}")
-    if not quick:
-        largest_key = ga.solve_bayes_state_evolution(largest(), ALPHA, n_points=1024)
-        table[f"max, α = {ALPHA:g}, theory"] = {
-            "q of k": f"{largest_key.q[0, 0]:.4f}", "‖k‖²/d": "", "q of v": f"{largest_key.q[1, 1]:.4f}", "‖v‖²/d": "",
-            "E(u − f)²": f"{largest_key.test_error - NOISE**2:.4f}", "standard errors": "",
-        }  # fmt: skip
-    numbers = {"alphas": list(points), "errors": errors.tolist(), "stated": stated.tolist(), "risk": risk, "far": ratio}
-    return table, numbers | {"chains": chains, "rows": rows}
-
-
-def draw(paths, bayes, trained, path):
-    with figure(path, 1, 3, (9, 3.2)) as axes:
-        last = axes.ravel()[2]
-        last.semilogx(bayes["alphas"], bayes["errors"], "o-", color="#0072B2", label="Bayes-optimal")
-        last.plot(ALPHA, trained, "s", color="#D55E00", label=f"softmax attention, λ = {LAM:g}")
-        last.axhline(bayes["risk"], color="0.5", linestyle=":", label="Bayes risk, known weights")
-        last.set(xlabel="samples per dimension α", ylabel="E(u − f)²", title="spiked tokens", ylim=(0, 1.3))
-        last.set_xticks(bayes["alphas"], [f"{alpha:g}" for alpha in bayes["alphas"]])
-        last.minorticks_off()
-        last.legend(frameon=False)
-        for axis, (name, theta) in zip(axes.ravel()[:2], paths.items(), strict=True):
+def draw(numbers, path):
+    """Draw the overlaps of heads and features against the step."""
+    with figure(path, 1, 2, (9, 3.2)) as axes:
+        for axis, (name, each) in zip(axes[0], numbers["heads"].items(), strict=True):
+            theta = np.array(each["theta"])
             for feature in range(3):
-                for head in range(HEADS):
-                    label = f"feature {feature + 1}" if head == 0 else None
-                    axis.plot(theta[:, head, feature], color=f"C{feature}", label=label)
+                lines = axis.plot(EVERY * np.arange(len(theta)), theta[:, :, feature], color=f"C{feature}")
+                lines[0].set_label(f"feature {feature + 1}")
             axis.set(xlabel="step", ylabel="overlap of a head with a feature", title=name)
-        axes.ravel()[0].legend(frameon=False, loc=(0.45, 0.6))
+        axes[0, 0].legend(frameon=False, loc=(0.45, 0.6))
 
 
 def main():
-    args = options(__doc__, workers=True)
-    verdict = Verdict("single_location", args)
-    dims, instances = (QUICK_DIMS, QUICK_INSTANCES) if args.quick else (DIMS, INSTANCES)
-    first, second = {}, {}
-    population = check_population(verdict, first, args.quick)
-    plan = [
-        {"name": name, "d": d, "seed": seed}
-        for name, case in CASES.items()
-        for d in dims
-        if d <= case.largest_d
-        for seed in range(instances)
-    ]
-    with pool(args) as executor:
-        cells = folder(args, verdict.name)
-        rows = run_trials(cells, run_instance, plan, executor)
-        bayes_dims = QUICK_BAYES_DIMS if args.quick else BAYES_DIMS
-        bayes_plan = [{"d": d, "seed": seed} for d in bayes_dims for seed in range(BAYES_RUNS)]
-        bayes_rows = run_trials(cells / "bayes", run_bayes, bayes_plan, executor)
-        chains = run_trials(cells / "chains", run_chain, [{"d": d} for d in CHAINS[: 1 if args.quick else 2]], executor)
-    worst = max(row["gradient"] for row in rows if row["converged"])
-    verdict.check(worst < MAX_GRADIENT, f"gradients of converged runs by torch: at most {worst:.1g}")
-    cases = check_cases(verdict, second, rows, dims)
-    heads, paths = check_heads(verdict, dims[:1], QUICK_RUNS if args.quick else RUNS)
-    trained = 2 * cases["spiked, softmax"]["theory"][-1] - NOISE**2
-    third, bayes = check_bayes(verdict, bayes_rows, chains, trained, args.quick)
-    draw(paths, bayes, trained, verdict.path(".png"))
-    tables = (
-        counts_table(first, "{}", "population risk"), counts_table(second, "{}", "model"),
-        counts_table(third, "{}", "Bayes-optimal, spiked"),
-    )  # fmt: skip
-    verdict.write_table("\n\n".join(tables))
-    short = [{k: v for k, v in row.items() if k != "path"} for row in rows]
-    verdict.end({"population": population, "cases": cases, "heads": heads, "rows": short, "bayes": bayes})
+    run_claim("single_location", __doc__, plan, judge, draw)
 
 
 if __name__ == "__main__":

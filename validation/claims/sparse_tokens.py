@@ -24,7 +24,7 @@ from scipy.optimize import linprog
 
 import gamp_attention as ga
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, counts_table, options
+from validation._tools.report import counts_table, run_claim
 from validation._tools.sparse import Task, build_model, capacity, draw_features, fit_readout, two_steps
 
 STEP_TASK, RATE = Task(10, 3, 0.2, 6.0), 0.5
@@ -139,7 +139,7 @@ def check_fits(verdict, table, d, runs, alphas):
         rows.append({"alpha": alpha, "exact": [*predicted, exact.error], "package": of_package.tolist(),
                      "stated": stated.tolist(), "mean": mean.tolist(), "error": spread.tolist(),
                      "mean token": pooled.error})  # fmt: skip
-    return cosine, rows
+    return rows
 
 
 def draw_samples(task, n, d, rng):
@@ -231,27 +231,24 @@ def draw(numbers, path):
         third.legend(frameon=False)
 
 
-def main():
-    args = options(__doc__, draw=True)
-    verdict = Verdict("sparse_tokens", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    quick, first, second, third = args.quick, {}, {}, {}
+def judge(verdict):
+    """Check both steps, the fits and the capacities."""
+    quick, first, second, third = verdict.quick, {}, {}, {}
     steps = check_steps(verdict, first, QUICK_DIM if quick else STEP_DIM, QUICK_RUNS if quick else STEP_RUNS)
     sizes = (QUICK_DIM, QUICK_RUNS, FIT_ALPHAS[:1]) if quick else (FIT_DIM, FIT_RUNS, FIT_ALPHAS)
-    cosine, fits = check_fits(verdict, second, *sizes)
+    fits = check_fits(verdict, second, *sizes)
     queries = ((COSINES[0], NORM), (COSINES[1], NORM), (0.0, 0.0))
     poor, good, mean_token = (fit_readout(draw_features(FIT_TASK, *q), FIT_ALPHAS[0], LAM).error for q in queries)
     said = f"errors at the cosines {COSINES}: {poor:.4f} and {good:.4f}, mean token {mean_token:.4f}"
     verdict.check(good < mean_token < poor, said)
     capacities = check_capacity(verdict, third, LP_QUICK if quick else LP_DIM, LP_SETS)
-    tables = (
-        counts_table(first, "{}", "α of the first set"), counts_table(second, "{}", "α of the second set"),
-        counts_table(third, "{}", "classifier"),
-    )  # fmt: skip
-    verdict.write_table("\n\n".join(tables))
-    low_alignment = {"cosines": COSINES, "errors": [poor, good], "mean token": mean_token}
-    verdict.end({"steps": steps, "cosine": cosine, "fits": fits, "low": low_alignment, "capacity": capacities}, draw)
+    heads = {"α of the first set": first, "α of the second set": second, "classifier": third}
+    verdict.write_table("\n\n".join(counts_table(table, "{}", head) for head, table in heads.items()))
+    return {"steps": steps, "fits": fits, "capacity": capacities}
+
+
+def main():
+    run_claim("sparse_tokens", __doc__, lambda quick: {}, judge, draw)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.resumable import run_trials
+from validation._tools.report import plus_minus, run_claim
 from validation._tools.tables import extrapolate, markdown_table, mean_and_error
 
 ALPHAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
@@ -41,13 +40,13 @@ def build_model(noise):
     return ga.paper_model(omega=0.2, sigma=0.8, score_noise=noise)
 
 
-def predict(weights, alpha, quick, noise=0.0):
+def predict(case, weights, alpha, noise, quick):
     """Return the numbers of the theory."""
     size = {"n_points": 1024, "n_replicas": 3} if quick else {"n_points": 16384, "n_replicas": 6}
     return ga.spectral_overlap(build_model(noise), alpha, weights, **size).to_dict()
 
 
-def measure(weights, alpha, d, seed, noise=0.0):
+def measure(case, weights, alpha, noise, d, seed):
     """Return the lowest eigenvalues of one instance, and squared projections of directions on their eigenvectors."""
     data = ga.sample(build_model(noise), d, alpha, seed)
     posterior = weights == "posterior"
@@ -132,48 +131,41 @@ def draw(numbers, path):
         draw_legend(axes[0, 1], columns=4)
 
 
-def main():
-    args = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("spectral_starts", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    sizes = QUICK_SIZES if args.quick else SIZES
-    points, cases = [], []
-    for case, (weights, more, alphas) in CASES.items():
-        for alpha in QUICK_ALPHAS if args.quick else alphas:
-            points.append({"weights": weights, "alpha": alpha} | more)
-            cases.append(case)
-    plan = [point | {"d": d, "seed": seed} for point in points for d, n in sizes.items() for seed in range(n)]
-    with pool(args) as executor:
-        theories = run_trials(
-            folder(args, f"{verdict.name}_theory"),
-            predict,
-            [point | {"quick": args.quick} for point in points],
-            executor,
-        )
-        rows = run_trials(folder(args, verdict.name), measure, plan, executor)
-    verdict.check(len(theories) == len(points) and len(rows) == len(plan), "all predictions and instances ended")
-    table, lines = [], []
+def plan(quick):
+    """Return the predictions and the instances."""
+    sizes = QUICK_SIZES if quick else SIZES
+    points = [
+        {"case": case, "weights": weights, "alpha": alpha, "noise": more.get("noise", 0.0)}
+        for case, (weights, more, alphas) in CASES.items() for alpha in (QUICK_ALPHAS if quick else alphas)
+    ]  # fmt: skip
+    return {
+        predict: [point | {"quick": quick} for point in points],
+        measure: [point | {"d": d, "seed": seed} for point in points for d, n in sizes.items() for seed in range(n)],
+    }
+
+
+def judge(verdict, theories, rows):
+    """Check all sample complexities, and return the drawn numbers."""
+    table, lines, sizes = [], [], sorted({row["d"] for row in rows})
     heads = ("weights", "α", "strength", "eigenvalues", "theory", "teacher", "theory", "positions", "theory")
-    for case, point, theory in zip(cases, points, theories, strict=True):
-        alpha = theory["alpha"]
-        mine = [row for row in rows if point.items() <= row.items() and row.get("noise") == point.get("noise")]
+    for theory in theories:
+        case, alpha = theory["case"], theory["alpha"]
+        mine = [row for row in rows if (row["case"], row["alpha"]) == (case, alpha)]
         summary = check_complexity(verdict, case, alpha, theory, mine, sizes)
         table.append({"case": case, "alpha": alpha, "theory": theory, "told": summary})
         seen = [plus_minus(v["limit"], v["error"]) for name, v in summary.items() if name.startswith("eigenvalue")]
         values = ", ".join(map(plus_minus, theory["eigenvalues"], theory["eigenvalues_error"]))
-        cells = [
-            case,
-            f"{alpha:g}",
-            f"{theory['strength']:.2f}",
-            ", ".join(seen),
-            values or f"edge {theory['edge']:.3f}",
-        ]
+        edge = values or f"edge {theory['edge']:.3f}"
+        cells = [case, f"{alpha:g}", f"{theory['strength']:.2f}", ", ".join(seen), edge]
         for name in ("teacher", "positions"):
             cells += [plus_minus(summary[name]["limit"], summary[name]["error"]), plus_minus(*summary[name]["theory"])]
         lines.append(cells)
     verdict.write_table(markdown_table(heads, lines))
-    verdict.end({"table": table}, draw)
+    return {"table": table}
+
+
+def main():
+    run_claim("spectral_starts", __doc__, plan, judge, draw)
 
 
 if __name__ == "__main__":

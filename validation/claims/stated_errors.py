@@ -2,7 +2,7 @@
 
 Method: 200 fixed points of random problems (the paper's model with random ω, α, A, σ from 0.2 to 2 and λ from 1e-3 to
 1, both branches) are solved by the public function at one of four accuracies each. A problem whose branch does not
-exist, or is not found in a few iterations, is drawn again. References use the split rule level by level, until the last
+exist, or is not found in a few iterations, is drawn again. References use panels level by level, until the last
 change of every number is a small fraction of the problem's accuracy, or an average would take too many proximal
 problems; the last change is stored. Differences from the references are compared with the stated errors. A number whose
 reference may itself be off by more than the stated error is counted separately, unless the two agree. For the two
@@ -13,8 +13,6 @@ Criterion: for each accuracy and each kind of number at least 95 % of the differ
 converged result has an error above the accuracy in overlaps, losses or V̂; every answer is on its branch; and at least
 90 % of the points agree with the reference. With --quick there are a few problems, and no difference may be above three
 errors. (Robustness page of the manual.)
-
-Running time with --quick: about 60 s on one core, after compilation.
 """
 
 import time
@@ -28,11 +26,10 @@ from gamp_attention.theory.fixed_points.newton import newton, newton_step
 from gamp_attention.theory.fixed_points.observables import replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.points import LOSSES, Point, point_of, response_slopes, units_of
-from gamp_attention.theory.rules.rule import WorkExceeded
+from gamp_attention.theory.rules.choice import first_rule
+from gamp_attention.theory.rules.rule import Rule, WorkExceeded
 from gamp_attention.theory.rules.sobol import SobolRule
-from gamp_attention.theory.rules.split import SplitRule
-from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.resumable import run_trials
+from validation._tools.report import run_claim
 from validation._tools.tables import markdown_table
 
 ASKED = (1e-2, 1e-3, 1e-4, 1e-5)
@@ -45,6 +42,11 @@ SETTLED = 0.05  # last change of a reference, at most, in units of the accuracy
 STABILITY_LEVELS = (1, 2, 3)  # levels of jump mass and replicon
 POINTS, REPLICAS = 2**14, 8  # number of randomised points and of their replicas
 CHECKED = 1e-3  # smallest accuracy that randomised points can check
+
+
+def panel_rule(model: ga.Model, level: int) -> Rule:
+    """Return the rule of averages by panels, at a level of accuracy."""
+    return first_rule("auto", model, (0,), WORK).at_level(level)
 
 
 def draw_model(rng: np.random.Generator, number: int) -> tuple[ga.Model, float, dict[str, Any]]:
@@ -77,11 +79,11 @@ def compute_reference(number: int) -> dict[str, Any]:
     else:
         raise RuntimeError(f"no fixed point in {DRAWS} draws: {ended}")
     row = {"attempt": attempt, "ended": ended, "branch": branch, "rtol": rtol, "alpha": alpha, **numbers}
-    F, x, points = OverlapMap(model, alpha, SplitRule(FIRST, WORK)), result.overlaps, []
+    F, x, points = OverlapMap(model, alpha, panel_rule(model, FIRST)), result.overlaps, []
     root = newton(F, x, F.rule.initial_tolerance)
     slopes, packing, J = response_slopes(root), root.packing, root.jacobian
     for level in range(FIRST, LAST + 1):
-        G = F.on(SplitRule(level, WORK))
+        G = F.on(panel_rule(model, level))
         try:
             last = newton(G, x, max(SETTLED * rtol, 0.03 * G.rule.tol), jacobian=J, packing=packing)
             points.append(point_of(last, slopes, 1e-3 * rtol))
@@ -119,7 +121,7 @@ def refine_stability(F: OverlapMap, fine: Point) -> dict[str, dict[str, list[flo
     values: list[dict[str, np.ndarray]] = []
     for level in STABILITY_LEVELS:
         try:
-            hats = F.on(SplitRule(level, WORK)).images(fine.overlaps, squares=True)[0].hats
+            hats = F.on(panel_rule(F.model, level)).images(fine.overlaps, squares=True)[0].hats
         except WorkExceeded:
             break
         values.append(
@@ -148,8 +150,6 @@ SHARE, FEW, AGREE = 0.95, 3.0, 0.9
 KINDS = ("q", "m", "theta", "V", "train_loss", "test_error", "V_hat", "jump_mass", "replicon")
 OVERLAPS = KINDS[:4]
 NAMES = {"theta": "θ", "train_loss": "ε_t", "test_error": "ε_g", "V_hat": "V̂", "jump_mass": "jump mass"}
-STORED = ("number", "attempt", "rtol", "status", "seconds", "relative_error", "worst", "numbers")
-KNOWN = ("branch", "alpha", "omega", "sigma", "lam", "A", "level", "numbers", "moved", "judged")
 SOLVED = (ga.Status.CONVERGED, ga.Status.INACCURATE)
 
 
@@ -223,16 +223,16 @@ def format_table(table):
     return markdown_table(["within the stated error", *(f"{rtol:g}" for rtol in ASKED)], lines)
 
 
-def main():
-    args = options(__doc__, workers=True)
-    verdict = Verdict("stated_errors", args)
-    numbers = range(QUICK) if args.quick else range(PROBLEMS)
-    with pool(args) as executor:
-        asked = [{"number": number} for number in numbers]
-        references = run_trials(folder(args, "fixed_point_references"), compute_reference, asked, executor)
-        asked = [{"number": known["number"], "attempt": known["attempt"]} for known in references]
-        rows = run_trials(folder(args, verdict.name), solve, asked, executor)
-    verdict.check(len(rows) == len(numbers), f"{len(rows)} of {len(numbers)} problems ended")
+def plan(quick):
+    """Return the numbers of the problems; each is solved at the draw that its reference has found."""
+    return {
+        compute_reference: [{"number": number} for number in range(QUICK if quick else PROBLEMS)],
+        solve: lambda references: [{"number": row["number"], "attempt": row["attempt"]} for row in references],
+    }
+
+
+def judge(verdict, references, rows):
+    """Check stated errors against the references, and return the table."""
     ended = {status: sum(row["status"] == status for row in rows) for status in sorted({row["status"] for row in rows})}
     solved = sum("numbers" in row for row in rows)
     verdict.check(solved == len(rows), f"{solved} of {len(rows)} branches were found again; statuses: {ended}")
@@ -240,25 +240,23 @@ def main():
     verdict.write_table(format_table(table))
     for (rtol, kind), cell in table.items():
         if cell["numbers"]:
-            fine = cell["share"] >= SHARE if not args.quick else cell["largest"] <= FEW
-            verdict.check(
-                fine, f"rtol {rtol}, {kind}: {100 * cell['share']:.1f} % of {cell['numbers']} within the stated error, "
-                f"median {cell['median']:.2g}, at most {cell['largest']:.2g} times; "
-                f"{cell['unsure']} with an uncertain reference"
-            )  # fmt: skip
+            words = f"{100 * cell['share']:.1f} % of {cell['numbers']} within the stated error, median "
+            words += f"{cell['median']:.2g}, at most {cell['largest']:.2g} times"
+            words += f"; {cell['unsure']} with an uncertain reference"
+            fine = cell["largest"] <= FEW if verdict.quick else cell["share"] >= SHARE
+            verdict.check(fine, f"rtol {rtol}, {kind}: {words}")
     loose = [row["number"] for row in rows if row["status"] == "converged" and not row["worst"] <= 1.001 * row["rtol"]]
     verdict.check(not loose, f"converged means within rtol; not: {loose}")
     away = np.concatenate([np.zeros(0), *(known["beside"] for known in references if "beside" in known)])
     if len(away):
         share = float(np.mean(away <= 1))
-        verdict.check(
-            share >= AGREE, f"randomised points agree with the reference in {100 * share:.1f} % of {len(away)}"
-        )
-    stored = [
-        {name: row[name] for name in STORED if name in row} | {"reference": {name: known[name] for name in KNOWN}}
-        for row, known in zip(rows, references, strict=True)
-    ]
-    verdict.end({"table": {f"{r} {k}": v for (r, k), v in table.items()}, "statuses": ended, "rows": stored})
+        words = f"randomised points agree with the reference in {100 * share:.1f} % of {len(away)}"
+        verdict.check(share >= AGREE, words)
+    return {"table": {f"{rtol} {kind}": cell for (rtol, kind), cell in table.items()}, "statuses": ended}
+
+
+def main():
+    run_claim("stated_errors", __doc__, plan, judge)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ Criterion: (1) θ, q₀, q₁ and V change by at most 0.5 %, and F is equal to t
 at the smallest α with published recovery and not at the α before; (3) is reported. (Page "Survey propagation".)
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,10 +27,9 @@ from gamp_attention.extensions.rsb.weights import Levels
 from gamp_attention.problem.starts import several_starts
 from gamp_attention.problem.symmetries import agreement_of
 from validation._tools.drawing import figure
-from validation._tools.glasses import amplitude_model
-from validation._tools.report import Verdict, options
+from validation._tools.glasses import AmplitudeLoss, amplitude_model
+from validation._tools.report import run_claim
 from validation._tools.tables import markdown_table
-from validation.claims.survey_phase_retrieval import LAM, draw_amplitudes
 
 
 class Row(NamedTuple):
@@ -55,6 +53,7 @@ PUBLISHED = {  # by Parisi parameter
     50: Row(1.45, 0.438360, 2.363244, 0.322956, 1.454324, 0.0048877, 1.475),
     100: Row(1.375, 0.571244, 2.026199, 0.476521, 1.665173, 0.0027908, 1.4),
 }
+LAM = 1e-3
 NEAR, SAME = 5e-3, 1e-6  # largest relative change of overlaps, and difference of F
 ITERATED, WEAK, RECOVERED, AT_REST, MOST = 20, 0.05, 0.9, 1e-6, 1000  # largest y, and settings of state evolution
 SINGLE_PARISI, SINGLE_ALPHAS, DIM, INSTANCES = 5.0, (1.5, 1.6, 1.7, 1.8, 2.0, 2.5), 300, 12
@@ -74,23 +73,34 @@ def insert_published(y, row):
     new = problem.weights.step(hats, parisi)
     values = {"q0": new.q[0, 0], "q1": new.q[1, 0], "theta": new.theta[0], "V": new.V[0]}
     values["F"] = problem.weights.free_energy(levels, hats, parisi)
-    return [{"key": f"insert {y}", "y": y} | {name: float(value) for name, value in values.items()}]
+    return [{name: float(value) for name, value in values.items()}]
 
 
-def iterate_equations(y, alpha, row):
+def insert(y):
+    """Return the published overlaps at a Parisi parameter after one iteration."""
+    return insert_published(y, PUBLISHED[y])[0]
+
+
+def iterate(y, alpha):
     """Return the end of state evolution of undamped survey propagation from a weak overlap with the signal."""
-    problem, parisi = build_problem(alpha), np.array([float(y)])
+    problem, parisi, row = build_problem(alpha), np.array([float(y)]), PUBLISHED[y]
     levels = Levels(np.array([[WEAK**2], [row.q1]]), np.zeros(1), np.array([WEAK]), np.array([row.V]))
     n_iter, theta, change = 0, WEAK, np.inf
     while n_iter < MOST and theta <= RECOVERED and change >= AT_REST:
         before, levels = levels, problem.weights.step(problem.hats(levels, parisi, resolution=0), parisi)
         n_iter, theta = n_iter + 1, float(levels.theta[0])
         change = abs(theta - float(before.theta[0]))
-    values = {"theta": theta, "q0": float(levels.q[0, 0]), "q1": float(levels.q[1, 0]), "V": float(levels.V[0])}
-    return [{"key": f"iterate {y} {alpha:g}", "y": y, "alpha": alpha, "n_iter": n_iter} | values]
+    return {"n_iter": n_iter, "theta": theta}
 
 
-def run_single(alpha, d, seed):
+def draw_amplitudes(d, alpha, seed):
+    """Return data with the amplitudes of a signal, and the signal (d, 1)."""
+    rng = np.random.default_rng([d, round(100 * alpha), seed])
+    tokens, signal = rng.standard_normal((round(alpha * d), d)), rng.standard_normal((d, 1))
+    return ga.LabelledDataset(tokens, np.abs(tokens @ signal)[:, 0] / np.sqrt(d), AmplitudeLoss(), lam=LAM), signal
+
+
+def run_single(d, alpha, seed):
     """Return the cosine with the signal at the end of one survey from random weights."""
     data, signal = draw_amplitudes(d, alpha, seed)
     state, _ = ga.initial_survey(data, "exact", several_starts(data, "random", 1, seed)[0][1])
@@ -98,100 +108,66 @@ def run_single(alpha, d, seed):
     while n_iter < N_ITER and cosine <= RECOVERED:
         state, _ = ga.survey_step(data, "exact", state, STEP, SINGLE_PARISI, jumps=True)
         n_iter, cosine = n_iter + 1, agreement_of(data, state.Q, signal)
-    key = f"single {d} {alpha:g} {seed}"
-    return [{"key": key, "d": d, "alpha": alpha, "cosine": float(cosine), "n_iter": n_iter}]
+    return {"cosine": float(cosine), "n_iter": n_iter}
 
 
-def plan_rows(quick):
-    """Return functions that compute the rows, by key."""
-    rows = {y: PUBLISHED[y] for y in (1, 5)} if quick else PUBLISHED
-    plan = {f"insert {y}": partial(insert_published, y, row) for y, row in rows.items()}
-    for y, row in rows.items():
-        if y <= ITERATED and not quick:
-            plan |= {
-                f"iterate {y} {alpha:g}": partial(iterate_equations, y, alpha, row)
-                for alpha in (row.alpha, row.recovery)
-            }
+def plan(quick):
+    """Return the Parisi parameters and α of all rows."""
+    ys = (1, 5) if quick else PUBLISHED
+    iterated = [] if quick else [y for y in PUBLISHED if y <= ITERATED]
     alphas, d, n = ((2.5,), 100, 1) if quick else (SINGLE_ALPHAS, DIM, INSTANCES)
-    for seed in range(n):
-        plan |= {f"single {d} {alpha:g} {seed}": partial(run_single, alpha, d, seed) for alpha in alphas}
-    return plan
+    return {
+        insert: [{"y": y} for y in ys],
+        iterate: [{"y": y, "alpha": alpha} for y in iterated for alpha in (PUBLISHED[y].alpha, PUBLISHED[y].recovery)],
+        run_single: [{"d": d, "alpha": alpha, "seed": seed} for seed in range(n) for alpha in alphas],
+    }
 
 
-def check_rows(verdict, rows):
+def judge(verdict, inserted, iterated, singles):
     """Check inserted overlaps and recovery of state evolution against published values."""
-    numbers = {"inserted": {}, "iterated": {}}
-    for row in rows.values():
-        if row["key"].startswith("insert"):
-            y, published = row["y"], PUBLISHED[row["y"]]
-            changes = {name: row[name] / getattr(published, name) - 1 for name in ("q0", "q1", "theta", "V")}
-            largest, gap = max(map(abs, changes.values())), abs(row["F"] - published.F)
-            text = f"y = {y}: published overlaps change by at most {100 * largest:.2f} %, and F by {gap:.1e}"
-            verdict.check(largest <= NEAR and gap <= SAME, text)
-            numbers["inserted"][f"{y}"] = changes | {"F": gap}
-        elif row["key"].startswith("iterate"):
-            y, alpha, theta = row["y"], row["alpha"], row["theta"]
-            expected = alpha >= PUBLISHED[y].recovery
-            text = f"y = {y}, α = {alpha:g}: θ = {theta:.3f} after {row['n_iter']} iterations"
-            verdict.check((theta > RECOVERED) == expected, text + (", recovery" if expected else ", no recovery"))
-            numbers["iterated"][f"{y} {alpha:g}"] = theta
-    return numbers
-
-
-def collect_singles(rows):
-    """Return the numbers of recoveries and of instances of single surveys, by α."""
-    counts = {}
-    for row in rows.values():
-        if row["key"].startswith("single"):
-            k, n = counts.get(row["alpha"], (0, 0))
-            counts[row["alpha"]] = k + (row["cosine"] > RECOVERED), n + 1
-    return dict(sorted(counts.items()))
-
-
-def format_table(rows):
-    """Return the table of published and computed overlaps."""
-    heads = ["y", "published: recovery from α =", "before, at α =", "θ", "q₀", "q₁", "V", "F", "iterated from θ = 0.05"]
     lines = []
-    for y, published in PUBLISHED.items():
-        inserted = rows.get(f"insert {y}")
-        if inserted is None:
-            continue
-        own = {name: inserted[name] for name in ("theta", "q0", "q1", "V")}
-        cells = [f"{getattr(published, name):.4f}, {value:.4f}" for name, value in own.items()]
-        ends = [rows.get(f"iterate {y} {alpha:g}") for alpha in (published.alpha, published.recovery)]
-        words = (
-            "–" if None in ends else f"θ = {ends[0]['theta']:.3f}; at {published.recovery:g}: {ends[1]['theta']:.2f}"
-        )
-        energy = f"{published.F:.6f}, {inserted['F']:.6f}"
+    for row in inserted:
+        y, published = row["y"], PUBLISHED[row["y"]]
+        largest = max(abs(row[name] / getattr(published, name) - 1) for name in ("q0", "q1", "theta", "V"))
+        gap = abs(row["F"] - published.F)
+        text = f"y = {y}: published overlaps change by at most {100 * largest:.2f} %, and F by {gap:.1e}"
+        verdict.check(largest <= NEAR and gap <= SAME, text)
+        cells = [f"{getattr(published, name):.4f}, {row[name]:.4f}" for name in ("theta", "q0", "q1", "V")]
+        ends = {each["alpha"]: each["theta"] for each in iterated if each["y"] == y}
+        words = "; ".join(f"α = {alpha:g}: θ = {theta:.3f}" for alpha, theta in ends.items()) or "–"
+        energy = f"{published.F:.6f}, {row['F']:.6f}"
         lines.append([str(y), f"{published.recovery:g}", f"{published.alpha:g}", *cells, energy, words])
-    return markdown_table(heads, lines)
+    for row in iterated:
+        expected = row["alpha"] >= PUBLISHED[row["y"]].recovery
+        text = f"y = {row['y']}, α = {row['alpha']:g}: θ = {row['theta']:.3f} after {row['n_iter']} iterations"
+        verdict.check((row["theta"] > RECOVERED) == expected, text + (", recovery" if expected else ", no recovery"))
+    heads = ["y", "published: recovery from α =", "before, at α =", "θ", "q₀", "q₁", "V", "F", "iterated from θ = 0.05"]
+    verdict.write_table(markdown_table(heads, lines))
+    counts = {}
+    for alpha in sorted({row["alpha"] for row in singles}):
+        recovered = [row["cosine"] > RECOVERED for row in singles if row["alpha"] == alpha]
+        counts[f"{alpha:g}"] = [sum(recovered), len(recovered)]
+    return {"iterated": [[row["y"], row["alpha"], row["theta"]] for row in iterated], "single": counts}
 
 
-def draw(path, rows):
+def draw(numbers, path):
     """Draw the published α of recovery against y, and the fraction of recovering single surveys at one y."""
     with figure(path, 1, 2, (9.0, 3.8)) as axes:
         line, fractions = axes[0]
         ys = np.array(list(PUBLISHED))
-        line.errorbar(
-            ys, [row.recovery - 0.0125 for row in PUBLISHED.values()], 0.0125, fmt="o", color=DARK, capsize=3,
-            label="published",
-        )  # fmt: skip
-        for name, color, marker, word in (
-            ("recovery", "#009E73", "^", "recovery"),
-            ("alpha", "#D55E00", "v", "no recovery"),
-        ):
-            points = [(y, getattr(row, name)) for y, row in PUBLISHED.items()]
-            points = [(y, alpha) for y, alpha in points if f"iterate {y} {alpha:g}" in rows]
-            line.plot(*np.transpose(points), marker, color=color, ms=5, label=f"our state evolution: {word}")
+        alphas = [row.recovery - 0.0125 for row in PUBLISHED.values()]
+        line.errorbar(ys, alphas, 0.0125, fmt="o", color=DARK, capsize=3, label="published")
+        for recovers, color, marker in ((True, "#009E73", "^"), (False, "#D55E00", "v")):
+            points = [(y, alpha) for y, alpha, theta in numbers["iterated"] if (theta > RECOVERED) == recovers]
+            label = "our state evolution: " + ("recovery" if recovers else "no recovery")
+            line.plot(*np.transpose(points), marker, color=color, ms=5, label=label)
         line.set(xscale="log", xlabel="Parisi parameter y", ylabel="α from which the signal is recovered")
         line.set_xticks(ys, [f"{y}" for y in ys])
         line.minorticks_off()
         line.legend(frameon=False)
-        counts = collect_singles(rows)
-        k, n = np.transpose(list(counts.values()))
-        errors = 100 * np.sqrt(k * (n - k) / n**3)
-        fractions.errorbar(list(counts), 100 * k / n, errors, fmt="o-", color="#0072B2", capsize=3,
-                           label=f"one survey, d = {DIM}")  # fmt: skip
+        k, n = np.transpose(list(numbers["single"].values()))
+        style = {"fmt": "o-", "color": "#0072B2", "capsize": 3, "label": f"one survey, d = {DIM}"}
+        fractions.errorbar(list(map(float, numbers["single"])), 100 * k / n, 100 * np.sqrt(k * (n - k) / n**3), **style)
         published = PUBLISHED[int(SINGLE_PARISI)]
         fractions.axvspan(published.alpha, published.recovery, color=DARK, alpha=0.25, lw=0, label="published, d → ∞")
         fractions.set(xlabel="α", ylabel="signal recovered, %", title=f"y = {SINGLE_PARISI:g}, random weights")
@@ -199,17 +175,7 @@ def draw(path, rows):
 
 
 def main():
-    args = options(__doc__, draw=True, stored=True)
-    verdict = Verdict("survey_recovery", args)
-    rows = {row["key"]: row for row in verdict.complete_rows(plan_rows(args.quick))}
-    if not args.quick:
-        draw(verdict.path(".png"), rows)
-    if args.draw:
-        return
-    numbers = check_rows(verdict, rows)
-    numbers["single"] = {f"{alpha:g}": counts for alpha, counts in collect_singles(rows).items()}
-    verdict.write_table(format_table(rows))
-    verdict.end(numbers)
+    run_claim("survey_recovery", __doc__, plan, judge, draw)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.extensions.inference.law.tokens import SpectrumFit
-from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.resumable import run_trials
+from validation._tools.report import plus_minus, run_claim
 from validation._tools.tables import markdown_table, mean_and_error
 
 ALPHA, D = 2.0, 400
@@ -123,34 +122,30 @@ def compare_spectra(name, ratio, seed):
     return {method: (np.abs(np.divide(errors[method], errors["true"]) - 1)).tolist() for method in METHODS}
 
 
-def main():
-    args = options(__doc__, workers=True)
-    verdict, quick = Verdict("token_distribution", args), args.quick
+def plan(quick):
+    """Return the instances of all cases, and the sample covariances of all spectra."""
     d, seeds = (100, {"power law": 2, "positions in tokens": 2}) if quick else (D, SEEDS)
-    asked = [{"case": case, "d": d, "seed": seed} for case, count in seeds.items() for seed in range(count)]
-    names, several = (("power 1",), 1) if quick else (tuple(SPECTRA), 3)
-    wanted = [{"name": n, "ratio": r, "seed": s} for n, r, s in product(names, RATIOS, range(several))]
-    with pool(args) as executor:
-        rows = run_trials(folder(args, "token_distribution_instances"), compare_instance, asked, executor)
-        others = run_trials(folder(args, "token_distribution_spectra"), compare_spectra, wanted, executor)
-    verdict.check(len(rows) == len(asked) and len(others) == len(wanted), "all trials ended")
-    heads = ["case", "instances", "compared with", "q", "θ", "ε_t", "ε_g"]
-    lines, comparisons = [], []
-    for case in seeds:
+    names, several = (("power 1",), 1) if quick else (SPECTRA, 3)
+    return {
+        compare_instance: [{"case": c, "d": d, "seed": seed} for c, count in seeds.items() for seed in range(count)],
+        compare_spectra: [{"name": n, "ratio": r, "seed": s} for n, r, s in product(names, RATIOS, range(several))],
+    }
+
+
+def judge(verdict, rows, others):
+    """Check predictions from arrays against runs and the exact model, and losses from estimated spectra."""
+    lines = []
+    for case, beside in product(dict.fromkeys(row["case"] for row in rows), ("found", "instance")):
         mine = [row for row in rows if row["case"] == case]
-        for beside in ("found", "instance"):
-            ratios = {name: mean_and_error([row["law"][name] / row[beside][name] for row in mine]) for name in NAMES}
-            word = "message passing" if beside == "found" else "exact model"
-            lines.append([case, len(mine), word, *(plus_minus(*r) for r in ratios.values())])
-            comparisons.append({"case": case, "beside": beside, "ratios": ratios})
-            if beside == "instance" or case != "mixture":
-                off = {name: abs(mean - 1) - max(NEAR, 3 * error) for name, (mean, error) in ratios.items()}
-                verdict.check(
-                    quick or max(off.values()) <= 0,
-                    f"{case}, over {word}: " + ", ".join(f"{n} {plus_minus(*r)}" for n, r in ratios.items()),
-                )  # fmt: skip
-    table, lines = markdown_table(heads, lines), []
-    for name, ratio in product(names, RATIOS):
+        ratios = {name: mean_and_error([row["law"][name] / row[beside][name] for row in mine]) for name in NAMES}
+        word = "message passing" if beside == "found" else "exact model"
+        lines.append([case, len(mine), word, *(plus_minus(*ratio) for ratio in ratios.values())])
+        if beside == "instance" or case != "mixture":
+            good = all(abs(mean - 1) <= max(NEAR, 3 * error) for mean, error in ratios.values())
+            words = ", ".join(f"{name} {plus_minus(*ratio)}" for name, ratio in ratios.items())
+            verdict.check(verdict.quick or good, f"{case}, over {word}: {words}")
+    table, lines = markdown_table(["case", "instances", "compared with", "q", "θ", "ε_t", "ε_g"], lines), []
+    for name, ratio in dict.fromkeys((row["name"], row["ratio"]) for row in others):
         mine = [row for row in others if (row["name"], row["ratio"]) == (name, ratio)]
         errors = [100 * max(np.mean([row[method] for row in mine], axis=0)) for method in METHODS]
         lines.append([name, ratio, *(f"{error:.2g} %" for error in errors)])
@@ -158,10 +153,13 @@ def main():
         mean = {m: np.mean([row[m] for row in others if row["ratio"] == ratio]) for m in METHODS}
         good = mean["fitted"] <= ROWS[ratio] and mean["fitted"] < 0.5 * mean["shrunk"]
         words = ", ".join(f"{method} {100 * value:.2g} %" for method, value in mean.items())
-        verdict.check(quick or good, f"N/d = {ratio}: mean error of losses by eigenvalues {words}")
-    verdict.write_table(table)
-    verdict.write_table(markdown_table(["eigenvalues", "N/d", *METHODS], lines), "_spectra.md")
-    verdict.end({"told": comparisons, "rows": rows, "spectra": others})
+        verdict.check(verdict.quick or good, f"N/d = {ratio}: mean error of losses by eigenvalues {words}")
+    verdict.write_table(table + "\n" + markdown_table(["eigenvalues", "N/d", *METHODS], lines))
+    return {"rows": rows, "spectra": others}
+
+
+def main():
+    run_claim("token_distribution", __doc__, plan, judge)
 
 
 if __name__ == "__main__":

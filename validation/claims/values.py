@@ -13,7 +13,7 @@ import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import COLORS, DARK, WORDS, draw_legend
 from gamp_attention.gamp.damping import DAMPING
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, options
+from validation._tools.report import run_claim
 
 # independent prototype, Stein's form of V̂
 EXPECTED = {
@@ -41,13 +41,10 @@ def draw(numbers, path):
         draw_legend(*axes[0], columns=3)
 
 
-def main():
-    args = options(__doc__, draw=True)
-    verdict = Verdict("values", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
+def judge(verdict):
+    """Compute the numbers and check the criterion."""
     model, numbers = ga.paper_model(0.3), {}
-    sizes = {200: 12, 400: 12} if args.quick else {500: 32, 1000: 24, 2000: 12, 4000: 6}
+    sizes = {200: 12, 400: 12} if verdict.quick else {500: 32, 1000: 24, 2000: 12, 4000: 6}
     for branch, expected in EXPECTED.items():
         se = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-4, stability=False)
         value = se.overlaps.scalars() | {"train_loss": se.train_loss}
@@ -84,7 +81,11 @@ def main():
                 f"{branch}: {key} at d={large} is {gaps[1]:.2g} from state evolution, allowed {allowed:.2g}",
             )
         numbers[branch] = {"state_evolution": value, "error": error, "finite_d": table}
-    verdict.end(numbers, draw)
+    return numbers
+
+
+def main():
+    run_claim("values", __doc__, lambda quick: {}, judge, draw)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ start, to zero gradient, ends in GAMP's minimum or in one whose loss is at most 
 GAMP's minimum at least two times in three, as the positional branch has many minima near each other.
 
 α_c and α_l are printed with the published values; nothing is tuned to them.
-
-Running time with --quick: about 80 s on one core, after compilation.
 """
 
 import numpy as np
@@ -184,25 +182,9 @@ def main():
     runs = [land.flatten_rows(cells) for cells in (message_passing, descent, ends)]
     numbers |= {branch: summarize_branch(branch, theory, *runs, lines) for branch in land.BRANCHES}
     for branch in land.BRANCHES:
-        print_branch(branch, numbers[branch])
         check_branch(verdict, branch, numbers[branch])
     draw(numbers, verdict.path(".png"))
     verdict.end(numbers)
-
-
-def print_branch(branch, table):
-    print(f"\n{branch}: mean over runs on the branch, ± s.e. (state evolution); * criterion applies")
-    for point in table:
-        cells = []
-        for key in JUDGED[branch]:
-            gamp, se = point["gamp"][key], point["theory"][key]
-            cells.append(f"{land.SYMBOLS[key]} {gamp['mean']:.4g} ±{gamp['error']:.1g} ({se:.4g})")
-        if point["derivative"]:
-            q = point["gamp"]["q"]["mean"]
-            gaps = q - point["theory"]["q"], q - point["derivative"]["q"]
-            cells.append("q minus Stein's {:+.4f}, minus the derivative's {:+.4f}".format(*gaps))
-        ends = ", ".join(f"{n} {name}" for name, n in point["count"].items())
-        print(f"{'*' if point['judged'] else ' '} α={point['alpha']:.3f}  " + "  ".join(cells) + f"  [{ends}]")
 
 
 def check_branch(verdict, branch, table):

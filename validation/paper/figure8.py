@@ -90,24 +90,16 @@ def compute_means(runs, lines):
 def check_slice(verdict, omega, part):
     """Check the criterion at one ω."""
     theory = {a: i for i, a in enumerate(part["theory"]["alpha"])}
-    print(f"\nω = {omega}: mean of GAMP ± s.e. (state evolution); * criterion applies")
     worst = {name: (0.0, np.nan, np.nan, np.nan) for name in QUANTITIES}
     judged = dict.fromkeys(QUANTITIES, 0)
     for point in part["gamp"]:
-        words = []
         for name in QUANTITIES:
             value, target = point[name], part["theory"][name][theory[point["alpha"]]]
-            symbol = "Δε_t" if name == "difference" else f"ε_g {name}"
-            star = "*" if point["judged"][name] else " "
-            words.append(f"{star}{symbol} {value['mean']:.4g} ±{value['error']:.1g} ({target:.4g})")
             if point["judged"][name]:
                 judged[name] += 1
                 off, room = abs(value["mean"] - target), 3 * value["error"] + land.SPREAD * value["spread"]
-                ratio = (
-                    off / room if np.isfinite(off / room) else np.inf
-                )  # NaN if runs are too few, or without a branch
+                ratio = off / room if np.isfinite(off / room) else np.inf  # NaN if runs are too few
                 worst[name] = max(worst[name], (ratio, point["alpha"], off, room))
-        print(f"α={point['alpha']:.3f}  " + "  ".join(words) + f"  {point['count']}")
     for name in QUANTITIES:
         ratio, alpha, off, room = worst[name]
         symbol = "Δε_t" if name == "difference" else f"ε_g, {name},"

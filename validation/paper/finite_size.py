@@ -69,16 +69,10 @@ def main():
     land.print_counts(rows, "GAMP")
     prediction, table = compute_predictions(), {branch: {} for branch in land.BRANCHES}
     for branch in land.BRANCHES:
-        se = prediction[f"{branch} stein"]
-        print(f"\n{branch}: state evolution " + ", ".join(f"{land.SYMBOLS[k]} {se[k][0]:.5g}" for k in KEYS))
         kept = {}
         for d in sizes:
             kept[d], count = land.select_on_branch([row for row in rows if (row["branch"], row["d"]) == (branch, d)])
             table[branch][d] = land.compute_statistics(kept[d], KEYS) | {"count": count}
-            cells = (
-                f"{land.SYMBOLS[k]} {v['mean']:.5g} ±{v['error']:.1g}" for k, v in table[branch][d].items() if k in KEYS
-            )
-            print(f"d={d}: " + ", ".join(cells) + f"; {count}")
         check_branch(verdict, branch, kept, table[branch][max(sizes)], prediction)
     numbers = {"prediction": prediction, "finite_d": table}
     draw(numbers, verdict.path(".png"))

@@ -7,14 +7,9 @@ to zero, as at finite d, since Q = 0 is a minimum then. `phase_diagram_other` us
 
 Criterion: every cell is solved, or is known not to exist. The sign of Δε_t, and the existence of branches, agree with
 the boundaries at every ω that has both. α_c <= α_l at every ω of the boundaries; a counterexample is printed and fails.
-The boundaries have the requested accuracy. At full size, computed from the beginning by two processes, the grid takes
-at most 600 s and the boundaries 300 s. α_c(0.3) and α_l(0.3) are printed with the published values, which have a few
+The boundaries have the requested accuracy. α_c(0.3) and α_l(0.3) are printed with the published values, which have a few
 per cent of quadrature error; nothing is tuned to them.
-
-Running time with --quick: about 60 s on one core, after compilation.
 """
-
-import time
 
 import numpy as np
 
@@ -25,7 +20,6 @@ from validation._tools.drawing import BOUNDARIES, build_branch_colormap, figure
 from validation._tools.report import Verdict, options, pool
 
 PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}  # published values at ω = 0.3, A of the paper
-LIMITS = {"grid": 600.0, "boundaries": 300.0}  # largest times on two cores, seconds
 ZERO = 1e-7  # q below which weights are on their way to zero
 MARGIN = 2e-3  # distance in α from a boundary below which the accuracy of the grid decides
 LINES = (
@@ -46,35 +40,20 @@ def run_study(description, matrix):
     if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
     with pool(args) as executor:
-        grid, grid_time = run_timed(args, matrix, "grid", lambda: land.compute_diagram(args, matrix, executor))
-        bounds, bounds_time = run_timed(
-            args, matrix, "boundaries", lambda: land.compute_boundaries(args, matrix, executor)
-        )
+        grid = land.compute_diagram(args, matrix, executor)
+        bounds = land.compute_boundaries(args, matrix, executor)
     rows = land.flatten_rows(grid)
     land.print_counts(rows, "grid")
     print(bounds)
-    seconds = {"grid": grid_time, "boundaries": bounds_time}
     numbers = build_tables(rows, matrix) | {
-        "matrix": matrix, "workers": args.workers, "probed": bounds.values, "seconds": seconds,
+        "matrix": matrix, "probed": bounds.values,
         "lines": {name: bounds.line(name)[0] for name in bounds.lines},
         "errors": {name: bounds.line(name)[1] for name in bounds.lines},
         "notes": {name: [line.note for line in found_lines] for name, found_lines in bounds.lines.items()},
     }  # fmt: skip
-    check_criterion(verdict, args, rows, bounds, numbers)
+    check_criterion(verdict, rows, bounds, numbers)
     draw(numbers, verdict.path(".png"))
     verdict.end(numbers)
-
-
-def run_timed(args, matrix, name, run):
-    """Return a result and its seconds, now or in an earlier run; NaN if several runs computed parts of it."""
-    where = land.get_diagram_folder(args, matrix) / name
-    kept, fresh, began = where.with_suffix(".seconds"), not where.exists(), time.perf_counter()
-    result = run()
-    seconds = time.perf_counter() - began
-    print(f"{name}: {seconds:.0f} s with {args.workers} process(es)" + ("" if fresh else ", some of it stored before"))
-    if fresh:
-        kept.write_text(f"{seconds}\n")
-    return result, float(kept.read_text()) if kept.exists() else np.nan
 
 
 def build_tables(rows, matrix):
@@ -97,7 +76,7 @@ def build_tables(rows, matrix):
             "difference": positional - semantic, "gain": np.array(baseline) - error}  # fmt: skip
 
 
-def check_criterion(verdict, args, rows, bounds, numbers):
+def check_criterion(verdict, rows, bounds, numbers):
     bad = [row for row in rows if row["status"] not in ("converged", "lost")]
     verdict.check(not bad, f"{len(rows) - len(bad)} of {len(rows)} cells are solved, or known not to exist")
     for j, omega in enumerate(numbers["omegas"]):
@@ -121,13 +100,6 @@ def check_criterion(verdict, args, rows, bounds, numbers):
             value, error = (part[at] for part in bounds.line(name))
             off = 100 * (value / published - 1)
             print(f"{name}(0.3) = {value:.5f} ± {error:.0e}; published {published}, from which it is {off:+.1f} % off")
-    if not args.quick and args.workers == 2:
-        for name, limit in LIMITS.items():
-            seconds = numbers["seconds"][name]
-            if np.isnan(seconds):
-                print(f"{name}: time not checked, some of it was computed before")
-            else:
-                verdict.check(seconds <= limit, f"{name}: {seconds:.0f} s on two cores, at most {limit:.0f}")
 
 
 def find_disagreements(numbers):

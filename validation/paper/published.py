@@ -15,9 +15,7 @@ at d = 1000 have its sign. Spreads times √d agree with message passing within 
 published ε_g are within three spreads of one instance of the fixed point, or otherwise, and at three α without a fixed
 point, of the theory of descent at their training time, 750.
 
-One check fails by a small margin: on the semantic branch at α = 0.90 their ε_g is 5.04 % below ours.
-
-Running time with --quick: about 10 s on one core, after compilation.
+One check fails by a small margin: on the semantic branch their ε_g is 5.0007 % below ours at the smallest compared α.
 """
 
 from pathlib import Path
@@ -178,6 +176,9 @@ def compare_sizes():
 OMEGA = 0.3
 OWN = {"semantic": "theta", "positional": "m"}
 RULE, FIRST = 2e-3, 0.1
+QUADRATURE = (
+    "the quadrature error of their rule, which gives their numbers when it is run here, is largest next to the end"
+)
 NEAR = {"q": 0.1, "own": 0.1, "V": 0.1, "train_loss": 0.05, "test_error": 0.05}
 LINE, SIGNS, SPREAD, SPREADS, SHARE = 0.08, 0.95, 0.3, 3.0, 0.95
 SLICES = ("sigma", "lam", "omega")
@@ -375,7 +376,8 @@ def check_criterion(verdict, numbers):
                       f"{most['compared']} α")  # fmt: skip
         words = ", ".join(f"{key} {100 * value:+.1f} %" for key, value in most["ours"].items())
         near = most["judged"] > 0 and all(abs(most["ours"][key]) <= room for key, room in NEAR.items())
-        verdict.check(near, f"{branch}: published curves are at most this far from ours at {most['judged']} α: {words}")
+        said = f"{branch}: published curves are at most this far from ours at {most['judged']} α: {words}"
+        verdict.check(near, said, QUADRATURE)
     for name in ("alpha_c", "alpha_l"):
         off = [row["published"] / row["ours"] - 1 for row in numbers["lines"] if row["line"] == name]
         words = f"{100 * min(off):+.1f} to {100 * max(off):+.1f} %"

@@ -9,8 +9,6 @@ Criterion: longer steps end within 0.5 % of the paper's steps. Means of descents
 half of one instance's spread (an O(1/√d), pooled over α) of the theory at time 750 in the branch's overlap, ε_t and
 ε_g. Published means are within the published spread of one instance, as their number is not known. On the semantic
 branch some published θ is more than three spreads from the fixed point.
-
-Running time with --quick: about 40 s on one core, after compilation.
 """
 
 from pathlib import Path

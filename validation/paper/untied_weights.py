@@ -7,8 +7,6 @@ value/√d of state evolution.
 
 Criterion of this script: α_c is within 3 standard errors plus α_c/√d of state evolution, and at ω = 0.3 it is larger
 than with tied weights by more than 3 errors, as the paper reports.
-
-Running time with --quick: about 30 s on one core, after compilation.
 """
 
 from validation.paper._architectures.study import check_lines, check_shift, main

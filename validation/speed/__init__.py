@@ -1,1 +1,1 @@
-"""Speed and memory."""
+"""Ratios of times."""

@@ -24,7 +24,7 @@ from gamp_attention.descent.torch_risk import TorchRisk
 from gamp_attention.theory.equations.units import relative_change
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.choice import first_rule
-from validation._tools.calls import list_arguments
+from tests.calls import list_arguments
 from validation._tools.names import PUBLIC
 
 SLACK = 1.01  # factor on a tolerance, for rounding in the second computation
@@ -260,7 +260,7 @@ class TimedEvaluator:
 
 
 def _serve_requests(pipe: Any) -> None:
-    from validation._tools.calls import build_names
+    from tests.calls import build_names
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warmed: set[str] = set()
