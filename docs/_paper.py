@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from docs._results import format_number, load_stored
-from validation._tools import catalog
 from validation.paper.published import load_table
 
 MAIN_OVERLAPS = {"semantic": "theta", "positional": "m"}

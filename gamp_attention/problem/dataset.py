@@ -68,7 +68,8 @@ class Dataset(DisplayMixin):
         added, because the tokens are assumed to include their positions; `source_means` are then the means of the
         tokens at each of the L indices. The exact risk depends on x + p only, so its minima and the trained layer do
         not depend on this choice.
-    lam : ridge λ > 0 of equation (3); or one number for each column of Q (`ColumnRidge`). 0.01 if not given, which is necessary with `penalty`.
+    lam : ridge λ > 0 of equation (3); or one number for each column of Q (`ColumnRidge`). 0.01 if not given, which is
+        necessary with `penalty`.
     rank : number of columns r of the student's Q.
     spectra : (L, 1) or (L, d) eigenvalues of Σ_l along the coordinates. If not given, the mean square of the tokens,
         minus estimated positions. Fixed points do not depend on it.
