@@ -5,15 +5,12 @@ from typing import Any
 import numpy as np
 
 from docs._results import format_number, load_stored
+from validation._tools import catalog
 from validation.paper.published import load_table
 
 MAIN_OVERLAPS = {"semantic": "theta", "positional": "m"}
 ARCHITECTURES = {"correlated_tokens": "correlated", "untied_weights": "untied", "value_matrix": "value"}
-SCRIPTS = (
-    "figure2", "training_time", "published", "finite_size", "phase_diagram", "figure8",
-    "phase_diagram_other", "histogram_task", "correlated_tokens", "rank2_student", "untied_weights", "value_matrix",
-    "random_starts",
-)  # fmt: skip
+SCRIPTS = tuple(script.name for script in catalog.scripts() if script.group == "paper")
 
 
 def format_percent(value: float, digits: int = 1) -> str:

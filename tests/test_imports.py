@@ -28,7 +28,7 @@ EXTENSIONS = {
     "bayes": "sequence train",
     "cli": "comparison dynamics inference phases rsb sweeps train",
     "comparison": "dynamics inference phases train",
-    "distributed": "train",
+    "distributed": "",
     "dynamics": "spectra train",
     "estimators": "inference sequence train",
     "inference": "train",
