@@ -102,6 +102,7 @@ def make_row():
 def make_comparison():
     settings = {"d": D, "n": 450, "alpha": 1.5, "lam": 0.01, "seed": 0, "risk": "exact", "damping": {"semantic": 0.5}}
     comparison = fill(ga.Comparison, settings=settings)
+    del comparison.branches[2:]
     for branch in comparison.branches:
         object.__setattr__(branch, "name", "semantic")
         branch.rows[:] = [make_row()] * 5
