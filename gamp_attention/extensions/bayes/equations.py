@@ -30,6 +30,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from gamp_attention._tools.numerics import project_psd, psd_root, symmetrize
 from gamp_attention._tools.quadrature import gaussian_points
@@ -137,9 +138,7 @@ class Equations:
         if not self.channel.is_function:  # iterations for teachers that are functions have V > 0
             V = V + MIN_V * self.rho
         omega, posterior = self.posterior(V, known)
-        g, other, blocks = output_functions(posterior, omega, V)
-        terms = OutputTerms(g, other, blocks, not self.channel.has_mirror_images)
-        hats = controlled_products(terms, V, self.rho)
+        hats = controlled_products(posterior, omega, V, self.rho, paired=not self.channel.has_mirror_images)
         if self._exchangeable:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self.channel.is_function:
@@ -247,41 +246,27 @@ class Equations:
         return any(kind.prior.first.any() for kind in self.kinds)
 
 
-def output_functions(
-    posterior: Posterior, omega: np.ndarray, V: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return g (N, L, t), an independent estimate of g, and posterior covariances (L, N, t, t), as `OutputTerms`."""
-    (n, L, t), inverse = omega.shape, np.linalg.inv(V)
-    g, cov = np.einsum("lab,nlb->nla", inverse, posterior.mean - omega), posterior.cov
-    other = g
-    if posterior.halves is not None:
-        means, second = posterior.halves
-        cov = second.mean(axis=0) - symmetric_product(means.reshape(2, n, -1))
-        g, other = np.einsum("lab,hnlb->hnla", inverse, means - omega)
-    return g, other, cov.reshape(n, L, t, L, t)[:, np.arange(L), :, np.arange(L)]
-
-
-class OutputTerms(NamedTuple):
-    """Terms of averages over N random samples."""
-
-    g: np.ndarray  # (N, L, t)
-    other: np.ndarray  # (N, L, t) independent estimate of g; g itself if it is exact
-    cov: np.ndarray  # (L, N, t, t) posterior covariances of the fields
-    paired: bool  # whether the second half of the samples are mirror images of the first half
-
-
-def controlled_products(terms: OutputTerms, V: np.ndarray, rho: np.ndarray) -> np.ndarray:
+def controlled_products(
+    posterior: Posterior, omega: np.ndarray, V: np.ndarray, rho: np.ndarray, paired: bool
+) -> np.ndarray:
     """Return E[g gᵀ] (L, t, t), with −E[∂g/∂ω] as a control variate.
 
     E[g gᵀ] = −E[∂g/∂ω], so that g gᵀ + ∂g/∂ω has mean zero. A part of it in [0, 1], the part that minimizes the
-    variance of Tr ρ g gᵀ, is subtracted.
+    variance of Tr ρ g gᵀ, is subtracted. Posteriors from random points give two independent estimates of g.
 
     Parameters
     ----------
-    terms : terms of the averages.
+    posterior, omega : posteriors of N samples with prior means ω (N, L, t).
     V, rho : (L, t, t) covariances of the fields, and their prior covariances.
+    paired : whether the second half of the samples are mirror images of the first half.
     """
-    g, other, blocks, paired = terms
+    (n, L, t), cov = omega.shape, posterior.cov
+    means = np.stack([posterior.mean, posterior.mean])
+    if posterior.halves is not None:
+        means, second = posterior.halves
+        cov = second.mean(axis=0) - symmetric_product(means.reshape(2, n, -1))
+    g, other = np.einsum("lab,hnlb->hnla", np.linalg.inv(V), means - omega)
+    blocks = cov.reshape(n, L, t, L, t)[:, np.arange(L), :, np.arange(L)]
     root = psd_root(np.linalg.inv(V))  # products with its square would lose directions with different V to rounding
     hats = symmetrize(np.einsum("nla,nlb->lab", g, other, optimize=True) / len(g))
     squares = np.einsum("nla,lab,nlb->n", g, rho, other, optimize=True)
@@ -470,7 +455,6 @@ class Curve:
 
     def find_crossing(self, alpha: float, low: float, high: float) -> Point:
         """Return the fixed point at α between two values of log s at which α(s) is on different sides of α."""
-        from scipy.optimize import brentq
 
         def excess(x: float) -> float:
             return min(float(np.log(self.solve_at(x).alpha / alpha)), 600.0)  # finite for an infinite α

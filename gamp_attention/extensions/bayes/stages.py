@@ -203,21 +203,21 @@ class IterationSettings:
     n_fresh: int = 16384  # number of fresh samples of the test error
 
 
-class Iterated(NamedTuple):
-    """Fixed point of a run."""
+class Solution(NamedTuple):
+    """A fixed point for one set of samples."""
 
     q: np.ndarray  # (t, t)
     V: np.ndarray  # (L, t, t)
     known: np.ndarray  # (L, t, t)
     free_entropy: float
-    residual: float  # change of x in the last iteration
-    error: float  # estimated distance of x from the fixed point
-    n_iter: int
-    full: bool  # whether nothing is unknown
-    converged: bool  # whether the estimated error is small
+    residual: float  # change in one more iteration: of x for iterations, the relative change of V otherwise
+    n_iter: int = 0
+    error: float = 0.0  # estimated distance of x from the fixed point
+    full: bool = False  # whether nothing is unknown
+    converged: bool = True  # whether the estimated error is small
 
 
-def iterate(few: Equations, all_samples: Equations, alpha: float, init: str, settings: IterationSettings) -> Iterated:
+def iterate(few: Equations, all_samples: Equations, alpha: float, init: str, settings: IterationSettings) -> Solution:
     """Return the fixed point that iterations from a start "uninformed" or "informed" reach.
 
     Parameters
@@ -254,10 +254,8 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str, set
         entropy = np.inf if alpha * float(np.abs(output.hats @ V).max()) > settings.accepted else entropy
         V, known = np.zeros_like(rho), rho
         q = all_samples.prior_second_moment
-    return Iterated(
-        q=q, V=V, known=known, free_entropy=entropy, residual=last.residual, error=last.error,
-        n_iter=first.n_iter + last.n_iter, full=full, converged=last.error < settings.accepted,
-    )  # fmt: skip
+    n_iter, converged = first.n_iter + last.n_iter, last.error < settings.accepted
+    return Solution(q, V, known, entropy, last.residual, n_iter, last.error, full, converged)
 
 
 class Iteration:
