@@ -1,27 +1,21 @@
 """Bayes-optimal state evolution, and the curve α(s) that contains all of its fixed points.
 
-State evolution alternates two averages. `Equations.output` averages over samples: if the fields of token l have
-posterior means ω_l and covariances V_l, it returns E[g_l g_lᵀ] with g_l = V_l⁻¹(E[u_l | ω, y] − ω_l), and the
-conjugates are q̂_l = α E[g_l g_lᵀ]. `Equations.input` averages over coordinates: from the conjugates it returns the
-covariances V_l and the overlap q. A fixed point reproduces its V. See Barbier et al. (2019) for generalized linear
-models.
+`Equations.output` averages over samples: if the fields of token l have posterior means ω_l and covariances V_l, it
+returns E[g_l g_lᵀ] with g_l = V_l⁻¹(E[u_l | ω, y] − ω_l); the conjugates are q̂_l = α E[g_l g_lᵀ]. `Equations.input`
+averages over coordinates: from the conjugates it returns the covariances V_l and the overlap q. A fixed point
+reproduces its V. See Barbier et al. (2019) for generalized linear models.
 
-Iteration at a given α finds only stable fixed points, and slowly near a transition. `Curve` finds all of them, because
-it fixes the size s of the conjugates and computes α from it:
+Iteration at a given α finds only stable fixed points, and slowly near a transition. `Curve` finds all of them:
 
-1. The conjugates are q̂_l = s S_l, with a shape S of size 1 (`Curve.size`).
+1. The conjugates are q̂_l = s S_l, with a given size s and a shape S of size 1 (`Curve.size`).
 2. `input` gives V(s S), and `output` gives E[g gᵀ] at that V; its shape replaces S until S no longer changes.
 3. Then V is a fixed point at the sample complexity α(s) = s/‖E[g gᵀ]‖.
 
-`Curve.trace` evaluates α(s) from nearly no information to nearly full information. The fixed points at a given α are
-the crossings of the curve with α, which `Curve.find_crossing` refines. A crossing is stable if α(s) increases there: at
-smaller s the iteration then increases s, and at larger s it decreases s. In addition to the crossings there may be
-fixed points at the two ends, s = 0 and s → ∞, see `bayes.state_evolution`.
-
-Guards: V and ρ − V are both computed from s without cancellation, so that s may be 1e-30 or 1e30. Steps in log s are
-shorter where α(s) is nearly flat, because two crossings close to a maximum or minimum of α could lie between two
-points. The shape that changed least starts the next evaluation. The curve ends if nothing remains unknown or if noise
-limits the information of samples, and α is above the requested value by then.
+`Curve.trace` evaluates α(s) from nearly no to nearly full information. The fixed points at a given α are the crossings
+of the curve with α (`Curve.find_crossing`), stable where α(s) increases, and possibly its two ends, s = 0 and s → ∞,
+see `bayes.state_evolution`. V and ρ − V are both computed from s without cancellation. Steps in log s are shorter where
+α(s) is nearly flat, because two crossings close to a maximum or minimum of α could lie between two points. The curve
+ends if nothing remains unknown or if noise limits the information of samples, and α is above the requested value.
 """
 
 from collections.abc import Callable
