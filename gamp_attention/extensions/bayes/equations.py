@@ -1,27 +1,21 @@
 """Bayes-optimal state evolution, and the curve α(s) that contains all of its fixed points.
 
-State evolution alternates two averages. `Equations.output` averages over samples: if the fields of token l have
-posterior means ω_l and covariances V_l, it returns E[g_l g_lᵀ] with g_l = V_l⁻¹(E[u_l | ω, y] − ω_l), and the
-conjugates are q̂_l = α E[g_l g_lᵀ]. `Equations.input` averages over coordinates: from the conjugates it returns the
-covariances V_l and the overlap q. A fixed point reproduces its V. See Barbier et al. (2019) for generalized linear
-models.
+`Equations.output` averages over samples: if the fields of token l have posterior means ω_l and covariances V_l, it
+returns E[g_l g_lᵀ] with g_l = V_l⁻¹(E[u_l | ω, y] − ω_l); the conjugates are q̂_l = α E[g_l g_lᵀ]. `Equations.input`
+averages over coordinates: from the conjugates it returns the covariances V_l and the overlap q. A fixed point
+reproduces its V. See Barbier et al. (2019) for generalized linear models.
 
-Iteration at a given α finds only stable fixed points, and slowly near a transition. `Curve` finds all of them, because
-it fixes the size s of the conjugates and computes α from it:
+Iteration at a given α finds only stable fixed points, and slowly near a transition. `Curve` finds all of them:
 
-1. The conjugates are q̂_l = s S_l, with a shape S of size 1 (`Curve.size`).
+1. The conjugates are q̂_l = s S_l, with a given size s and a shape S of size 1 (`Curve.size`).
 2. `input` gives V(s S), and `output` gives E[g gᵀ] at that V; its shape replaces S until S no longer changes.
 3. Then V is a fixed point at the sample complexity α(s) = s/‖E[g gᵀ]‖.
 
-`Curve.trace` evaluates α(s) from nearly no information to nearly full information. The fixed points at a given α are
-the crossings of the curve with α, which `Curve.find_crossing` refines. A crossing is stable if α(s) increases there: at
-smaller s the iteration then increases s, and at larger s it decreases s. In addition to the crossings there may be
-fixed points at the two ends, s = 0 and s → ∞, see `bayes.state_evolution`.
-
-Guards: V and ρ − V are both computed from s without cancellation, so that s may be 1e-30 or 1e30. Steps in log s are
-shorter where α(s) is nearly flat, because two crossings close to a maximum or minimum of α could lie between two
-points. The shape that changed least starts the next evaluation. The curve ends if nothing remains unknown or if noise
-limits the information of samples, and α is above the requested value by then.
+`Curve.trace` evaluates α(s) from nearly no to nearly full information. The fixed points at a given α are the crossings
+of the curve with α (`Curve.find_crossing`), stable where α(s) increases, and possibly its two ends, s = 0 and s → ∞,
+see `bayes.state_evolution`. V and ρ − V are both computed from s without cancellation. Steps in log s are shorter where
+α(s) is nearly flat, because two crossings close to a maximum or minimum of α could lie between two points. The curve
+ends if nothing remains unknown or if noise limits the information of samples, and α is above the requested value.
 """
 
 from collections.abc import Callable
@@ -30,6 +24,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from gamp_attention._tools.numerics import project_psd, psd_root, symmetrize
 from gamp_attention._tools.quadrature import gaussian_points
@@ -137,9 +132,7 @@ class Equations:
         if not self.channel.is_function:  # iterations for teachers that are functions have V > 0
             V = V + MIN_V * self.rho
         omega, posterior = self.posterior(V, known)
-        g, other, blocks = output_functions(posterior, omega, V)
-        terms = OutputTerms(g, other, blocks, not self.channel.has_mirror_images)
-        hats = controlled_products(terms, V, self.rho)
+        hats = controlled_products(posterior, omega, V, self.rho, paired=not self.channel.has_mirror_images)
         if self._exchangeable:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self.channel.is_function:
@@ -247,41 +240,27 @@ class Equations:
         return any(kind.prior.first.any() for kind in self.kinds)
 
 
-def output_functions(
-    posterior: Posterior, omega: np.ndarray, V: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return g (N, L, t), an independent estimate of g, and posterior covariances (L, N, t, t), as `OutputTerms`."""
-    (n, L, t), inverse = omega.shape, np.linalg.inv(V)
-    g, cov = np.einsum("lab,nlb->nla", inverse, posterior.mean - omega), posterior.cov
-    other = g
-    if posterior.halves is not None:
-        means, second = posterior.halves
-        cov = second.mean(axis=0) - symmetric_product(means.reshape(2, n, -1))
-        g, other = np.einsum("lab,hnlb->hnla", inverse, means - omega)
-    return g, other, cov.reshape(n, L, t, L, t)[:, np.arange(L), :, np.arange(L)]
-
-
-class OutputTerms(NamedTuple):
-    """Terms of averages over N random samples."""
-
-    g: np.ndarray  # (N, L, t)
-    other: np.ndarray  # (N, L, t) independent estimate of g; g itself if it is exact
-    cov: np.ndarray  # (L, N, t, t) posterior covariances of the fields
-    paired: bool  # whether the second half of the samples are mirror images of the first half
-
-
-def controlled_products(terms: OutputTerms, V: np.ndarray, rho: np.ndarray) -> np.ndarray:
+def controlled_products(
+    posterior: Posterior, omega: np.ndarray, V: np.ndarray, rho: np.ndarray, paired: bool
+) -> np.ndarray:
     """Return E[g gᵀ] (L, t, t), with −E[∂g/∂ω] as a control variate.
 
     E[g gᵀ] = −E[∂g/∂ω], so that g gᵀ + ∂g/∂ω has mean zero. A part of it in [0, 1], the part that minimizes the
-    variance of Tr ρ g gᵀ, is subtracted.
+    variance of Tr ρ g gᵀ, is subtracted. Posteriors from random points give two independent estimates of g.
 
     Parameters
     ----------
-    terms : terms of the averages.
+    posterior, omega : posteriors of N samples with prior means ω (N, L, t).
     V, rho : (L, t, t) covariances of the fields, and their prior covariances.
+    paired : whether the second half of the samples are mirror images of the first half.
     """
-    g, other, blocks, paired = terms
+    (n, L, t), cov = omega.shape, posterior.cov
+    means = np.stack([posterior.mean, posterior.mean])
+    if posterior.halves is not None:
+        means, second = posterior.halves
+        cov = second.mean(axis=0) - symmetric_product(means.reshape(2, n, -1))
+    g, other = np.einsum("lab,hnlb->hnla", np.linalg.inv(V), means - omega)
+    blocks = cov.reshape(n, L, t, L, t)[:, np.arange(L), :, np.arange(L)]
     root = psd_root(np.linalg.inv(V))  # products with its square would lose directions with different V to rounding
     hats = symmetrize(np.einsum("nla,nlb->lab", g, other, optimize=True) / len(g))
     squares = np.einsum("nla,lab,nlb->n", g, rho, other, optimize=True)
@@ -470,7 +449,6 @@ class Curve:
 
     def find_crossing(self, alpha: float, low: float, high: float) -> Point:
         """Return the fixed point at α between two values of log s at which α(s) is on different sides of α."""
-        from scipy.optimize import brentq
 
         def excess(x: float) -> float:
             return min(float(np.log(self.solve_at(x).alpha / alpha)), 600.0)  # finite for an infinite α

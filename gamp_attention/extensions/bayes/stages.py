@@ -1,32 +1,25 @@
 """Weak recovery in stages, for teachers that are functions of the fields: some columns are found before others.
 
-If the signs of all columns can be changed at unchanged targets, q = 0 is a fixed point of state evolution. Without
-information, it becomes unstable at the α of the first stage. The eigenmatrix of the unstable direction shows which
-columns U appear. The other columns stay at zero overlap, since their signs are still unknown, until the overlaps of the
-first columns are large enough: the second stage is at the α at which the fixed point with only U becomes unstable, and
-so on.
+If the signs of all columns can be changed at unchanged targets, q = 0 is a fixed point, which becomes unstable at the α
+of the first stage. The eigenmatrix of the unstable direction shows which columns appear. The others stay at zero
+overlap, since their signs are still unknown, until the fixed point with only the first columns becomes unstable: this
+is the second stage, and so on. At a fixed point in which columns U vanish, their small overlap δq becomes
 
-At a fixed point in which columns U vanish, a small overlap δq of them changes in one iteration by
+    δq̂_l = α Σ_m E[G_lm δq_m G_lmᵀ],   G_lm = ρ_l⁻¹ E[u_l u_mᵀ | y, ω] ρ_m⁻¹ − δ_lm ρ_l⁻¹   (columns U only)
 
-    δq̂_l = α Σ_m E[G_lm δq_m G_lmᵀ],   G_lm = ρ_l⁻¹ E[u_l u_mᵀ | y, ω] ρ_m⁻¹ − δ_lm ρ_l⁻¹   (columns U only),
+in one iteration, with ω_l = 0 and V_l = ρ_l for the columns U. The fixed points are parametrized by the size of the
+conjugates q̂ of the found columns, as in `bayes.equations`, so that no iteration in α is needed.
 
-where the posterior has ω_l = 0 and V_l = ρ_l for the columns U, and the overlaps of the fixed point for the others. The
-fixed points are parametrized by the size of the conjugates q̂ of the found columns, as in `bayes.equations`: the size
-determines V, and V determines α and the growth of δq, so that no iteration in α is needed.
+**Iteration at a given α.** `iterate` applies q̂ = αE[g gᵀ] and V = V(q̂), from little or complete information: first
+with few samples, then with all. A run uses the same samples, and the same points of their posteriors as long as V
+changes little, so that the map is smooth near the end, and independent runs give the errors. Extrapolated steps
+(`Iteration`) reach the fixed point to an error far below the errors from the samples. V = 0 is approached
+exponentially; it is reached if V decreases down to e^(−`full`) ρ.
 
-**Iteration at a given α.** The curve of all fixed points (`bayes.equations`) is not used for these models. `iterate`
-applies q̂ = αE[g gᵀ] and V = V(q̂), from little or complete information: first with few samples, then with all. All
-iterations of a run use the same samples, and the same points of their posteriors as long as V changes little, so that
-the map is a smooth function of V near the end, and independent runs give the errors. Extrapolated steps (`Iteration`)
-reach the fixed point to an error that is much smaller than the errors from the samples, and is added to them. A fixed
-point without unknown part, V = 0, is approached exponentially; it is reached if V decreases down to e^(−`full`) ρ.
-
-Columns without overlap need a separate rule. If the sign of a column can be changed at unchanged targets, its overlap
-q = 0 is preserved, and near it an iteration multiplies q by a constant factor. The iteration decides slowly whether a
-column vanishes if this factor is near one. Therefore, once overlaps are below `small` (in units of the prior) at the
-end of the iterations with few samples, the factor is computed with all samples from the response to a small overlap
-(`Equations.growth_map`), which has less noise than the overlap itself. If it is below one, these columns are set to
-zero; otherwise they continue from the overlap `small`.
+Near q = 0 of a column whose sign is free, an iteration multiplies q by a constant factor, and decides slowly whether
+the column vanishes if the factor is near one. Overlaps that are below `small`, in units of the prior, after the
+iterations with few samples are therefore decided by this factor, computed with all samples (`Equations.growth_map`):
+below one, the columns are set to zero; otherwise they continue from the overlap `small`.
 """
 
 from dataclasses import dataclass
@@ -203,21 +196,21 @@ class IterationSettings:
     n_fresh: int = 16384  # number of fresh samples of the test error
 
 
-class Iterated(NamedTuple):
-    """Fixed point of a run."""
+class Solution(NamedTuple):
+    """A fixed point for one set of samples."""
 
     q: np.ndarray  # (t, t)
     V: np.ndarray  # (L, t, t)
     known: np.ndarray  # (L, t, t)
     free_entropy: float
-    residual: float  # change of x in the last iteration
-    error: float  # estimated distance of x from the fixed point
-    n_iter: int
-    full: bool  # whether nothing is unknown
-    converged: bool  # whether the estimated error is small
+    residual: float  # change in one more iteration: of x for iterations, the relative change of V otherwise
+    n_iter: int = 0
+    error: float = 0.0  # estimated distance of x from the fixed point
+    full: bool = False  # whether nothing is unknown
+    converged: bool = True  # whether the estimated error is small
 
 
-def iterate(few: Equations, all_samples: Equations, alpha: float, init: str, settings: IterationSettings) -> Iterated:
+def iterate(few: Equations, all_samples: Equations, alpha: float, init: str, settings: IterationSettings) -> Solution:
     """Return the fixed point that iterations from a start "uninformed" or "informed" reach.
 
     Parameters
@@ -254,10 +247,8 @@ def iterate(few: Equations, all_samples: Equations, alpha: float, init: str, set
         entropy = np.inf if alpha * float(np.abs(output.hats @ V).max()) > settings.accepted else entropy
         V, known = np.zeros_like(rho), rho
         q = all_samples.prior_second_moment
-    return Iterated(
-        q=q, V=V, known=known, free_entropy=entropy, residual=last.residual, error=last.error,
-        n_iter=first.n_iter + last.n_iter, full=full, converged=last.error < settings.accepted,
-    )  # fmt: skip
+    n_iter, converged = first.n_iter + last.n_iter, last.error < settings.accepted
+    return Solution(q, V, known, entropy, last.residual, n_iter, last.error, full, converged)
 
 
 class Iteration:

@@ -15,7 +15,8 @@ For teachers that are functions of the fields, fixed points are found by iterati
 which does not find unstable fixed points.
 """
 
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from gamp_attention._tools.statistics import half_width
 from gamp_attention.extensions.bayes.channels.integrals import COARSE, FINE
 from gamp_attention.extensions.bayes.equations import Curve, Equations, Point
 from gamp_attention.extensions.bayes.results import BayesStateEvolution, FreshSamples
-from gamp_attention.extensions.bayes.stages import IterationSettings, iterate
+from gamp_attention.extensions.bayes.stages import IterationSettings, Solution, iterate
 from gamp_attention.extensions.sequence.sequence_labels import is_function
 from gamp_attention.results import ConvergenceError, Status
 from gamp_attention.theory.models.model import Model, require_model
@@ -44,16 +45,6 @@ class Branch(NamedTuple):
     low: float  # interval of log s that contains a crossing; NaN for the other kinds
     high: float
     stable: bool
-
-
-class Solution(NamedTuple):
-    """A fixed point computed with one set of points."""
-
-    q: np.ndarray
-    V: np.ndarray
-    known: np.ndarray
-    free_entropy: float
-    residual: float
 
 
 @guard_call
@@ -170,20 +161,15 @@ def _iterate_replicas(
         few = Equations(model, max(n_points // settings.few, MIN_POINTS) // 2 * 2, rng)
         runs.append(iterate(few, Equations(model, n_points, rng), alpha, init, settings))
     errors = [FreshSamples(model, settings.n_fresh, rng).test_error(run.V, run.known) for run in runs]
-    columns = [[run.q for run in runs], [run.V for run in runs], [run.free_entropy for run in runs], errors]
-    (q, q_error), (V, V_error), (entropy, entropy_error), (error, error_error) = (
-        combine(np.array(column), False, 0.0) for column in columns
-    )
     agree = len({(bytes(np.diagonal(run.q) > settings.found), run.full) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
     full, prior = all(run.full for run in runs), few.prior_second_moment
     left, least = (0.0, 0.0) if full else (max(run.error for run in runs), float(np.exp(-settings.full)))
-    return BayesStateEvolution(
-        status=status, n_iter=sum(run.n_iter for run in runs), residual=max(run.residual for run in runs),
-        q=q, q_error=q_error + left * _scale(prior - q) + least * _scale(prior),
-        V=V, V_error=V_error + (left + least) * _scale(V),
-        free_entropy=float(entropy), free_entropy_error=float(entropy_error), test_error=float(error),
-        test_error_error=float(error_error + left * error), stable=True, full=full,
+    point = _average(runs, errors, status=status, n_iter=sum(run.n_iter for run in runs), stable=True, full=full)
+    return replace(
+        point, q_error=point.q_error + left * _scale(prior - point.q) + least * _scale(prior),
+        V_error=point.V_error + (left + least) * _scale(point.V),
+        test_error_error=point.test_error_error + left * point.test_error,
     )  # fmt: skip
 
 
@@ -261,23 +247,33 @@ def _solve_branch(
             solutions.append(_solve_crossing(curve, alpha, *bracket))
         elif curve.equations.has_zero_fixed_point():
             solutions.append(_solve_zero(curve, alpha))
-    accuracy = ACCURACY if branch.kind == "crossing" else 0.0
-    (q, q_error), (V, V_error), (entropy, entropy_error) = (
-        combine(np.array([getattr(solution, name) for solution in solutions]), exact, accuracy)
-        for name in ("q", "V", "free_entropy")
-    )
-    if exact:  # a sum of terms of this size
-        entropy_error = entropy_error + ACCURACY * (1 + alpha + np.abs(entropy))
     # random points or fewer rules than sets: sets and solutions are used in turn
     pairs = [(fresh[k % len(fresh)], solutions[k % len(solutions)]) for k in range(max(len(fresh), len(solutions)))]
-    errors = np.array([samples.test_error(point.V, point.known) for samples, point in pairs])
-    test_error, test_error_error = combine(errors, exact and not fresh[0].model.attention, ACCURACY)
-    return BayesStateEvolution(
+    errors = [samples.test_error(point.V, point.known) for samples, point in pairs]
+    exact_errors, accuracy = exact and not fresh[0].model.attention, ACCURACY if branch.kind == "crossing" else 0.0
+    point = _average(
+        solutions, errors, exact, exact_errors, accuracy,
         status=Status.INACCURATE if n_missing else Status.CONVERGED, n_iter=sum(curve.evaluations for curve in curves),
-        residual=max(solution.residual for solution in solutions), q=q, q_error=q_error, V=V, V_error=V_error,
-        free_entropy=float(entropy), free_entropy_error=float(entropy_error), test_error=float(test_error),
-        test_error_error=float(test_error_error), stable=branch.stable, full=branch.kind == "full",
+        stable=branch.stable, full=branch.kind == "full",
     )  # fmt: skip
+    # the free entropy is a sum of terms of this size
+    rounding = ACCURACY * (1 + alpha + abs(point.free_entropy)) if exact else 0.0
+    return replace(point, free_entropy_error=point.free_entropy_error + rounding)
+
+
+def _average(
+    solutions: list[Solution], test_errors: list[float], exact: bool = False, exact_errors: bool = False,
+    accuracy: float = 0.0, **other: Any
+) -> BayesStateEvolution:  # fmt: skip
+    """Return the result of fixed points of several sets of points; the arguments are those of `combine`."""
+    values = {name: np.array([getattr(each, name) for each in solutions]) for name in ("q", "V", "free_entropy")}
+    fields = {"residual": max(each.residual for each in solutions)} | other
+    for name, column in values.items():
+        fields[name], fields[f"{name}_error"] = combine(column, exact, accuracy)
+    fields["test_error"], fields["test_error_error"] = combine(np.array(test_errors), exact_errors, ACCURACY)
+    for name in ("free_entropy", "free_entropy_error", "test_error", "test_error_error"):
+        fields[name] = float(fields[name])
+    return BayesStateEvolution(**fields)
 
 
 def combine(values: np.ndarray, exact: bool, accuracy: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,20 +1,16 @@
 """Symmetries of the posterior, which averages over random points do not have exactly.
 
 An orthogonal matrix O (t, t) is a symmetry of the columns if targets are the same for the fields u and u O, and if the
-prior of the columns does not change. State evolution then maps covariances that O leaves unchanged, O S Oᵀ = S, to such
-covariances. The symmetries can have infinitely many elements, for example all rotations for targets u_1·u_2.
+prior of the columns does not change. State evolution then maps covariances with O S Oᵀ = S to such covariances. There
+may be infinitely many symmetries, for example all rotations for targets u_1·u_2. Rotations are exponentials of
+antisymmetric matrices A with Σ ∂y/∂u_la (u A)_la = 0, a linear system. Finite symmetries are searched among exchanges
+of columns with changes of signs.
 
-**Unstable directions.** Near a fixed point without overlap of some columns, a small overlap δq becomes
-Σ_m E[G_lm δq_m G_lmᵀ] (`bayes.stages`). This map preserves positive semidefinite matrices, so that its largest
-eigenvalue has a positive semidefinite eigenmatrix (theorem of Krein and Rutman, 1948), and the average of this
-eigenmatrix over the symmetries is another. It is therefore sufficient to search among matrices that do not change.
-Without this restriction the eigenvalue can be degenerate. For targets u_1·u_2, the response G_lm is a multiple of the
-identity, so that all δq increase at the same rate; the same holds for attention layers whose columns are known up to a
-rotation. Random errors then select an arbitrary combination of them, perhaps without any diagonal entries, and the
-largest of several random eigenvalues is too large.
-
-**Search.** Rotations are exponentials of antisymmetric matrices A with Σ ∂y/∂u_la (u A)_la = 0, a linear system. Finite
-symmetries are searched among exchanges of columns with changes of signs.
+A small overlap δq near a fixed point without overlap becomes Σ_m E[G_lm δq_m G_lmᵀ] (`bayes.stages`). This map
+preserves positive semidefinite matrices, so that its largest eigenvalue has a positive semidefinite eigenmatrix (Krein
+and Rutman, 1948), whose average over the symmetries is another: it suffices to search among matrices that do not
+change. Without this restriction the eigenvalue can be degenerate, as for targets u_1·u_2. Random errors then select an
+arbitrary combination of columns, and the largest of several random eigenvalues is too large.
 """
 
 from dataclasses import dataclass

@@ -7,9 +7,8 @@
   unstable.
 """
 
-from typing import NamedTuple
-
 import numpy as np
+from scipy.optimize import brentq, minimize_scalar
 
 from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention._tools.statistics import half_width
@@ -22,15 +21,6 @@ from gamp_attention.theory.models.model import Model
 
 MIN_DROP = 3e-3  # relative decrease of α(s) that counts as a fold
 ACCURACY = 1e-6  # relative accuracy of roots and maxima
-
-
-class _Thresholds(NamedTuple):
-    """Thresholds of one set of points; NaN if there is none."""
-
-    weak: float
-    full: float
-    hard_from: float
-    hard_to: float
 
 
 @guard_call
@@ -120,8 +110,11 @@ def _average_alpha(points: list[list[Point]], exact: bool) -> np.ndarray:
     return np.asarray(np.exp(corrected))
 
 
-def _find_thresholds(curve: Curve, points: list[Point], has_fold: bool) -> _Thresholds:
-    """Return the thresholds of one set of points; the hard phase only if the average over sets has a fold."""
+def _find_thresholds(curve: Curve, points: list[Point], has_fold: bool) -> tuple[float, float, float, float]:
+    """Return weak and full recovery, and both ends of the hard phase, for one set of points; NaN if there is none.
+
+    The hard phase is searched only if the average over sets has a fold.
+    """
     equations = curve.equations
     weak = 0.0
     if equations.has_zero_fixed_point() and equations.exact:  # the limit for s → 0, extrapolated from two points
@@ -137,10 +130,10 @@ def _find_thresholds(curve: Curve, points: list[Point], has_fold: bool) -> _Thre
         full = max(_maximize_alpha(curve, points, top) if inside else _limit(curve, points) if top else weak, weak)
     fold = _find_fold(alphas) if has_fold else None
     if fold is None:
-        return _Thresholds(weak, float(full), np.nan, np.nan)
+        return weak, full, np.nan, np.nan
     first, last = fold
     hard_to = _maximize_alpha(curve, points, first) if first > 0 else max(weak, alphas[0])
-    return _Thresholds(weak, float(full), _first_order_transition(curve, points, first, last, hard_to), hard_to)
+    return weak, full, _first_order_transition(curve, points, first, last, hard_to), hard_to
 
 
 def _limit(curve: Curve, points: list[Point]) -> float:
@@ -167,8 +160,6 @@ def _find_fold(alphas: np.ndarray) -> tuple[int, int] | None:
 
 def _maximize_alpha(curve: Curve, points: list[Point], k: int) -> float:
     """Return the maximum of α(s) between the neighbors of point k."""
-    from scipy.optimize import minimize_scalar
-
     low, high = (points[min(max(j, 0), len(points) - 1)].x for j in (k - 1, k + 1))
     options = {"xatol": 1e-4}
     maximum = minimize_scalar(lambda x: -curve.solve_at(x).alpha, bounds=(low, high), method="bounded", options=options)
@@ -183,8 +174,6 @@ def _first_order_transition(curve: Curve, points: list[Point], first: int, last:
     first, last : indices of the local maximum and minimum of α, between which fixed points are unstable.
     to : α of the local maximum, above which the fixed point before the fold does not exist.
     """
-    from scipy.optimize import brentq
-
     alphas = np.array([point.alpha for point in points])
     low = alphas[last]
     if curve.conjugates_diverge(points) and alphas[-1] < (1 + MIN_DROP) * low:

@@ -155,6 +155,8 @@ def log_normal(deviation: np.ndarray, V: np.ndarray) -> np.ndarray:
 def softmax_sum(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return weights (N, J) that add to 1 over J, and log Σ_j exp (N,), for logarithms (N, J)."""
     top = logs.max(axis=1, keepdims=True)
-    weights = np.exp(logs - top)
+    weights = logs - top
+    np.exp(weights, out=weights)
     total = weights.sum(axis=1, keepdims=True)
-    return weights / total, (top + np.log(total))[:, 0]
+    weights /= total
+    return weights, (top + np.log(total))[:, 0]

@@ -1,40 +1,27 @@
 """Points on the fibers of a teacher: all variables at which it returns a given target, with posterior weights.
 
 The variables v (D,) of a sample are the teacher's fields and its noise, with the Gaussian prior N(ω, V). The target
-y = h(v) restricts them to a surface, its fiber: for h(v) = v₁² + v₂² and y = 1 the unit circle. If h depends on p
-combinations of the variables, the surface has the dimension D − p. The moments of the posterior, which is the prior
-restricted to the fiber, are computed by importance sampling. `fill_points` draws points:
+y = h(v) restricts them to a surface, its fiber: for h(v) = v₁² + v₂² and y = 1 the unit circle. The moments of the
+posterior, which is the prior restricted to the fiber, are computed by importance sampling. `fill_points` draws points:
 
 1. A subset S of p variables is solved for; the others, the free variables a, are drawn from their prior N(ω_a, V_aa).
 2. All solutions v of h(v) = y with these a are computed by Levenberg-Marquardt steps from many starts.
 3. A change of signs F that leaves h unchanged maps points of the fiber to points of the fiber, its images. Only one of
    the m_S solutions of a draw that are images of each other is stored; m_S is the number of F that keep a.
 
-With K_S draws for each subset S, the density of all points and images is
-
-    Σ_F Σ_S (K_S/m_S) N((Fv)_a; ω_a, V_aa) |∂h/∂v_S|.
-
-`weigh_points` gives each point the weight N(v; ω, V) divided by this density, whichever subset it was drawn with. ω and
-V of the weights may differ from ω and V of the draw: points are drawn once, and used as long as both are similar.
-
-The determinants of rectangular Jacobians, of targets that contain the same information several times, are
-|J| = √det(JᵀJ). A fold of the fiber, at which |∂h/∂v_S| vanishes for one subset, has finite weights because of the
-other subsets (balance heuristic of Veach and Guibas, 1995).
+With K_S draws for each subset S, the density of all points and images is Σ_F Σ_S (K_S/m_S) N((Fv)_a; ω_a, V_aa)
+|∂h/∂v_S|, with |J| = √det(JᵀJ) for targets that contain the same information several times. `weigh_points` gives each
+point the weight N(v; ω, V) divided by this density, whichever subset it was drawn with: a fold of the fiber, at which
+|∂h/∂v_S| vanishes for one subset, has finite weights because of the others (Veach and Guibas, 1995).
 
 A `FiberProgram` is made for one traced function, as a `gamp_attention.extensions.sequence.sequence_loss.SequenceLoss`
-is: its class contains the function and its Jacobian as a `Program`, which numba receives as machine instructions. These
-are compiled for each function; all other kernels are compiled once, and call them at the address in a `Fiber`.
+is: its class contains the function and its Jacobian as a `Program`, which numba receives as machine instructions. All
+other kernels are compiled once, and call them at the address in a `Fiber`.
 
-**Reuse of points.** The fiber of a sample, the surface of variables with its target, does not change during message
-passing or state evolution. Only the prior N(ω, V) of the fields does. Points of the fiber that were drawn for one
-prior therefore give the posterior for any similar prior, by other weights, at a hundredth of the cost of new points.
-`ReusedPoints` draws new points if the prior has changed too much:
-
-- the posterior needs variables that the points do not cover: V exceeds the covariance of the draw in some direction;
-- the effective number of points, in the mean over the samples, is less than a fraction `min_effective` of the number
-  immediately after the draw.
-
-Points are drawn with a covariance somewhat larger than V, so that they remain useful if V fluctuates.
+The fiber of a sample does not change during message passing or state evolution, only the prior of the fields does.
+`ReusedPoints` therefore weighs points again, at a hundredth of the cost of new points. It draws new points if V exceeds
+the covariance of the draw in some direction, or if the effective number of points has become too small. The covariance
+of a draw is somewhat larger than V, so that points remain useful if V fluctuates.
 """
 
 import sys

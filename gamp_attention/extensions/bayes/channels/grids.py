@@ -9,12 +9,13 @@ that neighboring samples have in common (`Grids.in_blocks`).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from gamp_attention._tools.quadrature import gauss_hermite, gaussian_points, spaced_grid, tensor_grid
 from gamp_attention.extensions.bayes.channels.channel import softmax_sum
+
+Likelihood = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,7 @@ class Grids:
 
         The steepness is the slope over the noise in whitened fields. If it is small, a likelihood is nearly a
         polynomial, and Gauss-Hermite rules need the fewest points; otherwise grids of equal spacing are used. If a grid
-        would be too large, random points are drawn from the prior with this seed; `on_grid` raises ValueError if too
-        few of them have weight.
+        would be too large, random points are drawn from the prior with this seed.
         """
         for steepest, nodes in self.hermite:
             if steepness <= steepest and nodes**dim <= self.max_points:
@@ -63,72 +63,69 @@ class Grids:
         """Return the spacing of a grid that resolves posteriors up to the given steepness."""
         return self.spacing / float(np.sqrt(1 + steepness**2))
 
-    def on_grid(
-        self, points: np.ndarray, prior: np.ndarray, log_likelihood: Callable[[slice], tuple[np.ndarray, Any]], n: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        """Return moments of the posterior of n samples as sums over points; ValueError if random points are too few.
+    def moments(
+        self, centers: np.ndarray, steepness: float, likelihood: Likelihood, observations: np.ndarray, seed: int = 0
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return moments of the posterior of whitened fields x ~ N(center, I) of n samples, as sums over points.
 
-        Parameters
-        ----------
-        points, prior : (J, D) whitened fields, and logarithms (J,) of their prior weights.
-        log_likelihood : function of a slice of samples that returns log-likelihoods (rows, J), and further numbers
-            (rows, J) to average, or None.
-        n : number of samples.
-
-        Returns
-        -------
-        Means (n, D), covariances (n, D, D), log Z (n,), and posterior means (n,) of the further numbers, or None.
-        """
-        J, D = points.shape
-        is_random, effective = len(points) == self.n_random and not np.ptp(prior), np.empty(n)
-        mean, cov, log_z, extra = np.empty((n, D)), np.empty((n, D, D)), np.empty(n), None
-        step = max(1, self.block_size // J)
-        for begin in range(0, n, step):
-            rows = slice(begin, min(begin + step, n))
-            logs, numbers = log_likelihood(rows)
-            weights, log_z[rows] = softmax_sum(logs + prior)
-            mean[rows] = weights @ points
-            second = weights @ (points[:, :, None] * points[:, None, :]).reshape(J, D * D)
-            cov[rows] = second.reshape(-1, D, D) - mean[rows][:, :, None] * mean[rows][:, None, :]
-            if numbers is not None:
-                extra = np.empty(n) if extra is None else extra
-                extra[rows] = np.einsum("nj,nj->n", weights, numbers)
-            effective[rows] = 1 / np.einsum("nj,nj->n", weights, weights)
-        if is_random and np.median(effective) < self.min_effective:
-            part = f"{self.min_effective:.0f} of {self.n_random} random points"
-            needs = f"more noise, so that at least {part} lie in a sample's posterior"
-            raise ValueError(f"model: needs {needs}, got {np.median(effective):.0f} points for {D} fields per sample")
-        return mean, cov, log_z, extra
-
-    def in_blocks(
-        self,
-        centers: np.ndarray,
-        h: float,
-        likelihood: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
-        observations: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-        """Return the posterior of whitened fields x ~ N(center, I) by grids of blocks.
-
-        Likelihoods are exp(c(x) + f(x)·y). Samples with neighboring centers use the same grid, for which c and f are
-        evaluated once. The logarithms of all weights are then products of two matrices.
+        Likelihoods are exp(c(x) + f(x)·y).
 
         Parameters
         ----------
         centers : (n, D) prior means of the whitened fields.
-        h : spacing of the grid.
+        steepness, seed : as for `points_for`.
         likelihood : function that returns f (J, P) and c (J,) at whitened fields (J, D).
         observations : (n, P) y of each sample.
 
         Returns
         -------
-        Means (n, D) of x − center, covariances (n, D, D), log Z (n,), and means (n, P + 1) of f and c; or None if there
-        are fewer than `min_per_block` samples in a block on average.
+        Means (n, D) of x − center, covariances (n, D, D), log Z (n,), and means (n, P + 1) of f and c.
+
+        Raises
+        ------
+        ValueError : if random points are needed, and too few of them have weight.
+        """
+        (n, D), P = centers.shape, observations.shape[1]
+        points, prior = self.points_for(steepness, D, seed)
+        J, is_random = len(points), not np.ptp(prior)
+        if not is_random and len(points) > self.few_points:
+            of_blocks = self._in_blocks(centers, self.spacing_for(steepness), likelihood, observations)
+            if of_blocks is not None:
+                return of_blocks
+        mean, cov, log_z, averages = np.empty((n, D)), np.empty((n, D, D)), np.empty(n), np.empty((n, P + 1))
+        effective, step = np.empty(n), max(1, self.block_size // J)
+        for begin in range(0, n, step):
+            rows = slice(begin, min(begin + step, n))
+            factors, constant = likelihood((centers[rows, None] + points).reshape(-1, D))
+            factors, constant = factors.reshape(-1, J, P), constant.reshape(-1, J)
+            logs = constant + (factors @ observations[rows, :, None])[:, :, 0] + prior
+            weights, log_z[rows] = softmax_sum(logs)
+            mean[rows] = weights @ points
+            second = weights @ (points[:, :, None] * points[:, None, :]).reshape(J, D * D)
+            cov[rows] = second.reshape(-1, D, D) - mean[rows][:, :, None] * mean[rows][:, None, :]
+            averages[rows, :P] = (weights[:, None] @ factors)[:, 0]
+            averages[rows, P] = np.einsum("nj,nj->n", weights, constant)
+            effective[rows] = 1 / np.einsum("nj,nj->n", weights, weights)
+        if is_random and np.median(effective) < self.min_effective:
+            part = f"{self.min_effective:.0f} of {self.n_random} random points"
+            needs = f"more noise, so that at least {part} lie in a sample's posterior"
+            raise ValueError(f"model: needs {needs}, got {np.median(effective):.0f} points for {D} fields per sample")
+        return mean, cov, log_z, averages
+
+    def _in_blocks(
+        self, centers: np.ndarray, spacing: float, likelihood: Likelihood, observations: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+        """Return the moments by grids of blocks; None if there are fewer than `min_per_block` samples in a block.
+
+        Samples with neighboring centers use the same grid, on which f and c are evaluated once. The logarithms of all
+        weights are then products of two matrices.
         """
         n, D = centers.shape
         cells = np.round(centers / self.block_width)
         blocks, block_of_sample, count = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
         if n < self.min_per_block * len(blocks):
             return None
+        h = self.block_spacing * spacing
         points = spaced_grid(h, D, self.block_radius + 0.5 * self.block_width * np.sqrt(D), False)
         a, b = np.triu_indices(D)
         products = np.concatenate([points, points[:, a] * points[:, b]], axis=1)
@@ -143,18 +140,15 @@ class Grids:
             for begin in range(0, len(rows), step):
                 part = rows[begin : begin + step]
                 offsets = centers[part] - block
-                weights = np.concatenate([offsets, observations[part], np.ones((len(part), 1))], axis=1) @ log_factors
-                top = weights.max(axis=1, keepdims=True)
-                weights -= top
-                np.exp(weights, out=weights)
-                total = weights.sum(axis=1, keepdims=True)
-                moments = (weights @ averaged) / total
+                logs = np.concatenate([offsets, observations[part], np.ones((len(part), 1))], axis=1) @ log_factors
+                weights, log_z[part] = softmax_sum(logs)
+                log_z[part] -= 0.5 * np.sum(offsets**2, axis=1)
+                moments = weights @ averaged
                 first = moments[:, :D]
                 mean[part] = first - offsets
                 second = np.empty((len(part), D, D))
                 second[:, a, b] = second[:, b, a] = moments[:, D : D + len(a)] - first[:, a] * first[:, b]
                 cov[part] = second
-                log_z[part] = (top + np.log(total))[:, 0] - 0.5 * np.sum(offsets**2, axis=1)
                 averages[part] = moments[:, D + len(a) :]
         return mean, cov, log_z + D * np.log(h / np.sqrt(2 * np.pi)), averages
 

@@ -121,6 +121,15 @@ class KnownFields(Channel):
         raise ValueError("learn: 'noise' needs a model with score_noise > 0")
 
 
+def posterior_of_sign(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
+    """Return the posterior of fields that are known as y (N, L, 1) up to a sign: E u = y tanh(Σ_l y_l ω_l/V_l)."""
+    field = np.einsum("nl,nl,l->n", y[:, :, 0], omega[:, :, 0], 1 / V[:, 0, 0])
+    variance = 1 / np.cosh(np.clip(field, -300, 300)) ** 2
+    cov = variance[:, None, None] * y * y[:, None, :, 0]
+    log_z = log_normal(y, V) + log_normal(omega, V) - log_normal(np.zeros_like(y[:1]), V)
+    return Posterior(np.tanh(field)[:, None, None] * y, cov, log_z + np.logaddexp(field, -field) - np.log(2))
+
+
 @dataclass(frozen=True)
 class SignChannel(KnownFields):
     """Channel of fields of one column, which are known up to their common sign."""
@@ -130,15 +139,8 @@ class SignChannel(KnownFields):
         return u
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        """Return the posterior over the sign: E u = y tanh(Σ_l y_l ω_l/V_l)."""
-        field = np.einsum("nl,nl,l->n", y[:, :, 0], omega[:, :, 0], 1 / V[:, 0, 0])
-        sign_mean = np.tanh(field)
-        sign_variance = 1 / np.cosh(np.clip(field, -300, 300)) ** 2
-        flat = y[:, :, 0]
-        log_cosh = np.logaddexp(field, -field) - np.log(2)
-        base = log_normal(y, V) + log_normal(omega, V) - log_normal(np.zeros_like(y[:1]), V)
-        cov = sign_variance[:, None, None] * flat[:, :, None] * flat[:, None, :]
-        return Posterior(sign_mean[:, None, None] * y, cov, base + log_cosh)
+        """Return the posterior over the sign."""
+        return posterior_of_sign(y, omega, V)
 
     def integrate(self, known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float]:
         """Return E[g gᵀ] (L, 1, 1) and E[log Z]."""

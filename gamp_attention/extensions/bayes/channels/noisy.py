@@ -21,6 +21,7 @@ from gamp_attention.extensions.bayes.channels.integrals import (
     average_up_to_sign,
     class_probabilities,
 )
+from gamp_attention.extensions.bayes.channels.noiseless import posterior_of_sign
 from gamp_attention.theory.models.labels import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
 from gamp_attention.theory.models.teachers import Teacher
 
@@ -82,49 +83,19 @@ class ScoreChannel(Channel):
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior, computed by quadrature on a grid centered at ω with covariance V."""
-        (L, t), n = self.shape, len(y)
-        root, steepness, grids = psd_root(V), self._steepness(V), self.grids
-        points, prior = grids.points_for(steepness, L * t, self.seed)
-        if np.ptp(prior) and len(points) > grids.few_points:
-            h = grids.block_spacing * grids.spacing_for(steepness)
-            posterior = self._in_blocks(y.reshape(n, -1), omega, root, h)
-            if posterior is not None:
-                return posterior
-        shifts = np.einsum("lab,jlb->jla", root, points.reshape(-1, L, t))
-        flat, constant = y.reshape(n, -1), L * L * np.log(np.sqrt(2 * np.pi) * self.noise)
-
-        def log_likelihood(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-            targets = self.teacher(omega[rows, None] + shifts).reshape(-1, len(shifts), L * L)
-            squares = np.sum((targets - flat[rows, None]) ** 2, axis=2)
-            return -0.5 * squares / self.noise**2 - constant, squares
-
-        mean, cov, log_z, extra = grids.on_grid(points, prior, log_likelihood, n)
-        assert extra is not None
-        return self._of_whitened(omega, root, mean, cov, log_z, extra)
-
-    def _in_blocks(self, y: np.ndarray, omega: np.ndarray, root: np.ndarray, h: float) -> Posterior | None:
-        """Return the posterior by grids of blocks, or None if blocks contain too few samples."""
-        n, L, t = omega.shape
+        (n, L, t), root, y = omega.shape, psd_root(V), y.reshape(len(y), -1)
 
         def likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             targets = self.teacher(np.einsum("lab,jlb->jla", root, x.reshape(-1, L, t))).reshape(len(x), -1)
             return targets, -0.5 * np.sum(targets**2, axis=1) / self.noise**2
 
         centers = np.einsum("lab,nlb->nla", np.linalg.inv(root), omega).reshape(n, -1)
-        moments = self.grids.in_blocks(centers, h, likelihood, y / self.noise**2)
-        if moments is None:
-            return None
-        mean, cov, log_z, more = moments
-        size = np.sum(y**2, axis=1)
-        misfit = size - 2 * np.sum(more[:, :-1] * y, axis=1) - 2 * self.noise**2 * more[:, -1]
+        mean, cov, log_z, means = self.grids.moments(
+            centers, self._steepness(V), likelihood, y / self.noise**2, self.seed
+        )
+        size, full = np.sum(y**2, axis=1), block_diag(*root)
+        misfit = size - 2 * np.sum(means[:, :-1] * y, axis=1) - 2 * self.noise**2 * means[:, -1]
         log_z = log_z - 0.5 * size / self.noise**2 - L * L * np.log(np.sqrt(2 * np.pi) * self.noise)
-        return self._of_whitened(omega, root, mean, cov, log_z, misfit)
-
-    def _of_whitened(
-        self, omega: np.ndarray, root: np.ndarray, mean: np.ndarray, cov: np.ndarray, log_z: np.ndarray, misfit: Any
-    ) -> Posterior:
-        """Return the posterior of fields from the moments of whitened deviations from ω."""
-        full = block_diag(*root)
         return Posterior(omega + (mean @ full).reshape(omega.shape), full @ cov @ full, log_z, misfit)
 
     def with_noise(self, noise: float) -> Channel:
@@ -254,8 +225,10 @@ class IntensityChannel(SumChannel):
 
     def of_sum(self, y: np.ndarray, center: np.ndarray, total: np.ndarray) -> SumMoments:
         """Return moments of the posterior of the sum."""
-        average = self._intensity if self.noise else self._modulus
-        return average(y[:, 0], center[:, 0], float(total[0, 0]))
+        if self.noise:
+            return self._intensity(y[:, 0], center[:, 0], float(total[0, 0]))
+        found = posterior_of_sign(np.sqrt(np.maximum(y, 0))[:, :, None], center[:, :, None], total[None])
+        return found.mean[:, 0], found.cov, found.log_z, None
 
     def integrate_sum(self, known: float, V: float, rule: IntegralRule) -> tuple[float, float] | None:
         """Return E[g²] and E[log Z] without noise, or None."""
@@ -268,14 +241,6 @@ class IntensityChannel(SumChannel):
         """Return the variance of the intensity given ω."""
         determined, unknown = _variances_of_sum(known, V)
         return 4 * determined * unknown + 2 * unknown**2 + self.noise**2
-
-    def _modulus(self, y: np.ndarray, center: np.ndarray, V: float) -> SumMoments:
-        """Return the posterior of S = ±√y, for intensities without noise."""
-        size = np.sqrt(np.maximum(y, 0))
-        field = size * center / V
-        log_z = np.logaddexp(field, -field) - np.log(2) - 0.5 * (size**2 + center**2) / V - 0.5 * np.log(2 * np.pi * V)
-        variance = size**2 / np.cosh(np.clip(field, -300, 300)) ** 2
-        return (size * np.tanh(field))[:, None], variance[:, None, None], log_z, None
 
     def _intensity(self, y: np.ndarray, center: np.ndarray, V: float) -> SumMoments:
         """Return averages over equally spaced sums S near √y and −√y, where likelihood and prior are not negligible."""
@@ -308,16 +273,14 @@ class BinaryChannel(SumChannel):
         """Return moments of the posterior of the sum."""
         if not self.labels.temperature:
             return self._sign(y[:, 0], center[:, 0], float(total[0, 0]))
-        root, steepness = psd_root(total), 1 / self.labels.temperature * float(np.sqrt(np.linalg.eigvalsh(total).max()))
-        points, prior = self.grids.points_for(steepness, total.shape[0])
-        shifts = points @ root
+        root, T = psd_root(total), self.labels.temperature
 
-        def log_likelihood(rows: slice) -> tuple[np.ndarray, None]:
-            sums = (center[rows, None] + shifts)[:, :, 0]
-            return -np.logaddexp(0, -y[rows] * sums / self.labels.temperature), None
+        def likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            half_odds = x @ root / (2 * T)
+            return half_odds, -np.logaddexp(half_odds, -half_odds)[:, 0]
 
-        mean, cov, log_z, misfit = self.grids.on_grid(points, prior, log_likelihood, len(y))
-        return center + mean @ root, root @ cov @ root, log_z, misfit
+        mean, cov, log_z, _ = self.grids.moments(center @ np.linalg.inv(root), float(root[0, 0]) / T, likelihood, y)
+        return center + mean @ root, root @ cov @ root, log_z, None
 
     def integrate_sum(self, known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
         """Return E[g²] and E[log Z]."""
@@ -349,31 +312,16 @@ class ClassLabelChannel(SumChannel):
 
     def of_sum(self, y: np.ndarray, center: np.ndarray, total: np.ndarray) -> SumMoments:
         """Return averages over a grid of the t − 1 differences of the columns, given which their mean is Gaussian."""
-        (n, t), y, grids = center.shape, y[:, 0].astype(int), self.grids
+        t = center.shape[1]
         basis = np.linalg.qr(np.concatenate([np.ones((t, 1)), np.eye(t)[:, 1:]], axis=1))[0][:, 1:]  # (t, t − 1)
         W = basis.T @ total @ basis
         root, gain = psd_root(W), total @ basis @ np.linalg.inv(W)
-        steepness = float(np.sqrt(np.linalg.eigvalsh(W).max()))
-        points, prior = grids.points_for(steepness, t - 1)
-        middle = center @ basis
 
-        def log_probabilities(differences: np.ndarray) -> np.ndarray:
-            return np.asarray(log_softmax(differences @ basis.T, axis=-1))
+        def likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return np.asarray(log_softmax(x @ root @ basis.T, axis=1)), np.zeros(len(x))
 
-        moments: Any = None
-        if len(points) > grids.few_points:
-            moments = grids.in_blocks(
-                middle @ np.linalg.inv(root), grids.block_spacing * grids.spacing_for(steepness),
-                lambda x: (log_probabilities(x @ root), np.zeros(len(x))), np.eye(t)[y],
-            )  # fmt: skip
-        if moments is None:
-
-            def log_likelihood(rows: slice) -> tuple[np.ndarray, None]:
-                logs = log_probabilities(middle[rows, None] + points @ root)
-                return np.take_along_axis(logs, y[rows, None, None], axis=2)[:, :, 0], None
-
-            moments = grids.on_grid(points, prior, log_likelihood, n)
-        mean, cov, log_z = moments[:3]
+        centers, steepness = center @ basis @ np.linalg.inv(root), float(np.sqrt(np.linalg.eigvalsh(W).max()))
+        mean, cov, log_z, _ = self.grids.moments(centers, steepness, likelihood, np.eye(t)[y[:, 0].astype(int)])
         cov_sum = total - gain @ W @ gain.T + gain @ (root @ cov @ root) @ gain.T
         return center + mean @ root @ gain.T, cov_sum, log_z, None
 
