@@ -312,14 +312,12 @@ class SpectrumFit:
         return Spectrum(gamma[used], weight[used] / weight.sum())
 
 
-def moments_along(
-    resolvent: SampleResolvent, spectrum: Spectrum, columns: np.ndarray, min_tilt: float = 0.1
-) -> np.ndarray:
+def moments_along(resolvent: SampleResolvent, spectrum: Spectrum, columns: np.ndarray) -> np.ndarray:
     """Return second moments (J, m, m) of the entries of columns (d, m) at each eigenvalue of Σ, as sums over d.
 
     Eigenvectors of Ŝ in increasing order are assigned the eigenvalues of Σ. They differ from the eigenvectors of Σ, so
-    the squares of each column along them are multiplied by a linear function of γ that gives the variance along the
-    column, of which Ŝ is an unbiased estimate; `min_tilt` is the smallest value of this function.
+    the squares of each column along them are multiplied by a linear function of γ, at least MIN_TILT, that gives the
+    variance along the column, of which Ŝ is an unbiased estimate.
     """
     d, along = len(columns), resolvent.vectors.T @ columns
     index = spectrum.eigenvalue_indices(d)
@@ -338,16 +336,14 @@ def moments_along(
     return moments
 
 
-def ratios_along(
-    resolvent: SampleResolvent, spectrum: Spectrum, covariance: np.ndarray, pooled: np.ndarray
-) -> np.ndarray:
-    """Return ratios (J,) of a covariance to the pooled covariance along eigenvectors of Ŝ.
+def ratios_along(vectors: np.ndarray, spectrum: Spectrum, covariance: np.ndarray, pooled: np.ndarray) -> np.ndarray:
+    """Return ratios (J,) of a covariance to the pooled covariance along eigenvectors (d, d) of Ŝ.
 
     Both covariances must be estimated from other samples than Ŝ.
     """
     index, total = spectrum.eigenvalue_indices(len(pooled)), np.zeros((2, len(spectrum.gamma)))
     for sums, matrix in zip(total, (covariance, pooled), strict=True):
-        np.add.at(sums, index, np.einsum("ia,ij,ja->a", resolvent.vectors, matrix, resolvent.vectors))
+        np.add.at(sums, index, np.einsum("ia,ij,ja->a", vectors, matrix, vectors))
     return np.divide(total[0], total[1], out=np.ones(len(spectrum.gamma)), where=total[1] > 0)
 
 
