@@ -18,7 +18,7 @@ from gamp_attention._tools.choices import FURTHER_STARTS, STARTS
 from gamp_attention._tools.display import count_noun, format_text, format_to_error
 from gamp_attention._tools.files import PICTURE, path_of_unfinished, write_archive
 from gamp_attention._tools.statistics import mean_and_error
-from gamp_attention.extensions.cli.fit_data import Problem, describe_data, describe_spread, load_problem
+from gamp_attention.extensions.cli.fit_data import FitProblem, describe_data, describe_spread, load_problem
 from gamp_attention.extensions.cli.options import FIT_STARTS, VALUES, name_options
 from gamp_attention.extensions.cli.output import (
     FIT,
@@ -60,7 +60,7 @@ class PathSearch:
     flat: float = 0.01  # relative decrease of the error by an extension below which there is no further one
     zero: float = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
 
-    def run(self, problem: Problem, init: Any, options: argparse.Namespace) -> RegularizationPath:
+    def run(self, problem: FitProblem, init: Any, options: argparse.Namespace) -> RegularizationPath:
         """Return the path that --path requests, which is extended unless values are given."""
         lams = given_values(options) or [options.lam]
         is_extended = not given_values(options) and options.lam > 0
@@ -135,7 +135,7 @@ def given_values(options: argparse.Namespace) -> list[float]:
 
 
 def _path(
-    problem: Problem, lams: list[float], init: Any, options: argparse.Namespace, extension: int
+    problem: FitProblem, lams: list[float], init: Any, options: argparse.Namespace, extension: int
 ) -> RegularizationPath:
     """Train along values of λ; each extension has a separate checkpoint and a single start."""
     file = options.checkpoint and checkpoint_of_path(options.checkpoint, extension)
@@ -200,7 +200,7 @@ def test_errors(
         columns.append(_Column(held_out, errors, *mean_and_error(errors), 0.0, 0.0, of_held_out))
         numbers["held_out"] = {"samples": len(errors), **columns[1].numbers()}
         numbers["held_out"] |= {"train_error": train_error, "train_error_error": _finite(error)}
-    better, verdict = _verdict(columns, loo.trusted)
+    better, verdict = _compare_references(columns, loo.trusted)
     table: list[Any] = [["", *(column.how for column in columns)]]
     table.append(["this layer", *(format_to_error(column.mean, column.error) for column in columns)])
     for k, name in enumerate(references.names):
@@ -217,7 +217,7 @@ def test_errors(
     return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
 
 
-def _verdict(columns: list[_Column], trusted: bool) -> tuple[bool, str]:
+def _compare_references(columns: list[_Column], trusted: bool) -> tuple[bool, str]:
     """Return whether the layer is better than the references, and a sentence.
 
     Errors of held-out samples are used if leave-one-out is not trusted, or if they are worse than a reference.
@@ -311,7 +311,7 @@ def run_fit(options: argparse.Namespace) -> int:
     return 0 if result.converged else 1
 
 
-def _check_numbers(problem: Problem, init: Any, options: argparse.Namespace) -> None:
+def _check_numbers(problem: FitProblem, init: Any, options: argparse.Namespace) -> None:
     """Raise before the work if options do not fit the data or each other."""
     if not isinstance(init, str):
         check.array("--init", init, (problem.data.dim, problem.data.rank))
@@ -404,7 +404,7 @@ def _next_steps(result: TrainResult, estimated: TestErrors, options: argparse.Na
     return steps
 
 
-def _run(problem: Problem, init: Any, options: argparse.Namespace) -> TrainResult:
+def _run(problem: FitProblem, init: Any, options: argparse.Namespace) -> TrainResult:
     """Return the result of message passing; if interrupted, write the weights with the lowest training loss."""
     seen: list[Any] = []
 

@@ -21,7 +21,7 @@ from gamp_attention.problem.losses.heads import with_heads
 from gamp_attention.problem.stores import as_tokens, distinct_samples, token_blocks
 
 
-class Problem(NamedTuple):
+class FitProblem(NamedTuple):
     """Samples of a file, their split and units, and the dataset for training."""
 
     arrays: StoredArrays
@@ -31,7 +31,7 @@ class Problem(NamedTuple):
     data: Dataset
     groups: np.ndarray | None  # (n_train,) numbers of the groups of the training samples, if --groups is given
 
-    def along(self, path: RegularizationPath) -> tuple["Problem", GampResult]:
+    def along(self, path: RegularizationPath) -> tuple["FitProblem", GampResult]:
         """Return the problem with the best λ of a path, and the path's result at this λ."""
         data = self.data.replace(lam=float(path.lam[path.best]))
         return self._replace(data=data), path.results[path.best]
@@ -48,7 +48,7 @@ class Problem(NamedTuple):
         }  # fmt: skip
 
 
-def load_problem(options: argparse.Namespace) -> Problem:
+def load_problem(options: argparse.Namespace) -> FitProblem:
     """Return the problem of a file: loaded, split, and standardized as the options require."""
     stored = load_arrays(options.data)
     tokens, outputs = as_tokens("tokens", stored.tokens), as_tokens("outputs", stored.outputs)
@@ -68,7 +68,7 @@ def load_problem(options: argparse.Namespace) -> Problem:
     layer = {"rank": heads * rank, "student": with_heads(None, heads)}
     wanted = select(options, "lam") | layer | {"penalty": build_penalty(options)}
     data, units = build_dataset(x, y, stored.positions, options.standardize, **wanted)
-    return Problem(stored._replace(tokens=tokens, outputs=outputs), train, test, units, data, groups)
+    return FitProblem(stored._replace(tokens=tokens, outputs=outputs), train, test, units, data, groups)
 
 
 def split_held_out(name: str, fraction: Any, n: int, seed: Any, noun: str = "samples") -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +87,7 @@ def split_held_out(name: str, fraction: Any, n: int, seed: Any, noun: str = "sam
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-def describe_data(problem: Problem, options: argparse.Namespace) -> str:
+def describe_data(problem: FitProblem, options: argparse.Namespace) -> str:
     """Return the sections "Data" and "Assumptions": the arrays, their preprocessing, and the layer."""
     data, n_train, n_test = problem.data, len(problem.train), len(problem.test)
     n, L, d = problem.arrays.tokens.shape
@@ -128,7 +128,7 @@ def describe_data(problem: Problem, options: argparse.Namespace) -> str:
     return "\n".join(["Data", indent(*lines), "Assumptions", indent(*assumptions)])
 
 
-def _describe_ineffective(problem: Problem) -> list[str]:
+def _describe_ineffective(problem: FitProblem) -> list[str]:
     """Return a warning if no weights can change the outputs, because the tokens of each sample are equal."""
     tokens, positions = problem.arrays.tokens, problem.arrays.positions
     added = 0.0 if positions is None else positions
@@ -143,12 +143,12 @@ def _describe_ineffective(problem: Problem) -> list[str]:
     return [f"WARNING: {why}, so that the outputs of the layer do not depend on its weights."]
 
 
-def _describe_positions(problem: Problem) -> str:
+def _describe_positions(problem: FitProblem) -> str:
     """Return sentences on the positions of the tokens."""
     data = problem.data
     if problem.arrays.positions is not None:
         return "The file contains positions, which are added to the tokens."
-    norms, chance = np.linalg.norm(data.source_means, axis=1), np.sqrt(_variances(data) / data.alpha)
+    norms, chance = np.linalg.norm(data.source_means, axis=1), np.sqrt(_token_variances(data) / data.alpha)
     return (
         "The file contains no positions. The mean token at each index is used instead, which changes neither the "
         f"training loss nor its minima. The norm of these means is {_list_numbers(norms)}; for tokens without "
@@ -156,11 +156,11 @@ def _describe_positions(problem: Problem) -> str:
     )
 
 
-def _describe_units(problem: Problem, standardized: bool) -> str:
+def _describe_units(problem: FitProblem, standardized: bool) -> str:
     """Return sentences on the units of tokens and outputs."""
     units = problem.units
     if not standardized:
-        variances = _list_numbers(_variances(problem.data))
+        variances = _list_numbers(_token_variances(problem.data))
         text = f"The arrays are used in their units. The variance of the tokens at each index is {variances}."
         return f"{text}{describe_spread(problem)}"
     low, high = units.scale.min(), units.scale.max()
@@ -172,12 +172,12 @@ def _describe_units(problem: Problem, standardized: bool) -> str:
     )
 
 
-def _variances(data: Dataset) -> np.ndarray:
+def _token_variances(data: Dataset) -> np.ndarray:
     """Return the variances (L,) of the tokens at each index, which may be zero."""
     return np.where(data.traces[0] > ZERO_VARIANCE, data.traces[0], 0.0)
 
 
-def describe_spread(problem: Problem, unequal: float = 10.0, shifted: float = 3.0, tiny: float = 1e-6) -> str:
+def describe_spread(problem: FitProblem, unequal: float = 10.0, shifted: float = 3.0, tiny: float = 1e-6) -> str:
     """Return sentences if coordinates have different units or a large mean, or λ is tiny for them, else nothing.
 
     --standardize is proposed from the ratio `unequal` of their standard deviations on, from a mean of `shifted`

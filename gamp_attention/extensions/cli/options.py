@@ -139,7 +139,7 @@ def _add_solve(add: Add) -> None:
     add("--response", "--variance", choices=RESPONSES, default="stein", help="formula for V̂ (default stein)")
     add("--seed", type=int, default=0, help="seed of randomized points (default 0)")
     steps = "steps of replica symmetry breaking: 1, 2, 3, or full for their limit (default 0)"
-    add("--rsb", dest="steps", type=_steps, default=0, metavar="K", help=steps)
+    add("--rsb", dest="steps", type=_breaking_steps, default=0, metavar="K", help=steps)
     parisi = "K increasing Parisi parameters of --rsb (default: of the ground state)"
     add("--parisi", type=float, nargs="+", metavar="Y", help=parisi)
 
@@ -276,7 +276,7 @@ def matrix(text: str) -> list[list[float]]:
     return rows
 
 
-def _steps(text: str) -> int | str:
+def _breaking_steps(text: str) -> int | str:
     """Return a number of steps, or the word full."""
     return int(text) if text.isdecimal() else text
 

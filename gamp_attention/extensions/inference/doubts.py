@@ -62,7 +62,9 @@ class HysteresisTest:
             for half in np.array_split(rng.permutation(data.n_samples), 2):
                 if not len(half):  # there is one sample only
                     continue
-                weights = descend(data, descend(data.select_rows(np.sort(half)), Q, self.away), self.back)
+                weights = continue_descent(
+                    data, continue_descent(data.select_rows(np.sort(half)), Q, self.away), self.back
+                )
                 end = risk_at(data, weights, "exact")
                 change = np.abs(sample_errors(data, end.z) - errors).sum() / max(np.abs(errors).sum(), 1e-300)
                 is_low = end.train_loss < (1 + self.equal) * at.train_loss
@@ -71,7 +73,7 @@ class HysteresisTest:
         return False
 
 
-def descend(data: Dataset, Q: np.ndarray, tol: float, max_steps: int = 1000) -> np.ndarray:
+def continue_descent(data: Dataset, Q: np.ndarray, tol: float, max_steps: int = 1000) -> np.ndarray:
     """Return the end of a descent from Q (d, r) on the exact risk of the samples.
 
     The tolerance `tol` of the gradient norm is multiplied by the unit of the weights if that is small.
@@ -138,7 +140,7 @@ class OrderTest:
 
     def _trained_errors(self, data: Dataset, Q: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return the errors (m,) of the samples of a block under weights trained, from Q (d, r), without the block."""
-        weights = descend(data.select_rows(np.setdiff1d(np.arange(data.n_samples), rows)), Q, self.trained)
+        weights = continue_descent(data.select_rows(np.setdiff1d(np.arange(data.n_samples), rows)), Q, self.trained)
         block = data.select_rows(rows)
         return sample_errors(block, block.fields(weights))
 

@@ -221,7 +221,7 @@ def regularization_path(
     file, known = None, dict[str, Any]()
     if checkpoint is not None:
         others = [digest(problem) for problem in problems[1:]] if isinstance(data, Mapping) else []
-        file, known = _open_checkpoint(checkpoint, along, folds, groups, others)
+        file, known = _open_path_file(checkpoint, along, folds, groups, others)
     ends: dict[int, GampResult] = {}
 
     def save_progress(is_new: bool = True) -> None:
@@ -291,7 +291,7 @@ def _require_folds(folds: Any, groups: Any, problems: list[Dataset], in_memory: 
     return folds or min(GROUP_FOLDS, groups.max() + 1), groups
 
 
-def _open_checkpoint(
+def _open_path_file(
     checkpoint: Any, along: PathPlan, folds: int, groups: np.ndarray | None, others: list[str]
 ) -> tuple[CheckpointFile, dict[str, Any]]:
     """Return the file of a path, and the weights that it contains; raise ValueError if it is of another path.

@@ -123,7 +123,7 @@ class ReferenceErrors(Result):
         worse = tuple(name for name, lower in zip(self.names, difference < -margin, strict=True) if lower)
         better = difference > margin
         unclear = tuple(name for k, name in enumerate(self.names) if not better[k] and name not in worse)
-        message = _verdict(self.names, worse, unclear)
+        message = _verdict_sentence(self.names, worse, unclear)
         return ReferenceVerdict(bool(better.all()), worse, unclear, difference, spread, message)
 
     def _rows(self) -> Rows:
@@ -134,7 +134,7 @@ class ReferenceErrors(Result):
         return [*rows, f"  {self.skipped}"] if self.skipped else rows
 
 
-def _verdict(names: tuple[str, ...], worse: tuple[str, ...], unclear: tuple[str, ...]) -> str:
+def _verdict_sentence(names: tuple[str, ...], worse: tuple[str, ...], unclear: tuple[str, ...]) -> str:
     if not worse and not unclear:
         return f"The layer predicts better than {_list_labels(names)}."
     text = f"The layer predicts worse than {_list_labels(worse)}." if worse else ""
@@ -203,7 +203,7 @@ def reference_errors(
     if not isinstance(units, Units):
         raise check.fail("units", units, "the center and scale of standardized data, or None", TypeError)
     normal, cross, mean = np.zeros((L, L)), np.zeros((L, L)), np.zeros((L, d))
-    for x, y in _blocks(data.tokens, data.read_outputs):
+    for x, y in _pair_blocks(data.tokens, data.read_outputs):
         x_t = x.transpose(0, 2, 1)
         normal += (x @ x_t).sum(axis=0) / d
         cross += (y @ x_t).sum(axis=0) / d
@@ -221,7 +221,7 @@ def reference_errors(
     parts, of_ridge = [], []
     if tokens is None:
         mean, grown = (mean, n / (n - 1)) if n > 1 else (0 * mean, 1.0)  # the mean of no samples is taken to be zero
-        for x, y in _blocks(data.tokens, data.read_outputs):
+        for x, y in _pair_blocks(data.tokens, data.read_outputs):
             residual = y - W @ x
             x_t = x.transpose(0, 2, 1)
             without = normal - x @ x_t / d
@@ -235,7 +235,7 @@ def reference_errors(
         require_same_shape(new, targets)
         if new.shape[1:] != (L, d):
             raise check.fail_words("tokens", f"shape {new.shape}", f"shape (m, {L}, {d}), as in data")
-        for x, y in _blocks(new, partial(read_rows, targets)):
+        for x, y in _pair_blocks(new, partial(read_rows, targets)):
             x, y = units.standardize(x), units.standardize(y)
             parts.append(mean_squares(y, y - W @ x, y - mean))
             of_ridge += [] if ridge is None else [ridge.errors(x, y)]
@@ -269,7 +269,7 @@ class _Ridge:
     """
 
     def __init__(self, data: Dataset, scale: np.ndarray, selected: int = 256) -> None:
-        pairs, (n, L, d) = list(_blocks(data.tokens, data.read_outputs)), data.tokens.shape
+        pairs, (n, L, d) = list(_pair_blocks(data.tokens, data.read_outputs)), data.tokens.shape
         self.scale = scale
         X = np.concatenate([x.reshape(len(x), -1) for x, _ in pairs])
         Y = np.concatenate([(y * scale).reshape(len(y), -1) for _, y in pairs])
@@ -316,7 +316,7 @@ class _Ridge:
         return np.mean(((y * self.scale).reshape(len(y), -1) - self.means[1] - fields @ self.T) ** 2, axis=1)
 
 
-def _blocks(tokens: Tokens, read_outputs: Any, size: int = 512) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _pair_blocks(tokens: Tokens, read_outputs: Any, size: int = 512) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield tokens and outputs of at most `size` consecutive samples, in double precision."""
     for rows, _, block in token_blocks(tokens):
         for first in range(0, len(block), size):

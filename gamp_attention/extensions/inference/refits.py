@@ -93,36 +93,38 @@ class _RisksWithout:
 
     def gradients(self, P: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return the gradients (p, r, c) at weights Q + P (p, r, c) without each of the samples at indices (c,)."""
-        _, r, c = P.shape
-        at, out = self.at, np.zeros(P.shape)
-        samples, flat_P = self.samples[columns], P.reshape(len(P), -1)
-        for rows, x in self.tokens.blocks():
-            b, L, p = x.shape
-            flat = x.reshape(b * L, p)
-            moved = (flat @ flat_P).reshape(b, L, r, c)
-            there = np.ascontiguousarray((at.z[rows][..., None] + moved).transpose(3, 0, 1, 2))
+        at, c = self.at, P.shape[2]
+        before = at.loss_gradients.reshape(len(at.z), -1, 1)
+
+        def slopes(rows: slice, moved: np.ndarray) -> np.ndarray:
+            there = at.z[rows] + moved.transpose(2, 0, 1).reshape(c, *at.z[rows].shape)
             params = np.tile(at.params[rows], (c, 1))
-            slope = sample_derivatives(at.loss, params, there.reshape(c * b, L, r))[1].reshape(c, b, L, r)
-            slope = slope - at.loss_gradients[rows]
-            inside = np.flatnonzero((samples >= rows.start) & (samples < rows.stop))
-            slope[inside, samples[inside] - rows.start] = -at.loss_gradients[samples[inside]]
-            out += (flat.T @ slope.transpose(1, 2, 3, 0).reshape(b * L, r * c)).reshape(p, r, c)
+            found = sample_derivatives(at.loss, params, there.reshape(-1, *there.shape[2:]))[1]
+            return found.reshape(c, len(moved), -1).transpose(1, 2, 0) - before[rows]
+
+        out = self._sum_forces(P, columns, slopes, -before[self.samples[columns], :, 0])
         return out + np.stack([self.penalty_change(P[..., k])[1] for k in range(c)], axis=-1)
 
     def products(self, P: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return the Hessians without each of the samples at indices (c,), at P = 0, times P (p, r, c)."""
-        _, r, c = P.shape
-        out, samples = np.zeros(P.shape), self.samples[columns]
-        for rows, x in self.tokens.blocks():
-            b, L, p = x.shape
-            flat = x.reshape(b * L, p)
-            moved = (flat @ P.reshape(p, -1)).reshape(b, L * r, c)
-            slope = self.at.hessians[rows] @ moved
-            inside = np.flatnonzero((samples >= rows.start) & (samples < rows.stop))
-            slope[samples[inside] - rows.start, :, inside] = 0.0
-            out += (flat.T @ slope.reshape(b * L, r * c)).reshape(p, r, c)
+        hessians = self.at.hessians
+        out = self._sum_forces(P, columns, lambda rows, moved: hessians[rows] @ moved, np.zeros((P.shape[2], 1)))
         along = np.tensordot(self.flat, P, 2)
         return out + self.curvature[..., None] * P + self.level * np.tensordot(self.flat, along, (0, 0))
+
+    def _sum_forces(self, P: np.ndarray, columns: np.ndarray, slopes: Any, left_out: np.ndarray) -> np.ndarray:
+        """Return X̃ᵀ slopes (p, r, c) of all samples but those at indices (c,), whose slopes are `left_out` (c, L r).
+
+        `slopes` is a function (b, L r, c) of the changes of the fields of a block of samples.
+        """
+        out, samples = np.zeros(P.shape), self.samples[columns]
+        for rows, x in self.tokens.blocks():
+            flat = x.reshape(-1, len(P))
+            slope = slopes(rows, (flat @ P.reshape(len(P), -1)).reshape(len(x), -1, P.shape[2]))
+            inside = np.flatnonzero((samples >= rows.start) & (samples < rows.stop))
+            slope[samples[inside] - rows.start, :, inside] = left_out[inside]
+            out += (flat.T @ slope.reshape(len(flat), -1)).reshape(P.shape)
+        return out
 
     def diagonal(self) -> np.ndarray:
         """Return the diagonal (p, r) of the Hessian."""

@@ -59,7 +59,7 @@ def departures(seen: SeenTokens, law: LawParts, correlated: bool, teacher: np.nd
     if len(law.shapes) > 1:  # the Σ_l, scaled to unit trace, have a common shape and common eigenvectors
         measured["differences between covariances"] = max(law.shapes)
         measured["non-commuting part of covariances"] = max(law.apart)
-    measured |= _spread(seen, size, law) | _fields(seen, law.resolvent.vectors, teacher)
+    measured |= _spread(seen, size, law) | _kurtosis_of_fields(seen, law.resolvent.vectors, teacher)
     measured |= {"norm of the mean token": _largest_mean(seen)} | _measure_repetition(seen)
     treatments = {"correlation of tokens": "included in the model"} if correlated else {}
     if differ(law.shapes):
@@ -140,7 +140,7 @@ def _spread(seen: SeenTokens, size: np.ndarray, law: LawParts) -> dict[str, Esti
     }
 
 
-def _fields(
+def _kurtosis_of_fields(
     seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None, n_directions: int = 64
 ) -> dict[str, Estimate]:
     """Return the excess kurtosis of projections of the tokens of unit scale, averaged over directions (d, m)."""

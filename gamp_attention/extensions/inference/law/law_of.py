@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention.extensions.inference.law.departures import departures
-from gamp_attention.extensions.inference.law.parts import LawParts, Problem, default_target
+from gamp_attention.extensions.inference.law.parts import LawParts, TeacherProblem, default_target
 from gamp_attention.extensions.inference.law.tokens import (
     MAX_REPLICAS,
     ClassSearch,
@@ -111,7 +111,7 @@ def law_of(
     assigned = ClassSearch().assign(tokens, classes, seed)
     seen = seen if assigned is None else SeenTokens.of(tokens, *assigned)
     correlated = _check_correlated(data, seen, correlated)
-    problem = Problem(data, weights, default_target(data, target), 0.0)
+    problem = TeacherProblem(data, weights, default_target(data, target), 0.0)
     fitted = fit_targets(data, rows, tokens) if not data.is_labelled and data.dim > data.n_tokens else None
     if noise is not None:
         problem = problem._replace(noise=check.real("noise", noise, low=0))

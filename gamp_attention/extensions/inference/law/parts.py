@@ -14,7 +14,7 @@ from gamp_attention.extensions.inference.law.tokens import (
     N_PARTS,
     SIGNIFICANCE,
     Estimate,
-    Resolvent,
+    SampleResolvent,
     SeenTokens,
     Spectrum,
     SpectrumFit,
@@ -70,7 +70,7 @@ def classes_of_moments(weight: np.ndarray, gamma: np.ndarray, moments: np.ndarra
     return Classes(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-class Problem(NamedTuple):
+class TeacherProblem(NamedTuple):
     """The part of the model that is independent of the token distribution: teacher, loss, penalty and noise."""
 
     data: Dataset
@@ -102,7 +102,7 @@ def default_target(data: Dataset, target: Any) -> Any:
 
 
 def model_of(
-    problem: Problem,
+    problem: TeacherProblem,
     law: Classes,
     token: np.ndarray,
     patterns: tuple[np.ndarray, np.ndarray],
@@ -142,7 +142,7 @@ class LawParts:
     """Parts from which a token distribution and its departures are computed."""
 
     pooled: np.ndarray  # (B, d, d) covariances of all tokens, scaled to tr Σ/d = 1, for each of B parts of the samples
-    resolvent: Resolvent
+    resolvent: SampleResolvent
     spectrum: Spectrum
     shapes: list[Estimate]  # relative norm of the difference between each Σ_l and the pooled covariance
     apart: list[Estimate]  # the same for the part of the difference that is off-diagonal in the pooled eigenvectors
@@ -150,7 +150,7 @@ class LawParts:
     model: Model
 
     @classmethod
-    def of(cls, seen: SeenTokens, problem: Problem, correlated: bool) -> "LawParts":
+    def of(cls, seen: SeenTokens, problem: TeacherProblem, correlated: bool) -> "LawParts":
         """Estimate all parts from tokens, in five steps; `correlated` selects a model with correlated tokens.
 
         1. Scale all tokens to unit variance, after decorrelating the tokens of a sample if `correlated` is True.
@@ -167,10 +167,10 @@ class LawParts:
         n_rows = float((seen.counts - 1).sum())  # degrees of freedom: each source loses one to its mean
         resolvent = SpectrumFit().resolvent(pooled.mean(axis=0) * (n * L / n_rows), n_rows)
         spectrum = SpectrumFit().spectrum(resolvent)
-        shapes, apart = _differences(covariances, pooled, resolvent.vectors)
+        shapes, apart = _shape_differences(covariances, pooled, resolvent.vectors)
         eigenvalues = spectrum.gamma[:, None] * np.ones(seen.n_sources)
         if differ(shapes) and mixing is None:
-            eigenvalues = _token_eigenvalues(covariances, spectrum, n_rows)[:, seen.token]
+            eigenvalues = _token_eigenvalues(covariances, spectrum)[:, seen.token]
         classes, means = _classes_and_means(seen, problem, resolvent, spectrum, eigenvalues, mixing)
         shift = np.zeros((L, problem.teacher_rank))
         if problem.weights is not None and means.any():
@@ -191,7 +191,7 @@ def _mixing(seen: SeenTokens) -> np.ndarray:
     return (vectors * np.sqrt(size.clip(1e-6 * size[-1]))) @ vectors.T
 
 
-def _differences(
+def _shape_differences(
     covariances: list[np.ndarray], pooled: np.ndarray, vectors: np.ndarray
 ) -> tuple[list[Estimate], list[Estimate]]:
     """Return the relative size of Σ_l − pooled, and of its off-diagonal part in the basis `vectors`, for each l."""
@@ -207,7 +207,7 @@ def _differences(
     return shapes, apart
 
 
-def _token_eigenvalues(covariances: list[np.ndarray], spectrum: Spectrum, n_rows: float) -> np.ndarray:
+def _token_eigenvalues(covariances: list[np.ndarray], spectrum: Spectrum) -> np.ndarray:
     """Return eigenvalues (J, L) of each Σ_l along the eigenvectors of the pooled covariance.
 
     The eigenvectors are computed from one half of the samples and the variances along them from the other, because
@@ -216,17 +216,15 @@ def _token_eigenvalues(covariances: list[np.ndarray], spectrum: Spectrum, n_rows
     ratio = np.zeros((len(spectrum.gamma), len(covariances)))
     halves = slice(0, None, 2), slice(1, None, 2)
     for half, other in (halves, halves[::-1]):
-        resolvent = SpectrumFit().resolvent(
-            np.mean([cov[half].mean(axis=0) for cov in covariances], axis=0), n_rows / 2
-        )
+        vectors = np.linalg.eigh(np.mean([cov[half].mean(axis=0) for cov in covariances], axis=0))[1]
         other_half = [cov[other].mean(axis=0) for cov in covariances]
         for l, covariance in enumerate(other_half):
-            ratio[:, l] += ratios_along(resolvent, spectrum, covariance, np.mean(other_half, axis=0)) / 2
+            ratio[:, l] += ratios_along(vectors, spectrum, covariance, np.mean(other_half, axis=0)) / 2
     return spectrum.gamma[:, None] * ratio
 
 
 def _classes_and_means(
-    seen: SeenTokens, problem: Problem, resolvent: Resolvent, spectrum: Spectrum, eigenvalues: np.ndarray,
+    seen: SeenTokens, problem: TeacherProblem, resolvent: SampleResolvent, spectrum: Spectrum, eigenvalues: np.ndarray,
     mixing: np.ndarray | None,
 ) -> tuple[Classes, np.ndarray]:  # fmt: skip
     """Return classes of coordinates, and the means (S, d) of the sources, corrected for sampling noise.
@@ -257,7 +255,7 @@ def _classes_and_means(
     return classes._replace(gamma=classes.gamma / trace * scales), means
 
 
-def _coordinate_classes(seen: SeenTokens, problem: Problem, fixed: np.ndarray) -> Classes:
+def _coordinate_classes(seen: SeenTokens, problem: TeacherProblem, fixed: np.ndarray) -> Classes:
     """Return one class for each coordinate, because penalties other than the ridge depend on the basis."""
     d, t = len(fixed), problem.teacher_rank
     squares = np.zeros((seen.n_sources, d))

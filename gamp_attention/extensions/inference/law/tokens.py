@@ -26,6 +26,7 @@ from gamp_attention.problem.dataset import Dataset
 N_PARTS = 10  # number of parts of the samples, for jackknife errors
 MAX_REPLICAS = 100  # maximum number of jackknife replicas
 ROUNDING = 1e-12  # standard deviation of tokens, in units of their largest mean, below which they count as equal
+MIN_TILT = 0.1  # smallest factor of squared entries along an eigenvector of the sample covariance
 SIGNIFICANCE = 4.0  # standard errors above which a mean or a difference counts as significant
 
 
@@ -250,7 +251,7 @@ def score_noise(fitted: FittedTargets, tokens: np.ndarray, predicted: np.ndarray
     return float(np.sqrt(square)) if square > 1e-16 else 0.0
 
 
-class Resolvent(NamedTuple):
+class SampleResolvent(NamedTuple):
     """Sample covariance with the averages of the resolvent of Σ that it determines.
 
     Eq. :eq:`resolvents`.
@@ -285,7 +286,7 @@ class SpectrumFit:
     exact_weight: float = 1e3  # weight of the exact conditions: fractions add to 1, and the trace is given
     max_steps: int = 20000  # maximum number of steps of the least-squares solver
 
-    def resolvent(self, covariance: np.ndarray, n_rows: float) -> Resolvent:
+    def resolvent(self, covariance: np.ndarray, n_rows: float) -> SampleResolvent:
         """Return the resolvent of a sample covariance of `n_rows` rows."""
         eigenvalues, vectors = np.linalg.eigh(covariance)
         eigenvalues = eigenvalues.clip(0)
@@ -293,9 +294,9 @@ class SpectrumFit:
         z = np.geomspace(self.lowest * mean, self.largest_z * eigenvalues[-1], self.n_resolvents)
         factor = 1 - d / n_rows * np.mean(eigenvalues / (eigenvalues + z[:, None]), axis=1)
         usable = factor > self.min_factor
-        return Resolvent(eigenvalues, vectors, z[usable], (z / np.maximum(factor, self.min_factor))[usable])
+        return SampleResolvent(eigenvalues, vectors, z[usable], (z / np.maximum(factor, self.min_factor))[usable])
 
-    def spectrum(self, resolvent: Resolvent) -> Spectrum:
+    def spectrum(self, resolvent: SampleResolvent) -> Spectrum:
         """Fit the spectrum of Σ to the resolvent of Ŝ."""
         from scipy.optimize import nnls  # takes long to import
 
@@ -311,12 +312,12 @@ class SpectrumFit:
         return Spectrum(gamma[used], weight[used] / weight.sum())
 
 
-def moments_along(resolvent: Resolvent, spectrum: Spectrum, columns: np.ndarray, min_tilt: float = 0.1) -> np.ndarray:
+def moments_along(resolvent: SampleResolvent, spectrum: Spectrum, columns: np.ndarray) -> np.ndarray:
     """Return second moments (J, m, m) of the entries of columns (d, m) at each eigenvalue of Σ, as sums over d.
 
     Eigenvectors of Ŝ in increasing order are assigned the eigenvalues of Σ. They differ from the eigenvectors of Σ, so
-    the squares of each column along them are multiplied by a linear function of γ that gives the variance along the
-    column, of which Ŝ is an unbiased estimate; `min_tilt` is the smallest value of this function.
+    the squares of each column along them are multiplied by a linear function of γ, at least MIN_TILT, that gives the
+    variance along the column, of which Ŝ is an unbiased estimate.
     """
     d, along = len(columns), resolvent.vectors.T @ columns
     index = spectrum.eigenvalue_indices(d)
@@ -328,21 +329,21 @@ def moments_along(resolvent: Resolvent, spectrum: Spectrum, columns: np.ndarray,
         fraction = column**2 / total
         mean, variance = fraction @ gamma, fraction @ gamma**2 - (fraction @ gamma) ** 2
         tilt = (fraction @ resolvent.eigenvalues - mean) / max(variance, 1e-12 * mean**2)
-        factor = np.maximum(1 + tilt * (gamma - mean), min_tilt)
+        factor = np.maximum(1 + tilt * (gamma - mean), MIN_TILT)
         column *= np.sqrt(factor / (fraction @ factor))
     moments = np.zeros((len(spectrum.gamma), columns.shape[1], columns.shape[1]))
     np.add.at(moments, index, along[:, :, None] * along[:, None, :] / d)
     return moments
 
 
-def ratios_along(resolvent: Resolvent, spectrum: Spectrum, covariance: np.ndarray, pooled: np.ndarray) -> np.ndarray:
-    """Return ratios (J,) of a covariance to the pooled covariance along eigenvectors of Ŝ.
+def ratios_along(vectors: np.ndarray, spectrum: Spectrum, covariance: np.ndarray, pooled: np.ndarray) -> np.ndarray:
+    """Return ratios (J,) of a covariance to the pooled covariance along eigenvectors (d, d) of Ŝ.
 
     Both covariances must be estimated from other samples than Ŝ.
     """
     index, total = spectrum.eigenvalue_indices(len(pooled)), np.zeros((2, len(spectrum.gamma)))
     for sums, matrix in zip(total, (covariance, pooled), strict=True):
-        np.add.at(sums, index, np.einsum("ia,ij,ja->a", resolvent.vectors, matrix, resolvent.vectors))
+        np.add.at(sums, index, np.einsum("ia,ij,ja->a", vectors, matrix, vectors))
     return np.divide(total[0], total[1], out=np.ones(len(spectrum.gamma)), where=total[1] > 0)
 
 
