@@ -18,7 +18,7 @@ With P stored times, a path takes a memory of order P and each step a time of or
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -91,11 +91,6 @@ class CompressedPaths:
     def n(self) -> int:
         """Number of sampled paths."""
         return self._paths.n
-
-    @property
-    def label_constant(self) -> float:
-        """Mean over the paths of the part of a sample's loss that does not depend on the weights."""
-        return float(np.mean(self._paths.terms.constant))
 
     def noise(self, alpha: float) -> np.ndarray:
         """Return the covariances Σ_l γ_l α E[h_l^p h_lᵀ] (P + 1, K, r, r) with the stored times and, last, now."""
@@ -236,7 +231,8 @@ class CompressedDescent:
     stored : stored times.
     """
 
-    _paths: Sequence[CompressedPaths]
+    _paths: Sequence[Any]
+    _type_of_paths: type[CompressedPaths] = CompressedPaths
 
     def __init__(
         self, model: Model, alpha: float, start: StartLaw, method: PlainSteps, n_paths: int,
@@ -248,18 +244,13 @@ class CompressedDescent:
         self._forces = start.forces
         even = Symmetry.of(model, start.overlaps(model)).m_zero
         self._weights = CompressedWeights(model, start)
-        self._paths = [self._sample_paths(component, n_paths, rng, even) for component in model.components]
+        self._paths = [self._type_of_paths(component, model, n_paths, rng, even) for component in model.components]
         self.states, self.losses, self.stored = list[Overlaps](), list[MeanLosses](), list[int]()
 
     @property
     def run(self) -> tuple[list[Overlaps], list[MeanLosses]]:
         """Overlaps and losses at all times so far."""
         return self.states, self.losses
-
-    @property
-    def label_constant(self) -> float:
-        """Mean over the paths of the part of a sample's loss that does not depend on the weights."""
-        return sum(path.probability * path.label_constant for path in self._paths)
 
     def advance(self, reference: "CompressedDescent | None" = None) -> None:
         """Compute overlaps and losses at the next time, and take a step.
@@ -287,12 +278,6 @@ class CompressedDescent:
         self._weights.descend(forces, A, method, t)
         for path in self._paths:
             path.descend(A, self._weights.strengths, method, t)
-
-    def _sample_paths(
-        self, component: Component, n_paths: int, rng: np.random.Generator, even: bool
-    ) -> CompressedPaths:  # fmt: skip
-        """Return the paths of a component."""
-        return CompressedPaths(component, self._model, n_paths, rng, even)
 
     def _select_method(self, t: int) -> PlainSteps:
         """Return the method of step t, after the forces at this time have been evaluated."""

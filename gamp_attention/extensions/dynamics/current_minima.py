@@ -38,7 +38,7 @@ from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import select_sources
-from gamp_attention.theory.models.model import Component, Model
+from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.start_law import StartLaw
 
 
@@ -108,7 +108,7 @@ class CurrentMinimaRun(CompressedDescent):
     V_hats : (S, r, r) V̂ of all iterations so far.
     """
 
-    _paths: Sequence[CurrentMinimaPaths]
+    _type_of_paths = CurrentMinimaPaths
 
     def __init__(
         self, model: Model, alpha: float, start: StartLaw, damping: Steps, hold_after: int | None, n_paths: int,
@@ -119,11 +119,6 @@ class CurrentMinimaRun(CompressedDescent):
         self._n_given = n_paths
         self._damping, self._hold_after = Damping(damping), hold_after
         self.V_hats: list[np.ndarray] = []
-
-    def _sample_paths(
-        self, component: Component, n_paths: int, rng: np.random.Generator, even: bool
-    ) -> CurrentMinimaPaths:  # fmt: skip
-        return CurrentMinimaPaths(component, self._model, n_paths, rng, even)
 
     def advance(self, reference: CompressedDescent | None = None) -> None:
         """Compute overlaps and losses at the next time, and take an iteration. Arguments as for `CompressedDescent`."""

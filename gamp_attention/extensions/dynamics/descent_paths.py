@@ -11,7 +11,7 @@ Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). `DescentPath
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -136,15 +136,11 @@ class DescentPaths:
         return theta, response
 
 
-class ComponentPart(Protocol):
-    """Samples of the fields of one component of a mixture."""
+def sum_forces(model: Model, paths: Iterable[Any], forces: list[DescentForces]) -> DescentForces:
+    """Return the forces of all components as sums over the sources, weighted by the components' probabilities.
 
-    probability: float
-    sources: np.ndarray
-
-
-def sum_forces(model: Model, paths: Iterable[ComponentPart], forces: list[DescentForces]) -> DescentForces:
-    """Return the forces of all components as sums over the sources, weighted by the components' probabilities."""
+    `paths` have the probability and the sources of each component.
+    """
     if len(forces) == 1:
         return forces[0]
 

@@ -75,7 +75,13 @@ class GradientDescent(DescentSteps):
         model, n_iter = task.model, task.n_iter
         if task.is_spectral:
             require_spectral(model)
-        self._require_penalty(model)
+        if not model.penalty.quadratic:
+            name = type(model.penalty).__name__
+            if self.compression is not None:
+                needs = f"None for {name}, as only histories with the ridge can be compressed"
+                raise check.fail("compression", self.compression, needs)
+            if self.momentum:
+                raise check.fail("momentum", self.momentum, f"0 for {name}, as proximal steps have no momentum")
         if self.batch is not None:
             task.refuse_spectral("descent with minibatches")
         n_paths = 4096 if task.n_paths is None else task.n_paths
@@ -94,16 +100,6 @@ class GradientDescent(DescentSteps):
                 runs.append(follow_descent(model, task.alpha, start, self, n_iter, n_paths, task.rng))
                 bar.update()
         return average_descents(stack_replicas(runs), method=self)
-
-    def _require_penalty(self, model: Model) -> None:
-        """Raise ValueError if the method has no equations for the penalty of a model."""
-        name = type(model.penalty).__name__
-        if not model.penalty.quadratic:
-            if self.compression is not None:
-                needs = f"None for {name}, as only histories with the ridge can be compressed"
-                raise check.fail("compression", self.compression, needs)
-            if self.momentum:
-                raise check.fail("momentum", self.momentum, f"0 for {name}, as proximal steps have no momentum")
 
     def _choose_compression(self, task: Task, n_paths: int) -> Compression | None:
         """Return the compression of histories, by default if they are long; None if all times are stored."""

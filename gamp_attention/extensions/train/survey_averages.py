@@ -157,7 +157,8 @@ def _average_samples(
     steps = denoise(loss, params, fields, V, start, max_starts=None if inner.jumps else 0)
     best = np.repeat(np.argmin(steps.moreau.reshape(n, K), axis=1) + K * np.arange(n), K)
     away = steps.z[best] - fields
-    there = steps.loss[best] + 0.5 * np.einsum("nla,lab,nlb->n", away, np.linalg.inv(V), away)
+    forces = (np.linalg.inv(V) @ away[..., None])[..., 0]
+    there = steps.loss[best] + 0.5 * np.sum(forces * away, axis=(1, 2))
     lower = (there < steps.moreau - 1e-9 * np.abs(steps.moreau)) & (best != np.arange(n * K))
     if lower.any():
         again = denoise(loss, params[lower], fields[lower], V, steps.z[best[lower]], hold=True)
@@ -166,7 +167,8 @@ def _average_samples(
     at_nodes = steps.moreau.reshape(n, K), steps.g.reshape(n, K, L, r), steps.response.reshape(n, K, L, r, r)
     minimizers = steps.z.reshape(n, K, L * r)
     if inner.jumps and L * r == 1:
-        return _average_branches(*(part.reshape(n, K) for part in at_nodes), minimizers[:, :, 0], V, inner), minimizers
+        moreau, g, response = (part.reshape(n, K) for part in at_nodes)
+        return _average_branches(moreau, g, response, minimizers[:, :, 0], V, inner), minimizers
     return _average_nodes(*at_nodes, inner), minimizers
 
 
@@ -179,10 +181,11 @@ def _average_nodes(moreau: np.ndarray, g: np.ndarray, response: np.ndarray, inne
     weights /= total
     mean = np.einsum("nk,nkla->nla", weights, g)
     away = g - mean[:, None]
-    spread = np.einsum("nk,nkla,nklb->nlab", weights, away, away, optimize=True)
+    weighted = weights[:, :, None, None] * away
+    spread = np.einsum("nkla,nklb->nlab", weighted, away)
     if inner.jumps:  # −∂ḡ/∂ω = R̄ − yΔ by Stein's identity
         slopes = np.einsum("klc,lcb->klb", inner.nodes, np.linalg.inv(inner.root))
-        mean_response = inner.parisi * spread - np.einsum("nk,nkla,klb->nlab", weights, away, slopes, optimize=True)
+        mean_response = inner.parisi * spread - np.einsum("nkla,klb->nlab", weighted, slopes)
     else:
         mean_response = np.einsum("nk,nklab->nlab", weights, response)
     potential = (largest + np.log(total))[:, 0]
