@@ -38,7 +38,7 @@ from gamp_attention.problem.starts import initial_weights
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import align_weights
 from gamp_attention.problem.tolerances import scale_tolerance
-from gamp_attention.results import SIGNS, Ended, History, Overlaps, Recorder, Result, Status
+from gamp_attention.results import SIGNS, Ended, Overlaps, Recorder, Result, Status
 from gamp_attention.sampling.draw import require_size, sample
 from gamp_attention.sampling.test_errors import sampled_test_error
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
@@ -89,7 +89,7 @@ class Descent(Ended):
     Attributes
     ----------
     status, n_iter, Q, overlaps, train_loss, gradient_norm : as for `minimize_risk`.
-    history, iterations : recorded states and their iteration numbers; empty for L-BFGS.
+    history, iterations : recorded states, a `History`, and their iteration numbers; None and empty for L-BFGS.
     """
 
     status: Status
@@ -98,7 +98,7 @@ class Descent(Ended):
     overlaps: Overlaps
     train_loss: float
     gradient_norm: float
-    history: History | None
+    history: Any
     iterations: np.ndarray
 
 

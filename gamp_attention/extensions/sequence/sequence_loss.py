@@ -125,18 +125,20 @@ class SequenceLoss(NamedTuple):
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r), with the gradient of the traced function."""
         import torch
 
+        program = _value_and_gradient(self.__class__)  # type: ignore[arg-type]
+
         class TracedValue(torch.autograd.Function):
             @staticmethod
-            def forward(ctx: Any, fields: Any) -> Any:  # type: ignore[override]
+            def forward(ctx: Any, fields: Any) -> Any:
                 inputs = torch.cat([p, fields.flatten(1)], dim=1).numpy(force=True)
                 with np.errstate(all="ignore"):
-                    columns = _value_and_gradient(type(self)).evaluate(list(inputs.T))
+                    columns = program.evaluate(list(inputs.T))
                 rows = torch.as_tensor(np.stack(np.broadcast_arrays(*columns, inputs[:, 0])[:-1], axis=1)).to(fields)
                 ctx.slopes = rows[:, 1:].reshape(fields.shape)
                 return rows[:, 0].clone()
 
             @staticmethod
-            def backward(ctx: Any, weights: Any) -> Any:  # type: ignore[override]
+            def backward(ctx: Any, weights: Any) -> Any:
                 return weights.reshape(-1, 1, 1) * ctx.slopes
 
         return TracedValue.apply(z)

@@ -15,14 +15,6 @@ ONE, ZERO = np.ones(1), np.zeros(1)
 ALPHA, NOISE = 3.0, 0.001
 # Lucibello, Saglietti, Lu (2019), code of the paper: α = 3, noise variance 0.001, without ridge
 PUBLISHED = {"energy": 0.2927849, "q0": 0.4725506, "q1": 1.355108, "V": 0.4234896, "parisi": 1.76699}
-# The same at other points: α, noise variance, energy, q_0, q_1, V, Parisi parameter, relative accuracy. At α = 2.8 the
-# published energy is 1.6e-5 below this package's, which changes by less than 1e-8 from rtol = 1e-3 to 2e-5. The same
-# holds at α = 3 with the largest published noise, where q_0 differs by 1.0e-4: ours changes by 6e-7 to rtol = 1e-4.
-PUBLISHED_ROWS = [
-    (2.8, 0.00115, 0.2379069, 0.4812938, 1.425177, 0.466988, 1.984472, 2e-5),
-    (2.9, 0.007075706, 0.2701993, 0.4794248, 1.394905, 0.4415638, 1.841151, 1e-5),
-    (3.0, 0.04353531, 0.3339113, 0.4902745, 1.398363, 0.4084812, 1.607653, 1.1e-4),
-]
 
 
 @pytest.mark.parametrize(("k", "published"), [(1, 0.7652), (2, 0.7636)])
@@ -87,25 +79,6 @@ def test_many_steps_of_phase_retrieval():
     assert "raises the training loss by 42.7" in se.validity  # 0.29548 instead of 0.20694
     assert "lowers V by 7" in se.validity  # 0.28 instead of 1.300
     assert "extrapolated from 1 to 3 steps" in se.validity
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", PUBLISHED_ROWS, ids=lambda row: f"{row[0]}, {row[1]:.2g}")
-def test_phase_retrieval_at_other_points_agrees_with_published_values(row):
-    """Ground state with one step from the published overlaps; F is flat in y, so that y is less accurate."""
-    alpha, variance, energy, q0, q1, V, parisi, accuracy = row
-    model, one = amplitude_model(np.sqrt(variance)), np.ones((1, 1, 1))
-    start = ga.Overlaps(q=q1 * one, m=0 * one[0], theta=0 * one, V=V * one)
-    se = ga.solve_broken(model, alpha, start, rtol=1e-3)
-    assert se.converged
-    for value, error, published in (
-        (se.train_loss, se.train_loss_error, energy),
-        (se.levels[0, 0, 0, 0], se.levels_error[0, 0, 0, 0], q0),
-        (se.levels[1, 0, 0, 0], se.levels_error[1, 0, 0, 0], q1),
-        (se.overlaps.V[0, 0, 0], se.overlaps_error.V[0, 0, 0], V),
-    ):
-        assert abs(value - published) < error + accuracy * published
-    assert abs(se.parisi[0] - parisi) < se.parisi_error[0] + 5 * accuracy * parisi
 
 
 @pytest.mark.slow

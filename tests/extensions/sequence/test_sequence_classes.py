@@ -7,8 +7,6 @@ import pytest
 import torch
 
 import gamp_attention as ga
-from gamp_attention.sampling.test_errors import sampled_test_error
-from gamp_attention.theory.fixed_points.observables import predicted_test_error
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.choice import first_rule
 from gamp_attention.theory.rules.rule import average_channels
@@ -206,29 +204,6 @@ def test_linear_regression_of_two_clouds(intercept):
     assert np.allclose(run.Q[:120, 0], weights[:120], atol=1e-6)
     errors = ga.leave_one_out(data, run).errors
     assert np.allclose(errors, 0.5 * (y - left_out) ** 2, rtol=1e-4, atol=1e-7)
-
-
-def test_predicted_test_error_agrees_with_new_samples():
-    data = ga.sample(uneven(), 1500, 0.02, seed=0)
-    Q = 0.7 * data.Q_star + 0.3 * np.random.default_rng(0).standard_normal((1500, 2))
-    model, spectra = data.instance_model(), data.spectra[:, 0, None, None]
-    at = ga.Overlaps(
-        q=spectra * (Q.T @ Q / 1500),
-        m=data.source_means @ Q / np.sqrt(1500),
-        theta=spectra * (Q.T @ data.Q_star / 1500),
-        V=np.tile(np.eye(2), (4, 1, 1)),
-    )
-    predicted = predicted_test_error(model, at, first_rule("sobol", model, (0,)))[0]
-    error, spread = sampled_test_error(data, Q, n_samples=6000)
-    assert abs(error - predicted) < 4.5 * spread
-    rng, losses = np.random.default_rng(5), []
-    for c in rng.choice(2, 3000, p=PROBABILITY):  # new samples by hand
-        mean = np.outer(MEANS[c], np.ones(1500)) + np.array(SPIKES[c]) @ data.Q_star.T
-        x = mean / np.sqrt(1500) + np.array(SIGMA[c])[:, None] * rng.standard_normal((L, 1500))
-        u, z = x @ data.Q_star / np.sqrt(1500), (x + data.positions) @ Q / np.sqrt(1500)
-        target = np.tanh(u[c, 1]) + (0.5 - c) * u[1 - c, 0] + NOISE * rng.standard_normal()
-        losses.append(0.5 * (target - locate(z)) ** 2)
-    assert abs(np.mean(losses) - error) < 4.5 * np.hypot(spread, np.std(losses) / np.sqrt(3000))
 
 
 @pytest.mark.parametrize(

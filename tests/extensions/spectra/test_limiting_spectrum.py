@@ -180,6 +180,5 @@ def test_bad_input_is_refused_by_name():
         ga.limiting_spectrum(model, 1.5, se.overlaps)
     with pytest.raises(ValueError, match="fixed_point"):
         ga.limiting_spectrum(ga.attention_model(3), 1.5, se)
-    for penalty in (ga.ElasticNet(0.1, 0.1), ga.ColumnRidge(["sphere"])):
-        with pytest.raises(ValueError, match="Hessian"):
-            ga.limiting_spectrum(ga.attention_model(penalty=penalty), 1.5, se)
+    with pytest.raises(ValueError, match="Hessian"):
+        ga.limiting_spectrum(ga.attention_model(penalty=ga.ElasticNet(0.1, 0.1)), 1.5, se)
