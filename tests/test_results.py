@@ -83,7 +83,7 @@ def make_state_evolution():
         consistent=True,
         validity="consistent, jumps make 0.1 % of V̂",
         response="stein",
-        rule="split",
+        rule="panels",
     )
 
 

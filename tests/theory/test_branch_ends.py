@@ -117,7 +117,7 @@ def test_failure_near_jumps_states_its_reason():
     )  # fmt: skip
     se = ga.solve_state_evolution(model, 3.0, rtol=1e-2, max_work=1e4)
     assert se.status is ga.Status.MAX_ITER
-    assert se.rule == "nested"
+    assert se.rule == "panels"
     assert se.validity.startswith("unknown: no fixed point was found, because the proximal map jumps")
     assert 'rule="sobol"' in se.message
 

@@ -11,8 +11,8 @@ from gamp_attention.theory.equations.symmetry import Symmetry
 from gamp_attention.theory.equations.units import Packing
 from gamp_attention.theory.fixed_points.observables import predicted_test_error, stability
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.sobol import SobolRule
-from gamp_attention.theory.rules.split import SplitRule
 
 MOMENTS = ("with_noise", "with_teacher", "gg", "response", "moreau", "loss")
 
@@ -225,4 +225,4 @@ def test_refined_rules():
     assert rule.refined_for(1e3).n_points == 4096 * 16
     assert replace(rule, max_work=4e4).refined_for(1e3).n_points == 32768  # the bound is of one replica
     assert replace(rule, max_work=np.inf).refined_for(1e9).n_points == 4096 * 16
-    assert SplitRule(1).refined_for(1e9) == SplitRule(2)
+    assert PanelRule(level=1).refined_for(1e9) == PanelRule(level=2)

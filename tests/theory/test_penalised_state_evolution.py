@@ -18,7 +18,7 @@ from gamp_attention.theory.equations.weights import (
 from gamp_attention.theory.fixed_points.observables import free_energy, moreau_loss, replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.models.coordinates import CoordinateLaw
-from gamp_attention.theory.rules.split import SplitRule
+from gamp_attention.theory.rules.panels import PanelRule
 
 ELASTIC = ga.ElasticNet(0.008, 0.004)
 NETS = [ga.ElasticNet(0.3, 0.2), ga.ElasticNet(0.0, 0.5), ga.ElasticNet(0.3, 0.0), ga.ElasticNet(0.0, 3.0)]
@@ -132,7 +132,7 @@ def test_without_l1_the_map_equals_the_map_of_the_ridge(model):
     start = ga.Overlaps(
         np.full((2, 1, 1), 0.08), np.array([[0.1], [-0.1]]), np.full((2, 1, 1), 0.1), np.full((2, 1, 1), 14.0)
     )
-    images = [OverlapMap(m, 1.5, SplitRule()).images(start, squares=True)[0] for m in (model, net)]
+    images = [OverlapMap(m, 1.5, PanelRule()).images(start, squares=True)[0] for m in (model, net)]
     for name, values in images[0].overlaps.arrays().items():
         assert np.allclose(values, images[1].overlaps.arrays()[name], rtol=1e-12)
     assert images[0].penalty == pytest.approx(images[1].penalty, rel=1e-12)
@@ -173,7 +173,7 @@ def elastic():
 def test_fixed_points_predict_message_passing(elastic, branch):
     se = ga.solve_state_evolution(elastic, 1.5, branch, rtol=1e-3, stability=False)
     assert se.converged
-    image = OverlapMap(elastic, 1.5, SplitRule(1)).images(se.overlaps)[0]
+    image = OverlapMap(elastic, 1.5, PanelRule(level=1)).images(se.overlaps)[0]
     for value in (moreau_loss(se.overlaps, image.hats, image.penalty), image.hats.loss + image.penalty):
         assert value == pytest.approx(se.train_loss, rel=3e-3)
     assert free_energy(elastic, se.overlaps, image.hats) == pytest.approx(se.train_loss, rel=3e-3)

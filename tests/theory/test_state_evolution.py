@@ -11,7 +11,7 @@ from gamp_attention.theory.equations.channel import Channel
 from gamp_attention.theory.fixed_points.newton import find_vanished_weights, iterate_at_zero
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.choice import first_rule
-from gamp_attention.theory.rules.split import SplitRule
+from gamp_attention.theory.rules.panels import PanelRule
 
 # measured by an independent prototype of this project, Stein's form; L = 2, r = t = 1, ω = 0.3, α = 1.5
 VALUES = {
@@ -178,7 +178,7 @@ def test_bounds_on_iterations_and_work_hold_for_large_problems(monkeypatch):
 def test_weights_of_zero_stay_zero(model):
     """Fields without variance, for which quadrature must not refine rounding errors."""
     zero = np.zeros((2, 1, 1))
-    after = OverlapMap(model, 0.5, SplitRule(), "stein")(ga.Overlaps(zero, zero[..., 0], zero, zero + 1))
+    after = OverlapMap(model, 0.5, PanelRule(), "stein")(ga.Overlaps(zero, zero[..., 0], zero, zero + 1))
     for values in (after.q, after.m, after.theta):
         assert np.abs(values).max() < 1e-20
     assert (after.V > 0).all()

@@ -140,7 +140,7 @@ def _explain_failure(root: Root, max_work: float) -> tuple[str, str]:
         return "unknown: the branch was lost", ""
     if root.status is Status.MAX_ITER and np.isnan(root.residual):
         needs = f"an average needs more than max_work = {max_work:g} proximal problems"
-        if root.F.rule.name != "nested":
+        if root.F.model.attention or not root.F.rule.deterministic:
             return unsolved, f"{needs}: raise max_work"
         many = "the proximal map jumps at many fields or values of the noise"
         remedy = 'use rule="sobol", which averages over a limited number of random points, or raise max_work'

@@ -28,7 +28,7 @@ class IndicatorSettings:
     limit: float = 0.1
     shift: float = 1.5  # error of an indicator in units of its change from the coarser level
     drift: float = 5.0  # relative change of the replicon in units of the relative change of the overlaps
-    level: int = 4  # highest level of the split rule for indicators, if the overlaps need no higher level
+    level: int = 4  # highest level of the panel rule for indicators, if the overlaps need no higher level
     few_jumps: float = 1e-2  # jump mass relative to V̂, below which there are practically no jumps
     jump_sensitivity: float = 10.0  # relative change of the jump mass in units of the largest change of an overlap
     unseen: float = 20.0  # unseen jump mass between random points, relative to V̂, times the number of points

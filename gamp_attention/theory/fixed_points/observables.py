@@ -38,7 +38,7 @@ from gamp_attention.theory.equations.units import Packing, subtract_explained
 from gamp_attention.theory.equations.weights import response_pairs, weights_envelope
 from gamp_attention.theory.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.rules.nested import average_error, error_within, expand_error
+from gamp_attention.theory.rules.panels import average_error, error_within, expand_error
 from gamp_attention.theory.rules.rule import Rule, component_channels
 
 SECTORS = ("symmetric", "m", "theta")
@@ -256,7 +256,7 @@ def predicted_test_error(
 
 
 def deterministic_test_error(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
-    """Return the test error to the relative error `rtol`, and an estimate of its error; labels need `prefers_nested`.
+    """Return the test error to the relative error `rtol`, and an estimate of its error; labels need one field.
 
     Attention needs smooth maps only, so that Hermite series converge; labels and their losses may have kinks.
     """

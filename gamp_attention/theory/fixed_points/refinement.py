@@ -49,8 +49,8 @@ class RefinementSettings:
 
     residual: float = 0.5  # residual before the last Newton step, in units of the requested accuracy
     min_amplification: float = 5.0  # ratio of the errors of a loss and of overlaps, above which steps are more accurate
-    # the nested rule, whose levels take little time, then continues to this error in units of the requested accuracy,
-    # but not below `amplified_limit`: rounding errors are amplified, too
+    # the panel rule for labels, whose levels take little time, then continues to this error in units of the requested
+    # accuracy, but not below `amplified_limit`: rounding errors are amplified, too
     amplified_error: float = 0.1
     amplified_limit: float = 1e-5
     step_error: float = 0.1  # the same in units of the error on the last rule
@@ -101,7 +101,7 @@ class StateEvolutionResult(Ended):
     stability : eigenvalues of the overlap map by sector; None if not requested.
     consistent, validity : whether the replica-symmetric prediction is consistent, and the reason in words; if the
         proximal map jumps, also how much lower V of minima is expected to be.
-    response, rule : form of V̂ that was used, and quadrature rule ("split", "nested" or "sobol").
+    response, rule : form of V̂ that was used, and quadrature rule ("panels" or "sobol").
     """
 
     status: Status

@@ -64,7 +64,7 @@ class SearchSettings:
     as_fast: float = 0.5  # smallest rate of decay, relative to the rate at zero, of a family on its way to zero
     resolved_growth: float = 0.05  # distance of a growth or an eigenvalue from 1 that the first rule resolves
     small_column: float = 0.15  # overlap of a column in units of √q, below which the fixed point without it is tried
-    max_level: int = 2  # highest level of the split rule that resolves a growth close to 1
+    max_level: int = 2  # highest level of the panel rule that resolves a growth close to 1
     min_newton: int = 2  # cost of Newton's method in damped steps, in units of the number of overlaps
     min_predicted: float = 0.3  # smallest family relative to its predicted size; below, another fixed point was found
     # residual after which a fixed point of a coarser rule is solved: the refinement takes another Newton step, with the

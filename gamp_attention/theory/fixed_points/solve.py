@@ -51,8 +51,8 @@ ABSENT = (Status.LOST, Status.NONFINITE)  # statuses after which the semantic br
 class WorkSettings:
     """Default budgets of an average: numbers of proximal problems."""
 
-    split: float = 1e8
-    nested: float = 3e6
+    attention: float = 1e8
+    one_field: float = 3e6
     random: float = 1e7
     coarse: float = 5e6  # labels whose loss is not convex, if the requested error is at least `COARSE`
     fine: float = 5e7  # the same labels, if the requested error is smaller than `fine_rtol`
@@ -61,7 +61,7 @@ class WorkSettings:
     def budget(self, model: Model, rule: Rule, rtol: float) -> float:
         """Return the default budget for a rule and a requested error."""
         if rule.deterministic:
-            return {"split": self.split, "nested": self.nested}[rule.name]
+            return self.attention if model.attention else self.one_field
         if model.attention or not model.task.jumps:  # each proximal problem of other labels needs a search
             return self.random
         return self.coarse if rtol >= COARSE else self.fine if rtol < self.fine_rtol else self.random
@@ -124,18 +124,18 @@ def solve_state_evolution(
         and the larger of the two forms for V̂. By default 1e-4, or 2e-3 for a random rule. The jump mass, in units of
         V̂, and the replicon, whose threshold is 1, converge more slowly: √rtol and 10 √rtol are requested for them, but
         at most 0.1.
-    rule : "split", a product rule that is cut where the proximal map jumps (for attention with L (r + t) ≤ 6);
-        "nested", nested adaptive averages, cut there and at kinks of the labels (for labels with L = r = 1 and at most
-        two numbers of the teacher, fields and noise); "sobol", random points. "auto" uses "split" for attention with
-        L (r + t) ≤ 4, "nested" if it applies, and "sobol" otherwise.
+    rule : "panels", adaptive panels that are cut where the proximal map jumps and at kinks of labels (for attention
+        with L (r + t) ≤ 6, and for labels with L = r = 1 and at most two numbers of the teacher, fields and noise);
+        "sobol", random points. "auto" uses "panels" for attention with L (r + t) ≤ 4 and if it applies to labels, and
+        "sobol" otherwise.
     response : form of V̂. "stein" counts the jumps of the proximal map; "derivative" averages the almost-everywhere
         derivative.
     max_iter : maximum number of damped steps of the search. If it is below twice the number of overlaps, there are no
         Newton steps, because each Jacobian costs as much as that number of damped steps.
     max_work : maximum number of proximal problems of one average, at least 1e4; a problem takes 1 to 40 µs. Random
-        rules take fewer points to respect it. By default 1e8 for the split rule, which needs a hundredth of it for
-        `rtol` above 1e-6, 3e6 for the nested rule, and 1e7 for random rules. For labels whose loss is not convex, it is
-        5e6 if `rtol` is at least 5e-3, and 5e7 if `rtol` is below 2e-3. With random rules, all averages of the
+        rules take fewer points to respect it. By default 1e8 for panels of attention, which need a hundredth of it for
+        `rtol` above 1e-6, 3e6 for panels of labels, and 1e7 for random rules. For labels whose loss is not convex, it
+        is 5e6 if `rtol` is at least 5e-3, and 5e7 if `rtol` is below 2e-3. With random rules, all averages of the
         refinement solve at most five times this number, so that a call ends; the clock is not used, so that results do
         not depend on it. `message` states if the budget ended the refinement.
     stability : whether to compute the stability of the solution.
@@ -304,7 +304,7 @@ def find_near_teacher(
 
 
 def solve_branch(
-    F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.split, max_iter: int = MAX_ITER, *,
+    F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.attention, max_iter: int = MAX_ITER, *,
     other_form: bool = False,
 ) -> tuple[StateEvolutionResult, Root | None, Root]:  # fmt: skip
     """Solve on a named branch; return the result, and the roots on the last and on the first rule.
@@ -336,7 +336,7 @@ def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) 
 
 
 def refine_on_branch(
-    root: Root, branch: str | None, rtol: float, max_work: float = WORK.split
+    root: Root, branch: str | None, rtol: float, max_work: float = WORK.attention
 ) -> tuple[StateEvolutionResult, Root | None]:
     """Return the refined result of a root on the first rule, and the root on the last rule; None without a solution.
 

@@ -4,16 +4,14 @@ A rule does not depend on the model: it averages functions of the white noise of
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Protocol, Self
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Moments, n_white, select_sources, sum_over_components
 from gamp_attention.theory.models.model import Model
-
-N_LEVELS = 10  # number of levels of accuracy of a `LeveledRule`
 
 
 class WorkExceeded(ArithmeticError):
@@ -32,7 +30,7 @@ class Points(NamedTuple):
 
 
 class Expansion(Protocol):
-    """Averages to first order in the overlaps; see `nested.FieldExpansion` and `scores.ScoreExpansion`."""
+    """Averages to first order in the overlaps; see `panels.FieldExpansion` and `scores.ScoreExpansion`."""
 
     @property
     def base(self) -> Moments:
@@ -51,7 +49,7 @@ class Expansion(Protocol):
 
 
 class Rule(Protocol):
-    """Rule for averages over the channel; base class of `LeveledRule` and `SobolRule`.
+    """Rule for averages over the channel; base class of `PanelRule` and `SobolRule`.
 
     A rule is immutable. All methods that change its accuracy return another rule.
     """
@@ -157,34 +155,6 @@ class Rule(Protocol):
     def adapted_to(self, channels: list[Channel]) -> "Rule":
         """Return the rule with densities of its points that suit the channel of each component; by default self."""
         return self
-
-
-@dataclass(frozen=True)
-class LeveledRule(Rule):
-    """Deterministic rule with ten levels of accuracy, whose error is estimated from successive levels."""
-
-    level: int = 0  # level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level)
-    # maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded
-    max_work: float = np.inf
-    deterministic: ClassVar[bool] = True
-    initial_tolerance: ClassVar[float] = 1e-4
-
-    @property
-    def tol(self) -> float:
-        """Tolerance of the panels, relative to the size of the averages."""
-        return 10.0 ** -(2 + self.level)
-
-    def finer(self) -> Self | None:
-        """Return the rule at the next level, or None at the last level."""
-        return self.at_level(self.level + 1) if self.level + 1 < N_LEVELS else None
-
-    def at_level(self, level: int) -> Self:
-        """Return the rule at another level."""
-        return replace(self, level=level)
-
-    def for_stability(self) -> Self:
-        """Return level 1 without a limit of work, which is accurate enough for finite differences."""
-        return replace(self, level=1, max_work=np.inf)
 
 
 def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:

@@ -15,7 +15,7 @@ from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.search import find_fixed_point
 from gamp_attention.theory.rules.breakpoints import find_breakpoints
 from gamp_attention.theory.rules.choice import first_rule
-from gamp_attention.theory.rules.nested import error_within
+from gamp_attention.theory.rules.panels import error_within
 from gamp_attention.theory.rules.rule import WorkExceeded, average_channels
 
 
@@ -77,7 +77,7 @@ def test_stated_errors_hold(name):
     for rtol in (1e-2, 1e-3, 1e-4, 1e-5):
         se = ga.solve_state_evolution(model, alpha, rtol=rtol, stability=False)
         assert se.converged
-        assert se.rule == "nested"
+        assert se.rule == "panels"
         value, error = numbers(se)
         assert (error <= 1.001 * rtol * np.abs(best)).all()
         assert (np.abs(value - best) <= error).all()
@@ -255,7 +255,7 @@ def test_jacobians_near_perfect_recovery_do_not_depend_on_the_step():
     model = amplitude(1e-3)
     at = ga.solve_state_evolution(model, 3.0, rtol=1e-6, stability=False).overlaps
     packing = Packing.of(model, at)
-    F = OverlapMap(model, 3.0, first_rule("nested", model, (0,)).at_level(3))
+    F = OverlapMap(model, 3.0, first_rule("panels", model, (0,)).at_level(3))
     large, small = (F.linearize(packing, at, step)[0] for step in (1e-2, 5e-3))
     allowed = np.maximum(0.01 * np.abs(small).max(axis=1, keepdims=True), 5e-3)
     assert np.all(np.abs(large - small) < allowed)
@@ -267,7 +267,7 @@ def test_jacobians_near_perfect_recovery_do_not_depend_on_the_step():
 def test_nested_and_random_averages_agree():
     model, alpha = MODELS["relu"]
     nested, sobol = (
-        ga.solve_state_evolution(model, alpha, rtol=5e-2, rule=rule, stability=False) for rule in ("nested", "sobol")
+        ga.solve_state_evolution(model, alpha, rtol=5e-2, rule=rule, stability=False) for rule in ("panels", "sobol")
     )
     (a, a_error), (b, b_error) = numbers(nested), numbers(sobol)
     assert (np.abs(a - b) <= a_error + b_error).all()
@@ -287,7 +287,7 @@ def test_derivatives_of_averages_agree_with_differences(name, mean):
     model = DIFFERENTIATED[name]
     tokens = np.ones((len(model.coordinates.rho), 1, 1))
     at = ga.Overlaps(0.7 * tokens, mean * tokens[..., 0], 0.6 * tokens, 1.1 * tokens)
-    F = OverlapMap(model, 3.0, first_rule("nested", model, (0,)).at_level(4)).with_choices_at(at)
+    F = OverlapMap(model, 3.0, first_rule("panels", model, (0,)).at_level(4)).with_choices_at(at)
     packing, h = Packing.of(model, at), 1e-3
     x = packing.pack(at)
     images = [[packing.pack(F(packing.unpack(x + sign * shift))) for sign in (1, -1)] for shift in h * np.eye(len(x))]
@@ -300,7 +300,7 @@ def test_derivatives_of_averages_agree_with_differences(name, mean):
 def test_search_on_a_coarse_rule_ends_at_the_fixed_point_of_the_first_level(name):
     """The search takes fewer proximal problems and leads to the solution without it, up to the last Newton step."""
     model, alpha = MODELS[name]
-    rule, tokens = first_rule("nested", model, (0,)), np.ones((1, 1, 1))
+    rule, tokens = first_rule("panels", model, (0,)), np.ones((1, 1, 1))
     assert rule.for_search() != rule == rule.for_search().finer()
     start = ga.Overlaps(0.7 * tokens, 0 * tokens[..., 0], 0.6 * tokens, 1.1 * tokens)
     root = find_fixed_point(OverlapMap(model, alpha, rule), start, 1e-4, 500)
@@ -317,7 +317,7 @@ def test_the_first_level_is_searched_if_coarse_averages_exceed_their_part_of_the
     """A coarse search may take a quarter of `max_work`; without it, the solution is the same."""
     model, tokens = MODELS["logistic"][0], np.ones((1, 1, 1))
     at = ga.Overlaps(0.7 * tokens, 0 * tokens[..., 0], 0.6 * tokens, 1.1 * tokens)
-    limited, free = (first_rule("nested", model, (0,), work) for work in (4e4, np.inf))
+    limited, free = (first_rule("panels", model, (0,), work) for work in (4e4, np.inf))
     average_channels(limited, model, at)
     with pytest.raises(WorkExceeded):
         average_channels(limited.for_search(), model, at)
@@ -341,8 +341,8 @@ def test_slopes_of_the_test_error_agree_with_differences(name, mean):
 
 
 def test_other_models_are_refused():
-    with pytest.raises(ValueError, match="nested"):
-        ga.solve_state_evolution(ga.paper_model(), 1.0, rule="nested")
+    with pytest.raises(ValueError, match="panels"):
+        ga.solve_state_evolution(ga.paper_model(), 1.0, rule="panels")
 
 
 def test_breakpoints_are_jumps_and_kinks():

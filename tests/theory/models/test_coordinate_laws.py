@@ -11,7 +11,7 @@ from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.weights import weights_step
 from gamp_attention.theory.fixed_points.observables import replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
-from gamp_attention.theory.rules.split import SplitRule
+from gamp_attention.theory.rules.panels import PanelRule
 
 
 def make_mixed_law(t=1):
@@ -70,7 +70,7 @@ def test_two_identical_classes_equal_one_class():
         assert np.allclose(a.overlaps.q, b.overlaps.q, rtol=1e-10)
         assert np.allclose(a.overlaps.m, b.overlaps.m, rtol=1e-10)
         assert a.train_loss == pytest.approx(b.train_loss, rel=1e-10)
-        there = (OverlapMap(model, 1.5, SplitRule(1)).images(a.overlaps, squares=True)[0] for model in models)
+        there = (OverlapMap(model, 1.5, PanelRule(level=1)).images(a.overlaps, squares=True)[0] for model in models)
         values = [replicon(model, image.hats, "stein") for model, image in zip(models, there, strict=True)]
         assert values[0] == pytest.approx(values[1], rel=1e-10)  # at the same overlaps: rounding moves cuts of panels
         assert abs(a.replicon - b.replicon) <= a.replicon_error

@@ -89,7 +89,7 @@ def average_by_brute_force(model, overlaps, n, seed=0):
     return averages
 
 
-@pytest.mark.parametrize("rule", ["split", "sobol"])
+@pytest.mark.parametrize("rule", ["panels", "sobol"])
 def test_averages_agree_with_brute_force(mixture, rule):
     at = make_overlaps(mixture)
     rule_averages = first_rule(rule, mixture, (0,))
@@ -107,7 +107,7 @@ def test_permuting_class_labels_permutes_state_evolution():
     order = [1, 0, 2, 3]
     at = make_overlaps(one)
     moved = ga.Overlaps(**{name: values[order] for name, values in at.arrays().items()})
-    images = [OverlapMap(m, 1.5, first_rule("split", m, (0,)))(x) for m, x in ((one, at), (two, moved))]
+    images = [OverlapMap(m, 1.5, first_rule("panels", m, (0,)))(x) for m, x in ((one, at), (two, moved))]
     for name, values in images[0].arrays().items():
         assert np.allclose(values[order], images[1].arrays()[name], rtol=1e-9, atol=1e-12), name
 
@@ -147,7 +147,7 @@ def test_predicted_test_error_agrees_with_new_samples(mixture):
     error, spread = ga.sampled_test_error(data, Q, n_samples=3000)
     model = data.instance_model()
     at = ga.Overlaps(**{**make_overlaps(model).arrays(), **_get_overlaps(data, Q)})
-    predicted = predicted_test_error(model, at, first_rule("split", model, (0,)))[0]
+    predicted = predicted_test_error(model, at, first_rule("panels", model, (0,)))[0]
     assert abs(error - predicted) < 4 * spread + predicted / np.sqrt(1500)
 
 
