@@ -393,7 +393,7 @@ RESULTS = {
     "LeaveOneOut": make_leave_one_out,
     "History": make_history,
     "LinearBaseline": make_baseline,
-    "LinearFit": lambda: ga.LinearFit(np.ones((L, L)), 0.1, np.nan, np.nan, ga.Status.CONVERGED),
+    "LinearFit": lambda: ga.LinearFit(np.ones((L, L)), 0.1),
     "OnlineResult": lambda: ga.OnlineResult(**vars(make_descent()), Q_star=np.ones((D, 1)), n_samples=10 * D),
     "Overlaps": lambda: ga.Overlaps(**make_arrays()),
     "PhaseBoundaries": make_boundaries,

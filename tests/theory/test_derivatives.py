@@ -14,7 +14,6 @@ from gamp_attention.theory.fixed_points.nearby import Derivatives, root_near, so
 from gamp_attention.theory.fixed_points.observables import sector_jacobian
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.panels import PanelRule
-from gamp_attention.theory.rules.sobol import SobolRule
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +72,6 @@ def test_reversal_of_tokens_gives_half_of_the_columns_of_a_sector(branch, model)
     np.testing.assert_allclose(half, whole, atol=1e-3 * np.abs(whole).max())
 
 
-def test_reversal_of_three_tokens_gives_half_of_the_columns_of_a_sector():
-    model = ga.attention_model(3, 2, 1)
-    one = np.tile(np.eye(2), (3, 1, 1))
-    at = ga.Overlaps(0.1 * one, np.zeros((3, 2)), np.tile([[0.13], [0.0]], (3, 1, 1)), 14.0 * one)
-    F = OverlapMap(model, 1.5, SobolRule(2048, 2))
-    half = sector_jacobian(F, at, "m")
-    whole = F.jacobian(Packing(at, ("m",)), at, 1e-2, odd=True)
-    np.testing.assert_allclose(half, whole, atol=0.05 * np.abs(whole).max())
-
-
 POINTS = {  # q, m, θ and V of both tokens, with all symmetries of a branch or without any
     "semantic": (0.09, 0.0, 0.13, 16.0, 0.09, 0.0, 0.13, 16.0),
     "positional": (0.05, 0.25, 0.0, 13.0, 0.05, -0.25, 0.0, 13.0),
@@ -110,11 +99,3 @@ def test_derivatives_of_averages_equal_their_differences(name, model):
             difference = (getattr(after, average) - getattr(before, average)) / (2 * step)
             tol = 0.03 if average == "response" else 0.003  # the derivative diverges where jumps begin
             assert np.allclose(slopes[k], difference, atol=tol * np.abs(slopes).max(), rtol=0), (family, average)
-
-
-@pytest.mark.parametrize("sector", ["theta", "m"])
-def test_growth_without_overlaps_agrees_between_levels(model, sector):
-    at = ga.Overlaps(np.full((2, 1, 1), 0.04), np.zeros((2, 1)), np.zeros((2, 1, 1)), np.full((2, 1, 1), 20.0))
-    jacobians = [sector_jacobian(OverlapMap(model, 0.73, PanelRule(level=level)), at, sector) for level in (1, 3)]
-    growth = [np.linalg.eigvals(J).real.max() for J in jacobians]
-    assert growth[0] == pytest.approx(growth[1], rel=1e-3)

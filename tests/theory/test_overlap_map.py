@@ -52,14 +52,3 @@ def test_values_do_not_depend_on_the_order_of_evaluations(name, chosen):
     assert evaluate(F, numbers[::-1], at) == forwards
     # with an empty memory
     assert evaluate(replace(F, _memory={}), numbers, at) == forwards
-
-
-def test_a_map_makes_its_choices_once():
-    F, at = MAPS["rare minima"]
-    chosen = F.with_choices_at(at, squares=True)
-    assert F.choices is None
-    assert chosen.with_choices_at(make_nearby(at, 1)) is chosen
-    assert chosen.has_squares(at)
-    assert not chosen.has_squares(make_nearby(at, 1))
-    assert chosen.on(SobolRule(512, 2)).choices is None
-    assert chosen.on(SobolRule(512, 2)).expects_rare_minima == chosen.choices.rare_minima

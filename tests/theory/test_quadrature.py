@@ -122,20 +122,6 @@ def test_squares_of_the_derivative_converge_at_onsets_of_jumps(model):
     assert abs(values[1] - 0.532) < 0.02
 
 
-def test_panels_are_cut_at_the_onset_of_a_jump():
-    """Panels on both sides of 1/3 integrate |f − 1/3|^(−1/2) to rounding, and their halves accurately."""
-    nodes, whole = legendre_rule(10), Panels.between(np.array([0.0, 1.0]), 1)
-    parts = whole.divide(np.array([1 / 3]))
-    for panels in (parts, parts.divide(np.full(2, np.nan))):
-        f, weight = panels.nodes_and_weights(nodes)
-        exact = 2 * (np.sqrt(1 / 3) + np.sqrt(2 / 3))
-        assert np.sum(weight * np.abs(f - 1 / 3) ** -0.5) == pytest.approx(
-            exact, rel=1e-12 if panels is parts else 1e-3
-        )
-        low, high = panels.ends()
-        assert np.sum(high - low) == pytest.approx(1)
-
-
 @pytest.mark.parametrize("sigma", [0.5, 1.5])
 @pytest.mark.parametrize("family", ["semantic", "positional"])
 def test_the_series_of_the_test_error_is_its_average_over_random_points(sigma, family):

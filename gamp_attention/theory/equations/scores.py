@@ -18,8 +18,8 @@ import numpy as np
 
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Moments
+from gamp_attention.theory.equations.units import MIN_UNEXPLAINED
 
-MIN_UNEXPLAINED = 1e-4  # smallest part of q that y does not explain, for which scores are accurate
 DIFFERENTIATED = ("g", "with_noise", "with_teacher", "gg", "response")  # averages that have derivatives
 
 

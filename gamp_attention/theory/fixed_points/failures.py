@@ -161,8 +161,8 @@ def _describe_unbounded_risk(root: Root, min_steps: int = 5, min_growth: float =
     bound if it grows by the factor `min_growth` in more than `min_steps` steps.
     """
     model, alpha, penalty = root.F.model, root.F.alpha, root.F.model.penalty
-    lams = penalty.curvature[~penalty.sphere] if penalty.by_column else np.ones(1)
-    if not len(lams) or lams.min() > 0:
+    lams = penalty.curvature if penalty.by_column else np.ones(1)
+    if lams.min() > 0:
         return ""
     gamma, curvature = model.coordinates.gamma, np.inf
     if model.n_tokens * alpha < 1:

@@ -14,7 +14,7 @@ from gamp_attention._tools.statistics import half_width
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.fixed_points.observables import NEGLIGIBLE_JUMPS, column_sums, replicon
 from gamp_attention.theory.fixed_points.overlap_map import Image, OverlapMap
-from gamp_attention.theory.fixed_points.points import Point, size_of
+from gamp_attention.theory.fixed_points.points import Point, size_of_hats
 from gamp_attention.theory.rules.rule import WorkExceeded, work_of
 
 
@@ -37,7 +37,7 @@ class IndicatorSettings:
 INDICATORS = IndicatorSettings()
 
 
-Values = tuple[np.ndarray, float]  # jump mass and replicon
+Measured = tuple[np.ndarray, float]  # jump mass and replicon
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class Indicators:
         allowed = np.minimum(np.array(INDICATORS.errors) * np.sqrt(rtol), INDICATORS.limit)
         decided = random and self.show_jumps(hats)
         return bool(
-            self.jump_mass_error.max() <= allowed[0] * size_of(hats) and (decided or self.replicon_error <= allowed[1])
+            self.jump_mass_error.max() <= allowed[0] * size_of_hats(hats)
+            and (decided or self.replicon_error <= allowed[1])
         )
 
     def show_jumps(self, hats: Hats) -> bool:
@@ -108,20 +109,20 @@ def measure_indicators(
     return Indicators(jump_mass, unknown, value, np.nan)
 
 
-def _values_near(point: Point, last: Point, slopes: np.ndarray) -> Values:
+def _values_near(point: Point, last: Point, slopes: np.ndarray) -> Measured:
     """Return jump mass and replicon of a point; the jump mass to first order at the last point's overlaps."""
     step = last.best - last.root.packing.pack(point.root.overlaps)
     jump_mass, value = _values_of(point.root.F, point.image)
     return jump_mass + (slopes[0] - slopes[1]) @ step, value
 
 
-def _values_of(F: OverlapMap, image: Image) -> Values:
+def _values_of(F: OverlapMap, image: Image) -> Measured:
     """Return jump mass and replicon of an image."""
     return image.hats.jump_mass, replicon(F.model, image.hats, F.response)
 
 
 def _compare_levels(
-    values: Values, coarser: Values | None, last: Point, slopes: np.ndarray, propagated: np.ndarray, tol: float,
+    values: Measured, coarser: Measured | None, last: Point, slopes: np.ndarray, propagated: np.ndarray, tol: float,
     settings: IndicatorSettings,
 ) -> Indicators | None:  # fmt: skip
     """Return the indicators with errors from two levels; None if there is one level and the proximal map jumps."""

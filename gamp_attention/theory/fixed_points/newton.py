@@ -63,7 +63,7 @@ FADING = FadingSettings()
 
 
 @dataclass(frozen=True)
-class NewtonSettings:
+class StepSettings:
     """Settings of damped steps and Newton steps, with lengths in units of the overlaps."""
 
     same_direction: float = 0.9  # cosine of the angle between two moves, above which the second continues the first
@@ -83,7 +83,7 @@ class NewtonSettings:
     acceptable_residual: float = 5.0
 
 
-NEWTON = NewtonSettings()
+STEPS = StepSettings()
 
 
 def family_size(overlaps: Overlaps, family: str) -> float:
@@ -177,7 +177,7 @@ class Root:
     response_slopes: np.ndarray | None = None
     reason: str = ""  # cause of a breakdown in words; empty if the map did not break down
     remaining: float = 0.0  # largest change of an overlap by the next Newton step; 0 if unknown
-    settings: NewtonSettings = NEWTON
+    settings: StepSettings = STEPS
 
     @property
     def overlaps(self) -> Overlaps:
@@ -223,7 +223,7 @@ def damped_step(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
 
 
 def iterate(
-    F: OverlapMap, start: Overlaps, tol: float, n_steps: int, settings: NewtonSettings = NEWTON
+    F: OverlapMap, start: Overlaps, tol: float, n_steps: int, settings: StepSettings = STEPS
 ) -> tuple[list[Overlaps], float]:
     """Take damped steps until a full step changes no overlap by more than `tol`; return the path and that change.
 
@@ -251,7 +251,7 @@ def iterate(
         path.append(damped_step(here, after, slower))
 
 
-def newton_step(jacobian: np.ndarray, residual: np.ndarray, settings: NewtonSettings = NEWTON) -> np.ndarray:
+def newton_step(jacobian: np.ndarray, residual: np.ndarray, settings: StepSettings = STEPS) -> np.ndarray:
     """Return the step from x to the fixed point to first order in the residual F(x) − x; zero in free directions.
 
     Rows and columns of 1 − J are scaled to a largest entry of 1 before free directions are identified. Near perfect
@@ -277,12 +277,12 @@ def newton(
     F: OverlapMap,
     start: Overlaps,
     tol: float,
-    n_steps: int = NEWTON.max_steps,
+    n_steps: int = STEPS.max_steps,
     jacobian: np.ndarray | None = None,
     packing: Packing | None = None,
     reach: float = np.inf,
     response_slopes: np.ndarray | None = None,
-    settings: NewtonSettings = NEWTON,
+    settings: StepSettings = STEPS,
 ) -> Root:
     """Solve F(x) = x by guarded Newton steps with Broyden's updates of the Jacobian.
 
@@ -342,7 +342,7 @@ def newton(
 
 
 def _search_line(
-    F: OverlapMap, packing: Packing, x: np.ndarray, residual: np.ndarray, step: np.ndarray, settings: NewtonSettings
+    F: OverlapMap, packing: Packing, x: np.ndarray, residual: np.ndarray, step: np.ndarray, settings: StepSettings
 ) -> tuple[np.ndarray, Overlaps, np.ndarray] | None:
     """Return the largest fraction of a step that reduces the residual, the overlaps there and the residual there.
 

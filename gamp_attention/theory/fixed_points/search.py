@@ -33,7 +33,7 @@ from gamp_attention.theory.equations.units import Packing, is_feasible, relative
 from gamp_attention.theory.fixed_points.newton import (
     BREAKDOWNS,
     FADING,
-    NEWTON,
+    STEPS,
     Root,
     fading_families,
     family_size,
@@ -53,7 +53,7 @@ from gamp_attention.theory.rules.rule import Rule
 class SearchSettings:
     """Settings of the search for a fixed point, with lengths in units of the overlaps."""
 
-    reach: float = 1.2 * NEWTON.max_step  # relative change at which Newton steps have left the neighborhood
+    reach: float = 1.2 * STEPS.max_step  # relative change at which Newton steps have left the neighborhood
     # largest relative change from the start of Newton steps to their solution: `near` + `changes` times the last damped
     # change
     near: float = 0.05
@@ -291,7 +291,7 @@ class _Search:
             trusted = root.attracts(self.settings.resolved_growth)
         else:
             near = self.settings.near + self.settings.changes * change
-            trusted = relative_change(start, root.overlaps) <= min(NEWTON.max_step, near)
+            trusted = relative_change(start, root.overlaps) <= min(STEPS.max_step, near)
         if not trusted:
             return None
         _, drift = iterate(self.F, root.overlaps, 0.0, 2)
@@ -348,7 +348,7 @@ def find_neighbor(
     while True:
         tiny = weights_are_tiny(F.model, x)  # tiny weights may change by a large factor and stay close
         root = newton(F, x, tol, reach=np.inf if tiny else settings.reach)
-        is_near = relative_change(x, root.overlaps) <= NEWTON.max_step
+        is_near = relative_change(x, root.overlaps) <= STEPS.max_step
         is_near = is_near or (tiny and weights_are_tiny(F.model, root.overlaps))
         if not (is_near and root.status.converged):
             return None

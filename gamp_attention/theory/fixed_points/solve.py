@@ -20,7 +20,6 @@ from gamp_attention._tools import check
 from gamp_attention._tools.choices import RESPONSES
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
-from gamp_attention.problem.penalties.columns import has_spheres
 from gamp_attention.results import Overlaps, Status, finish
 from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained
 from gamp_attention.theory.fixed_points.failures import (
@@ -43,7 +42,7 @@ from gamp_attention.theory.rules.rule import Rule
 from gamp_attention.theory.rules.sobol import SobolRule
 from gamp_attention.theory.start_law import require_overlaps, start_law
 
-MAX_ITER = 500  # default maximum number of damped steps of a search
+MAX_DAMPED_STEPS = 500  # default maximum number of damped steps of a search
 ABSENT = (Status.LOST, Status.NONFINITE)  # statuses after which the semantic branch is searched next to the teacher
 
 
@@ -100,7 +99,7 @@ def solve_state_evolution(
     rtol: float | None = None,
     rule: str = "auto",
     response: str = "stein",
-    max_iter: int = MAX_ITER,
+    max_iter: int = MAX_DAMPED_STEPS,
     max_work: float | None = None,
     stability: bool = True,
     seed: int = 0,
@@ -169,7 +168,7 @@ def solve_state_evolution(
     >>> f"{se.status.value}, q = {se.overlaps.q[0, 0, 0]:.4f}"
     'converged, q = 0.0940'
     """
-    model = require_model(model)
+    model = require_ridges(require_model(model))
     alpha = check.real("alpha", alpha, low=0, strict=True)
     if max_work is not None:
         max_work = check.real("max_work", max_work, low=1e4)
@@ -199,11 +198,16 @@ def solve_state_evolution(
     return finish(result, raise_on_failure, "solve_state_evolution")
 
 
+def require_ridges(model: Model) -> Model:
+    """Return the model; raise ValueError if it has spherical columns, for single-pass descent only."""
+    if model.penalty.by_column and np.any(model.penalty.sphere):
+        raise check.fail("model.penalty", model.penalty, "a strength for each column; 'sphere' is for single_pass only")
+    return model
+
+
 def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvolutionResult:
     """Return the result, as a failure if Λ + A is not positive definite there: the weights then have no minimum."""
     if not model.penalty.by_column or not np.isfinite(result.V_hat).all():
-        return result
-    if has_spheres(model.penalty):  # multipliers make Λ + A positive definite
         return result
     A = np.einsum("kl,lab->kab", model.coordinates.gamma, result.V_hat)
     lowest = float(np.linalg.eigvalsh(A + np.diag(model.penalty.curvature)).min())
@@ -304,7 +308,7 @@ def find_near_teacher(
 
 
 def solve_branch(
-    F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.attention, max_iter: int = MAX_ITER, *,
+    F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.attention, max_iter: int = MAX_DAMPED_STEPS, *,
     other_form: bool = False,
 ) -> tuple[StateEvolutionResult, Root | None, Root]:  # fmt: skip
     """Solve on a named branch; return the result, and the roots on the last and on the first rule.

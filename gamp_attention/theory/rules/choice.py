@@ -10,7 +10,7 @@ from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.rule import Rule
 from gamp_attention.theory.rules.sobol import JUMP_RATE, RATE, SobolRule, points_within
 
-POINTS = 4096  # number of points of each replica of the first random rule
+FIRST_POINTS = 4096  # number of points of each replica of the first random rule
 # requested error from which fewer points are enough for labels whose proximal map does not jump, and their number
 COARSE, COARSE_POINTS = 5e-3, 1024
 MAX_FIELDS, FEW_FIELDS = 6, 4  # largest numbers L (r + t) of coordinates of attention on panels: if chosen, by default
@@ -42,5 +42,5 @@ def first_rule(
         return PanelRule(labels, max_work=max_work)
     work_of_replica, jumps = max_work / SobolRule.n_replicas, labels and model.task.jumps
     coarse = rtol is not None and rtol >= COARSE and labels and not jumps
-    n_points = points_within(COARSE_POINTS if coarse else POINTS, work_of_replica)
+    n_points = points_within(COARSE_POINTS if coarse else FIRST_POINTS, work_of_replica)
     return SobolRule(n_points, seed=seed, max_work=work_of_replica, rate=JUMP_RATE if jumps else RATE)

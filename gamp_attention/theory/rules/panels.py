@@ -206,10 +206,11 @@ def panel_average(
                 scale = scale(np.einsum("pm,pmk->k", weight, values**2))
             low, high = panels.ends()
             nearest = np.maximum(np.maximum(low, -high), 0)
-            tail = _last_coefficients(values * slope[..., None], limits) / scale
+            tested = np.flatnonzero(np.isfinite(scale))
+            tail = _last_coefficients(values[:, :, tested] * slope[..., None], limits) / scale[tested]
             tail *= (np.exp(-0.5 * nearest**2) * np.minimum(high - low, 1))[:, None]
             if limits.squares is not None:
-                tail[:, limits.squares] **= 2
+                tail[:, (tested >= limits.squares.start) & (tested < limits.squares.stop)] **= 2
             tail = tail.max(axis=1)
             accepted = (tail <= tol[panels.owner]) | (depth == MAX_HALVINGS)
             if depth == 0:

@@ -5,7 +5,7 @@ A rule does not depend on the model: it averages functions of the white noise of
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,34 +18,10 @@ class WorkExceeded(ArithmeticError):
     """Raised if averages need more proximal problems than the limit of work allows."""
 
 
-class Points(NamedTuple):
-    """Points of white noise with weights for averages."""
-
-    white: np.ndarray  # (N, n_white)
-    weights: np.ndarray | None  # (N,), None for equal weights 1
-
-    def mean(self, values: np.ndarray) -> float:
-        """Return the weighted mean of values (N,)."""
-        return float(values.mean() if self.weights is None else self.weights @ values / len(values))
-
-
-class Expansion(Protocol):
-    """Averages to first order in the overlaps; see `panels.FieldExpansion` and `scores.ScoreExpansion`."""
-
-    @property
-    def base(self) -> Moments:
-        """The averages at the overlaps of the expansion."""
-
-    @property
-    def includes_V(self) -> bool:
-        """True if the expansion includes V; otherwise `at` is valid for equal V only."""
-
-    @property
-    def jumps(self) -> bool:
-        """True if the proximal map jumps and the average of its almost-everywhere derivative is not expanded."""
-
-    def at(self, overlaps: Overlaps) -> Moments:
-        """Return the averages at nearby overlaps."""
+# averages to first order in the overlaps, `panels.FieldExpansion` or `scores.ScoreExpansion`: `base` are the averages at
+# the overlaps of the expansion and `at(overlaps)` those at nearby overlaps, only of equal V unless `includes_V`; if
+# `jumps`, the proximal map jumps and the average of its almost-everywhere derivative is not expanded
+Expansion = Any
 
 
 class Rule(Protocol):
@@ -148,13 +124,9 @@ class Rule(Protocol):
         """
         return None
 
-    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
+    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
         """Yield the points of each replica, or of one of them; nothing for deterministic rules."""
         return iter(())
-
-    def adapted_to(self, channels: list[Channel]) -> "Rule":
-        """Return the rule with densities of its points that suit the channel of each component; by default self."""
-        return self
 
 
 def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:
@@ -162,11 +134,6 @@ def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator
     for number, (probability, sources, component) in enumerate(model.components):
         selected = _overlaps_of(model, overlaps, sources, component)
         yield probability, rule.for_component(number, probability), Channel(component, selected)
-
-
-def adapt_rule(rule: Rule, model: Model, overlaps: Overlaps) -> Rule:
-    """Return the rule with points that suit a model at given overlaps."""
-    return rule.adapted_to([channel for _, _, channel in component_channels(rule, model, overlaps)])
 
 
 def _overlaps_of(model: Model, overlaps: Overlaps, sources: np.ndarray, component: Model) -> Overlaps:

@@ -342,7 +342,7 @@ def test_slopes_of_the_test_error_agree_with_differences(name, mean):
 
 def test_other_models_are_refused():
     with pytest.raises(ValueError, match="panels"):
-        ga.solve_state_evolution(ga.paper_model(), 1.0, rule="panels")
+        ga.solve_state_evolution(ga.glm_model(ga.LogisticLoss(), n_tokens=2), 1.0, rule="panels")
 
 
 def test_breakpoints_are_jumps_and_kinks():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from tests.conftest import CLASSES, MEANS
 
 X = np.random.default_rng(0).normal(size=(5, 2, 7))
 
@@ -19,6 +20,10 @@ def law(**changes):
         "teacher_cov": np.ones((1, 1, 1)),
     }
     return ga.CoordinateLaw(**{**good, **changes})
+
+
+def mixture(**changes):
+    return ga.mixture_model(**{"classes": CLASSES, "means": MEANS, **changes})
 
 
 CASES = {
@@ -131,6 +136,26 @@ CASES = {
     "labelled tokens ragged": (
         lambda: ga.LabelledDataset([[1, 2], [3]], np.ones(2), ga.SquaredLoss()),
         "tokens.*equal lengths",
+    ),
+    "probabilities of classes": (lambda: mixture(classes=[[0.4, 0.1], [0.1, 0.3]]), "classes.*add to 1"),
+    "classes not finite": (lambda: mixture(classes=[[np.nan, 1], [0, 0]]), "classes.*finite"),
+    "sigma of classes": (lambda: mixture(sigma=[[0.5, 0.5, 0.5]]), r"sigma.*\(2, 2\).*\(1, 3\)"),
+    "tau of a mixture": (lambda: mixture(tau=[1.0, 0.0, -1.0]), r"tau.*\(2\,\).*\(3,\)"),
+    "teacher mean": (lambda: mixture(teacher_mean=[1.0, 2.0]), r"teacher_mean.*\(1,\).*\(2,\)"),
+    "source of two tokens": (lambda: ga.ClassLaw(np.array([[0, 0]]), np.ones(1)), "patterns.*one column"),
+    "source left out": (lambda: ga.ClassLaw(np.array([[0, 2]]), np.ones(1)), "patterns.*0 to S - 1"),
+    "pattern of no probability": (
+        lambda: ga.ClassLaw(np.array([[0, 1], [2, 1]]), np.array([1.0, 0.0])),
+        "probability.*positive",
+    ),
+    "law of other size": (
+        lambda: replace(mixture(), coordinates=ga.paper_model().coordinates),
+        "coordinates.*4 sources",
+    ),
+    "means that move positions": (lambda: replace(mixture(), class_means=np.zeros((1, 4))), "class_means.*positions"),
+    "V of tokens": (
+        lambda: ga.run_gamp(ga.sample(mixture(), 20, 1.5), iteration=ga.IterationOptions(V=np.ones((2, 1, 1)))),
+        r"V: .*\(4, 1, 1\).*\(2, 1, 1\)",
     ),
 }
 

@@ -7,7 +7,6 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.problem.sources import Group, Sources
-from gamp_attention.sampling.draw import draw_tokens
 from gamp_attention.sampling.teacher_data import teacher_dataset
 from gamp_attention.theory.fixed_points.observables import predicted_test_error
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
@@ -173,14 +172,3 @@ def test_linear_baseline_is_the_mean_over_classes(mixture):
     assert np.allclose(base.weights, W, atol=5 * T.std() / np.sqrt(n))
     errors = np.einsum("nij,nj->n", (T - base.weights) ** 2, trace) / 2
     assert abs(base.test_error - errors.mean()) < 4 * errors.std() / np.sqrt(n)
-
-
-def test_fitted_linear_layer_predicts_its_error_on_new_samples(mixture):
-    data = ga.sample(mixture, 200, 3.0, seed=0)
-    fit = ga.fit_linear_baseline(data)
-    x, _ = draw_tokens(
-        np.random.default_rng(5), 6000, 200, data.positions, data.source_means, data.spectra, mixture.classes.draw
-    )
-    y = mixture.teacher(x @ data.Q_star / np.sqrt(200)) @ x
-    errors = ((y - fit.weights @ x) ** 2).sum(axis=(1, 2)) / 400
-    assert abs(fit.test_error - errors.mean()) < 4 * errors.std() / np.sqrt(6000)
