@@ -70,7 +70,6 @@ class Indicators:
 
 def measure_indicators(
     points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: float, max_work: float,
-    settings: IndicatorSettings = INDICATORS,
 ) -> Indicators:  # fmt: skip
     """Return the indicators at the last point, on rules as fine as they need; `slopes` are of both forms of V̂."""
     last = points[-1]
@@ -79,11 +78,12 @@ def measure_indicators(
     if not last.root.F.rule.deterministic:
         if last.root.F.is_noisy:  # slopes of the jump mass, a difference of noisy numbers, would be noise
             slopes = np.zeros_like(slopes)
-            propagated = settings.jump_sensitivity * errors[: len(last.best)].max() * np.abs(last.image.hats.jump_mass)
-        return _measure_by_replicas(last, slopes, propagated, rtol, settings)
+            largest = INDICATORS.jump_sensitivity * errors[: len(last.best)].max()
+            propagated = largest * np.abs(last.image.hats.jump_mass)
+        return _measure_by_replicas(last, slopes, propagated, rtol)
     solved = {point.root.F.rule.level: point for point in points if point.root.F.has_squares(point.root.overlaps)}
     indicators, coarser = None, None
-    for level in range(max(last.root.F.rule.level, settings.level) + 1):
+    for level in range(max(last.root.F.rule.level, INDICATORS.level) + 1):
         F = last.root.F.on(last.root.F.rule.at_level(level))
         if indicators is not None and work_of(F.rule, F.model) > max_work:
             break
@@ -94,10 +94,10 @@ def measure_indicators(
                 values = _values_of(F, F.images(last.overlaps, squares=True)[0])
         except WorkExceeded:
             break
-        indicators = _compare_levels(values, coarser, last, slopes, propagated, F.rule.tol, settings)
+        indicators = _compare_levels(values, coarser, last, slopes, propagated, F.rule.tol)
         if indicators is not None and level in solved:
             step = np.abs(last.best - last.root.packing.pack(solved[level].root.overlaps)).max()
-            drift = settings.drift * step * values[1]
+            drift = INDICATORS.drift * step * values[1]
             indicators = replace(indicators, replicon_error=indicators.replicon_error + drift)
         if indicators is not None and indicators.are_accurate(rtol, last.image.hats):
             break
@@ -123,30 +123,27 @@ def _values_of(F: OverlapMap, image: Image) -> Measured:
 
 def _compare_levels(
     values: Measured, coarser: Measured | None, last: Point, slopes: np.ndarray, propagated: np.ndarray, tol: float,
-    settings: IndicatorSettings,
 ) -> Indicators | None:  # fmt: skip
     """Return the indicators with errors from two levels; None if there is one level and the proximal map jumps."""
     if coarser is None:
-        if np.abs(values[0]).max() >= settings.few_jumps * np.abs(last.image.hats.V).max():
+        if np.abs(values[0]).max() >= INDICATORS.few_jumps * np.abs(last.image.hats.V).max():
             return None
         # without jumps, the averages of the last point resolve squares as well
         values, coarser, tol = _values_near(last, last, slopes), values, last.root.F.rule.tol
     jump_mass, value = values
-    jump_error = settings.shift * np.abs(jump_mass - coarser[0]) + propagated
-    value_error = settings.shift * abs(value - coarser[1])
+    jump_error = INDICATORS.shift * np.abs(jump_mass - coarser[0]) + propagated
+    value_error = INDICATORS.shift * abs(value - coarser[1])
     return Indicators(jump_mass, np.maximum(jump_error, tol * np.abs(jump_mass)), value, max(value_error, tol))
 
 
-def _measure_by_replicas(
-    last: Point, slopes: np.ndarray, propagated: np.ndarray, rtol: float, settings: IndicatorSettings
-) -> Indicators:
+def _measure_by_replicas(last: Point, slopes: np.ndarray, propagated: np.ndarray, rtol: float) -> Indicators:
     """Return the indicators with errors from replicas; the replicon on as few points as its accuracy allows."""
     F, at = last.root.F, last.root.overlaps
     jumps = np.array([image.hats.jump_mass for image in F.images(at)[1]])
     step = last.best - last.root.packing.pack(at)
     # if no point is near a jump, jumps may still lie between the points
     all_seen = jumps.any() or F.contracts(at)
-    unseen = 0.0 if all_seen else settings.unseen / F.rule.work(1) * np.abs(last.image.hats.V)
+    unseen = 0.0 if all_seen else INDICATORS.unseen / F.rule.work(1) * np.abs(last.image.hats.V)
     jump_mass = last.image.hats.jump_mass + (slopes[0] - slopes[1]) @ step
     coarse: OverlapMap | None = F.on(F.rule.for_stability())
     while True:

@@ -239,17 +239,17 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
         return build_failed(record_breakdown(last, error), max_work)
 
 
-def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int, settings: StartSettings = START) -> list[Overlaps]:
+def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int) -> list[Overlaps]:
     """Return overlaps from a named start after damped steps on few random points, from which the search begins.
 
     Near the teacher of labels with several fields, Stein's form of V̂ is noise on few points: q can grow, and a column
     can lose its overlap. Then the steps omit the jumps of V̂.
     """
-    few = F.on(SobolRule(settings.n_points, 2))
+    few = F.on(SobolRule(START.n_points, 2))
 
     def take_steps(response: str) -> list[Overlaps]:
         G = replace(few, response=response).with_choices_at(start)
-        return iterate(G, start, settings.change, min(settings.n_steps, max_steps))[0]
+        return iterate(G, start, START.change, min(START.n_steps, max_steps))[0]
 
     path = [start]
     with suppress(*BREAKDOWNS):
@@ -257,21 +257,19 @@ def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int, settings: S
     if not F.model.attention and F.model.n_tokens * F.model.rank > 1:
         with suppress(*BREAKDOWNS):
             smooth = take_steps("derivative")
-            grows = np.abs(path[-1].q).max() > settings.max_growth * np.abs(start.q).max()
-            path = path if len(path) > 1 and not grows and _keeps_columns(path[-1], smooth[-1], settings) else smooth
+            grows = np.abs(path[-1].q).max() > START.max_growth * np.abs(start.q).max()
+            path = path if len(path) > 1 and not grows and _keeps_columns(path[-1], smooth[-1]) else smooth
     return path
 
 
-def _keeps_columns(overlaps: Overlaps, smooth: Overlaps, settings: StartSettings) -> bool:
+def _keeps_columns(overlaps: Overlaps, smooth: Overlaps) -> bool:
     """Return whether no overlap θ is much smaller than on a path without jumps in V̂."""
     theta, expected = np.abs(overlaps.theta), np.abs(smooth.theta)
-    present = expected > settings.small_theta * np.sqrt(np.diagonal(smooth.q, axis1=1, axis2=2))[:, :, None]
-    return bool((theta >= settings.lost_part * expected)[present].all())
+    present = expected > START.small_theta * np.sqrt(np.diagonal(smooth.q, axis1=1, axis2=2))[:, :, None]
+    return bool((theta >= START.lost_part * expected)[present].all())
 
 
-def find_on_branch(
-    F: OverlapMap, branch: str, max_iter: int, settings: StartSettings = START
-) -> tuple[Root, list[Overlaps]]:
+def find_on_branch(F: OverlapMap, branch: str, max_iter: int) -> tuple[Root, list[Overlaps]]:
     """Return the fixed point that damped steps from a named start lead to, and the overlaps before the search.
 
     For labels with a deterministic rule, the search begins at the start itself, unless the map breaks down there: the
@@ -279,16 +277,14 @@ def find_on_branch(
     """
     start = start_law(F.model, branch).overlaps(F.model)
     if F.rule.deterministic and not F.model.attention:
-        root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, settings.named_damped)
+        root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, START.named_damped)
         if len(root.path) > 1 or root.status.converged:
             return root, [start]
-    path = take_first_steps(F, start, max_iter, settings)
-    return find_fixed_point(F, path[-1], F.rule.initial_tolerance, max_iter, settings.named_damped), path
+    path = take_first_steps(F, start, max_iter)
+    return find_fixed_point(F, path[-1], F.rule.initial_tolerance, max_iter, START.named_damped), path
 
 
-def find_near_teacher(
-    F: OverlapMap, branch: str, status: Status, max_iter: int, settings: StartSettings = START
-) -> Root | None:
+def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int) -> Root | None:
     """Return the fixed point next to the teacher if damped steps lost the semantic branch; None if there is none.
 
     Damped steps start with V of weights without data, of order 1/λ. With few data the first steps then go so far that
@@ -298,11 +294,11 @@ def find_near_teacher(
     if branch != "semantic" or status not in ABSENT:
         return None
     start = start_law(F.model, branch).overlaps(F.model)
-    start = replace(start, V=settings.small_V * np.abs(start.q).max() / np.abs(start.V).max() * start.V)
+    start = replace(start, V=START.small_V * np.abs(start.q).max() / np.abs(start.V).max() * start.V)
     with suppress(*BREAKDOWNS):
         image = F(start)
-        if np.abs(subtract_explained(F.model, image)).max() < settings.max_unexplained * np.abs(image.q).max():
-            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, settings.named_damped)
+        if np.abs(subtract_explained(F.model, image)).max() < START.max_unexplained * np.abs(image.q).max():
+            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, START.named_damped)
             return root if root.status.converged and not is_off(branch, root.overlaps) else None
     return None
 

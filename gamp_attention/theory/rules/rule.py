@@ -18,8 +18,8 @@ class WorkExceeded(ArithmeticError):
     """Raised if averages need more proximal problems than the limit of work allows."""
 
 
-# averages to first order in the overlaps, `panels.FieldExpansion` or `scores.ScoreExpansion`: `base` are the averages at
-# the overlaps of the expansion and `at(overlaps)` those at nearby overlaps, only of equal V unless `includes_V`; if
+# averages to first order in the overlaps, `panels.FieldExpansion` or `scores.ScoreExpansion`: `base` are those at the
+# point of the expansion and `at(overlaps)` those at nearby overlaps, only of equal V unless `includes_V`; if
 # `jumps`, the proximal map jumps and the average of its almost-everywhere derivative is not expanded
 Expansion = Any
 
