@@ -144,7 +144,7 @@ LINES = {
         "ga.denoise(LOSS, params=PARAMS, omega=OMEGA, V=WIDE, start=OMEGA, hold=False, jacobian=True, max_starts=3, "
         "last_step=1e-10)"
     ),
-    "fit_linear_baseline": "ga.fit_linear_baseline(DATA, lam=0.1, rtol=1e-3, max_points=10000, seed=0)",
+    "fit_linear_baseline": "ga.fit_linear_baseline(DATA, lam=0.1)",
     "gamp_step": (
         "ga.gamp_step(DATA, 'exact', STATE, damping=0.5, hold=False, V_hat=WIDE, max_starts=3, last_step=1e-10)"
     ),
@@ -190,8 +190,8 @@ LINES = {
         "max_iter=5, tol=1e-8, device='cpu', seed=0)"
     ),
     "mixture_model": (
-        "ga.mixture_model(classes=SHARES, means=SQUARE, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, "
-        "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, penalty=None, score_noise=0.1)"
+        "ga.mixture_model(classes=SHARES, means=SQUARE, rank=1, omega=0.3, sigma=0.5, lam=0.1, "
+        "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, penalty=None)"
     ),
     "paper_model": "ga.paper_model(omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, penalty=None, score_noise=0.1)",
     "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, rsb=0)",

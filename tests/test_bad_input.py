@@ -118,7 +118,7 @@ CASES = {
     "se response unknown": (lambda d, m: ga.solve_state_evolution(m, 1, response="both"), "response"),
     "se start beyond its teacher": (lambda d, m: ga.solve_state_evolution(m, 1, SINGULAR), "init.*positive definite"),
     "split rule in many dimensions": (
-        lambda d, m: ga.solve_state_evolution(ga.attention_model(4), 1, rule="split"),
+        lambda d, m: ga.solve_state_evolution(ga.attention_model(4), 1, rule="panels"),
         "rule.*sobol",
     ),
     "continuation parameter": (lambda d, m: ga.continue_branch(m, 1, "semantic", "beta"), "parameter"),

@@ -124,7 +124,7 @@ def test_the_docstring_of_an_extension_states_what_it_uses():
         assert [other for other in used.split() if f"`{other}`" not in stated and "all extensions" not in stated] == []
 
 
-@pytest.mark.parametrize("rule", ["split", "sobol", "lines"])
+@pytest.mark.parametrize("rule", ["panels", "sobol", "lines"])
 def test_quadrature_rules_import_no_model(rule):
     assert [n for n in find_imported_modules(f"theory.rules.{rule}") if n.startswith("theory.models.")] == []
 

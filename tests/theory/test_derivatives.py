@@ -13,8 +13,7 @@ from gamp_attention.theory.equations.units import Packing
 from gamp_attention.theory.fixed_points.nearby import Derivatives, root_near, solve_near
 from gamp_attention.theory.fixed_points.observables import sector_jacobian
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
-from gamp_attention.theory.rules.sobol import SobolRule
-from gamp_attention.theory.rules.split import SplitRule
+from gamp_attention.theory.rules.panels import PanelRule
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +36,8 @@ def test_a_known_solution_saves_averages(model, known, monkeypatch):
     """The result agrees with the result from the name, and takes at most half of the averages on the first rule."""
     se, derivatives, _ = known
     count = []
-    plain = SplitRule.moments
-    monkeypatch.setattr(SplitRule, "moments", lambda self, *args: count.append(self.level) or plain(self, *args))
+    plain = PanelRule.moments
+    monkeypatch.setattr(PanelRule, "moments", lambda self, *args: count.append(self.level) or plain(self, *args))
     cold = solve_near(model, 1.4, "semantic", None, 1e-3)[0]
     named = count.count(0)
     count.clear()
@@ -57,30 +56,20 @@ def test_a_known_solution_saves_averages(model, known, monkeypatch):
 @pytest.mark.slow
 def test_a_known_solution_is_not_used_if_it_is_far_or_its_branch_ends(model, known):
     se, derivatives, _ = known
-    F = OverlapMap(model, 0.9, SplitRule(0))
+    F = OverlapMap(model, 0.9, PanelRule(level=0))
     assert root_near(F, se.overlaps, derivatives, 1e-4) is None  # too far in α
     near, closer, _ = solve_near(model, 0.76, "semantic", None, 1e-3)
-    assert root_near(OverlapMap(model, 0.68, SplitRule(0)), near.overlaps, closer, 1e-4) is None
+    assert root_near(OverlapMap(model, 0.68, PanelRule(level=0)), near.overlaps, closer, 1e-4) is None
     assert solve_near(model, 0.68, "semantic", near.overlaps, 1e-3, closer)[0].status is ga.Status.LOST
 
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 def test_reversal_of_tokens_gives_half_of_the_columns_of_a_sector(branch, model):
     se = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-2, stability=False)
-    F, sector = OverlapMap(model, 1.5, SplitRule(2)), {"semantic": "m", "positional": "theta"}[branch]
+    F, sector = OverlapMap(model, 1.5, PanelRule(level=2)), {"semantic": "m", "positional": "theta"}[branch]
     half = sector_jacobian(F, se.overlaps, sector)
     whole = F.jacobian(Packing(se.overlaps, (sector,)), se.overlaps, 1e-2, odd=True)
     np.testing.assert_allclose(half, whole, atol=1e-3 * np.abs(whole).max())
-
-
-def test_reversal_of_three_tokens_gives_half_of_the_columns_of_a_sector():
-    model = ga.attention_model(3, 2, 1)
-    one = np.tile(np.eye(2), (3, 1, 1))
-    at = ga.Overlaps(0.1 * one, np.zeros((3, 2)), np.tile([[0.13], [0.0]], (3, 1, 1)), 14.0 * one)
-    F = OverlapMap(model, 1.5, SobolRule(2048, 2))
-    half = sector_jacobian(F, at, "m")
-    whole = F.jacobian(Packing(at, ("m",)), at, 1e-2, odd=True)
-    np.testing.assert_allclose(half, whole, atol=0.05 * np.abs(whole).max())
 
 
 POINTS = {  # q, m, θ and V of both tokens, with all symmetries of a branch or without any
@@ -94,7 +83,7 @@ POINTS = {  # q, m, θ and V of both tokens, with all symmetries of a branch or 
 def test_derivatives_of_averages_equal_their_differences(name, model):
     values = np.array(POINTS[name]).reshape(2, 4).T
     at = ga.Overlaps(*(v.reshape((2, 1) if i == 1 else (2, 1, 1)) for i, v in enumerate(values)))
-    rule = SplitRule(2)
+    rule = PanelRule(level=2)
     found = rule.expansion(Channel(model, at))
     (plain,) = rule.moments(Channel(model, at))
     for k, (family, token) in enumerate(product(("q", "m", "theta"), (0, 1))):
@@ -110,11 +99,3 @@ def test_derivatives_of_averages_equal_their_differences(name, model):
             difference = (getattr(after, average) - getattr(before, average)) / (2 * step)
             tol = 0.03 if average == "response" else 0.003  # the derivative diverges where jumps begin
             assert np.allclose(slopes[k], difference, atol=tol * np.abs(slopes).max(), rtol=0), (family, average)
-
-
-@pytest.mark.parametrize("sector", ["theta", "m"])
-def test_growth_without_overlaps_agrees_between_levels(model, sector):
-    at = ga.Overlaps(np.full((2, 1, 1), 0.04), np.zeros((2, 1)), np.zeros((2, 1, 1)), np.full((2, 1, 1), 20.0))
-    jacobians = [sector_jacobian(OverlapMap(model, 0.73, SplitRule(level)), at, sector) for level in (1, 3)]
-    growth = [np.linalg.eigvals(J).real.max() for J in jacobians]
-    assert growth[0] == pytest.approx(growth[1], rel=1e-3)

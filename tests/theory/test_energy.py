@@ -9,7 +9,7 @@ import gamp_attention as ga
 from gamp_attention.theory.equations.channel import Channel
 from gamp_attention.theory.fixed_points.observables import free_energy, moreau_loss
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
-from gamp_attention.theory.rules.split import SplitRule
+from gamp_attention.theory.rules.panels import PanelRule
 
 ALPHA = 1.5
 
@@ -29,14 +29,14 @@ def list_entries(family, values):
 def point(request, model):
     """Map, fixed point and image of a named branch."""
     se = ga.solve_state_evolution(model, ALPHA, request.param, rtol=1e-5, stability=False)
-    F = OverlapMap(model, ALPHA, SplitRule(2))
+    F = OverlapMap(model, ALPHA, PanelRule(level=2))
     return F, se, F.images(se.overlaps)[0]
 
 
 @pytest.mark.slow(keep=1)
 def test_three_routes_give_the_training_loss(point):
     F, se, _ = point
-    image = F.on(SplitRule(3)).images(se.overlaps)[0]  # a rule as accurate as the rule of the solution
+    image = F.on(PanelRule(level=3)).images(se.overlaps)[0]  # a rule as accurate as the rule of the solution
     routes = (
         moreau_loss(se.overlaps, image.hats, image.penalty),
         image.hats.loss + image.penalty,

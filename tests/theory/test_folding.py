@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.theory.equations.channel import Channel, conjugates
+from gamp_attention.theory.equations.channel import Channel
 from gamp_attention.theory.equations.symmetry import Symmetry
 from gamp_attention.theory.equations.units import Packing
-from gamp_attention.theory.fixed_points.observables import predicted_test_error, stability
+from gamp_attention.theory.fixed_points.observables import predicted_test_error
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.sobol import SobolRule
-from gamp_attention.theory.rules.split import SplitRule
 
 MOMENTS = ("with_noise", "with_teacher", "gg", "response", "moreau", "loss")
 
@@ -72,29 +71,6 @@ def test_points_in_the_fundamental_domain_have_the_same_averages(case):
     assert abs(errors[0].mean() - errors[1].mean()) <= 5 * unsure
 
 
-def test_folding_makes_averages_of_three_tokens_several_times_more_accurate():
-    """At half the work, standard deviations are at most 0.4 times as large, 0.6 times for the envelope."""
-    model, at = CASES["any order"]
-    few, many = (SobolRule(4096, 16, seed=(3,)).moments(Channel(model, o)) for o in (at, perturb(at)))
-    for name, most in (("gg", 0.4), ("response", 0.4), ("moreau", 0.6)):
-        a, b = (
-            np.array([getattr(each, name) for each in averages]).std(axis=0, ddof=1).max() for averages in (few, many)
-        )
-        assert a < most * b, name
-
-
-def test_student_fields_first_make_the_response_of_columns_several_times_more_accurate():
-    """V̂ in Stein's form, whose noise determines the number of points, is less noisy at half the work."""
-    model, at = CASES["columns"]
-    few, many = (
-        np.array(
-            [conjugates(model, 2.0, o, each).V[0, 0, 0] for each in SobolRule(4096, 16).moments(Channel(model, o))]
-        )
-        for o in (at, perturb(at))
-    )
-    assert few.std(ddof=1) < 0.5 * many.std(ddof=1)
-
-
 @pytest.mark.parametrize("case", ["columns", "no teacher"])
 def test_few_global_searches_correct_all_points(case):
     """The averages are equal if there are no second minima, otherwise equal within the noise of the correction."""
@@ -110,16 +86,6 @@ def test_few_global_searches_correct_all_points(case):
         assert 0 < error < 1e-2 * every.mean()
         assert abs(away) < 4 * error
         assert rule.moments(channel)[0].multimodal_fraction > 2e-3
-
-
-def test_maps_subsample_searches_only_if_second_minima_are_rare():
-    model, at = CASES["columns"]
-    rare, common = (
-        OverlapMap(model, 2.0, SobolRule(4096, 8)),
-        OverlapMap(CASES["no teacher"][0], 1.5, SobolRule(4096, 8)),
-    )
-    assert rare.with_choices_at(at).choices.rare_minima
-    assert not common.with_choices_at(CASES["no teacher"][1]).choices.rare_minima
 
 
 @pytest.mark.slow(keep=1)
@@ -205,24 +171,3 @@ def test_a_map_without_jumps_bounds_the_jump_mass():
     assert 0 < se.jump_mass_error.max() < 2e-3 * se.V_hat.max()
     assert se.consistent
     assert se.stability.stable
-
-
-def test_stability_includes_directions_that_break_the_symmetry():
-    """With two tokens and two columns m has four directions."""
-    model, at = CASES["columns"]
-    F = OverlapMap(model, 2.0, SobolRule(512, 2))
-    x = at
-    for _ in range(3):
-        x = F(x)
-    assert len(stability(F, x).eigenvalues["m"]) == 4
-
-
-def test_refined_rules():
-    rule = SobolRule(4096, 8, max_work=1e6)
-    assert rule.refined_for(0.9) is rule
-    assert rule.refined_for(1.01).n_points == 8192
-    assert rule.refined_for(2.0).n_points == 4096 * 4
-    assert rule.refined_for(1e3).n_points == 4096 * 16
-    assert replace(rule, max_work=4e4).refined_for(1e3).n_points == 32768  # the bound is of one replica
-    assert replace(rule, max_work=np.inf).refined_for(1e9).n_points == 4096 * 16
-    assert SplitRule(1).refined_for(1e9) == SplitRule(2)

@@ -6,7 +6,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.problem.losses.attention import pack_attention_parameters
 from gamp_attention.theory.equations.weights import jump_shift
-from gamp_attention.theory.fixed_points.observables import GAP_PER_SHIFT, validity
+from gamp_attention.theory.fixed_points.observables import GAP_PER_SHIFT
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.sobol import SobolRule
 from tests.conftest import CLASSES, MEANS
@@ -61,26 +61,6 @@ def test_the_jump_mass_is_negative(name):
     mass = image.hats.jump_mass
     assert np.linalg.eigvalsh((mass + mass.transpose(0, 2, 1)) / 2).max() <= 4 * error
     assert traces.mean() < -4 * traces.std(ddof=1) / np.sqrt(8)
-
-
-def test_validity_states_the_expected_change_of_minima():
-    """Only if the map jumps, and only for Stein's form, for which the change of V was measured."""
-    expected = f"; expect V of minima about {100 * 0.05 * GAP_PER_SHIFT:.2g} % lower"
-    assert validity(0.7, -0.12, -0.05)[1].endswith(expected)
-    assert validity(1.2, -0.12, -0.05)[1].endswith(expected)
-    assert "expect" not in validity(0.7, -0.12)[1] + validity(0.7, -0.005, -0.002)[1] + validity(np.nan, np.nan)[1]
-    assert "jump mass -2500 % of V̂" in validity(0.7, -24.97, -0.2)[1]
-
-
-def test_validity_states_what_breaking_changes():
-    """Breaking raises the training loss; the words also state why replica symmetry is broken."""
-    effect = ", so that minima form clusters, and the lowest training loss is higher than stated"
-    jumps = "broken: the proximal map jumps (jump mass -12 % of V̂; replicon 0.7 without them)"
-    unstable = "inconsistent: the replicon eigenvalue 1.31 is not below 1 (jump mass 0 % of V̂)"
-    assert validity(0.7, -0.12) == (False, jumps + effect)
-    assert validity(1.31, 0.0) == (False, unstable + effect)
-    assert validity(0.7, 0.0) == (True, "consistent (replicon 0.7, jump mass 0 % of V̂)")
-    assert "higher" not in validity(0.7, -0.12, response="derivative")[1]
 
 
 def test_results_state_the_change_that_the_shift_predicts(model):

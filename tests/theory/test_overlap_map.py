@@ -8,8 +8,8 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.theory.equations.units import Packing
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.sobol import SobolRule
-from gamp_attention.theory.rules.split import SplitRule
 
 TWO_TOKENS = ga.Overlaps(
     np.full((2, 1, 1), 0.05), np.array([[0.2], [-0.2]]), np.full((2, 1, 1), 0.02), np.full((2, 1, 1), 14.0)
@@ -17,7 +17,7 @@ TWO_TOKENS = ga.Overlaps(
 ONE = np.tile(np.eye(2), (2, 1, 1))
 TWO_COLUMNS = ga.Overlaps(0.05 * ONE, np.zeros((2, 2)), 0.03 * ONE, 20.0 * ONE)
 MAPS = {
-    "split": (OverlapMap(ga.paper_model(), 1.5, SplitRule(0)), TWO_TOKENS),
+    "split": (OverlapMap(ga.paper_model(), 1.5, PanelRule(level=0)), TWO_TOKENS),
     "random": (OverlapMap(ga.paper_model(), 1.5, SobolRule(256, 2)), TWO_TOKENS),
     "rare minima": (OverlapMap(ga.attention_model(2, 2, 2), 2.0, SobolRule(4096, 2)), TWO_COLUMNS),
 }
@@ -52,14 +52,3 @@ def test_values_do_not_depend_on_the_order_of_evaluations(name, chosen):
     assert evaluate(F, numbers[::-1], at) == forwards
     # with an empty memory
     assert evaluate(replace(F, _memory={}), numbers, at) == forwards
-
-
-def test_a_map_makes_its_choices_once():
-    F, at = MAPS["rare minima"]
-    chosen = F.with_choices_at(at, squares=True)
-    assert F.choices is None
-    assert chosen.with_choices_at(make_nearby(at, 1)) is chosen
-    assert chosen.has_squares(at)
-    assert not chosen.has_squares(make_nearby(at, 1))
-    assert chosen.on(SobolRule(512, 2)).choices is None
-    assert chosen.on(SobolRule(512, 2)).expects_rare_minima == chosen.choices.rare_minima

@@ -14,8 +14,8 @@ from gamp_attention.theory.equations.channel import Channel
 from gamp_attention.theory.fixed_points.observables import by_series, predicted_test_error, replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.lines import line_averages
+from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.sobol import SobolRule
-from gamp_attention.theory.rules.split import Panels, SplitRule
 
 
 def make_overlaps(q, m, theta, V):
@@ -78,7 +78,7 @@ def test_lines_find_minima_at_least_as_low_as_searches_from_400_starts(options, 
 @pytest.mark.parametrize("at", [SEMANTIC, POSITIONAL], ids=["semantic", "positional"])
 def test_split_rule_agrees_with_random_points(model, at):
     """Every moment agrees within five standard errors with plain randomized points, which ignore jumps."""
-    one = SplitRule(1).moments(Channel(model, at))[0]
+    one = PanelRule(level=1).moments(Channel(model, at))[0]
     many = SobolRule(4096, 16, seed=(3,)).moments(Channel(model, at), squares=True)
     for name in ("with_noise", "with_teacher", "gg", "moreau", "loss", "response"):
         values = np.array([getattr(sample, name) for sample in many])
@@ -94,7 +94,7 @@ def test_split_rule_agrees_with_random_points(model, at):
 def test_mirror_images_can_be_left_out(model, at):
     """Overlaps at a distance of 1e-7 from symmetry require all nodes, and have the same averages."""
     moved = replace(at, m=at.m + np.array([[1e-7], [2e-7]]), theta=at.theta + np.array([[[1e-7]], [[3e-7]]]))
-    few, all_nodes = (SplitRule(1).moments(Channel(model, o))[0] for o in (at, moved))
+    few, all_nodes = (PanelRule(level=1).moments(Channel(model, o))[0] for o in (at, moved))
     for name in ("g", "with_noise", "with_teacher", "gg", "moreau", "response"):
         a, b = np.asarray(getattr(few, name)), np.asarray(getattr(all_nodes, name))
         if name in ("g", "with_teacher") and not (at.m if name == "g" else at.theta).any():
@@ -105,7 +105,7 @@ def test_mirror_images_can_be_left_out(model, at):
 
 
 def test_levels_converge(model):
-    values = [SplitRule(level).moments(Channel(model, POSITIONAL))[0].with_noise[0, 0, 0] for level in range(4)]
+    values = [PanelRule(level=level).moments(Channel(model, POSITIONAL))[0].with_noise[0, 0, 0] for level in range(4)]
     away = np.abs(np.array(values[:-1]) - values[-1]) / abs(values[-1])
     assert away[0] < 1e-2
     assert away[2] < 3e-5
@@ -114,24 +114,12 @@ def test_levels_converge(model):
 
 def test_squares_of_the_derivative_converge_at_onsets_of_jumps(model):
     """They diverge like an inverse square root; without cuts the replicon varied between 0.5 and 1.6."""
-    F = OverlapMap(model, 1.5, SplitRule())
-    values = [replicon(model, F.on(SplitRule(k)).images(POSITIONAL, squares=True)[0].hats, "stein") for k in (1, 2)]
+    F = OverlapMap(model, 1.5, PanelRule())
+    values = [
+        replicon(model, F.on(PanelRule(level=k)).images(POSITIONAL, squares=True)[0].hats, "stein") for k in (1, 2)
+    ]
     assert abs(values[0] - 0.532) < 0.05
     assert abs(values[1] - 0.532) < 0.02
-
-
-def test_panels_are_cut_at_the_onset_of_a_jump():
-    """Panels on both sides of 1/3 integrate |f − 1/3|^(−1/2) to rounding, and their halves accurately."""
-    nodes, whole = legendre_rule(10), Panels.between(np.array([0.0, 1.0]), 1)
-    parts = whole.divide(np.array([1 / 3]))
-    for panels in (parts, parts.divide(np.full(2, np.nan))):
-        f, weight = panels.nodes_and_weights(nodes)
-        exact = 2 * (np.sqrt(1 / 3) + np.sqrt(2 / 3))
-        assert np.sum(weight * np.abs(f - 1 / 3) ** -0.5) == pytest.approx(
-            exact, rel=1e-12 if panels is parts else 1e-3
-        )
-        low, high = panels.ends()
-        assert np.sum(high - low) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.5])

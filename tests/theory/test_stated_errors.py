@@ -1,12 +1,9 @@
 """Errors of all numbers hold at large σ, and results of a lost branch contain the replicon."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.theory.fixed_points.points import Point, errors_of
 
 LOSSES = ("train_loss", "test_error")
 # ω, α, λ, σ: the example of issue 19, whose test error was wrong by 2.7 % at rtol = 1e-2, and random values
@@ -32,23 +29,6 @@ def test_errors_at_large_sigma_cover_a_finer_run(point):
     assert np.all(np.abs(values - others) <= errors + finer)
     if rough.converged:
         assert np.all(errors <= 1.001e-2 * np.abs(values).clip(1e-12))
-
-
-def make_point(value):
-    """Return a point on a deterministic rule whose two overlaps, two losses and V̂ have the same value."""
-    root = SimpleNamespace(F=SimpleNamespace(rule=SimpleNamespace(unresolved=0.0)))
-    image = SimpleNamespace(hats=SimpleNamespace(V=np.ones((1, 1, 1)), V_derivative=np.ones((1, 1, 1))))
-    return Point(
-        root, image, best=np.full(2, value), numbers=np.full(5, value), uncertain=np.zeros(5), test_slopes=np.zeros(2),
-        replicas=np.zeros((0, 5)), tests=np.zeros(0),
-    )  # fmt: skip
-
-
-def test_levels_that_agree_by_accident_have_a_twentieth_of_the_change_before_as_error():
-    points = [make_point(value) for value in (1.0, 1.2, 1.2)]
-    assert errors_of(points[:2])[0] == pytest.approx(0.2)
-    assert errors_of(points)[0] == pytest.approx(0.05 * 0.2)
-    assert errors_of([*points[:2], make_point(1.25)])[0] == pytest.approx(0.05)
 
 
 def test_a_converged_result_is_accurate_in_every_number(model):

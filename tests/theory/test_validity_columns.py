@@ -22,19 +22,6 @@ def test_jumps_of_a_column_with_small_response_are_not_hidden():
     assert words.startswith("broken: the proximal map jumps (jump mass -110 % of V̂")
 
 
-def test_columns_without_jumps_are_consistent():
-    V_hat = np.array([[1.0, 0.0], [2.0, 0.0]])  # the second column does not enter the loss
-    assert fraction_of(0 * V_hat, V_hat) == 0
-    assert validity(0.5, fraction_of(0 * V_hat, V_hat))[0]
-    assert not validity(0.5, fraction_of(np.nan * V_hat, V_hat))[0]
-
-
-def test_a_single_column_gives_the_fraction_of_the_sums():
-    rng = np.random.default_rng(0)
-    masses, V_hat = -0.1 * rng.random((9, 1)), rng.random((9, 1))
-    assert fraction_of(masses, V_hat) == masses.sum() / V_hat.sum()
-
-
 @pytest.mark.extensions
 @pytest.mark.slow
 def test_no_errors_are_stated_of_two_layer_attention_whose_jumps_dominate():

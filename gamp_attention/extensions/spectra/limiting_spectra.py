@@ -298,7 +298,7 @@ def _with_student(model: Model, hats: Hats, V_hat: np.ndarray) -> tuple[Coordina
     """
     law, S = model.coordinates, model.n_sources
     H, noise = drift_and_noise(model, hats)
-    _, C, _ = linear_response(model, V_hat, H, noise)
+    _, C, _ = linear_response(model, V_hat)
     C = np.broadcast_to(C, noise.shape)
     means = np.concatenate([law.tau, law.teacher_mean], axis=1)
     x_mean = np.einsum("kab,kbj,kj->ka", C, H, means)

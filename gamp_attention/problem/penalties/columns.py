@@ -151,11 +151,3 @@ def column_classes(penalty: Any, student: Any, rank: int) -> list[np.ndarray]:
 
 def _single_columns(blocks: list[np.ndarray]) -> list[np.ndarray]:
     return [column[:, None] for block in blocks for column in block.T]
-
-
-def has_spheres(penalty: Any) -> bool:
-    return False
-
-
-def refuse_spheres(penalty: Any, needs: str) -> None:
-    pass

@@ -18,8 +18,8 @@ import numpy as np
 
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Moments
+from gamp_attention.theory.equations.units import MIN_UNEXPLAINED
 
-MIN_UNEXPLAINED = 1e-4  # smallest part of q that y does not explain, for which scores are accurate
 DIFFERENTIATED = ("g", "with_noise", "with_teacher", "gg", "response")  # averages that have derivatives
 
 
@@ -81,16 +81,17 @@ class Scores:
         large = np.linalg.eigvalsh(channel.overlaps.q).max(axis=1)
         return bool((unexplained > MIN_UNEXPLAINED * large).all() and (rho[:, 0] > MIN_UNEXPLAINED * rho[:, -1]).all())
 
-    def products(self, noise: np.ndarray, direction: np.ndarray, y: np.ndarray, g: Any, gg: Any, response: Any) -> Any:
-        """Return averages (n, K, …) of DIFFERENTIATED times each score along n lines ω̃ = noise + e u.
+    def products(self, noise: np.ndarray, direction: np.ndarray, y: np.ndarray, powers: Any) -> np.ndarray:
+        """Return averages of DIFFERENTIATED times each score along n lines ω̃ = noise + e u, as one row for each line.
 
         Parameters
         ----------
         noise : (n, L, r) fields at e = 0.
         direction : (L, r) direction u.
         y : (n, L, t) teacher fields.
-        g, gg, response : averages of g, g gᵀ and the derivative times powers of e: 0 to 3, 0 to 2 and 0 to 2.
+        powers : averages of g, g gᵀ and the derivative times powers of e: 0 to 3, 0 to 2 and 0 to 2.
         """
+        g, gg, response = powers
         here = np.concatenate([noise, y], axis=2)
         along = np.concatenate([direction, np.zeros(y.shape[1:])], axis=1)
         score = (
@@ -109,7 +110,15 @@ class Scores:
             a[..., :, None] * noise[..., None, :] + b[..., :, None] * direction[..., None, :] for a, b in pairwise(g)
         ]
         with_teacher = [a[..., :, None] * y[..., None, :] for a in g[:-1]]
-        return tuple(map(with_scores, (g[:-1], with_noise, with_teacher, gg, response)))
+        values = map(with_scores, (g[:-1], with_noise, with_teacher, gg, response))
+        return np.hstack([value.reshape(len(noise), -1) for value in values])
+
+    def unpack(self, values: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return averages of products (K, …) with each of DIFFERENTIATED, given averages of the rows of `products`."""
+        (L, r, t), K = self._channel.shape, len(self._families)
+        shapes = [(K, L, *shape) for shape in ((r,), (r, r), (r, t), (r, r), (r, r))]
+        parts = np.split(values, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
+        return tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
 
     def complete(self, moments: Moments, products: tuple[np.ndarray, ...]) -> ScoreExpansion:
         """Return averages and derivatives, given averages of products (K, …) over a fundamental domain."""

@@ -9,7 +9,8 @@ from gamp_attention.theory.equations.symmetry import Symmetry, overlaps_of_colum
 from gamp_attention.theory.models.model import Model
 
 NAMES = ("q", "m", "theta", "V")
-MIN_UNEXPLAINED = 1e-4  # smallest unit of steps of q, relative to q, if the teacher explains nearly all of q
+# smallest part of q that the teacher does not explain, relative to q: as a unit of steps of q, and for scores
+MIN_UNEXPLAINED = 1e-4
 COMMON = 1e-9  # relative difference from exactly proportional overlaps, or equal means, that rounding explains
 
 

@@ -22,7 +22,7 @@ from gamp_attention._tools.numerics import symmetrize
 from gamp_attention._tools.quadrature import gaussian_points, gaussian_weights
 from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
 from gamp_attention.problem.penalties.base import values
-from gamp_attention.problem.penalties.columns import curvature_of, has_spheres
+from gamp_attention.problem.penalties.columns import curvature_of
 from gamp_attention.problem.penalties.standard import ElasticNet
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats
@@ -123,7 +123,7 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
     law = model.coordinates
     if model.penalty.quadratic:
         H, noise = drift_and_noise(model, hats)
-        _, C, V = linear_response(model, hats.response(response), H, noise)
+        _, C, V = linear_response(model, hats.response(response))
         first = C @ H @ law.moments  # E[x (τ, π)ᵀ]
         second = first @ np.swapaxes(C @ H, 1, 2) + C @ noise @ C
         strengths = curvature_of(model.penalty)
@@ -156,12 +156,9 @@ def with_intercept(before: Overlaps, after: Overlaps, hats: Hats, V_hat: np.ndar
     return replace(after, m=after.m + b)
 
 
-def linear_response(
-    model: Model, V_hat: np.ndarray, H: np.ndarray, noise: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return A, C and W of a quadratic penalty for forces b = H (τ, π) + ζ, ζ ~ N(0, noise); see `prior_response`."""
+def linear_response(model: Model, V_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return A, C and W of a quadratic penalty; see `prior_response`."""
     law = model.coordinates
-    second = H @ law.moments @ np.swapaxes(H, 1, 2) + noise if has_spheres(model.penalty) else None
     return quadratic_response(model.penalty, law.gamma.T, V_hat, law.weight)
 
 
@@ -219,7 +216,7 @@ def response_pairs(model: Model, hats: Hats, V_hat: np.ndarray) -> np.ndarray:
     """Return E[C ⊗ C] (K, r², r²) of the responses C = ∂x/∂b in each class of coordinates."""
     if not model.penalty.quadratic:
         return penalized_weights(model, hats, V_hat).pairs
-    _, C, _ = linear_response(model, V_hat, *drift_and_noise(model, hats))
+    _, C, _ = linear_response(model, V_hat)
     return np.einsum("kac,kbd->kabcd", C, C).reshape(len(C), C[0].size, C[0].size)
 
 
@@ -231,12 +228,8 @@ def weights_envelope(model: Model, hats: Hats) -> float:
     law = model.coordinates
     if model.penalty.quadratic:
         H, noise = drift_and_noise(model, hats)
-        A, C, _ = linear_response(model, hats.V, H, noise)
-        envelope = -0.5 * float(np.einsum("k,kab,kab->", law.weight, C, H @ law.moments @ np.swapaxes(H, 1, 2) + noise))
-        if has_spheres(model.penalty):  # the constraint takes the multipliers out of the minimum
-            strengths = np.diagonal(np.linalg.inv(C[0]) - A[0])
-            envelope -= 0.5 * float(strengths[model.penalty.sphere].sum())
-        return envelope
+        second = H @ law.moments @ np.swapaxes(H, 1, 2) + noise
+        return -0.5 * float(np.einsum("k,kab,kab->", law.weight, linear_response(model, hats.V)[1], second))
     A, (mean, covariance) = precisions(model.penalty, law.gamma.T, hats.V), weights_law(model, hats)
     averages = weight_averages(model.penalty, A, mean, covariance)
     gain = np.einsum("ka,ka->k", mean, averages.x) + np.einsum("kab,kab->k", covariance, averages.response)  # E[b·x]

@@ -143,7 +143,7 @@ def _explain_failure(root: Root, max_work: float) -> tuple[str, str]:
         return "unknown: the branch was lost", ""
     if root.status is Status.MAX_ITER and np.isnan(root.residual):
         needs = f"an average needs more than max_work = {max_work:g} proximal problems"
-        if root.F.rule.name != "nested":
+        if root.F.model.attention or not root.F.rule.deterministic:
             return unsolved, f"{needs}: raise max_work"
         many = "the proximal map jumps at many fields or values of the noise"
         remedy = 'use rule="sobol", which averages over a limited number of random points, or raise max_work'
@@ -164,8 +164,8 @@ def _describe_unbounded_risk(root: Root, min_steps: int = 5, min_growth: float =
     bound if it grows by the factor `min_growth` in more than `min_steps` steps.
     """
     model, alpha, penalty = root.F.model, root.F.alpha, root.F.model.penalty
-    lams = penalty.curvature[~penalty.sphere] if penalty.by_column else np.ones(1)
-    if not len(lams) or lams.min() > 0:
+    lams = penalty.curvature if penalty.by_column else np.ones(1)
+    if lams.min() > 0:
         return ""
     gamma, curvature = model.coordinates.gamma, np.inf
     if model.n_tokens * alpha < 1:

@@ -14,7 +14,7 @@ from gamp_attention._tools.statistics import half_width
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.fixed_points.observables import NEGLIGIBLE_JUMPS, column_sums, replicon
 from gamp_attention.theory.fixed_points.overlap_map import Image, OverlapMap
-from gamp_attention.theory.fixed_points.points import Point, size_of
+from gamp_attention.theory.fixed_points.points import Point, size_of_hats
 from gamp_attention.theory.rules.rule import WorkExceeded, work_of
 
 
@@ -28,7 +28,7 @@ class IndicatorSettings:
     limit: float = 0.1
     shift: float = 1.5  # error of an indicator in units of its change from the coarser level
     drift: float = 5.0  # relative change of the replicon in units of the relative change of the overlaps
-    level: int = 4  # highest level of the split rule for indicators, if the overlaps need no higher level
+    level: int = 4  # highest level of the panel rule for indicators, if the overlaps need no higher level
     few_jumps: float = 1e-2  # jump mass relative to V̂, below which there are practically no jumps
     jump_sensitivity: float = 10.0  # relative change of the jump mass in units of the largest change of an overlap
     unseen: float = 20.0  # unseen jump mass between random points, relative to V̂, times the number of points
@@ -37,7 +37,7 @@ class IndicatorSettings:
 INDICATORS = IndicatorSettings()
 
 
-Values = tuple[np.ndarray, float]  # jump mass and replicon
+Measured = tuple[np.ndarray, float]  # jump mass and replicon
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class Indicators:
         allowed = np.minimum(np.array(INDICATORS.errors) * np.sqrt(rtol), INDICATORS.limit)
         decided = random and self.show_jumps(hats)
         return bool(
-            self.jump_mass_error.max() <= allowed[0] * size_of(hats) and (decided or self.replicon_error <= allowed[1])
+            self.jump_mass_error.max() <= allowed[0] * size_of_hats(hats)
+            and (decided or self.replicon_error <= allowed[1])
         )
 
     def show_jumps(self, hats: Hats) -> bool:
@@ -69,7 +70,6 @@ class Indicators:
 
 def measure_indicators(
     points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: float, max_work: float,
-    settings: IndicatorSettings = INDICATORS,
 ) -> Indicators:  # fmt: skip
     """Return the indicators at the last point, on rules as fine as they need; `slopes` are of both forms of V̂."""
     last = points[-1]
@@ -78,11 +78,12 @@ def measure_indicators(
     if not last.root.F.rule.deterministic:
         if last.root.F.is_noisy:  # slopes of the jump mass, a difference of noisy numbers, would be noise
             slopes = np.zeros_like(slopes)
-            propagated = settings.jump_sensitivity * errors[: len(last.best)].max() * np.abs(last.image.hats.jump_mass)
-        return _measure_by_replicas(last, slopes, propagated, rtol, settings)
+            largest = INDICATORS.jump_sensitivity * errors[: len(last.best)].max()
+            propagated = largest * np.abs(last.image.hats.jump_mass)
+        return _measure_by_replicas(last, slopes, propagated, rtol)
     solved = {point.root.F.rule.level: point for point in points if point.root.F.has_squares(point.root.overlaps)}
     indicators, coarser = None, None
-    for level in range(max(last.root.F.rule.level, settings.level) + 1):
+    for level in range(max(last.root.F.rule.level, INDICATORS.level) + 1):
         F = last.root.F.on(last.root.F.rule.at_level(level))
         if indicators is not None and work_of(F.rule, F.model) > max_work:
             break
@@ -93,10 +94,10 @@ def measure_indicators(
                 values = _values_of(F, F.images(last.overlaps, squares=True)[0])
         except WorkExceeded:
             break
-        indicators = _compare_levels(values, coarser, last, slopes, propagated, F.rule.tol, settings)
+        indicators = _compare_levels(values, coarser, last, slopes, propagated, F.rule.tol)
         if indicators is not None and level in solved:
             step = np.abs(last.best - last.root.packing.pack(solved[level].root.overlaps)).max()
-            drift = settings.drift * step * values[1]
+            drift = INDICATORS.drift * step * values[1]
             indicators = replace(indicators, replicon_error=indicators.replicon_error + drift)
         if indicators is not None and indicators.are_accurate(rtol, last.image.hats):
             break
@@ -108,44 +109,41 @@ def measure_indicators(
     return Indicators(jump_mass, unknown, value, np.nan)
 
 
-def _values_near(point: Point, last: Point, slopes: np.ndarray) -> Values:
+def _values_near(point: Point, last: Point, slopes: np.ndarray) -> Measured:
     """Return jump mass and replicon of a point; the jump mass to first order at the last point's overlaps."""
     step = last.best - last.root.packing.pack(point.root.overlaps)
     jump_mass, value = _values_of(point.root.F, point.image)
     return jump_mass + (slopes[0] - slopes[1]) @ step, value
 
 
-def _values_of(F: OverlapMap, image: Image) -> Values:
+def _values_of(F: OverlapMap, image: Image) -> Measured:
     """Return jump mass and replicon of an image."""
     return image.hats.jump_mass, replicon(F.model, image.hats, F.response)
 
 
 def _compare_levels(
-    values: Values, coarser: Values | None, last: Point, slopes: np.ndarray, propagated: np.ndarray, tol: float,
-    settings: IndicatorSettings,
+    values: Measured, coarser: Measured | None, last: Point, slopes: np.ndarray, propagated: np.ndarray, tol: float,
 ) -> Indicators | None:  # fmt: skip
     """Return the indicators with errors from two levels; None if there is one level and the proximal map jumps."""
     if coarser is None:
-        if np.abs(values[0]).max() >= settings.few_jumps * np.abs(last.image.hats.V).max():
+        if np.abs(values[0]).max() >= INDICATORS.few_jumps * np.abs(last.image.hats.V).max():
             return None
         # without jumps, the averages of the last point resolve squares as well
         values, coarser, tol = _values_near(last, last, slopes), values, last.root.F.rule.tol
     jump_mass, value = values
-    jump_error = settings.shift * np.abs(jump_mass - coarser[0]) + propagated
-    value_error = settings.shift * abs(value - coarser[1])
+    jump_error = INDICATORS.shift * np.abs(jump_mass - coarser[0]) + propagated
+    value_error = INDICATORS.shift * abs(value - coarser[1])
     return Indicators(jump_mass, np.maximum(jump_error, tol * np.abs(jump_mass)), value, max(value_error, tol))
 
 
-def _measure_by_replicas(
-    last: Point, slopes: np.ndarray, propagated: np.ndarray, rtol: float, settings: IndicatorSettings
-) -> Indicators:
+def _measure_by_replicas(last: Point, slopes: np.ndarray, propagated: np.ndarray, rtol: float) -> Indicators:
     """Return the indicators with errors from replicas; the replicon on as few points as its accuracy allows."""
     F, at = last.root.F, last.root.overlaps
     jumps = np.array([image.hats.jump_mass for image in F.images(at)[1]])
     step = last.best - last.root.packing.pack(at)
     # if no point is near a jump, jumps may still lie between the points
     all_seen = jumps.any() or F.contracts(at)
-    unseen = 0.0 if all_seen else settings.unseen / F.rule.work(1) * np.abs(last.image.hats.V)
+    unseen = 0.0 if all_seen else INDICATORS.unseen / F.rule.work(1) * np.abs(last.image.hats.V)
     jump_mass = last.image.hats.jump_mass + (slopes[0] - slopes[1]) @ step
     coarse: OverlapMap | None = F.on(F.rule.for_stability())
     while True:

@@ -77,16 +77,14 @@ class Derivatives:
         return {"alpha": self.alpha, "names": list(self.names), **arrays}
 
 
-def root_near(
-    F: OverlapMap, solution: Overlaps, derivatives: Derivatives, tol: float, settings: NearSettings = NEAR
-) -> Root | None:
+def root_near(F: OverlapMap, solution: Overlaps, derivatives: Derivatives, tol: float) -> Root | None:
     """Return the fixed point at the α of the map from a `solution` at another α; None if it may be elsewhere.
 
     The tangent predicts the new fixed point, and the stored Jacobian is used for the first Newton step. Stability under
     damped steps follows from the updated Jacobian only.
     """
     packing, distance = Packing.of(F.model, solution), F.alpha - derivatives.alpha
-    if packing.names != derivatives.names or abs(distance) > settings.range * derivatives.alpha:
+    if packing.names != derivatives.names or abs(distance) > NEAR.range * derivatives.alpha:
         return None
     start = packing.unpack(packing.pack(solution) + distance * derivatives.tangent / packing.sizes)
     if len(derivatives.tangent) != len(packing.sizes) or not is_feasible(F.model, start):
@@ -95,20 +93,20 @@ def root_near(
     size = packing.sizes
     jacobian, slopes = derivatives.jacobian * (size / size[:, None]), derivatives.slopes * size
     try:
-        root = newton(F, start, tol, settings.newton_steps, jacobian, packing, response_slopes=slopes)
+        root = newton(F, start, tol, NEAR.newton_steps, jacobian, packing, response_slopes=slopes)
     except BREAKDOWNS:
         return None
-    if not root.status.converged or relative_change(start, root.overlaps) > settings.move:
+    if not root.status.converged or relative_change(start, root.overlaps) > NEAR.move:
         return None
     families_remain = all(
-        family_size(root.overlaps, name) >= settings.family * family_size(solution, name) for name in ("m", "theta")
+        family_size(root.overlaps, name) >= NEAR.family * family_size(solution, name) for name in ("m", "theta")
     )
-    return root if families_remain and root.attracts(settings.margin) else None
+    return root if families_remain and root.attracts(NEAR.margin) else None
 
 
 def solve_near(
     model: Model, alpha: float, branch: str, near: Overlaps | None, rtol: float,
-    derivatives: Derivatives | None = None, settings: NearSettings = NEAR,
+    derivatives: Derivatives | None = None
 ) -> tuple[StateEvolutionResult, Derivatives | None, bool]:  # fmt: skip
     """Solve on a named branch from a known solution; return the result, derivatives there, and whether that succeeded.
 
@@ -117,10 +115,10 @@ def solve_near(
     """
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
     if near is not None and is_feasible(model, near):  # infeasible, for example, if columns are zero
-        tol = max(F.rule.initial_tolerance, settings.accuracy * rtol)
-        predicted = None if derivatives is None else root_near(F, near, derivatives, tol, settings)
+        tol = max(F.rule.initial_tolerance, NEAR.accuracy * rtol)
+        predicted = None if derivatives is None else root_near(F, near, derivatives, tol)
         for root in [None] if predicted is None else [predicted, None]:
-            root = root or find_fixed_point(F, near, F.rule.initial_tolerance, settings.max_iter, START.given_damped)
+            root = root or find_fixed_point(F, near, F.rule.initial_tolerance, NEAR.max_iter, START.given_damped)
             result, last = refine_on_branch(root, branch, rtol)
             if result.converged:
                 return result, _derivatives_at(last, root), True

@@ -63,7 +63,7 @@ FADING = FadingSettings()
 
 
 @dataclass(frozen=True)
-class NewtonSettings:
+class StepSettings:
     """Settings of damped steps and Newton steps, with lengths in units of the overlaps."""
 
     same_direction: float = 0.9  # cosine of the angle between two moves, above which the second continues the first
@@ -83,7 +83,7 @@ class NewtonSettings:
     acceptable_residual: float = 5.0
 
 
-NEWTON = NewtonSettings()
+STEPS = StepSettings()
 
 
 def family_size(overlaps: Overlaps, family: str) -> float:
@@ -91,7 +91,7 @@ def family_size(overlaps: Overlaps, family: str) -> float:
     return float(np.abs(overlaps.arrays()[family]).max() / units(overlaps)[family])
 
 
-def fading_families(path: list[Overlaps], settings: FadingSettings = FADING) -> list[str]:
+def fading_families(path: list[Overlaps]) -> list[str]:
     """Return the families, "m" or "theta", that decrease along the whole path to a small size or steadily to zero.
 
     Families that are zero by symmetry do not count.
@@ -99,28 +99,28 @@ def fading_families(path: list[Overlaps], settings: FadingSettings = FADING) -> 
     fading = []
     for family in ("m", "theta"):
         size = np.array([family_size(overlaps, family) for overlaps in path])
-        if len(size) < settings.min_path or not 0 < size[-1] < settings.large_family or (np.diff(size) >= 0).any():
+        if len(size) < FADING.min_path or not 0 < size[-1] < FADING.large_family or (np.diff(size) >= 0).any():
             continue
         rate = -np.diff(np.log(size))
-        if size[-1] < settings.small_family or rate[-1] > settings.steady * rate[len(rate) // 2]:
+        if size[-1] < FADING.small_family or rate[-1] > FADING.steady * rate[len(rate) // 2]:
             fading.append(family)
     return fading
 
 
-def last_with(path: list[Overlaps], family: str, settings: FadingSettings = FADING) -> Overlaps:
+def last_with(path: list[Overlaps], family: str) -> Overlaps:
     """Return the last overlaps of a path in which a family is at least half as large as its maximum on the path."""
     size = np.array([family_size(overlaps, family) for overlaps in path])
-    return path[int(np.flatnonzero(size >= settings.present * size.max())[-1])]
+    return path[int(np.flatnonzero(size >= FADING.present * size.max())[-1])]
 
 
-def has_faded(overlaps: Overlaps, family: str, settings: FadingSettings = FADING) -> bool:
+def has_faded(overlaps: Overlaps, family: str) -> bool:
     """Return whether a family is practically zero."""
-    return bool(np.abs(overlaps.arrays()[family]).max() < settings.faded * units(overlaps)[family])
+    return bool(np.abs(overlaps.arrays()[family]).max() < FADING.faded * units(overlaps)[family])
 
 
-def weights_are_tiny(model: Model, overlaps: Overlaps, settings: FadingSettings = FADING) -> bool:
+def weights_are_tiny(model: Model, overlaps: Overlaps) -> bool:
     """Return whether q is so small that it can change by a large factor although the step is small."""
-    return bool(0 < np.abs(overlaps.q).max() < settings.tiny_weights * np.abs(model.coordinates.rho).max())
+    return bool(0 < np.abs(overlaps.q).max() < FADING.tiny_weights * np.abs(model.coordinates.rho).max())
 
 
 def weights_shrink(model: Model, old: Overlaps, new: Overlaps) -> bool:
@@ -128,21 +128,21 @@ def weights_shrink(model: Model, old: Overlaps, new: Overlaps) -> bool:
     return weights_are_tiny(model, old) and bool(np.abs(new.q).max() < np.abs(old.q).max())
 
 
-def iterate_at_zero(F: OverlapMap, overlaps: Overlaps, settings: FadingSettings = FADING) -> tuple[Overlaps, float]:
+def iterate_at_zero(F: OverlapMap, overlaps: Overlaps) -> tuple[Overlaps, float]:
     """Take damped steps with q held at zero; return the overlaps reached, and the growth of q there in a full step."""
-    x, growth = _scale_to_zero(F.model, overlaps, settings), np.inf
-    for _ in range(settings.max_zero_steps):
+    x, growth = _scale_to_zero(F.model, overlaps), np.inf
+    for _ in range(FADING.max_zero_steps):
         after = F(x)
         growth = float(np.abs(after.q).max() / np.abs(x.q).max())
-        new = _scale_to_zero(F.model, damped_step(x, after), settings)
+        new = _scale_to_zero(F.model, damped_step(x, after))
         change = relative_change(x, new)
         x = new
-        if change < settings.zero_change or growth > settings.repelling:
+        if change < FADING.zero_change or growth > FADING.repelling:
             break
     return x, growth
 
 
-def find_vanished_weights(F: OverlapMap, overlaps: Overlaps, settings: FadingSettings = FADING) -> Overlaps | None:
+def find_vanished_weights(F: OverlapMap, overlaps: Overlaps) -> Overlaps | None:
     """Return the overlaps that stand for zero weights if damped steps from given overlaps lead there; otherwise None.
 
     Damped steps lead there if zero attracts and q already decreases about as fast as close to zero.
@@ -150,14 +150,14 @@ def find_vanished_weights(F: OverlapMap, overlaps: Overlaps, settings: FadingSet
     after = F(overlaps)
     if not weights_shrink(F.model, overlaps, after):
         return None
-    zero, growth = iterate_at_zero(F, overlaps, settings)
+    zero, growth = iterate_at_zero(F, overlaps)
     rate = np.log(np.abs(after.q).max() / np.abs(overlaps.q).max())
-    return zero if growth < 1 and rate < settings.steady * np.log(growth) else None
+    return zero if growth < 1 and rate < FADING.steady * np.log(growth) else None
 
 
-def _scale_to_zero(model: Model, overlaps: Overlaps, settings: FadingSettings = FADING) -> Overlaps:
+def _scale_to_zero(model: Model, overlaps: Overlaps) -> Overlaps:
     """Return the overlaps of the same weights after they are scaled until q stands for zero."""
-    factor = settings.zero_weights * np.abs(model.coordinates.rho).max() / np.abs(overlaps.q).max()
+    factor = FADING.zero_weights * np.abs(model.coordinates.rho).max() / np.abs(overlaps.q).max()
     root = np.sqrt(factor)
     return Overlaps(factor * overlaps.q, root * overlaps.m, root * overlaps.theta, overlaps.V)
 
@@ -177,7 +177,6 @@ class Root:
     response_slopes: np.ndarray | None = None
     reason: str = ""  # cause of a breakdown in words; empty if the map did not break down
     remaining: float = 0.0  # largest change of an overlap by the next Newton step; 0 if unknown
-    settings: NewtonSettings = NEWTON
 
     @property
     def overlaps(self) -> Overlaps:
@@ -186,8 +185,8 @@ class Root:
 
     def solves(self, tol: float) -> bool:
         """Return whether the residual is within the tolerance, or as small as Newton steps can make it."""
-        small = self.residual <= self.settings.acceptable_residual * tol
-        return small and self.remaining <= self.settings.max_last_step
+        small = self.residual <= STEPS.acceptable_residual * tol
+        return small and self.remaining <= STEPS.max_last_step
 
     def attracts(self, margin: float) -> bool:
         """Return whether damped steps return to the fixed point: all eigenvalues of J have real parts < 1 − margin."""
@@ -222,9 +221,7 @@ def damped_step(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
     return Overlaps(root @ root, between(old.m, new.m, 0.2), between(old.theta, new.theta), between(old.V, new.V))
 
 
-def iterate(
-    F: OverlapMap, start: Overlaps, tol: float, n_steps: int, settings: NewtonSettings = NEWTON
-) -> tuple[list[Overlaps], float]:
+def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[list[Overlaps], float]:
     """Take damped steps until a full step changes no overlap by more than `tol`; return the path and that change.
 
     At most `n_steps` steps. A change that grows in a new direction shows that steps overshoot: they are halved, down
@@ -241,17 +238,17 @@ def iterate(
             return path, change
         move = in_units(here, after)
         sizes = np.linalg.norm(move) * np.linalg.norm(last_move)
-        same = len(path) > 1 and move @ last_move > settings.same_direction * sizes
+        same = len(path) > 1 and move @ last_move > STEPS.same_direction * sizes
         same_moves = same_moves + 1 if same else 0
         if change > last_change and not same_moves and not weights_shrink(F.model, here, after):
-            slower = max(0.5 * slower, settings.shortest_step)
-        elif same_moves > settings.max_same_moves:
+            slower = max(0.5 * slower, STEPS.shortest_step)
+        elif same_moves > STEPS.max_same_moves:
             slower, same_moves = min(2 * slower, 1.0), 0
         last_change, last_move = change, move
         path.append(damped_step(here, after, slower))
 
 
-def newton_step(jacobian: np.ndarray, residual: np.ndarray, settings: NewtonSettings = NEWTON) -> np.ndarray:
+def newton_step(jacobian: np.ndarray, residual: np.ndarray) -> np.ndarray:
     """Return the step from x to the fixed point to first order in the residual F(x) − x; zero in free directions.
 
     Rows and columns of 1 − J are scaled to a largest entry of 1 before free directions are identified. Near perfect
@@ -259,10 +256,10 @@ def newton_step(jacobian: np.ndarray, residual: np.ndarray, settings: NewtonSett
     other directions would count as free, and the overlaps would stay where they are.
     """
     matrix = np.eye(len(residual)) - jacobian
-    rows = 1.0 / np.maximum(np.abs(matrix).max(axis=1), settings.flat)
+    rows = 1.0 / np.maximum(np.abs(matrix).max(axis=1), STEPS.flat)
     scaled = rows[:, None] * matrix
-    columns = 1.0 / np.maximum(np.abs(scaled).max(axis=0), settings.flat)
-    return columns * np.linalg.lstsq(scaled * columns, rows * residual, rcond=settings.flat)[0]
+    columns = 1.0 / np.maximum(np.abs(scaled).max(axis=0), STEPS.flat)
+    return columns * np.linalg.lstsq(scaled * columns, rows * residual, rcond=STEPS.flat)[0]
 
 
 def broyden_update(jacobian: np.ndarray, step: np.ndarray, error: np.ndarray) -> np.ndarray:
@@ -277,12 +274,11 @@ def newton(
     F: OverlapMap,
     start: Overlaps,
     tol: float,
-    n_steps: int = NEWTON.max_steps,
+    n_steps: int = STEPS.max_steps,
     jacobian: np.ndarray | None = None,
     packing: Packing | None = None,
     reach: float = np.inf,
     response_slopes: np.ndarray | None = None,
-    settings: NewtonSettings = NEWTON,
 ) -> Root:
     """Solve F(x) = x by guarded Newton steps with Broyden's updates of the Jacobian.
 
@@ -307,25 +303,23 @@ def newton(
 
     def end(status: Status) -> Root:
         assert J is not None
-        remaining = float(np.abs(newton_step(J, residual, settings)).max())
-        return Root(
-            status, path, float(np.abs(residual).max()), packing, J, F, slopes, remaining=remaining, settings=settings
-        )
+        remaining = float(np.abs(newton_step(J, residual)).max())
+        return Root(status, path, float(np.abs(residual).max()), packing, J, F, slopes, remaining=remaining)
 
     for _ in range(n_steps):
-        size, step = float(np.abs(residual).max()), newton_step(J, residual, settings)
+        size, step = float(np.abs(residual).max()), newton_step(J, residual)
         length = float(np.abs(step).max())
-        if size <= tol and length <= settings.max_last_step:
+        if size <= tol and length <= STEPS.max_last_step:
             return end(Status.CONVERGED)
-        step *= min(1.0, settings.max_step / length)
-        reduced = _search_line(F, packing, x, residual, step, settings)
+        step *= min(1.0, STEPS.max_step / length)
+        reduced = _search_line(F, packing, x, residual, step)
         if reduced is None:
             if is_new:
                 return end(Status.STALLED)
             (J, slopes), is_new = F.linearize(packing, path[-1]), True
             continue
         step, there, after = reduced
-        if float(np.abs(step).max()) > (settings.min_noisy_update if F.is_noisy else settings.min_update):
+        if float(np.abs(step).max()) > (STEPS.min_noisy_update if F.is_noisy else STEPS.min_update):
             J = broyden_update(J, step, (after - residual) - (J @ step - step))
         was_new, is_new = is_new, False
         x, residual = x + step, after
@@ -333,27 +327,27 @@ def newton(
         if relative_change(start, there) > reach:
             return end(Status.STALLED)
         new_size = float(np.abs(residual).max())
-        if new_size > max(settings.slow * size, tol):
+        if new_size > max(STEPS.slow * size, tol):
             # integration limits move with each Jacobian as well, so that a new Jacobian would not help
-            if was_new and len(path) > 2 and new_size <= settings.acceptable_residual * tol:
+            if was_new and len(path) > 2 and new_size <= STEPS.acceptable_residual * tol:
                 return end(Status.STALLED)
             (J, slopes), is_new = F.linearize(packing, there), True
     return end(Status.MAX_ITER)
 
 
 def _search_line(
-    F: OverlapMap, packing: Packing, x: np.ndarray, residual: np.ndarray, step: np.ndarray, settings: NewtonSettings
+    F: OverlapMap, packing: Packing, x: np.ndarray, residual: np.ndarray, step: np.ndarray
 ) -> tuple[np.ndarray, Overlaps, np.ndarray] | None:
     """Return the largest fraction of a step that reduces the residual, the overlaps there and the residual there.
 
     None if no fraction reduces it.
     """
-    for fraction in settings.fractions:
+    for fraction in STEPS.fractions:
         part = fraction * step
         there = packing.unpack(x + part)
         if not is_feasible(F.model, there):
             continue
         after = packing.pack(F(there)) - x - part
-        if np.linalg.norm(after) < (1 - settings.decrease * fraction) * np.linalg.norm(residual):
+        if np.linalg.norm(after) < (1 - STEPS.decrease * fraction) * np.linalg.norm(residual):
             return part, there, after
     return None

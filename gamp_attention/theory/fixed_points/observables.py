@@ -38,7 +38,7 @@ from gamp_attention.theory.equations.units import Packing, subtract_explained
 from gamp_attention.theory.equations.weights import response_pairs, weights_envelope
 from gamp_attention.theory.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.rules.nested import average_error, error_within, expand_error
+from gamp_attention.theory.rules.panels import average_error, error_within, expand_error
 from gamp_attention.theory.rules.rule import Rule, component_channels
 
 SECTORS = ("symmetric", "m", "theta")
@@ -238,41 +238,38 @@ class GridSettings:
 GRIDS = GridSettings()
 
 
-def predicted_test_error(
-    model: Model, overlaps: Overlaps, rule: Rule, replica: int | None = None, settings: GridSettings = GRIDS
-) -> np.ndarray:
+def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule, replica: int | None = None) -> np.ndarray:
     """Return the test error ε_g: (1,) for a deterministic rule, (R,) for the replicas of a random rule.
 
     Eq. :eq:`test-error`. With `replica`, only of this replica (1,).
     """
     if rule.deterministic:
-        return np.array([deterministic_test_error(model, overlaps, settings.accuracy * rule.tol)[0]])
+        return np.array([deterministic_test_error(model, overlaps, GRIDS.accuracy * rule.tol)[0]])
     parts = [
-        probability
-        * np.array([points.mean(channel.errors(points.white)) for points in part.point_sets(channel, replica)])
+        probability * np.array([channel.errors(points).mean() for points in part.point_sets(channel, replica)])
         for probability, part, channel in component_channels(rule.for_test_error(model.attention), model, overlaps)
     ]
     return np.sum(parts, axis=0)
 
 
 def deterministic_test_error(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
-    """Return the test error to the relative error `rtol`, and an estimate of its error; labels need `prefers_nested`.
+    """Return the test error to the relative error `rtol`, and an estimate of its error; labels need one field.
 
     Attention needs smooth maps only, so that Hermite series converge; labels and their losses may have kinks.
     """
     return (by_series if model.attention else average_error)(model, overlaps, rtol)
 
 
-def by_series(model: Model, overlaps: Overlaps, rtol: float, settings: GridSettings = GRIDS) -> tuple[float, float]:
+def by_series(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
     """Return the test error of an attention model on a grid, and its difference from the next coarser grid.
 
     Grids are refined until the difference is small compared with the relative error `rtol`.
     """
-    value, error = _on_grids(model, overlaps, 1.0, settings), np.inf
-    for ratio in settings.finer:
-        finer = _on_grids(model, overlaps, ratio, settings)
+    value, error = _on_grids(model, overlaps, 1.0), np.inf
+    for ratio in GRIDS.finer:
+        finer = _on_grids(model, overlaps, ratio)
         value, error = finer, abs(finer - value)
-        if error <= settings.good * rtol * abs(value):
+        if error <= GRIDS.good * rtol * abs(value):
             break
     return value, error
 
@@ -303,16 +300,15 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
     return np.abs(sides).max(axis=0) / step
 
 
-def _on_grids(model: Model, overlaps: Overlaps, ratio: float = 1.0, settings: GridSettings = GRIDS) -> float:
+def _on_grids(model: Model, overlaps: Overlaps, ratio: float = 1.0) -> float:
     """Return the test error on grids with `ratio` times the number of nodes of the first grid."""
     return sum(
-        probability
-        * _error(component, overlaps if component is model else select_sources(overlaps, sources), ratio, settings)
+        probability * _error(component, overlaps if component is model else select_sources(overlaps, sources), ratio)
         for probability, sources, component in model.components
     )
 
 
-def _error(model: Model, overlaps: Overlaps, ratio: float, settings: GridSettings) -> float:
+def _error(model: Model, overlaps: Overlaps, ratio: float) -> float:
     """Return the test error of one component of a mixture."""
     task: Any = model.task  # an AttentionTask
     rho = psd_root(model.coordinates.rho)
@@ -321,8 +317,8 @@ def _error(model: Model, overlaps: Overlaps, ratio: float, settings: GridSetting
     student, c, teacher = np.linalg.svd(correlation)
     c = np.minimum(c, 1.0)
     (L, pairs), trace = c.shape, task.trace
-    S, S2 = _coefficients(lambda z: task.student(z + overlaps.m), root @ student, pairs, ratio, settings)
-    T, T2 = _teacher_coefficients(model, (rho @ np.swapaxes(teacher, 1, 2)).tobytes(), pairs, ratio, settings)
+    S, S2 = _coefficients(lambda z: task.student(z + overlaps.m), root @ student, pairs, ratio)
+    T, T2 = _teacher_coefficients(model, (rho @ np.swapaxes(teacher, 1, 2)).tobytes(), pairs, ratio)
     n = min(S.shape[0], T.shape[0])
     S, T = (v[(slice(n),) * (L * pairs)] for v in (S, T))
     for axis, correlation_of_axis in enumerate(c.ravel()):
@@ -332,17 +328,15 @@ def _error(model: Model, overlaps: Overlaps, ratio: float, settings: GridSetting
 
 
 @lru_cache(maxsize=8)
-def _teacher_coefficients(
-    model: Model, root: bytes, pairs: int, ratio: float, settings: GridSettings
-) -> tuple[np.ndarray, np.ndarray]:
+def _teacher_coefficients(model: Model, root: bytes, pairs: int, ratio: float) -> tuple[np.ndarray, np.ndarray]:
     """Return Hermite coefficients of the teacher; stored, because for one column they do not depend on the overlaps."""
     task: Any = model.task
     shape = model.n_tokens, model.teacher_rank, model.teacher_rank
-    return _coefficients(task.teacher, np.frombuffer(root).reshape(shape), pairs, ratio, settings)
+    return _coefficients(task.teacher, np.frombuffer(root).reshape(shape), pairs, ratio)
 
 
 def _coefficients(
-    function: Callable[[np.ndarray], np.ndarray], root: np.ndarray, pairs: int, ratio: float, settings: GridSettings
+    function: Callable[[np.ndarray], np.ndarray], root: np.ndarray, pairs: int, ratio: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return Hermite coefficients (N, …, N, L, L) of a function of the fields root·a, and the mean of its squares (L,).
 
@@ -350,8 +344,8 @@ def _coefficients(
     are summed over rows.
     """
     L, rank, _ = root.shape
-    n = max(int(min(ratio * settings.nodes, settings.max_points ** (1 / (L * rank)))), 2)
-    x, weight, polynomials = _grid(n, settings)
+    n = max(int(min(ratio * GRIDS.nodes, GRIDS.max_points ** (1 / (L * rank)))), 2)
+    x, weight, polynomials = _grid(n)
     a = np.stack(np.meshgrid(*[x] * (L * rank), indexing="ij"), axis=-1).reshape(-1, L, rank)
     values = function(np.einsum("lrs,nls->nlr", root, a)).reshape((n,) * (L * rank) + (L, L))
     square = (values**2).sum(axis=-2)
@@ -366,13 +360,13 @@ def _coefficients(
 
 
 @lru_cache(maxsize=8)
-def _grid(n: int, settings: GridSettings) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _grid(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return n nodes, their Gaussian weights, and orthonormal Hermite polynomials times the weights (N, n)."""
-    reach = min(settings.max_range, np.sqrt(np.pi * n))
+    reach = min(GRIDS.max_range, np.sqrt(np.pi * n))
     x = np.linspace(-reach, reach, n)
     weight = np.exp(-0.5 * x**2)
     weight /= weight.sum()
-    degrees = max(int(settings.degrees * n), 1)
+    degrees = max(int(GRIDS.degrees * n), 1)
     half = np.zeros((degrees, n))  # polynomials times the square root of the weights, which does not overflow
     half[0] = np.sqrt(weight)
     for k in range(1, degrees):

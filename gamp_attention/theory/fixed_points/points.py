@@ -156,7 +156,7 @@ def _tests_of_replicas(
     return tests, np.array([predicted_test_error(F.model, at, rule, k)[0] for k, at in enumerate(there)])
 
 
-def size_of(hats: Hats) -> float:
+def size_of_hats(hats: Hats) -> float:
     """Return the unit of errors of V̂: the largest entry of its two forms.
 
     Stein's form can be zero if jumps compensate the derivative.
@@ -168,7 +168,7 @@ def units_of(point: Point) -> np.ndarray:
     """Return the unit of each number: 1 for overlaps, packed in their units; the value of a loss; the size of V̂."""
     k = len(point.best)
     losses, V_hat = np.abs(point.numbers[k : k + LOSSES]), point.numbers[k + LOSSES :]
-    return np.concatenate([np.ones(k), losses, np.full(len(V_hat), size_of(point.image.hats))])
+    return np.concatenate([np.ones(k), losses, np.full(len(V_hat), size_of_hats(point.image.hats))])
 
 
 def errors_of(points: list[Point], settings: PointSettings = POINT) -> np.ndarray:

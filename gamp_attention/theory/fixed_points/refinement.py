@@ -49,8 +49,8 @@ class RefinementSettings:
 
     residual: float = 0.5  # residual before the last Newton step, in units of the requested accuracy
     min_amplification: float = 5.0  # ratio of the errors of a loss and of overlaps, above which steps are more accurate
-    # the nested rule, whose levels take little time, then continues to this error in units of the requested accuracy,
-    # but not below `amplified_limit`: rounding errors are amplified, too
+    # the panel rule for labels, whose levels take little time, then continues to this error in units of the requested
+    # accuracy, but not below `amplified_limit`: rounding errors are amplified, too
     amplified_error: float = 0.1
     amplified_limit: float = 1e-5
     step_error: float = 0.1  # the same in units of the error on the last rule
@@ -101,7 +101,7 @@ class StateEvolutionResult(Ended):
     stability : eigenvalues of the overlap map by sector; None if not requested.
     consistent, validity : whether the replica-symmetric prediction is consistent, and the reason in words; if the
         proximal map jumps, also how much lower V of minima is expected to be.
-    response, rule : form of V̂ that was used, and quadrature rule ("split", "nested" or "sobol").
+    response, rule : form of V̂ that was used, and quadrature rule ("panels" or "sobol").
     """
 
     status: Status
@@ -140,16 +140,14 @@ class StateEvolutionResult(Ended):
         return [*rows, f"  replica symmetry: {self.validity}"]
 
 
-def refine(
-    root: Root, rtol: float, max_work: float, settings: RefinementSettings = REFINEMENT
-) -> tuple[StateEvolutionResult, Root]:
+def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResult, Root]:
     """Solve on finer and finer rules until all errors are within `rtol`; return the result and the last root.
 
     The errors are computed as in eq. :eq:`errors`. `max_work` limits the proximal problems of one average, and on
     random rules `total_work` times this number limits all averages. If a limit ends the refinement early, the result
     has status INACCURATE.
     """
-    refinement = _Refinement(root, rtol, max_work, settings)
+    refinement = _Refinement(root, rtol, max_work)
     with Progress(shown=False) as task:  # shown only inside of a task that is shown
         refinement.run(task)
         task.describe("jump mass and replicon")
@@ -173,12 +171,11 @@ class _Refinement:
     n_iter : number of iterations on all rules.
     """
 
-    def __init__(self, root: Root, rtol: float, max_work: float, settings: RefinementSettings) -> None:
-        self.settings = settings
+    def __init__(self, root: Root, rtol: float, max_work: float) -> None:
         self.rtol, self.max_work, self.random, self.path = rtol, max_work, not root.F.rule.deterministic, root.path
         self.tol, self.n_iter, self.slopes = root.F.rule.initial_tolerance, len(root.path) - 1, response_slopes(root)
         self.points = [point_of(root, self.slopes, rtol)]
-        self.jacobian, self.error, self.amplification = root.jacobian, self.settings.first_error, 1.0
+        self.jacobian, self.error, self.amplification = root.jacobian, REFINEMENT.first_error, 1.0
         self.errors = np.full(len(units_of(self.points[0])), np.inf)
         if self.random:  # a deterministic rule needs a second point for an error
             self._estimate_errors()
@@ -191,7 +188,7 @@ class _Refinement:
         finer = self._next_map()
         while finer is not None and (len(self.points) == 1 or work_of(finer.rule, finer.model) <= self.max_work):
             accuracy = f"relative error {self.error:.1g}, rtol = {self.rtol:g} (a larger rtol takes less time)"
-            task.describe_work(accuracy, self.settings.evaluations * work_of(finer.rule, finer.model))
+            task.describe_work(accuracy, REFINEMENT.evaluations * work_of(finer.rule, finer.model))
             try:
                 self._solve(finer)
             except WorkExceeded:
@@ -218,30 +215,28 @@ class _Refinement:
             finer = F.refined_for(ratio)
             if finer is None or not self.random:
                 return finer
-            return replace(finer, limit=WorkLimit(self.settings.total_work * self.max_work))
+            return replace(finer, limit=WorkLimit(REFINEMENT.total_work * self.max_work))
         if self.random:  # the part of the step remains
             noise = _error_without_step(self.points)
-            ratio = noise / max(self.rtol - (self.error - noise), self.settings.min_noise_part * self.rtol)
-        return F.refined_for(max(ratio, self.settings.min_excess))
+            ratio = noise / max(self.rtol - (self.error - noise), REFINEMENT.min_noise_part * self.rtol)
+        return F.refined_for(max(ratio, REFINEMENT.min_excess))
 
     def _solve(self, finer: OverlapMap) -> None:
         """Add the solution on a finer rule."""
         x, J, packing = self.points[-1].overlaps, self.jacobian, self.points[-1].root.packing
         if not is_feasible(finer.model, x):  # the Jacobian has an eigenvalue near 1, so that the last step is noise
             x, J = self.last.overlaps, None
-        tol = max(self.settings.residual * self.rtol, 0.0 if self.random else self.settings.step_error * self.error)
+        tol = max(REFINEMENT.residual * self.rtol, 0.0 if self.random else REFINEMENT.step_error * self.error)
         self.tol = tol = max(tol / self.amplification, 1e-12)
         if finer.choices is not None:  # more replicas: the others were evaluated at the last root
             self.last = newton(finer, self.last.overlaps, tol, 0, jacobian=J, packing=self.last.packing)
         else:
-            self.last = newton(
-                _with_choices_at(finer, x, self.settings.squares_level), x, tol, jacobian=J, packing=packing
-            )
+            self.last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=packing)
             counting = self.last.F.count_jumps(self.last.overlaps)
             if counting is not self.last.F:  # the averages at x, from which the choices follow, showed no jumps
                 self.last = newton(counting, self.last.overlaps, tol, jacobian=J, packing=packing)
         self.estimates.append(self._point_of_last())
-        self.points.append(_average_solutions(self.estimates, self.settings.near_size))
+        self.points.append(_average_solutions(self.estimates))
         self.n_iter += len(self.last.path) - 1
         if self._estimate_errors():
             self.estimates = [self.points[-1]]
@@ -253,22 +248,20 @@ class _Refinement:
         if self.random:
             self.remainders.extend(_remainders_of(self.last))
         # the error that the step leaves, in units of the step, as expected from the remainders of earlier steps
-        left = max(self.settings.left_factor * max(self.remainders, default=np.inf), self.settings.min_left)
+        left = max(REFINEMENT.left_factor * max(self.remainders, default=np.inf), REFINEMENT.min_left)
         left = min(left, POINT.next_step)
         return point_of(self.last, self.slopes, self.rtol, self.points[0].test_slopes, left, self.estimates[-1])
 
     def _estimate_errors(self) -> bool:
         """Compute the errors of the last point; return whether columns of it were set to zero."""
-        self.slopes, self.errors, count = _drop_zero_columns(
-            self.points, self.slopes, self.tol, self.rtol, self.settings.zero_errors
-        )
+        self.slopes, self.errors, count = _drop_zero_columns(self.points, self.slopes, self.tol, self.rtol)
         self.jacobian, self.n_iter = self.points[-1].root.jacobian, self.n_iter + count
         self.error = _largest_error(self.points, self.errors)
         return count > 0
 
     def _step_again(self) -> None:
         """Take further steps on the same rule while only the last step limits the accuracy."""
-        for _ in range(self.settings.further_steps if self.random else 1):
+        for _ in range(REFINEMENT.further_steps if self.random else 1):
             if not self._is_limited_by_step():
                 return
             last, there = self.last, self.points[-1].overlaps
@@ -281,7 +274,7 @@ class _Refinement:
             except WorkExceeded:
                 return
             self.n_iter += 1
-            self.points[-1] = _average_solutions(self.estimates, self.settings.near_size)
+            self.points[-1] = _average_solutions(self.estimates)
             self.errors = errors_of(self.points)
             self.error = _largest_error(self.points, self.errors)
 
@@ -290,7 +283,7 @@ class _Refinement:
         if not _is_accurate(self.points[-1], self.error, self.rtol):
             return False
         # a loss that amplifies errors of the overlaps is computed more accurately if levels take little time
-        goal = max(self.settings.amplified_error * self.rtol, min(self.settings.amplified_limit, self.rtol))
+        goal = max(REFINEMENT.amplified_error * self.rtol, min(REFINEMENT.amplified_limit, self.rtol))
         return not (self.last.F.rule.expands and self.amplification > 1 and self.error > goal)
 
     def _amplify(self) -> float:
@@ -300,7 +293,7 @@ class _Refinement:
         The ratio is 1 for random rules, whose residuals are limited by single points.
         """
         ratio = self.error / max(float(self.errors[: len(self.points[-1].best)].max()), 1e-12)
-        return 1.0 if self.random or ratio <= self.settings.min_amplification else ratio
+        return 1.0 if self.random or ratio <= REFINEMENT.min_amplification else ratio
 
     def _is_limited_by_step(self) -> bool:
         """Return whether the last Newton step leaves so much of the error that another step is taken.
@@ -314,7 +307,7 @@ class _Refinement:
         if _is_accurate(last, self.error, self.rtol):
             if self.random:
                 return False
-            limit = self.error / self.settings.step_part
+            limit = self.error / REFINEMENT.step_part
         if last.residual > self.rtol or not is_feasible(last.root.F.model, last.overlaps):
             return False
         return _error_without_step(self.points) <= limit
@@ -331,12 +324,12 @@ class _Refinement:
         consistent, explanation = validity(indicators.replicon, jumps, shift, F.response)
         accurate = _is_accurate(point, error, rtol)
         solved = accurate and indicators.are_accurate(rtol, hats, not F.rule.deterministic)
-        total = "" if F.rule.deterministic else f" and {self.settings.total_work * self.max_work:g} in total"
+        total = "" if F.rule.deterministic else f" and {REFINEMENT.total_work * self.max_work:g} in total"
         budget = f"within {self.max_work:g} proximal problems an average (max_work){total}"
         message = "" if solved else f"the relative error is {error:.3g}, not rtol = {rtol:g}, {budget}"
         if accurate and not solved:
             message = f"jump mass or replicon are not as accurate as rtol = {rtol:g} needs {budget}"
-        if not accurate and not consistent and (error > self.settings.max_broken_error or abs(jumps) >= 1):
+        if not accurate and not consistent and (error > REFINEMENT.max_broken_error or abs(jumps) >= 1):
             message = (
                 "no errors are stated: replica symmetry, which these equations assume, does not hold here "
                 f"({explanation}), and their solution is known only to about {error:.1g} {budget}: "
@@ -376,7 +369,7 @@ def _remainders_of(root: Root) -> list[float]:
     return [float(np.abs(following).max() / np.abs(packing.pack(x) - packing.pack(root.path[-2])).max())]
 
 
-def _average_solutions(points: list[Point], near_size: float) -> Point:
+def _average_solutions(points: list[Point]) -> Point:
     """Return the last point with numbers that are averaged over points on random rules of similar sizes.
 
     Rules of different sizes have independent points, so that the average, with weights proportional to the numbers of
@@ -391,7 +384,7 @@ def _average_solutions(points: list[Point], near_size: float) -> Point:
         other = point.root.F
         same = point.root.packing is last.root.packing and len(point.replicas) == len(last.replicas)
         counting = other.choices is not None and F.choices is not None
-        near = near_size * other.rule.work(1) >= F.rule.work(1)
+        near = REFINEMENT.near_size * other.rule.work(1) >= F.rule.work(1)
         return bool(same and near and counting and other.choices.counts_jumps == F.choices.counts_jumps)  # type: ignore[union-attr]
 
     used = [point for point in points if fits(point)]
@@ -406,7 +399,7 @@ def _average_solutions(points: list[Point], near_size: float) -> Point:
 
 
 def _drop_zero_columns(
-    points: list[Point], slopes: np.ndarray, tol: float, rtol: float, zero_errors: float
+    points: list[Point], slopes: np.ndarray, tol: float, rtol: float
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Replace the last point if columns have only overlaps that are zero within their errors, and if zero attracts.
 
@@ -419,7 +412,7 @@ def _drop_zero_columns(
         return slopes, errors, 0
     error = np.abs(root.packing.unpack(errors[: len(last.best)]).theta)
     candidates = set(free_columns(root.F.model)) - set(root.packing.absent)
-    columns = [a for a in candidates if np.all(np.abs(theta[:, a]) <= zero_errors * error[:, a])]
+    columns = [a for a in candidates if np.all(np.abs(theta[:, a]) <= REFINEMENT.zero_errors * error[:, a])]
     found = remove_columns(replace(root, path=[last.overlaps]), columns, tol) if columns else None
     if found is None:
         return slopes, errors, 0
@@ -428,12 +421,13 @@ def _drop_zero_columns(
     return slopes, errors_of(points), len(reduced.path)
 
 
-def _with_choices_at(F: OverlapMap, overlaps: Overlaps, squares_level: int) -> OverlapMap:
+def _with_choices_at(F: OverlapMap, overlaps: Overlaps) -> OverlapMap:
     """Return the map with choices from the averages at given overlaps.
 
-    At level `squares_level` these averages include squared derivatives, so that the indicators need no other averages.
+    At level `REFINEMENT.squares_level` these averages include squared derivatives, so that the indicators need no
+    others.
     """
-    if F.rule.deterministic and F.rule.level == squares_level:
+    if F.rule.deterministic and F.rule.level == REFINEMENT.squares_level:
         with suppress(WorkExceeded):  # averages without squares cost less and may be within the budget
             return F.with_choices_at(overlaps, squares=True)
     return F.with_choices_at(overlaps)

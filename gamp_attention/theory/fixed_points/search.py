@@ -33,7 +33,7 @@ from gamp_attention.theory.equations.units import Packing, is_feasible, relative
 from gamp_attention.theory.fixed_points.newton import (
     BREAKDOWNS,
     FADING,
-    NEWTON,
+    STEPS,
     Root,
     fading_families,
     family_size,
@@ -53,7 +53,7 @@ from gamp_attention.theory.rules.rule import Rule
 class SearchSettings:
     """Settings of the search for a fixed point, with lengths in units of the overlaps."""
 
-    reach: float = 1.2 * NEWTON.max_step  # relative change at which Newton steps have left the neighborhood
+    reach: float = 1.2 * STEPS.max_step  # relative change at which Newton steps have left the neighborhood
     # largest relative change from the start of Newton steps to their solution: `near` + `changes` times the last damped
     # change
     near: float = 0.05
@@ -64,7 +64,7 @@ class SearchSettings:
     as_fast: float = 0.5  # smallest rate of decay, relative to the rate at zero, of a family on its way to zero
     resolved_growth: float = 0.05  # distance of a growth or an eigenvalue from 1 that the first rule resolves
     small_column: float = 0.15  # overlap of a column in units of √q, below which the fixed point without it is tried
-    max_level: int = 2  # highest level of the split rule that resolves a growth close to 1
+    max_level: int = 2  # highest level of the panel rule that resolves a growth close to 1
     min_newton: int = 2  # cost of Newton's method in damped steps, in units of the number of overlaps
     min_predicted: float = 0.3  # smallest family relative to its predicted size; below, another fixed point was found
     # residual after which a fixed point of a coarser rule is solved: the refinement takes another Newton step, with the
@@ -86,7 +86,6 @@ class Neighbor:
 
 def find_fixed_point(
     F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_damped: int = 4, anywhere: bool = False,
-    settings: SearchSettings = SEARCH,
 ) -> Root:  # fmt: skip
     """Return the fixed point to which damped steps from `start` lead, or their end if they do not converge.
 
@@ -98,31 +97,29 @@ def find_fixed_point(
     max_iter : maximum number of damped steps.
     n_damped : number of damped steps in the first block.
     anywhere : accept the solution of Newton steps at any distance from their start if it attracts.
-    settings : settings of the search.
     """
     coarse = F.rule.for_search()
     if F.choices is None and coarse is not F.rule:
-        root = _find_on_coarse_rule(F, coarse, start, tol, max_iter, n_damped, anywhere, settings)
+        root = _find_on_coarse_rule(F, coarse, start, tol, max_iter, n_damped, anywhere)
         if root is not None:
             return root
     path = [start]
     try:
         F = F.with_choices_at(start)
-        return _Search(F, tol, max_iter, anywhere, path, n_damped, settings).run()
+        return _Search(F, tol, max_iter, anywhere, path, n_damped).run()
     except BREAKDOWNS as error:
         return stopped_root(F, path, error)
 
 
 def _find_on_coarse_rule(
     F: OverlapMap, coarse: Rule, start: Overlaps, tol: float, max_iter: int, n_damped: int, anywhere: bool,
-    settings: SearchSettings,
 ) -> Root | None:  # fmt: skip
     """Return the fixed point next to the fixed point on a coarser rule; None if the latter cannot be used.
 
     The latter cannot be used if it is not found, hardly attracts, or is not close to a fixed point on the rule of F.
     """
-    found = find_fixed_point(F.on(coarse), start, tol, max_iter, n_damped, anywhere, settings)
-    if not found.status.converged or found.jacobian is None or not found.attracts(settings.resolved_growth):
+    found = find_fixed_point(F.on(coarse), start, tol, max_iter, n_damped, anywhere)
+    if not found.status.converged or found.jacobian is None or not found.attracts(SEARCH.resolved_growth):
         return None
     if found.F.rule != coarse:  # the search has refined the rule
         return found
@@ -131,10 +128,10 @@ def _find_on_coarse_rule(
         exact = here.has_expansion(found.overlaps, jumps=False)  # a Jacobian then needs no other averages
         jacobian, slopes = (None, None) if exact else (found.jacobian, found.response_slopes)
         root = newton(
-            here, found.overlaps, settings.coarse_residual, jacobian=jacobian, packing=found.packing,
-            reach=settings.near, response_slopes=slopes,
+            here, found.overlaps, SEARCH.coarse_residual, jacobian=jacobian, packing=found.packing,
+            reach=SEARCH.near, response_slopes=slopes,
         )  # fmt: skip
-        if root.status.converged and root.attracts(settings.resolved_growth):
+        if root.status.converged and root.attracts(SEARCH.resolved_growth):
             return replace(root, path=found.path + root.path[1:])
     return None
 
@@ -149,7 +146,6 @@ class _Search:
     anywhere: bool
     path: list[Overlaps]  # all overlaps of damped steps
     n_damped: int  # number of damped steps in the next block
-    settings: SearchSettings
     # nearby fixed points at which a family is zero, by family; None after it has been tried as the solution
     neighbors: dict[str, Neighbor | None] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)  # families that were set to zero and grew back
@@ -173,7 +169,7 @@ class _Search:
             self.path.append(zero)
             raise WeightsVanished
         n_overlaps = len(Packing.of(self.F.model, self.path[-1]).pack(self.path[-1]))
-        if self.settings.min_newton * n_overlaps > self.max_iter:
+        if SEARCH.min_newton * n_overlaps > self.max_iter:
             self.n_damped = self.max_iter
             return None
         family = self._find_absent_family()
@@ -198,9 +194,9 @@ class _Search:
         columns = [
             a
             for a in (free_columns(self.F.model) if root.status.converged else [])
-            if 0 < np.abs(here.theta[:, a]).max() < self.settings.small_column * np.sqrt(here.q[:, a, a].max())
+            if 0 < np.abs(here.theta[:, a]).max() < SEARCH.small_column * np.sqrt(here.q[:, a, a].max())
         ]
-        found = remove_columns(root, columns, self.tol, self.settings) if columns else None
+        found = remove_columns(root, columns, self.tol) if columns else None
         return root if found is None else replace(found[0], path=root.path + found[0].path)
 
     def _end(self, change: float) -> Root:
@@ -223,7 +219,7 @@ class _Search:
             size = family_size(here, family)
             if family in self.removed or size == 0 or not has_faded(here, family):
                 continue
-            if family_size(self.F(here), family) < (1 - self.settings.resolved_growth) * size:
+            if family_size(self.F(here), family) < (1 - SEARCH.resolved_growth) * size:
                 return family
         return None
 
@@ -231,16 +227,16 @@ class _Search:
         """Solve with a family set to zero; if it grows back there, continue from a larger value of it."""
         self.removed.add(family)
         here, n_left = self.path[-1], max(self.max_iter - len(self.path), 1)
-        root = find_fixed_point(self.F, here.without(family), self.tol, n_left, self.n_damped, True, self.settings)
+        root = find_fixed_point(self.F, here.without(family), self.tol, n_left, self.n_damped, True)
         if not root.status.converged or not self._grows_back(root.overlaps, family):
             return self._prepend_path(root)
-        larger = here.arrays()[family] * (self.settings.restart * FADING.faded / family_size(here, family))
+        larger = here.arrays()[family] * (SEARCH.restart * FADING.faded / family_size(here, family))
         self.path += [*root.path, Overlaps(**root.overlaps.arrays() | {family: larger})]
         return None
 
     def _grows_back(self, overlaps: Overlaps, family: str) -> bool:
         """Return whether a small family grows at a fixed point at which it is zero."""
-        neighbor = find_neighbor(self.F, overlaps, family, self.tol, self.settings)
+        neighbor = find_neighbor(self.F, overlaps, family, self.tol)
         return (family_growth(self.F, overlaps, family) if neighbor is None else neighbor.growth) >= 1
 
     def _solve_faded(self, block: list[Overlaps]) -> Root | None:
@@ -252,12 +248,12 @@ class _Search:
             here, rates = block[-1], -np.diff(np.log([family_size(overlaps, family) for overlaps in block]))
             growth = family_size(self.F(here), family) / family_size(here, family)
             slows_down = rates[-1] < FADING.steady * rates[0]
-            if family in self.neighbors or growth > 1 - self.settings.resolved_growth or slows_down:
+            if family in self.neighbors or growth > 1 - SEARCH.resolved_growth or slows_down:
                 continue
-            neighbor = find_neighbor(self.F, here, family, self.tol, self.settings)
+            neighbor = find_neighbor(self.F, here, family, self.tol)
             if neighbor is not None:
                 self.neighbors[family] = neighbor
-                if neighbor.growth < 1 and 1 - growth > self.settings.as_fast * (1 - neighbor.growth):
+                if neighbor.growth < 1 and 1 - growth > SEARCH.as_fast * (1 - neighbor.growth):
                     return neighbor.root
         return None
 
@@ -267,12 +263,12 @@ class _Search:
             if family in self.neighbors:
                 neighbor = self.neighbors[family]
             else:
-                neighbor = find_neighbor(self.F, block[-1], family, self.tol, self.settings)
+                neighbor = find_neighbor(self.F, block[-1], family, self.tol)
             if neighbor is not None:
                 self.neighbors[family] = None  # a neighbor is tried only once
                 if neighbor.growth < 1:
                     return neighbor.root
-                root = solve_branched_off(neighbor, block[-1], family, self.tol, self.settings)
+                root = solve_branched_off(neighbor, block[-1], family, self.tol)
                 if root is not None:
                     return root
         return None
@@ -284,32 +280,29 @@ class _Search:
         damped steps from it must hardly move, because Newton steps may stall at a small residual without a fixed point.
         """
         start = self.path[-1]
-        root = newton(self.F, start, self.tol, reach=np.inf if self.anywhere else self.settings.reach)
+        root = newton(self.F, start, self.tol, reach=np.inf if self.anywhere else SEARCH.reach)
         if not root.solves(self.tol):
             return None
         if self.anywhere:
-            trusted = root.attracts(self.settings.resolved_growth)
+            trusted = root.attracts(SEARCH.resolved_growth)
         else:
-            near = self.settings.near + self.settings.changes * change
-            trusted = relative_change(start, root.overlaps) <= min(NEWTON.max_step, near)
+            near = SEARCH.near + SEARCH.changes * change
+            trusted = relative_change(start, root.overlaps) <= min(STEPS.max_step, near)
         if not trusted:
             return None
         _, drift = iterate(self.F, root.overlaps, 0.0, 2)
-        return root if drift <= max(self.settings.drift[0] * self.tol, self.settings.drift[1]) else None
+        return root if drift <= max(SEARCH.drift[0] * self.tol, SEARCH.drift[1]) else None
 
     def _is_same_branch(self, root: Root) -> bool:
         """Return whether a fixed point attracts, and m and θ are hardly smaller there than at the last overlaps."""
         here = self.path[-1]
         families_remain = all(
-            family_size(root.overlaps, name) >= self.settings.same_family * family_size(here, name)
-            for name in ("m", "theta")
+            family_size(root.overlaps, name) >= SEARCH.same_family * family_size(here, name) for name in ("m", "theta")
         )
-        return families_remain and root.attracts(self.settings.resolved_growth)
+        return families_remain and root.attracts(SEARCH.resolved_growth)
 
 
-def remove_columns(
-    root: Root, columns: list[int], tol: float, settings: SearchSettings = SEARCH
-) -> tuple[Root, np.ndarray] | None:
+def remove_columns(root: Root, columns: list[int], tol: float) -> tuple[Root, np.ndarray] | None:
     """Return the fixed point next to a root at which columns have no overlaps, and the remaining entries.
 
     The columns may change sign alone, so that their overlaps with the teacher, positions and other columns are zero by
@@ -330,16 +323,14 @@ def remove_columns(
         if not found.status.converged or len(odd) == 0:
             return None
         growth = odd_growth(F.on(F.rule.for_stability()), packing, found.overlaps, odd)
-        if abs(growth - 1) < settings.resolved_growth:
+        if abs(growth - 1) < SEARCH.resolved_growth:
             growth = odd_growth(F, packing, found.overlaps, odd)
     except BREAKDOWNS:  # there is no fixed point without these overlaps nearby
         return None
     return (found, remaining) if growth < 1 else None
 
 
-def find_neighbor(
-    F: OverlapMap, overlaps: Overlaps, family: str, tol: float, settings: SearchSettings = SEARCH
-) -> Neighbor | None:
+def find_neighbor(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Neighbor | None:
     """Return the fixed point next to given overlaps at which m or θ is zero; None if there is none nearby.
 
     The rule is refined until it resolves whether the growth of the family there is above or below 1.
@@ -347,23 +338,21 @@ def find_neighbor(
     x, last = overlaps.without(family), None
     while True:
         tiny = weights_are_tiny(F.model, x)  # tiny weights may change by a large factor and stay close
-        root = newton(F, x, tol, reach=np.inf if tiny else settings.reach)
-        is_near = relative_change(x, root.overlaps) <= NEWTON.max_step
+        root = newton(F, x, tol, reach=np.inf if tiny else SEARCH.reach)
+        is_near = relative_change(x, root.overlaps) <= STEPS.max_step
         is_near = is_near or (tiny and weights_are_tiny(F.model, root.overlaps))
         if not (is_near and root.status.converged):
             return None
         F = root.F
         neighbor = Neighbor(root, family_growth(F, root.overlaps, family))
-        error = settings.resolved_growth if last is None else abs(neighbor.growth - last.growth)
-        finer = F.finer() if F.rule.deterministic and F.rule.level < settings.max_level else None
+        error = SEARCH.resolved_growth if last is None else abs(neighbor.growth - last.growth)
+        finer = F.finer() if F.rule.deterministic and F.rule.level < SEARCH.max_level else None
         if abs(neighbor.growth - 1) > error or finer is None:
             return neighbor
         x, last, F = root.overlaps, neighbor, finer
 
 
-def solve_branched_off(
-    neighbor: Neighbor, overlaps: Overlaps, family: str, tol: float, settings: SearchSettings = SEARCH
-) -> Root | None:
+def solve_branched_off(neighbor: Neighbor, overlaps: Overlaps, family: str, tol: float) -> Root | None:
     """Return the fixed point that has just branched off from a neighbor, with a small family; None if not found.
 
     To third order, a full step changes the size s of the family by (γ − 1) s − c s³. With c from a step at the given
@@ -381,5 +370,5 @@ def solve_branched_off(
     if not is_feasible(F.model, start):
         return None
     root = newton(F, start, tol)
-    as_predicted = settings.min_predicted * fraction < family_size(root.overlaps, family) / size < 1
+    as_predicted = SEARCH.min_predicted * fraction < family_size(root.overlaps, family) / size < 1
     return root if root.status.converged and as_predicted else None

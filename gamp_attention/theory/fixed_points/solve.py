@@ -20,7 +20,6 @@ from gamp_attention._tools import check
 from gamp_attention._tools.choices import RESPONSES
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
-from gamp_attention.problem.penalties.columns import has_spheres
 from gamp_attention.results import Overlaps, Status, finish
 from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained
 from gamp_attention.theory.fixed_points.failures import (
@@ -43,7 +42,7 @@ from gamp_attention.theory.rules.rule import Rule
 from gamp_attention.theory.rules.sobol import SobolRule
 from gamp_attention.theory.start_law import require_overlaps, start_law
 
-MAX_ITER = 500  # default maximum number of damped steps of a search
+MAX_DAMPED_STEPS = 500  # default maximum number of damped steps of a search
 ABSENT = (Status.LOST, Status.NONFINITE)  # statuses after which the semantic branch is searched next to the teacher
 
 
@@ -51,8 +50,8 @@ ABSENT = (Status.LOST, Status.NONFINITE)  # statuses after which the semantic br
 class WorkSettings:
     """Default budgets of an average: numbers of proximal problems."""
 
-    split: float = 1e8
-    nested: float = 3e6
+    attention: float = 1e8
+    one_field: float = 3e6
     random: float = 1e7
     coarse: float = 5e6  # labels whose loss is not convex, if the requested error is at least `COARSE`
     fine: float = 5e7  # the same labels, if the requested error is smaller than `fine_rtol`
@@ -61,7 +60,7 @@ class WorkSettings:
     def budget(self, model: Model, rule: Rule, rtol: float) -> float:
         """Return the default budget for a rule and a requested error."""
         if rule.deterministic:
-            return {"split": self.split, "nested": self.nested}[rule.name]
+            return self.attention if model.attention else self.one_field
         if model.attention or not model.task.jumps:  # each proximal problem of other labels needs a search
             return self.random
         return self.coarse if rtol >= COARSE else self.fine if rtol < self.fine_rtol else self.random
@@ -100,7 +99,7 @@ def solve_state_evolution(
     rtol: float | None = None,
     rule: str = "auto",
     response: str = "stein",
-    max_iter: int = MAX_ITER,
+    max_iter: int = MAX_DAMPED_STEPS,
     max_work: float | None = None,
     stability: bool = True,
     seed: int = 0,
@@ -124,18 +123,18 @@ def solve_state_evolution(
         and the larger of the two forms for V̂. By default 1e-4, or 2e-3 for a random rule. The jump mass, in units of
         V̂, and the replicon, whose threshold is 1, converge more slowly: √rtol and 10 √rtol are requested for them, but
         at most 0.1.
-    rule : "split", a product rule that is cut where the proximal map jumps (for attention with L (r + t) ≤ 6);
-        "nested", nested adaptive averages, cut there and at kinks of the labels (for labels with L = r = 1 and at most
-        two numbers of the teacher, fields and noise); "sobol", random points. "auto" uses "split" for attention with
-        L (r + t) ≤ 4, "nested" if it applies, and "sobol" otherwise.
+    rule : "panels", adaptive panels that are cut where the proximal map jumps and at kinks of labels (for attention
+        with L (r + t) ≤ 6, and for labels with L = r = 1 and at most two numbers of the teacher, fields and noise);
+        "sobol", random points. "auto" uses "panels" for attention with L (r + t) ≤ 4 and if it applies to labels, and
+        "sobol" otherwise.
     response : form of V̂. "stein" counts the jumps of the proximal map; "derivative" averages the almost-everywhere
         derivative.
     max_iter : maximum number of damped steps of the search. If it is below twice the number of overlaps, there are no
         Newton steps, because each Jacobian costs as much as that number of damped steps.
     max_work : maximum number of proximal problems of one average, at least 1e4; a problem takes 1 to 40 µs. Random
-        rules take fewer points to respect it. By default 1e8 for the split rule, which needs a hundredth of it for
-        `rtol` above 1e-6, 3e6 for the nested rule, and 1e7 for random rules. For labels whose loss is not convex, it is
-        5e6 if `rtol` is at least 5e-3, and 5e7 if `rtol` is below 2e-3. With random rules, all averages of the
+        rules take fewer points to respect it. By default 1e8 for panels of attention, which need a hundredth of it for
+        `rtol` above 1e-6, 3e6 for panels of labels, and 1e7 for random rules. For labels whose loss is not convex, it
+        is 5e6 if `rtol` is at least 5e-3, and 5e7 if `rtol` is below 2e-3. With random rules, all averages of the
         refinement solve at most five times this number, so that a call ends; the clock is not used, so that results do
         not depend on it. `message` states if the budget ended the refinement.
     stability : whether to compute the stability of the solution.
@@ -203,8 +202,6 @@ def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvoluti
     """Return the result, as a failure if Λ + A is not positive definite there: the weights then have no minimum."""
     if not model.penalty.by_column or not np.isfinite(result.V_hat).all():
         return result
-    if has_spheres(model.penalty):  # multipliers make Λ + A positive definite
-        return result
     A = np.einsum("kl,lab->kab", model.coordinates.gamma, result.V_hat)
     lowest = float(np.linalg.eigvalsh(A + np.diag(model.penalty.curvature)).min())
     if lowest > model.penalty.floor:
@@ -235,17 +232,17 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
         return build_failed(record_breakdown(last, error), max_work)
 
 
-def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int, settings: StartSettings = START) -> list[Overlaps]:
+def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int) -> list[Overlaps]:
     """Return overlaps from a named start after damped steps on few random points, from which the search begins.
 
     Near the teacher of labels with several fields, Stein's form of V̂ is noise on few points: q can grow, and a column
     can lose its overlap. Then the steps omit the jumps of V̂.
     """
-    few = F.on(SobolRule(settings.n_points, 2))
+    few = F.on(SobolRule(START.n_points, 2))
 
     def take_steps(response: str) -> list[Overlaps]:
         G = replace(few, response=response).with_choices_at(start)
-        return iterate(G, start, settings.change, min(settings.n_steps, max_steps))[0]
+        return iterate(G, start, START.change, min(START.n_steps, max_steps))[0]
 
     path = [start]
     with suppress(*BREAKDOWNS):
@@ -253,21 +250,19 @@ def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int, settings: S
     if not F.model.attention and F.model.n_tokens * F.model.rank > 1:
         with suppress(*BREAKDOWNS):
             smooth = take_steps("derivative")
-            grows = np.abs(path[-1].q).max() > settings.max_growth * np.abs(start.q).max()
-            path = path if len(path) > 1 and not grows and _keeps_columns(path[-1], smooth[-1], settings) else smooth
+            grows = np.abs(path[-1].q).max() > START.max_growth * np.abs(start.q).max()
+            path = path if len(path) > 1 and not grows and _keeps_columns(path[-1], smooth[-1]) else smooth
     return path
 
 
-def _keeps_columns(overlaps: Overlaps, smooth: Overlaps, settings: StartSettings) -> bool:
+def _keeps_columns(overlaps: Overlaps, smooth: Overlaps) -> bool:
     """Return whether no overlap θ is much smaller than on a path without jumps in V̂."""
     theta, expected = np.abs(overlaps.theta), np.abs(smooth.theta)
-    present = expected > settings.small_theta * np.sqrt(np.diagonal(smooth.q, axis1=1, axis2=2))[:, :, None]
-    return bool((theta >= settings.lost_part * expected)[present].all())
+    present = expected > START.small_theta * np.sqrt(np.diagonal(smooth.q, axis1=1, axis2=2))[:, :, None]
+    return bool((theta >= START.lost_part * expected)[present].all())
 
 
-def find_on_branch(
-    F: OverlapMap, branch: str, max_iter: int, settings: StartSettings = START
-) -> tuple[Root, list[Overlaps]]:
+def find_on_branch(F: OverlapMap, branch: str, max_iter: int) -> tuple[Root, list[Overlaps]]:
     """Return the fixed point that damped steps from a named start lead to, and the overlaps before the search.
 
     For labels with a deterministic rule, the search begins at the start itself, unless the map breaks down there: the
@@ -275,16 +270,14 @@ def find_on_branch(
     """
     start = start_law(F.model, branch).overlaps(F.model)
     if F.rule.deterministic and not F.model.attention:
-        root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, settings.named_damped)
+        root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, START.named_damped)
         if len(root.path) > 1 or root.status.converged:
             return root, [start]
-    path = take_first_steps(F, start, max_iter, settings)
-    return find_fixed_point(F, path[-1], F.rule.initial_tolerance, max_iter, settings.named_damped), path
+    path = take_first_steps(F, start, max_iter)
+    return find_fixed_point(F, path[-1], F.rule.initial_tolerance, max_iter, START.named_damped), path
 
 
-def find_near_teacher(
-    F: OverlapMap, branch: str, status: Status, max_iter: int, settings: StartSettings = START
-) -> Root | None:
+def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int) -> Root | None:
     """Return the fixed point next to the teacher if damped steps lost the semantic branch; None if there is none.
 
     Damped steps start with V of weights without data, of order 1/λ. With few data the first steps then go so far that
@@ -294,17 +287,17 @@ def find_near_teacher(
     if branch != "semantic" or status not in ABSENT:
         return None
     start = start_law(F.model, branch).overlaps(F.model)
-    start = replace(start, V=settings.small_V * np.abs(start.q).max() / np.abs(start.V).max() * start.V)
+    start = replace(start, V=START.small_V * np.abs(start.q).max() / np.abs(start.V).max() * start.V)
     with suppress(*BREAKDOWNS):
         image = F(start)
-        if np.abs(subtract_explained(F.model, image)).max() < settings.max_unexplained * np.abs(image.q).max():
-            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, settings.named_damped)
+        if np.abs(subtract_explained(F.model, image)).max() < START.max_unexplained * np.abs(image.q).max():
+            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, START.named_damped)
             return root if root.status.converged and not is_off(branch, root.overlaps) else None
     return None
 
 
 def solve_branch(
-    F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.split, max_iter: int = MAX_ITER, *,
+    F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.attention, max_iter: int = MAX_DAMPED_STEPS, *,
     other_form: bool = False,
 ) -> tuple[StateEvolutionResult, Root | None, Root]:  # fmt: skip
     """Solve on a named branch; return the result, and the roots on the last and on the first rule.
@@ -336,7 +329,7 @@ def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) 
 
 
 def refine_on_branch(
-    root: Root, branch: str | None, rtol: float, max_work: float = WORK.split
+    root: Root, branch: str | None, rtol: float, max_work: float = WORK.attention
 ) -> tuple[StateEvolutionResult, Root | None]:
     """Return the refined result of a root on the first rule, and the root on the last rule; None without a solution.
 

@@ -72,7 +72,6 @@ def mixture_model(
     classes: ArrayLike,
     means: ArrayLike | CoordinateClasses,
     rank: int = 1,
-    teacher_rank: int = 1,
     *,
     omega: float | None = None,
     sigma: ArrayLike = 0.5,
@@ -82,7 +81,6 @@ def mixture_model(
     teacher_mean: ArrayLike | None = None,
     student: DotProductAttention | None = None,
     penalty: Penalty | None = None,
-    score_noise: float = 0.0,
 ) -> MixtureModel:
     """Build a model whose tokens are Gaussian mixtures, Appendix C.10: x_l | c_l = k ~ N(μ_{l,k}, σ_{l,k}² I).
 
@@ -94,14 +92,14 @@ def mixture_model(
     means : (L, K) class means μ_{l,k} = means[l, k] 1_d/√d, K being the largest number of classes of a token. For means
         along other directions than 1_d, (J, L, K) or `CoordinateClasses` of such values: one for each of J classes of
         coordinates.
-    rank, teacher_rank : columns r of the student's Q and t of the teacher's Q*.
+    rank : columns r of the student's Q; the teacher's Q* has one.
     omega : as for `attention_model`.
     sigma : standard deviations of the tokens in their classes: one number, (L,) or (L, K).
     lam, A : as for `attention_model`.
     tau : (L,) or (J, L) positions as for `coordinate_law`; evenly spaced from 1 to −1, the same in all coordinates, if
         not given. Classes of coordinates of positions and of means are independent.
-    teacher_mean : (t,) mean of the rows of Q*, whose covariance is the identity; zero if not given.
-    student, penalty, score_noise : as for `attention_model`.
+    teacher_mean : (1,) mean of the entries of Q*, whose variance is 1; zero if not given.
+    student, penalty : as for `attention_model`.
 
     Returns
     -------
@@ -125,14 +123,13 @@ def mixture_model(
     """
     law, pairs = class_law(classes)
     (token, number), L, K = pairs.T, law.patterns.shape[1], max(np.shape(classes))
-    plain = attention_model(L, rank, teacher_rank, omega=omega, lam=lam, A=A, student=student, penalty=penalty)
-    t = plain.teacher_rank
+    plain = attention_model(L, rank, omega=omega, lam=lam, A=A, student=student, penalty=penalty)
     mu = value_classes("means", means, (L, K))
     p = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
     shape: tuple[int, ...] = {0: (), 1: (L,)}.get(check.ndim("sigma", sigma), (L, K))
     sigma = check.standard_deviations("sigma", sigma, shape)
     sigma = np.broadcast_to(sigma[:, None] if sigma.ndim == 1 else sigma, (L, K))
-    mean = np.zeros(t) if teacher_mean is None else check.array("teacher_mean", teacher_mean, (t,))
+    mean = np.zeros(1) if teacher_mean is None else check.array("teacher_mean", teacher_mean, (1,))
     j, i = np.array(list(product(range(len(p.weight)), range(len(mu.weight))))).T
     class_means = np.ascontiguousarray(mu.values[i][:, token, number])
     coordinates = CoordinateLaw(
@@ -140,9 +137,9 @@ def mixture_model(
         gamma=np.tile(sigma[token, number] ** 2, (len(j), 1)),
         tau=p.values[j][:, token] + class_means,
         teacher_mean=np.tile(mean, (len(j), 1)),
-        teacher_cov=np.tile(np.eye(t), (len(j), 1, 1)),
+        teacher_cov=np.ones((len(j), 1, 1)),
     )
     return MixtureModel(
-        plain.teacher, coordinates, plain.penalty, plain.rank, plain.student, score_noise=score_noise,
-        classes=law, class_means=class_means,
+        plain.teacher, coordinates, plain.penalty, plain.rank, plain.student, classes=law,
+        class_means=class_means,
     )  # fmt: skip

@@ -36,35 +36,33 @@ class BreakpointSettings:
 BREAKPOINTS = BreakpointSettings()
 
 
-def find_breakpoints(
-    function: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int, settings: BreakpointSettings = BREAKPOINTS
-) -> list[np.ndarray]:
+def find_breakpoints(function: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int) -> list[np.ndarray]:
     """Return the increasing points of jumps and kinks in [−reach, reach] of n functions.
 
     `function` takes the numbers (N,) of functions and arguments (N,) to values (N, P), whose P components are examined
     together. Kinks weaker than 1/1000 of the function's range, and points beyond the first eight, may be missed.
     """
-    grid = np.linspace(-settings.reach, settings.reach, settings.n_cells + 1) + settings.offset
+    grid = np.linspace(-BREAKPOINTS.reach, BREAKPOINTS.reach, BREAKPOINTS.n_cells + 1) + BREAKPOINTS.offset
     values = function(np.repeat(np.arange(n), len(grid)), np.tile(grid, n)).reshape(n, len(grid), -1)
     size = np.ptp(values, axis=1).max(axis=1)
     third = np.abs(np.diff(values, 3, axis=1)).max(axis=2)
     owner, first = _local_maxima(
-        np.where(third > settings.candidate * size[:, None], third, 0.0), settings.max_candidates
+        np.where(third > BREAKPOINTS.candidate * size[:, None], third, 0.0), BREAKPOINTS.max_candidates
     )
     if len(owner) == 0:
         return [np.zeros(0)] * n
     low, high = grid[first], grid[first + 3]
     changes = []
-    for _ in range(settings.last):
-        x = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, settings.n_parts + 1)
+    for _ in range(BREAKPOINTS.last):
+        x = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, BREAKPOINTS.n_parts + 1)
         inside = function(np.repeat(owner, x.shape[1]), x.ravel()).reshape(*x.shape, -1)
         second = np.abs(np.diff(inside, 2, axis=1)).max(axis=2)
         part, row = second.argmax(axis=1), np.arange(len(owner))
-        changes.append(second[row, part] * settings.n_parts / (high - low))
+        changes.append(second[row, part] * BREAKPOINTS.n_parts / (high - low))
         low, high = x[row, part], x[row, part + 2]
-    late = changes[settings.late]
-    kept = late > settings.persistent * changes[settings.early]
-    kept &= late > settings.resolved * size[owner] / settings.reach
+    late = changes[BREAKPOINTS.late]
+    kept = late > BREAKPOINTS.persistent * changes[BREAKPOINTS.early]
+    kept &= late > BREAKPOINTS.resolved * size[owner] / BREAKPOINTS.reach
     points = 0.5 * (low + high)
     return [np.unique(points[kept & (owner == k)]) for k in range(n)]
 

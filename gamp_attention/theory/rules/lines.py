@@ -42,7 +42,6 @@ from gamp_attention.problem.losses.attention import is_dot_product_loss
 from gamp_attention.problem.losses.point import for_kernels
 from gamp_attention.problem.losses.two_tokens import N_STARTS, is_two_tokens, two_token_start
 from gamp_attention.theory.equations.channel import Channel, Moments
-from gamp_attention.theory.equations.scores import Scores
 from gamp_attention.theory.equations.symmetry import contrast_basis
 from gamp_attention.theory.rules.minimizer_path import (
     NORMAL,
@@ -63,6 +62,9 @@ CUT_DEPTH = 4  # a tie counts as four halvings, so that at most ten ties are nes
 BLOCK = 32  # number of lines that a thread takes at a time
 SHORT_FIELDS = 3  # number of fields per sample up to which a block of lines is too short to be interrupted
 TWO_TOKEN_STARTS = 48  # number of starts of a global search for two tokens, which have few minima however large V is
+
+
+AVERAGES = ("g", "with_noise", "with_teacher", "gg", "response", "square", "moreau", "loss")  # as in `Moments`
 
 
 class LineMoments(NamedTuple):
@@ -365,8 +367,36 @@ def _add_power(track, middle, half, nodes, power, l, s, out, line):
             out.response_powers[line, power, l, s, d] += weight * track.slope[m, l * r + s, l * r + d]
 
 
-LineValues = tuple[np.ndarray, ...]  # averages in the order of the fields of Moments, with one row for each line
-N_VALUES = 8  # number of these fields; products with scores follow
+class LineValues(NamedTuple):
+    """Averages along n lines of a channel, with the fields at e = 0."""
+
+    y: np.ndarray  # (n, L, t) teacher fields
+    constant: np.ndarray  # (n,) constant of the risk
+    noise: np.ndarray  # (n, L, r) fields ω̃ at e = 0
+    direction: np.ndarray  # (L, r) direction of the lines
+    out: LineMoments
+
+    def columns(self) -> np.ndarray:
+        """Return the averages of all quantities of `Moments` in this order, as one row for each line."""
+        out = self.out
+        values = (
+            out.g,
+            out.g[..., :, None] * self.noise[..., None, :] + out.g_e[..., :, None] * self.direction[..., None, :],
+            out.g[..., :, None] * self.y[..., None, :],
+            out.gg,
+            out.response,
+            out.square,
+            out.moreau + self.constant,
+            out.loss + self.constant,
+        )
+        return np.hstack([value.reshape(len(self.y), -1) for value in values])
+
+    def powers(self) -> tuple[tuple[np.ndarray, ...], ...]:
+        """Return averages of g, g gᵀ and the derivative times powers of e, see `Scores.products`."""
+        out, powers = self.out, [(self.out.g, self.out.g_e, *np.moveaxis(self.out.g_powers, 1, 0))]
+        for first, others in ((out.gg, out.gg_powers), (out.response, out.response_powers)):
+            powers.append((first, *np.moveaxis(others, 1, 0)))
+        return tuple(powers)
 
 
 def integration_limit(tol: float) -> float:
@@ -405,32 +435,32 @@ class FieldLines:
     tol : tolerance, which sets the integration limits.
     n_nodes : number of Gauss-Legendre nodes of each panel.
     max_work : maximum number of proximal problems of all calls of `averages` together.
-    scores : if given, averages of products with these scores are appended to all values of lines.
+    odd : whether the number of first panels is odd.
     """
 
-    def __init__(
-        self, channel: Channel, tol: float, n_nodes: int, max_work: float = np.inf, scores: Scores | None = None
-    ) -> None:
-        (L, r, _), overlaps = channel.shape, channel.overlaps
-        self._scores = scores
+    def __init__(self, channel: Channel, tol: float, n_nodes: int, max_work: float = np.inf, odd: bool = False) -> None:
+        (L, r, t), overlaps = channel.shape, channel.overlaps
         self._channel, self._work_left = channel, max_work
-        self._metric = make_metric(overlaps.V)
-        self.square_unit = min(self._metric.smallest, 1e150) ** 2  # V⁻², the unit of products of ∂g/∂ω, kept finite
+        self.metric = make_metric(overlaps.V)
+        self.square_unit = min(self.metric.smallest, 1e150) ** 2  # V⁻², the unit of products of ∂g/∂ω, kept finite
         basis = contrast_basis(L, r)
         self._across = basis[:, 1:]
         self._direction = np.einsum("lab,lb->la", channel.root, basis[:, 0].reshape(L, r))
-        self._grid = first_panels(tol, n_nodes)
+        self._grid = first_panels(tol, n_nodes, odd)
         self._nodes = legendre_rule(n_nodes)
         size = np.sqrt(np.abs(overlaps.q).max()) + np.abs(overlaps.m).max()
         # size of the fields; at zero weights it is bounded below, or rounding errors would count as unresolved
-        self._size = max(size, 1e-10 * np.sqrt(overlaps.V.max()))
+        self.size = max(size, 1e-10 * np.sqrt(overlaps.V.max()))
+        matrix = (L, r, r)
+        shapes = ((L, r), matrix, (L, r, t), matrix, matrix, (L, L, r * r, r * r), (), ())
+        self._shapes = dict(zip(AVERAGES, shapes, strict=True))
+        self._ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        self.n_values = int(self._ends[-1])
 
     def averages(
-        self, teacher: np.ndarray, student: np.ndarray, tol: np.ndarray, tol_square: np.ndarray
-    ) -> tuple[LineValues, np.ndarray, np.ndarray]:
-        """Return the moments of the channel on n lines, the numbers of jumps (n,) and the smallest squared jumps (n,).
-
-        WorkExceeded is raised if the limit of work is exceeded.
+        self, teacher: np.ndarray, student: np.ndarray, tol: np.ndarray, tol_square: np.ndarray, n_powers: int = 0
+    ) -> LineValues:
+        """Return the averages on n lines; WorkExceeded is raised if the limit of work is exceeded.
 
         Parameters
         ----------
@@ -438,37 +468,27 @@ class FieldLines:
         student : (n, L r − 1) white coordinates of the student across the lines.
         tol : (n,) tolerance for z, relative to the size of the fields.
         tol_square : (n,) tolerance for squares of V ∂g/∂ω.
+        n_powers : number of averages with powers of e.
         """
         channel = self._channel
         y, terms = channel.teacher(teacher)
         noise = channel.fields(y, (student @ self._across.T).reshape(len(teacher), *channel.shape[:2]))
         out = line_averages(
-            channel.loss, terms.params, noise + channel.overlaps.m, self._direction, self._metric, self._grid,
-            self._nodes, self._size * tol, tol_square, 0 if self._scores is None else 2,
+            channel.loss, terms.params, noise + channel.overlaps.m, self._direction, self.metric, self._grid,
+            self._nodes, self.size * tol, tol_square, n_powers,
         )  # fmt: skip
         self._work_left -= out.work[:, :2].sum()
         if self._work_left < 0:
             raise WorkExceeded
-        values = (
-            out.g,
-            out.g[..., :, None] * noise[..., None, :] + out.g_e[..., :, None] * self._direction[..., None, :],
-            out.g[..., :, None] * y[..., None, :],
-            out.gg,
-            out.response,
-            out.square,
-            out.moreau + terms.constant,
-            out.loss + terms.constant,
-        )
-        if self._scores is not None:
-            powers = [(out.g, out.g_e, *np.moveaxis(out.g_powers, 1, 0))]
-            for first, others in ((out.gg, out.gg_powers), (out.response, out.response_powers)):
-                powers.append((first, *np.moveaxis(others, 1, 0)))
-            values += self._scores.products(noise, self._direction, y, *powers)
-        return values, out.work[:, 2], out.jump
+        return LineValues(y, terms.constant, noise, self._direction, out)
 
+    def columns_of(self, name: str) -> slice:
+        """Return the columns of `LineValues.columns` that hold an average of `Moments`."""
+        number = AVERAGES.index(name)
+        return slice(int(self._ends[number - 1]) if number else 0, int(self._ends[number]))
 
-def mean_moments(weights: np.ndarray, values: LineValues) -> Moments:
-    """Return the sum of line averages with weights (n,) as moments; jump indicators have their defaults."""
-    values = values[:N_VALUES]
-    g, with_noise, with_teacher, gg, response, square, moreau, loss = (np.tensordot(weights, v, 1) for v in values)
-    return Moments(g, with_noise, with_teacher, gg, response, square, float(moreau), float(loss))
+    def unpack(self, values: np.ndarray) -> Moments:
+        """Return moments from averages of the columns; jump indicators have their defaults."""
+        arrays = {name: values[self.columns_of(name)].reshape(shape) for name, shape in self._shapes.items()}
+        moreau, loss = float(arrays.pop("moreau")), float(arrays.pop("loss"))
+        return Moments(**arrays, moreau=moreau, loss=loss)

@@ -4,8 +4,8 @@ A rule does not depend on the model: it averages functions of the white noise of
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Protocol, Self
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,45 +13,19 @@ from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Moments, n_white, select_sources, sum_over_components
 from gamp_attention.theory.models.model import Model
 
-N_LEVELS = 10  # number of levels of accuracy of a `LeveledRule`
-
 
 class WorkExceeded(ArithmeticError):
     """Raised if averages need more proximal problems than the limit of work allows."""
 
 
-class Points(NamedTuple):
-    """Points of white noise with weights for averages."""
-
-    white: np.ndarray  # (N, n_white)
-    weights: np.ndarray | None  # (N,), None for equal weights 1
-
-    def mean(self, values: np.ndarray) -> float:
-        """Return the weighted mean of values (N,)."""
-        return float(values.mean() if self.weights is None else self.weights @ values / len(values))
-
-
-class Expansion(Protocol):
-    """Averages to first order in the overlaps; see `nested.FieldExpansion` and `scores.ScoreExpansion`."""
-
-    @property
-    def base(self) -> Moments:
-        """The averages at the overlaps of the expansion."""
-
-    @property
-    def includes_V(self) -> bool:
-        """True if the expansion includes V; otherwise `at` is valid for equal V only."""
-
-    @property
-    def jumps(self) -> bool:
-        """True if the proximal map jumps and the average of its almost-everywhere derivative is not expanded."""
-
-    def at(self, overlaps: Overlaps) -> Moments:
-        """Return the averages at nearby overlaps."""
+# averages to first order in the overlaps, `panels.FieldExpansion` or `scores.ScoreExpansion`: `base` are those at the
+# point of the expansion and `at(overlaps)` those at nearby overlaps, only of equal V unless `includes_V`; if
+# `jumps`, the proximal map jumps and the average of its almost-everywhere derivative is not expanded
+Expansion = Any
 
 
 class Rule(Protocol):
-    """Rule for averages over the channel; base class of `LeveledRule` and `SobolRule`.
+    """Rule for averages over the channel; base class of `PanelRule` and `SobolRule`.
 
     A rule is immutable. All methods that change its accuracy return another rule.
     """
@@ -150,41 +124,9 @@ class Rule(Protocol):
         """
         return None
 
-    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
+    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
         """Yield the points of each replica, or of one of them; nothing for deterministic rules."""
         return iter(())
-
-    def adapted_to(self, channels: list[Channel]) -> "Rule":
-        """Return the rule with densities of its points that suit the channel of each component; by default self."""
-        return self
-
-
-@dataclass(frozen=True)
-class LeveledRule(Rule):
-    """Deterministic rule with ten levels of accuracy, whose error is estimated from successive levels."""
-
-    level: int = 0  # level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level)
-    # maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded
-    max_work: float = np.inf
-    deterministic: ClassVar[bool] = True
-    initial_tolerance: ClassVar[float] = 1e-4
-
-    @property
-    def tol(self) -> float:
-        """Tolerance of the panels, relative to the size of the averages."""
-        return 10.0 ** -(2 + self.level)
-
-    def finer(self) -> Self | None:
-        """Return the rule at the next level, or None at the last level."""
-        return self.at_level(self.level + 1) if self.level + 1 < N_LEVELS else None
-
-    def at_level(self, level: int) -> Self:
-        """Return the rule at another level."""
-        return replace(self, level=level)
-
-    def for_stability(self) -> Self:
-        """Return level 1 without a limit of work, which is accurate enough for finite differences."""
-        return replace(self, level=1, max_work=np.inf)
 
 
 def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:
@@ -192,11 +134,6 @@ def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator
     for number, (probability, sources, component) in enumerate(model.components):
         selected = _overlaps_of(model, overlaps, sources, component)
         yield probability, rule.for_component(number, probability), Channel(component, selected)
-
-
-def adapt_rule(rule: Rule, model: Model, overlaps: Overlaps) -> Rule:
-    """Return the rule with points that suit a model at given overlaps."""
-    return rule.adapted_to([channel for _, _, channel in component_channels(rule, model, overlaps)])
 
 
 def _overlaps_of(model: Model, overlaps: Overlaps, sources: np.ndarray, component: Model) -> Overlaps:

@@ -1,4 +1,4 @@
-"""Importance sampling and searches at a part of the points: averages have no bias and less variance."""
+"""Searches at a part of the points have no bias; budgets and Ctrl-C end long averages."""
 
 from dataclasses import replace
 
@@ -22,24 +22,15 @@ def two_layer_channel():
 
 def values_of(rule, channel):
     """Return g gᵀ, V̂ in Stein's form and the test error of each replica, as one row each."""
-    tests = [points.mean(channel.errors(points.white)) for points in rule.point_sets(channel)]
+    tests = [channel.errors(points).mean() for points in rule.point_sets(channel)]
     moments = rule.moments(channel)
     hats = [conjugates(channel.model, 3.0, channel.overlaps, average) for average in moments]
     return np.column_stack([[np.concatenate([np.diag(hat.q[0]), np.diag(hat.V[0])]) for hat in hats], tests])
 
 
-def test_adapted_points_have_the_same_averages_and_less_variance():
-    channel = two_layer_channel()
-    plain = SobolRule(16384, 16, searched=32)
-    before, after = values_of(plain, channel), values_of(plain.adapted_to([channel]), channel)
-    error = np.sqrt((before.var(axis=0, ddof=1) + after.var(axis=0, ddof=1)) / 16)
-    assert (np.abs(before.mean(axis=0) - after.mean(axis=0)) < 4 * error).all()
-    assert np.log(after.std(axis=0) / before.std(axis=0)).mean() < np.log(0.85)
-
-
 def test_searches_at_a_part_of_the_points_have_no_bias():
     channel = two_layer_channel()
-    rule = SobolRule(8192, 8, searched=1).adapted_to([channel])
+    rule = SobolRule(8192, 8, searched=1)
     every, some = (values_of(replace(rule, searched=n), channel) for n in (1, 32))
     difference = some - every  # of the same points
     error = difference.std(axis=0, ddof=1) / np.sqrt(8)

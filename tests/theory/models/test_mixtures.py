@@ -7,7 +7,6 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.problem.sources import Group, Sources
-from gamp_attention.sampling.draw import draw_tokens
 from gamp_attention.sampling.teacher_data import teacher_dataset
 from gamp_attention.theory.fixed_points.observables import predicted_test_error
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
@@ -89,7 +88,7 @@ def average_by_brute_force(model, overlaps, n, seed=0):
     return averages
 
 
-@pytest.mark.parametrize("rule", ["split", "sobol"])
+@pytest.mark.parametrize("rule", ["panels", "sobol"])
 def test_averages_agree_with_brute_force(mixture, rule):
     at = make_overlaps(mixture)
     rule_averages = first_rule(rule, mixture, (0,))
@@ -107,7 +106,7 @@ def test_permuting_class_labels_permutes_state_evolution():
     order = [1, 0, 2, 3]
     at = make_overlaps(one)
     moved = ga.Overlaps(**{name: values[order] for name, values in at.arrays().items()})
-    images = [OverlapMap(m, 1.5, first_rule("split", m, (0,)))(x) for m, x in ((one, at), (two, moved))]
+    images = [OverlapMap(m, 1.5, first_rule("panels", m, (0,)))(x) for m, x in ((one, at), (two, moved))]
     for name, values in images[0].arrays().items():
         assert np.allclose(values[order], images[1].arrays()[name], rtol=1e-9, atol=1e-12), name
 
@@ -147,7 +146,7 @@ def test_predicted_test_error_agrees_with_new_samples(mixture):
     error, spread = ga.sampled_test_error(data, Q, n_samples=3000)
     model = data.instance_model()
     at = ga.Overlaps(**{**make_overlaps(model).arrays(), **_get_overlaps(data, Q)})
-    predicted = predicted_test_error(model, at, first_rule("split", model, (0,)))[0]
+    predicted = predicted_test_error(model, at, first_rule("panels", model, (0,)))[0]
     assert abs(error - predicted) < 4 * spread + predicted / np.sqrt(1500)
 
 
@@ -173,14 +172,3 @@ def test_linear_baseline_is_the_mean_over_classes(mixture):
     assert np.allclose(base.weights, W, atol=5 * T.std() / np.sqrt(n))
     errors = np.einsum("nij,nj->n", (T - base.weights) ** 2, trace) / 2
     assert abs(base.test_error - errors.mean()) < 4 * errors.std() / np.sqrt(n)
-
-
-def test_fitted_linear_layer_predicts_its_error_on_new_samples(mixture):
-    data = ga.sample(mixture, 200, 3.0, seed=0)
-    fit = ga.fit_linear_baseline(data)
-    x, _ = draw_tokens(
-        np.random.default_rng(5), 6000, 200, data.positions, data.source_means, data.spectra, mixture.classes.draw
-    )
-    y = mixture.teacher(x @ data.Q_star / np.sqrt(200)) @ x
-    errors = ((y - fit.weights @ x) ** 2).sum(axis=(1, 2)) / 400
-    assert abs(fit.test_error - errors.mean()) < 4 * errors.std() / np.sqrt(6000)

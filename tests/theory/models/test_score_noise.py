@@ -5,10 +5,8 @@ import pytest
 
 import gamp_attention as ga
 
-MIXTURE = {"classes": [[0.4, 0.1], [0.1, 0.4]], "means": [[0.5, -0.5], [0.5, -0.5]]}
 
-
-@pytest.mark.parametrize("make", [ga.paper_model, ga.attention_model, lambda **own: ga.mixture_model(**MIXTURE, **own)])
+@pytest.mark.parametrize("make", [ga.paper_model, ga.attention_model])
 def test_targets_have_noise_of_the_given_size(make):
     clean, noisy = (ga.sample(make(score_noise=s), 40, 20.0, seed=1) for s in (0.0, 0.3))
     assert np.array_equal(clean.tokens, noisy.tokens)
@@ -37,8 +35,6 @@ def test_test_errors_include_the_noise():
     assert abs(value - without - more) < 4 * error
     base = ga.linear_baseline(noisy).test_error - ga.linear_baseline(model).test_error
     assert base == pytest.approx(more, rel=1e-9)
-    fits = [ga.fit_linear_baseline(each, rtol=1e-3).test_error for each in (data, clean)]
-    assert fits[0] - fits[1] == pytest.approx(more, rel=0.05)
     paths = [ga.trajectory(each, 1.5, n_iter=1, n_paths=512, n_replicas=2) for each in (noisy, model)]
     gap = paths[0].test_error[0] - paths[1].test_error[0] - more
     assert abs(gap) < 5 * np.hypot(paths[0].test_error_error[0], paths[1].test_error_error[0])
@@ -58,14 +54,6 @@ def test_strong_noise_is_reported_as_inconsistent():
     se = ga.solve_state_evolution(ga.paper_model(score_noise=0.3), 2.0, rtol=2e-2, stability=False)
     assert not se.consistent
     assert se.status is ga.Status.LOST or "inconsistent" in se.validity
-
-
-@pytest.mark.extensions
-def test_cells_of_sweeps_keep_their_keys_without_noise():
-    from gamp_attention.extensions.sweeps.jobs import digest
-
-    assert digest(ga.paper_model()) == digest(ga.paper_model(score_noise=0.0))
-    assert digest(ga.paper_model()) != digest(ga.paper_model(score_noise=0.1))
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), "much"])

@@ -35,27 +35,6 @@ def test_temperature_and_mask_act_on_the_teachers_scores():
     assert np.array_equal(causal(u)[:, 0], np.tile([1.0, 0.0], (5, 1)))
 
 
-@pytest.mark.extensions
-@pytest.mark.slow
-@pytest.mark.parametrize("which", ["student", "teacher"])
-def test_a_causal_mask_forbids_reversing_tokens(which):
-    """Fixed points agree with trajectories, which never use this symmetry to halve the average."""
-    causal = ga.DotProductAttention(causal=True)
-    teacher = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]), causal)
-    model = ga.attention_model(student=causal) if which == "student" else ga.attention_model(teacher=teacher)
-    assert ga.paper_model().reversible
-    assert not model.reversible
-    se = ga.solve_state_evolution(model, 3.0, "positional", rtol=1e-2, stability=False)
-    path = ga.trajectory(
-        model, 3.0, "positional", ga.MessagePassing(damping=0.3), n_iter=35, n_paths=2048, n_replicas=3
-    )
-    assert se.converged
-    assert not np.array_equal(se.V_hat[0], se.V_hat[1])
-    for key, values in se.overlaps.arrays().items():
-        error = np.hypot(path.error.arrays()[key][-1], se.overlaps_error.arrays()[key])
-        assert np.all(np.abs(np.abs(path.arrays()[key][-1]) - np.abs(values)) <= 4 * error + 1e-6), key
-
-
 def make_teacher(function, even=True):
     """Return a teacher that evaluates a function."""
     return type("Made", (), {"even": even, "__call__": lambda self, u: function(u)})()
@@ -84,19 +63,6 @@ def test_invalid_teachers_raise_named_errors(name):
     teacher, message = CASES[name]
     with pytest.raises((ValueError, TypeError), match=message), np.errstate(all="ignore"):
         ga.attention_model(teacher=teacher)
-
-
-@pytest.mark.extensions
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda model: ga.phase_boundaries(model),
-        lambda model: ga.continue_branch(model, 1.5, "semantic", "omega"),
-    ],
-)
-def test_parameter_omega_raises_named_errors_for_other_teachers(call):
-    with pytest.raises(TypeError, match="SoftmaxTeacher"):
-        call(ga.attention_model(teacher=UserDefinedTeacher()))
 
 
 def test_omega_and_a_teacher_exclude_each_other():

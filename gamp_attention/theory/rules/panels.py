@@ -1,0 +1,701 @@
+"""Deterministic quadrature rule for averages over channels with few white coordinates, on adaptive panels.
+
+The student's noise e along the contrast between the tokens (`contrast_basis`) is averaged along lines, which are cut
+where the proximal map jumps (`lines`). The line averages are continuous in the other coordinates, but not smooth where
+jumps begin. They are averaged over adaptive Gauss-Legendre panels in one or two coordinates (`panel_average`):
+
+- attention: the same contrast of the teacher's fields, f. The remaining function of all other coordinates, called
+  outer, is smooth, so that a product of Gauss-Hermite rules is used;
+- labels with one field of the student and at most two numbers of the teacher: the teacher's field f and, if labels are
+  random, their noise (or a second field). The first panels end at the jumps and kinks of the labels
+  (`find_breakpoints`), for example at f = 0 for labels |f|. A fixed point is first searched on short panels that are
+  hardly ever halved (`PanelRule.for_search`).
+
+All panels of a level are evaluated together. A panel is halved if the last Legendre coefficients of an average exceed
+the tolerance; this also resolves the points where jumps of the proximal map begin.
+
+On a line of one field, ω = c + u e, the almost-everywhere derivative follows from integration by parts on each panel
+[a, b],
+
+    u E[∂g/∂ω] = E[g e] + Σ_panels (φ(b) g(b) − φ(a) g(a)),
+
+so that it is as accurate as g where the curvature of the loss jumps. The derivatives of all averages in the overlaps
+are averages with powers of e (`FieldExpansion`, `Scores`), so that a Jacobian costs few evaluations. Test errors of
+labels are averages over panels in all coordinates (`average_error`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from gamp_attention._tools.quadrature import LegendreRule, gauss_hermite, legendre_rule, pruned_product, tensor_grid
+from gamp_attention.results import Overlaps
+from gamp_attention.theory.equations.channel import (
+    Channel,
+    Moments,
+    average_over_reversal,
+    fields_and_terms,
+    student_noise_law,
+)
+from gamp_attention.theory.equations.scores import ScoreExpansion, Scores
+from gamp_attention.theory.equations.symmetry import Symmetry, contrast_basis
+from gamp_attention.theory.rules.breakpoints import find_breakpoints
+from gamp_attention.theory.rules.lines import FieldLines, LineValues, first_panels, integration_limit
+from gamp_attention.theory.rules.rule import Rule, component_channels
+
+N_LEVELS = 10  # number of levels of accuracy
+PANEL_NODES = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)  # numbers of Gauss-Legendre nodes of a panel, by level
+# number of Gauss-Hermite nodes of an outer coordinate, by level: even, so that no node lies on a plane of symmetry, and
+# growing by at least a factor of 1.14, or two levels might agree by accident
+OUTER_NODES = (4, 6, 10, 14, 20, 26, 32, 38, 44, 50)
+DROPPED_WEIGHT = 0.02  # total weight of the outer nodes that may be dropped, in units of the tolerance
+LINE_TOL = 1e-2  # tolerance of lines relative to panels: their errors must not cause divisions
+INNER_TOL = 0.1  # tolerance of averages over a second coordinate, in the same unit and for the same reason
+MIN_DENSITY = 1e-2  # lower bound of the relative probability by which tolerances are divided
+MAX_TOL = 1e-2  # upper bound of all tolerances
+# tolerance of panels in units of the rule's: for attention, and for the search of a fixed point of labels
+ATTENTION_TOL, SEARCH_TOL = np.sqrt(2 * np.pi), 100.0
+SEARCH_WORK = 0.25  # work of an average of that search in units of `max_work`; beyond, level 0 is searched
+SEARCH_NODES = 8  # number of Gauss-Legendre nodes of a panel for that search
+N_SECANTS, AHEAD = 5, 0.05  # secant steps toward the onset of a jump; distance of the next point from it, relative
+MAX_HALVINGS = 30  # maximum number of successive halvings of a panel
+PILOT_NODES = 6  # number of Gauss-Hermite nodes of each coordinate, which determine the size of each average of labels
+SMALL = 1e-3  # smallest unit of averages of g, g ω̃ and g y, relative to the sizes of their factors
+MIN_DIRECTION = 1e-7  # smallest u relative to the fields at which integration by parts gives the derivative
+MIN_EXPANDED = 0.02  # smallest u relative to the fields at which powers of e give all derivatives
+OTHER_NOISES = (0.3, -0.9)  # values of the second coordinate at which breakpoints in f are computed
+SAME_POINT = 1e-6  # distance below which two breakpoints count as equal
+NEAR_WIDTHS, MIN_NEAR = 6.0, 1e-9  # width of panels next to a breakpoint, in units of the fields' spread; its minimum
+UNRESOLVED = 0.3  # smallest error of averages of labels, also of test errors, in units of the tolerance
+MAX_FINER, GOOD = 5, 0.1  # number of smaller tolerances of a test error; its error, in units of rtol, at which they end
+
+
+@dataclass(frozen=True)
+class PanelRule(Rule):
+    """Averages over channels on adaptive panels, at each of ten levels several times more accurate than before."""
+
+    labels: bool = False  # whether the rule is for labels with one field of the student; otherwise for attention
+    level: int = 0  # level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level)
+    # maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded
+    max_work: float = np.inf
+    # whether panels are divided only if they are very inaccurate: errors are then about 1e-3 instead of 1e-4, at a
+    # quarter of the time
+    searching: bool = False
+    name: ClassVar[str] = "panels"
+    deterministic: ClassVar[bool] = True
+    initial_tolerance: ClassVar[float] = 1e-4
+
+    @property
+    def expands(self) -> bool:
+        """True if derivatives of the averages hardly take more time than the averages."""
+        return self.labels
+
+    @property
+    def tol(self) -> float:
+        """Tolerance of the panels, relative to the size of the averages."""
+        return 10.0 ** -(2 + self.level)
+
+    @property
+    def unresolved(self) -> float:
+        """Largest relative error of the averages that a comparison with another level may miss."""
+        return UNRESOLVED * self.tol if self.labels else self.tol
+
+    def finer(self) -> "PanelRule | None":
+        """Return the rule at the next level, or None at the last level; from the rule for the search, level 0."""
+        if self.searching:
+            return self.at_level(0)
+        return self.at_level(self.level + 1) if self.level + 1 < N_LEVELS else None
+
+    def at_level(self, level: int) -> "PanelRule":
+        """Return the rule at another level."""
+        return replace(self, level=level, searching=False)
+
+    def for_search(self) -> "PanelRule":
+        """Return the rule for the search of a fixed point of labels; self above level 0 and for attention."""
+        return replace(self, searching=True) if self.labels and self.level == 0 and not self.searching else self
+
+    def for_stability(self) -> "PanelRule":
+        """Return level 1 without a limit of work, which is accurate enough for finite differences."""
+        return replace(self, level=1, max_work=np.inf, searching=False)
+
+    def work(self, n_white: int) -> float:
+        """Return the approximate number of proximal problems in an average."""
+        if self.labels:
+            return 60 * (1 + self.level) * 60 ** (n_white - 1)
+        return 300 * OUTER_NODES[self.level] ** (n_white - 2) * (1 + self.level) ** 2
+
+    def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
+        """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
+        return [(_FieldMoments if self.labels else _TokenMoments)(self, channel, squares).moments()]
+
+    def expansion(self, channel: Channel, squares: bool = False) -> "FieldExpansion | ScoreExpansion | None":
+        """Return the averages and their derivatives; None if the teacher nearly determines the student's fields."""
+        return (_FieldMoments if self.labels else _TokenMoments)(self, channel, squares).expansion()
+
+
+# arguments of `panel_average`: the averaged functions, the breakpoints in the next coordinate, and the sizes of the
+# values, which are either given or computed from the mean squares on the first panels
+Leaf = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Cuts = Callable[[np.ndarray], list[np.ndarray] | None]
+Scale = np.ndarray | Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Accuracy of an average over panels."""
+
+    tol: float  # tolerance of a panel, relative to the size of the values
+    half: bool  # True if positive values of the first coordinate are enough
+    n_nodes: int  # number of Gauss-Legendre nodes of a panel
+    # whether a panel is accepted by the expected size of the first omitted coefficients, instead of the last ones
+    extrapolates: bool = True
+    # columns of squared derivatives, whose tolerance is the square root of the others'; panels are then divided where
+    # jumps begin, see `_find_onsets`
+    squares: slice | None = None
+
+    @property
+    def end(self) -> float:
+        """Integration limit in standard deviations."""
+        return integration_limit(self.tol)
+
+    @property
+    def nodes(self) -> LegendreRule:
+        """Quadrature rule of a panel."""
+        return legendre_rule(self.n_nodes)
+
+
+def panel_average(
+    leaf: Leaf, cuts: Cuts, n_coordinates: int, limits: Limits, scale: Scale, tol: np.ndarray,
+    outer: np.ndarray | None = None, outer_weights: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Return the averages (K,) of functions of standard Gaussian coordinates, the last `n_coordinates` on panels.
+
+    Parameters
+    ----------
+    leaf : function of points (N, outer + n_coordinates) and tolerances (N,), which returns values (N, K).
+    cuts : function of the first coordinates of points (N, j), which returns the N increasing arrays of breakpoints of
+        coordinate j; None if there are none.
+    n_coordinates : number of coordinates on panels.
+    limits : integration limits, quadrature rule and tolerance.
+    scale : (K,) size of each value, the unit of its tolerance; inf for values that are not tested.
+    tol : (M,) tolerance of panels in the first coordinate, for each outer node.
+    outer, outer_weights : (M, outer) nodes and (M,) weights of the other coordinates; none by default.
+    """
+    outer = np.zeros((1, 0)) if outer is None else outer
+    first = outer.shape[1]
+
+    def average(prefix: np.ndarray, tol: np.ndarray, weights: np.ndarray | None, scale: Scale) -> np.ndarray:
+        """Return weighted sums (1, K) of averages over the next coordinates, or all averages (N, K) without weights."""
+        coordinate, total = prefix.shape[1], np.zeros(0)
+        is_half, is_last = coordinate == first and limits.half, coordinate + 1 == first + n_coordinates
+        panels = _first_panels(cuts(prefix), len(prefix), 0.0 if is_half else -limits.end, limits)
+        for depth in range(MAX_HALVINGS + 1):
+            x, slope, weight = panels.nodes(limits.nodes)
+            of_node = np.repeat(panels.owner, x.shape[1])
+            points = np.column_stack([prefix[of_node], x.ravel()])
+            relative_density = np.clip(np.exp(-0.5 * x.ravel() ** 2), MIN_DENSITY, 1)
+            tol_inside = np.minimum(INNER_TOL * tol[of_node] / relative_density, MAX_TOL)
+            values = leaf(points, tol_inside / INNER_TOL) if is_last else average(points, tol_inside, None, scale)
+            values = values.reshape(*x.shape, -1)
+            if weights is not None:
+                weight = weight * weights[panels.owner, None]
+            if callable(scale):
+                scale = scale(np.einsum("pm,pmk->k", weight, values**2))
+            low, high = panels.ends()
+            nearest = np.maximum(np.maximum(low, -high), 0)
+            tested = np.flatnonzero(np.isfinite(scale))
+            tail = _last_coefficients(values[:, :, tested] * slope[..., None], limits) / scale[tested]
+            tail *= (np.exp(-0.5 * nearest**2) * np.minimum(high - low, 1))[:, None]
+            if limits.squares is not None:
+                tail[:, (tested >= limits.squares.start) & (tested < limits.squares.stop)] **= 2
+            tail = tail.max(axis=1)
+            accepted = (tail <= tol[panels.owner]) | (depth == MAX_HALVINGS)
+            if depth == 0:
+                total = np.zeros((len(prefix) if weights is None else 1, values.shape[2]))
+            sums = np.einsum("pm,pmk->pk", weight[accepted], values[accepted])
+            if weights is None:
+                np.add.at(total, panels.owner[accepted], sums)
+            else:
+                total += sums.sum(axis=0)
+            if accepted.all():
+                break
+            panels = panels.select(~accepted)
+            onsets = np.full(len(panels.owner), np.nan)
+            if limits.squares is not None:
+                onsets = _find_onsets(leaf, prefix, tol, panels, x[~accepted], values[~accepted, :, -2:])
+            panels = panels.divide(onsets)
+        return total * (2.0 if is_half else 1.0)
+
+    return average(outer, tol, np.ones(1) if outer_weights is None else outer_weights, scale)[0]
+
+
+class Panels(NamedTuple):
+    """Panels in a coordinate f, parametrized by v: f = v if `side` is 0, otherwise f = origin + side · v².
+
+    The second form removes a singularity |f − origin|^(−1/2) at the end of a panel, because df = 2v dv.
+    """
+
+    owner: np.ndarray  # (P,) index of the point to which the panel belongs
+    origin: np.ndarray  # (P,) point where a jump begins
+    side: np.ndarray  # (P,) −1, 0 or 1
+    first: np.ndarray  # (P,) limits of v
+    last: np.ndarray
+
+    @classmethod
+    def between(cls, owner: np.ndarray, first: np.ndarray, last: np.ndarray) -> "Panels":
+        """Return panels [first, last] with f = v."""
+        zero = np.zeros(len(owner))
+        return cls(owner, zero, zero, first, last)
+
+    def nodes(self, rule: LegendreRule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return f at the nodes (P, n), df/dv relative to its mean, and weights times the density of N(0, 1)."""
+        half = 0.5 * (self.last - self.first)[:, None]
+        v = self.first[:, None] + half * (1 + rule.x)
+        slope = np.where(self.side[:, None] == 0, 1.0, 2 * v)
+        f = self._f(v)
+        weight = half * rule.weight * slope * np.exp(-0.5 * f**2) / np.sqrt(2 * np.pi)
+        return f, slope / slope.mean(axis=1, keepdims=True), weight
+
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the smallest and the largest f of each panel."""
+        ends = self._f(np.stack([self.first, self.last], axis=1))
+        return ends.min(axis=1), ends.max(axis=1)
+
+    def select(self, which: np.ndarray) -> "Panels":
+        """Return some of the panels, given by a mask."""
+        return Panels(*(values[which] for values in self))
+
+    def divide(self, onsets: np.ndarray) -> "Panels":
+        """Return the two parts of each panel, divided at onsets of jumps (P,), or in the middle if they are NaN."""
+        plain, cut = self.select(np.isnan(onsets)), self.select(~np.isnan(onsets))
+        origin, middle = onsets[~np.isnan(onsets)], 0.5 * (plain.first + plain.last)
+        upper = plain._replace(first=middle)
+        away = Panels.between(plain.owner, *upper.ends())  # panels that do not reach the origin are smooth in f
+        parts = [plain._replace(last=middle), away]
+        for side, end in ((-1.0, cut.first), (1.0, cut.last)):
+            zero = 0 * origin
+            parts.append(Panels(cut.owner, origin, zero + side, zero, np.sqrt(np.abs(end - origin))))
+        return Panels(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+
+    def _f(self, v: np.ndarray) -> np.ndarray:
+        side = self.side[:, None]
+        return np.where(side == 0, v, self.origin[:, None] + side * v**2)
+
+
+def _find_onsets(
+    leaf: Leaf, prefix: np.ndarray, tol: np.ndarray, panels: Panels, x: np.ndarray, jumps: np.ndarray
+) -> np.ndarray:
+    """Return the point of each panel where a jump of the proximal map begins; NaN if there is none.
+
+    Beyond it, averages of squared derivatives behave like |f − f₀|^(−1/2). `x` (P, n) are the nodes, and `jumps`
+    (P, n, 2) the smallest squared jump and the number of jumps there, the last values of `leaf`. Near the onset f₀ the
+    squared jump is proportional to |f − f₀|, so that the secant through two points with the jump leads close to f₀. A
+    point without the jump, on the other side of f₀, serves as a bracket.
+    """
+    onsets, counts = np.full(len(x), np.nan), jumps[:, :, 1]
+    changes = np.diff(counts, axis=1) != 0
+    found = np.flatnonzero((panels.side == 0) & changes.any(axis=1))
+    if len(found) == 0:
+        return onsets
+    left = np.argmax(changes[found], axis=1)  # first pair of neighboring nodes with different numbers of jumps
+    towards = np.where(counts[found, left] < counts[found, left + 1], 1, -1)  # direction of more jumps
+    outside = np.where(towards > 0, left, left + 1)  # the node of this pair that has fewer jumps
+    near = outside + towards
+    far = np.clip(near + towards, 0, x.shape[1] - 1)
+    bracket, fewer = x[found, outside], counts[found, outside]
+    (a, size_a), (b, size_b) = ((x[found, k], jumps[found, k, 0]) for k in (far, near))
+    for step in range(N_SECANTS):
+        with np.errstate(all="ignore"):  # the sizes may be equal or infinite
+            onset = b - size_b * (b - a) / (size_b - size_a)
+        inside = (onset - bracket) * (onset - b) < 0
+        onset = np.where(inside, onset, 0.5 * (bracket + b))
+        if step < N_SECANTS - 1:
+            ahead = onset + AHEAD * (b - onset)
+            points = np.column_stack([prefix[panels.owner[found]], ahead])
+            sizes, numbers = leaf(points, tol[panels.owner[found]])[:, -2:].T
+            more = numbers > fewer
+            bracket = np.where(more, bracket, ahead)
+            a, size_a = np.where(more, b, a), np.where(more, size_b, size_a)
+            b, size_b = np.where(more, ahead, b), np.where(more, sizes, size_b)
+    onsets[found] = onset
+    return onsets
+
+
+def _first_panels(cuts: list[np.ndarray] | None, n: int, low: float, limits: Limits) -> Panels:
+    """Return the first panels of n intervals [low, limits.end], divided at the cuts."""
+    grid = first_panels(limits.tol, limits.n_nodes)
+    if not limits.extrapolates:
+        grid = np.linspace(low, limits.end, 3 if low == 0.0 else 4)
+    elif low == 0.0:
+        grid = np.linspace(0, limits.end, len(grid) // 2 + 1)
+    if cuts is None:
+        owner = np.repeat(np.arange(n), len(grid) - 1)
+        return Panels.between(owner, np.tile(grid[:-1], n), np.tile(grid[1:], n))
+    ends = [_merge(grid, points[(points > low) & (points < limits.end)]) for points in cuts]
+    owner = np.repeat(np.arange(n), [len(row) - 1 for row in ends])
+    return Panels.between(owner, *(np.concatenate([row[part] for row in ends]) for part in (slice(-1), slice(1, None))))
+
+
+def _merge(grid: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """Return the increasing ends of panels: the cuts, and the grid without its inner points close to cuts."""
+    if len(cuts) == 0:
+        return grid
+    close = 0.25 * (grid[1] - grid[0])
+    far = np.abs(grid[:, None] - cuts).min(axis=1) > close
+    far[[0, -1]] = True
+    return np.unique(np.concatenate([grid[far], cuts]))
+
+
+def _last_coefficients(values: np.ndarray, limits: Limits) -> np.ndarray:
+    """Return the size (P, K) of the last two Legendre coefficients of values (P, n, K) at the nodes.
+
+    If `limits.extrapolates`, they are multiplied by their ratio to the two coefficients before, for the expected size
+    of the first omitted coefficients. If coefficients decrease slowly, as next to the point where jumps begin, the
+    ratio is near 1.
+    """
+    nodes = limits.nodes
+    last = np.abs(np.einsum("sm,pmk->psk", nodes.tail, values)).max(axis=1)
+    if not limits.extrapolates:
+        return last
+    before = np.abs(np.einsum("sm,pmk->psk", nodes.before, values)).max(axis=1)
+    return last * np.minimum(last / np.maximum(before, 1e-300), 1.0)
+
+
+@lru_cache(maxsize=8)
+def _outer_rule(n: int, dim: int, dropped: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (N, dim) and weights (N,) of a product of n-point Gauss-Hermite rules.
+
+    Nodes whose weight is below `dropped` / n**dim are left out; their total weight is at most `dropped`.
+    """
+    return pruned_product(*gauss_hermite(n), dim, dropped / n**dim)
+
+
+class _TokenMoments:
+    """One evaluation of the rule on a channel of attention."""
+
+    def __init__(self, rule: PanelRule, channel: Channel, squares: bool) -> None:
+        L, r, t = channel.shape
+        self.channel, self.squares, self.symmetry = channel, squares, channel.symmetry
+        self.lines = FieldLines(channel, rule.tol, PANEL_NODES[rule.level], rule.max_work)
+        # if L = 2 and r = t = 1, both symmetries together map f < 0 to f > 0: averages over f > 0 are enough
+        half = self.symmetry.m_zero and _reversal_flips_outer(self.symmetry, L, r, t)
+        columns = self.lines.columns_of("square") if squares else None
+        self.limits = Limits(rule.tol, half, PANEL_NODES[rule.level], False, columns)
+        self.basis = contrast_basis(L, t)
+        self.basis = np.concatenate([self.basis[:, 1:], self.basis[:, :1]], axis=1)  # f is the last coordinate
+        points, weights = _outer_rule(OUTER_NODES[rule.level], L * (r + t) - 2, DROPPED_WEIGHT * rule.tol)
+        domain = _outer_domain(points, self.symmetry, L, r, t)
+        self.outer, self.weights = points[domain], weights[domain] / weights[domain].sum()
+        # averages at outer nodes of small weight may be less accurate: all nodes contribute equally to the error
+        relative_weight = np.clip(self.weights * len(self.weights), MIN_DENSITY, 1)
+        self.tol = ATTENTION_TOL * np.minimum(rule.tol * (1 + (rule.level > 1)) / relative_weight, MAX_TOL)
+
+    def moments(self) -> Moments:
+        """Return the averages over all coordinates."""
+        return self._complete(self._average(None)[: self.lines.n_values])
+
+    def expansion(self) -> ScoreExpansion | None:
+        """Return the averages over all coordinates and their derivatives; None if the fields have no density."""
+        if not Scores.exist(self.channel):
+            return None
+        scores = Scores(self.channel)
+        values = self._average(scores)
+        n = self.lines.n_values
+        return scores.complete(self._complete(values[:n]), scores.unpack(values[n:-2]))
+
+    def _complete(self, values: np.ndarray) -> Moments:
+        moments = self.lines.unpack(values)
+        return average_over_reversal(moments) if self.symmetry.reversal else moments
+
+    def _average(self, scores: Scores | None) -> np.ndarray:
+        """Return the averages of the columns of lines, and of products with scores."""
+        n_student = self.outer.shape[1] - self.basis.shape[1] + 1
+
+        def leaf(points: np.ndarray, tol: np.ndarray) -> np.ndarray:
+            tol = np.minimum(tol / ATTENTION_TOL, MAX_TOL)
+            tol_square = np.sqrt(tol) if self.squares else np.full(len(tol), np.inf)
+            teacher = points[:, n_student:] @ self.basis.T
+            lines = self.lines.averages(teacher, points[:, :n_student], LINE_TOL * tol, tol_square, 2 * bool(scores))
+            values = [lines.columns()]
+            if scores is not None:
+                values.append(scores.products(lines.noise, lines.direction, lines.y, lines.powers()))
+            return np.hstack([*values, np.nan_to_num(lines.out.jump, posinf=0.0)[:, None], lines.out.work[:, 2:]])
+
+        def scale(mean_squares: np.ndarray) -> np.ndarray:
+            sizes = np.full(len(mean_squares), np.inf)
+            for name in ("g", "gg"):  # panels must resolve these averages
+                columns = self.lines.columns_of(name)
+                sizes[columns] = np.sqrt(mean_squares[columns].max() * (2.0 if self.limits.half else 1.0)) + 1e-300
+            if self.squares:
+                sizes[self.lines.columns_of("square")] = np.sqrt(ATTENTION_TOL) * self.lines.square_unit
+            return sizes
+
+        return panel_average(leaf, lambda _: None, 1, self.limits, scale, self.tol, self.outer, self.weights)
+
+
+def _reversal_flips_outer(symmetry: Symmetry, L: int, r: int, t: int) -> bool:
+    """Return whether reversal of the tokens changes the sign of all outer coordinates and of no other coordinate."""
+    return symmetry.reversal and (L, r, t) == (2, 1, 1)
+
+
+def _outer_domain(points: np.ndarray, symmetry: Symmetry, L: int, r: int, t: int) -> np.ndarray:
+    """Return a mask (N,) of outer nodes, one of each set of nodes whose averages are equal by symmetry."""
+    mask = np.ones(len(points), dtype=bool)
+    if L * r > 1 and (symmetry.m_zero or _reversal_flips_outer(symmetry, L, r, t)):
+        mask &= points[:, 0] > 0
+    if L * t > 1 and symmetry.theta_zero:
+        mask &= points[:, L * r - 1] > 0
+    return mask
+
+
+@dataclass(frozen=True, eq=False)
+class FieldExpansion:
+    """Averages over a channel with one field to first order in its overlaps.
+
+    With ω = m + s·y + u e for teacher fields y, an average of h(ω) over e has the derivatives E[h e]/u in m,
+    E[h e] y/u in s and E[h (e² − 1)]/u in u, whether or not h jumps. The derivatives in V follow from
+    ∂g/∂V = ½ ∂(g²)/∂ω, which holds with the jumps of g: their positions move with velocity −½ (g₋ + g₊), so that E[g²]
+    changes with V by (⅔ E[g³ e] − ⅙ Σ_jumps φ(e) (Δg)³)/u.
+    """
+
+    channel: Channel  # the channel at the overlaps of the expansion
+    base: Moments  # averages there
+    values: np.ndarray  # (3 + t,) averages of g, g e, g² and g y
+    slopes: np.ndarray  # (3 + t, 3 + t) their derivatives in m, u, V and s
+    boundary: float  # average of the changes of g over panels, see `LineMoments`
+    jumps: bool  # whether the proximal map jumps on any line; then `response` has no correct derivative
+    includes_V: ClassVar[bool] = True
+
+    def at(self, overlaps: Overlaps) -> Moments:
+        """Return the averages at other overlaps; the losses are those at the overlaps of the expansion."""
+        here = self.channel.overlaps
+        slope, root = student_noise_law(self.channel.model, overlaps)
+        u, old = float(root[0, 0, 0]), float(self.channel.root[0, 0, 0])
+        shift = [overlaps.m[0, 0] - here.m[0, 0], u - old, overlaps.V[0, 0, 0] - here.V[0, 0, 0]]
+        values = self.values + self.slopes @ np.append(shift, (slope - self.channel.slope).ravel())
+        g, g_e, gg, g_y = values[0], values[1], values[2], values[3:]
+        return replace(
+            self.base,
+            g=np.full((1, 1), g),
+            with_noise=np.full((1, 1, 1), slope.ravel() @ g_y + u * g_e),
+            with_teacher=g_y.reshape(1, 1, -1),
+            gg=np.full((1, 1, 1), gg),
+            response=np.full((1, 1, 1), -(g_e + self.boundary) / u),
+        )
+
+
+class _FieldMoments:
+    """One evaluation of the rule on a channel of labels with one field and one or two coordinates of the teacher."""
+
+    def __init__(self, rule: PanelRule, channel: Channel, squares: bool) -> None:
+        n = SEARCH_NODES if rule.searching else PANEL_NODES[rule.level]
+        self.channel, self.squares = channel, squares
+        work = SEARCH_WORK * rule.max_work if rule.searching else rule.max_work
+        # an odd number of panels: if all fields are even functions of e, a jump at e = 0 is not the end of a panel
+        self.lines = FieldLines(channel, rule.tol, n, work, odd=True)
+        self.limits = Limits(rule.tol, channel.symmetry.m_zero, n)
+        self.tol = np.array([rule.tol * (SEARCH_TOL if rule.searching else 1.0)])
+        self.size, self.u = size_of_fields(channel.overlaps), channel.root[0, 0, 0]
+        self.min_unit = 1e-10 * max(self.size, np.sqrt(channel.overlaps.V.max()))
+        self.unit = max(self.u, self.min_unit)  # unit of the tolerance for z
+
+    def moments(self) -> Moments:
+        """Return the averages over all coordinates."""
+        return self._complete(self._average(lambda *where: self._columns(self._lines(*where)), self._scale()))
+
+    def expansion(self) -> FieldExpansion | None:
+        """Return the averages and their derivatives; None if u is too small."""
+        t = self.channel.shape[2]
+        if not self.u > MIN_EXPANDED * self.size:
+            return None
+        tested = self._scale()
+        n, k = len(tested), 3 + t
+
+        def leaf(points: np.ndarray, tol: np.ndarray) -> np.ndarray:
+            lines = self._lines(points, tol, n_powers=2)
+            return np.hstack([self._columns(lines), self._derivatives(lines)])
+
+        values = self._average(leaf, np.concatenate([tested, np.full(3 + k * k, np.inf)]))
+        base, (g_e, boundary, n_jumps) = self._complete(values[:n]), values[n : n + 3]
+        means = np.concatenate([[base.g[0, 0], g_e, base.gg[0, 0, 0]], base.with_teacher.ravel()])
+        slopes = values[n + 3 :].reshape(k, k)
+        if self.limits.half:  # averages of odd functions vanish, but were computed over one half
+            odd = np.array([True, False, False, *[False] * t])
+            # g is an odd function of all fields; so are m and the derivative in m
+            slopes = np.where(odd[:, None] == odd[None, :], slopes, 0.0)
+        return FieldExpansion(self.channel, base, means, slopes, float(boundary), bool(n_jumps > 0))
+
+    def _average(self, leaf: Leaf, scale: np.ndarray) -> np.ndarray:
+        """Return the averages of functions of the teacher's coordinates, see `panel_average`."""
+        return panel_average(leaf, label_cuts(self.channel), self.channel.n_teacher, self.limits, scale, self.tol)
+
+    def _complete(self, values: np.ndarray) -> Moments:
+        """Return moments from the averages of the columns of lines."""
+        moments = self.lines.unpack(values)
+        return replace(moments, g=np.zeros((1, 1))) if self.limits.half else moments
+
+    def _scale(self) -> np.ndarray:
+        """Return the root mean square of each line average, from a few lines; it also adjusts the unit for z."""
+        channel, n, lines = self.channel, self.channel.n_teacher, self.lines
+        x, weight = gauss_hermite(PILOT_NODES)
+        values = self._columns(self._lines(tensor_grid(x, n), np.full(PILOT_NODES**n, MAX_TOL)))
+        scale = np.sqrt(np.prod(tensor_grid(weight, n), axis=1) @ values**2)
+        force = float(np.sqrt(scale[lines.columns_of("gg")][0]))  # size of g
+        self.unit = max(min(self.unit, force / lines.metric.smallest), self.min_unit)  # z − ω = V g may be small
+        fields = np.sqrt([channel.overlaps.q.max(), *np.diagonal(channel.model.coordinates.rho[0])])
+        sizes = {"g": np.ones(1), "with_noise": fields[:1], "with_teacher": fields[1:]}
+        for name, size in sizes.items():  # averages of g y may vanish by symmetry
+            columns = lines.columns_of(name)
+            scale[columns] = np.maximum(scale[columns], SMALL * force * size)
+        scale += 1e-300
+        # the tolerance of squares is the square root of the tolerance of other averages, in units of V⁻²
+        scale[lines.columns_of("square")] = lines.square_unit / np.sqrt(self.limits.tol) if self.squares else np.inf
+        return scale
+
+    def _lines(self, points: np.ndarray, tol: np.ndarray, n_powers: int = 0) -> LineValues:
+        """Return averages over e at white coordinates of the teacher."""
+        tol_square = np.sqrt(tol) if self.squares else np.full(len(tol), np.inf)
+        unit = self.unit / self.lines.size
+        return self.lines.averages(points, np.zeros((len(points), 0)), unit * LINE_TOL * tol, tol_square, n_powers)
+
+    def _columns(self, lines: LineValues) -> np.ndarray:
+        """Return the line averages, with the derivative by integration by parts."""
+        columns = lines.columns()
+        if self.u > MIN_DIRECTION * self.size:
+            response = -(lines.out.g_e[:, 0, 0] + lines.out.boundary) / self.u
+            columns[:, self.lines.columns_of("response")] = response[:, None]
+        return columns
+
+    def _derivatives(self, lines: LineValues) -> np.ndarray:
+        """Return averages on lines (N, 3 + k²): g e, changes over panels, number of jumps, derivatives (k, k)."""
+        y, out = lines.y[:, 0], lines.out
+        g, g_e, gg = out.g[:, 0, 0], out.g_e[:, 0, 0], out.gg[:, 0, 0, 0]
+        (g_ee, g_eee), (gg_e, gg_ee) = out.g_powers[:, :, 0, 0].T, out.gg_powers[:, :, 0, 0, 0].T
+        ggg_e, cubes = out.cubes.T
+        second = g_ee - g
+        in_m = np.column_stack([g_e, second, gg_e, y * g_e[:, None]])
+        in_u = np.column_stack([second, g_eee - 2 * g_e, gg_ee - gg, y * second[:, None]])
+        in_V = np.column_stack([0.5 * gg_e, 0.5 * (gg_ee - gg), 2 / 3 * ggg_e - cubes / 6, 0.5 * y * gg_e[:, None]])
+        slopes = np.stack([in_m, in_u, in_V, *(in_m * column[:, None] for column in y.T)], axis=2) / self.u
+        return np.column_stack([g_e, out.boundary, out.work[:, 2], slopes.reshape(len(y), -1)])
+
+
+@lru_cache(maxsize=256)
+def _label_cuts(model: Any, prefix: bytes, n_coordinates: int, coordinate: int) -> list[np.ndarray]:
+    """Return the breakpoints of the labels in a coordinate, for points given by their first coordinates.
+
+    Stored, because they do not depend on the overlaps.
+    """
+    given = np.frombuffer(prefix).reshape(-1, coordinate) if coordinate else np.zeros((1, 0))
+    others = OTHER_NOISES if coordinate + 1 < n_coordinates else (0.0,)
+
+    def labels(other: float) -> list[np.ndarray]:
+        def function(number: np.ndarray, x: np.ndarray) -> np.ndarray:
+            white = np.full((len(x), n_coordinates), other)
+            white[:, :coordinate], white[:, coordinate] = given[number], x
+            return fields_and_terms(model, white)[1].params
+
+        return find_breakpoints(function, len(given))
+
+    cuts, *at_other_noise = map(labels, others)
+    for moved in at_other_noise:  # points that move with the noise are no breakpoints of averages over the noise
+        pairs = zip(cuts, moved, strict=True)
+        cuts = [a[[bool((np.abs(b - x) < SAME_POINT).any()) for x in a]] for a, b in pairs]
+    return cuts
+
+
+def label_cuts(channel: Channel) -> Cuts:
+    """Return the breakpoints of the labels as a function for `panel_average`; none in the student's coordinate.
+
+    If the student's fields nearly follow from the teacher's, averages vary on a short scale next to a breakpoint in f,
+    where kinks of the loss meet kinks of the labels. An additional panel on each side of it has this width.
+    """
+    n, slope = channel.n_teacher, abs(channel.slope[0, 0, 0]) * np.sqrt(channel.model.coordinates.rho[0, 0, 0])
+    width = NEAR_WIDTHS * channel.root[0, 0, 0] / slope if slope > 0 else np.inf
+
+    def cuts(prefix: np.ndarray) -> list[np.ndarray] | None:
+        coordinate = prefix.shape[1]
+        if coordinate >= n:
+            return None
+        points = _label_cuts(channel.model, np.ascontiguousarray(prefix).tobytes(), n, coordinate)
+        if coordinate == 0 and MIN_NEAR < width < 1:
+            return [np.unique(np.concatenate([row, row - width, row + width])) for row in points]
+        return points
+
+    return cuts
+
+
+def size_of_fields(overlaps: Overlaps) -> float:
+    """Return the size of the student's fields."""
+    return float(np.sqrt(overlaps.q.max()) + np.abs(overlaps.m).max())
+
+
+def average_error(model: Any, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
+    """Return the test error of a model with one field of the student, and its error.
+
+    The error is the difference from the average with a ten times larger tolerance, and at least a fraction of the
+    last tolerance. Tolerances decrease until it is small compared with `rtol`.
+    """
+    tol = min(rtol, MAX_TOL)
+    value, error = error_within(model, overlaps, tol), np.inf
+    for _ in range(MAX_FINER):
+        tol = 0.1 * tol
+        finer = error_within(model, overlaps, tol)
+        value, error = finer, max(abs(finer - value), UNRESOLVED * tol * abs(finer))
+        if error <= GOOD * rtol * abs(value):
+            break
+    return value, error
+
+
+def error_within(model: Any, overlaps: Overlaps, tol: float) -> float:
+    """Return the test error with a tolerance of each panel, relative to the size of the errors."""
+    channels = component_channels(PanelRule(labels=True), model, overlaps)
+    return sum(probability * float(_average_errors(channel, tol)[0]) for probability, _, channel in channels)
+
+
+def expand_error(model: Any, overlaps: Overlaps, tol: float) -> Callable[[Overlaps], float] | None:
+    """Return the test error to first order in the overlaps, as a function of nearby overlaps.
+
+    Its derivatives are averages with powers of e, as in `FieldExpansion`. None if the teacher nearly determines ω.
+    """
+    rule, parts = PanelRule(labels=True), []
+    for _, _, channel in component_channels(rule, model, overlaps):
+        u = channel.root[0, 0, 0]
+        if not u > MIN_EXPANDED * size_of_fields(channel.overlaps):
+            return None
+        values = _average_errors(channel, tol, expanded=True)
+        parts.append((values[0], np.append(values[1:3], values[3:]) / u, channel))
+
+    def error(there: Overlaps) -> float:
+        total = 0.0
+        for (probability, _, new), (value, slopes, old) in zip(
+            component_channels(rule, model, there), parts, strict=True
+        ):
+            shift = [new.overlaps.m[0, 0] - old.overlaps.m[0, 0], new.root[0, 0, 0] - old.root[0, 0, 0]]
+            total += probability * (value + slopes @ np.append(shift, (new.slope - old.slope).ravel()))
+        return float(total)
+
+    return error
+
+
+def _average_errors(channel: Channel, tol: float, expanded: bool = False) -> np.ndarray:
+    """Return the test error of a channel; if `expanded`, also u times its derivatives in m, u and the slope, (3 + t,).
+
+    `tol` is the tolerance of each panel, relative to the size of the errors.
+    """
+
+    def errors(points: np.ndarray, _: np.ndarray) -> np.ndarray:
+        values = channel.errors(points)[:, None]
+        if not expanded:
+            return values
+        e, y = points[:, -1:], channel.teacher(points[:, :-1])[0][:, 0]
+        return np.hstack([values, values * e, values * (e**2 - 1), values * e * y])
+
+    points = gauss_hermite(PILOT_NODES)[0]
+    size = np.abs(errors(tensor_grid(points, channel.n_white), np.zeros(0))).mean(axis=0) + 1e-300
+    size[1:] = np.inf
+    limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, PANEL_NODES[0])
+    return panel_average(errors, label_cuts(channel), channel.n_white, limits, size, np.array([limits.tol]))
