@@ -40,7 +40,6 @@ CAPACITY = {0: (7.647695, 1e-6), 1: (6.71570, 1e-5)}  # α at which it is 1
 CAPACITY_LIMIT = (6.6980, 1e-4)
 PERCEPTRON_PARISI = (0.03, 1.0, 3.0, 5.0, 7.0, 12.0, 25.0, 50.0, 100.0)
 BLUE, ORANGE = "#0072B2", "#D55E00"
-FIXED = (0.8, 1.3, 1.8, 2.4, 3.2)
 
 
 def solve_magnet(k):
@@ -123,27 +122,17 @@ def judge(verdict):
             values |= {f"q_{j}": (at.levels[j, 0, 0, 0], at.levels_error[j, 0, 0, 0]) for j in range(2)}
         for name, (value, error) in values.items():
             compare("phase retrieval", f"{name}, k = {k}", value, error, PUBLISHED.get(name) if k == 1 else None)
-    curve: list[list[float]] = []
-    start = ga.Overlaps(best[1].overlaps.q, np.zeros((1, 1)), np.zeros((1, 1, 1)), best[1].overlaps.V)
-    for y in FIXED[1:4] if verdict.quick else FIXED:
-        se = ga.solve_broken(model, ALPHA, start, parisi=y, rtol=1e-2)
-        curve.append([y, se.train_loss, se.train_loss_error, se.complexity[0], se.status.value])
     columns = ["model", "quantity", "value", "error", "published", "difference/error"]
     verdict.write_table(markdown_table(columns, rows))
     energies = {0: SYMMETRIC} | {k: se.train_loss for k, se in best.items()}
-    stored = {"values": records, "curve": curve, "energies": list(energies.items()), "perceptron": perceptron}
+    stored = {"values": records, "energies": list(energies.items()), "perceptron": perceptron}
     return stored | {"symmetric": errors[0][0]}
 
 
 def draw(stored, path):
-    """Draw F against the Parisi parameter, and the ground state energy against the number of steps."""
-    with figure(path, 1, 2, (11, 4.2)) as axes:
-        left, right = axes[0]
-        good = np.array([row[:2] for row in stored["curve"] if row[-1] in ("converged", "inaccurate")], dtype=float)
-        left.plot(good[:, 0], good[:, 1], "o-", color=BLUE, label="one step at fixed y")
-        left.plot(PUBLISHED["y"][0], PUBLISHED["F"][0], "D", color=ORANGE, label="published maximum")
-        left.set(xlabel="Parisi parameter y", ylabel="free energy F", title="Phase retrieval, α = 3")
-        left.legend()
+    """Draw the ground state energy of phase retrieval against the number of steps."""
+    with figure(path, 1, 1, (6, 4.2)) as axes:
+        right = axes[0, 0]
         steps, energies = np.array(stored["energies"], dtype=float).T
         right.plot(steps[1:], energies[1:], "o-", color=BLUE, label="this package")
         right.plot(

@@ -134,7 +134,7 @@ def check_runs(verdict, optimal, optima, dims):
 
 
 def check_scikit_learn(verdict, d=100, n=500):
-    """Compare weights with HuberRegressor, which also fits the scale σ; return the largest difference."""
+    """Compare weights with HuberRegressor, which also fits the scale σ."""
     from sklearn.linear_model import HuberRegressor
 
     data = ga.sample(build_model(Huber(), 0.1), d, n / d, seed=0)
@@ -144,7 +144,6 @@ def check_scikit_learn(verdict, d=100, n=500):
     ours = ga.LabelledDataset(np.asarray(data.tokens), y, Huber(1.35 * fit.scale_), lam=0.2 * fit.scale_)
     difference = float(np.abs(ga.run_gamp(ours, "random").Q[:, 0] - fit.coef_).max() / np.abs(fit.coef_).max())
     verdict.check(difference < 1e-4, f"scikit-learn's HuberRegressor: weights equal to {difference:.1g}")
-    return difference
 
 
 def check_small_penalties(verdict, d, instances):
@@ -178,14 +177,9 @@ def judge(verdict):
     values = check_values(verdict)
     optimal, optima = check_optima(verdict, QUICK_ALPHAS if verdict.quick else ALPHAS)
     runs = check_runs(verdict, optimal, optima, QUICK_DIMS if verdict.quick else DIMS)
-    difference = check_scikit_learn(verdict)
+    check_scikit_learn(verdict)
     sizes = (QUICK_DIMS[0], QUICK_INSTANCES) if verdict.quick else (SMALL_DIM, SMALL_INSTANCES)
     small = check_small_penalties(verdict, *sizes)
-    dots = []
-    for row in [] if verdict.quick else [row for row in optimal if row["alpha"] <= AUTHORS_ALPHA]:
-        lam, loss = optima[row["name"], row["alpha"]]
-        errors = run_instances(loss, lam, row["alpha"], 500, 4)[0][:, 2]
-        dots.append({"name": row["name"], "alpha": row["alpha"], "mean": errors.mean(), "error": errors.std() / 3**0.5})
     shown = {
         f"{row['name']}, α = {row['alpha']:g}": {
             "optimal λ": f"{row['lam']:.3f}", "optimal width": f"{row['width']:.3f}",
@@ -195,8 +189,7 @@ def judge(verdict):
         for row in optimal
     }  # fmt: skip
     verdict.write_table(counts_table(shown, "{}", "loss"))
-    numbers = {"values": values, "optima": optimal, "runs": runs, "scikit_learn": difference}
-    return numbers | {"small": small, "dots": dots}
+    return {"values": values, "optima": optimal, "runs": runs, "small": small}
 
 
 def draw(numbers, path):
@@ -205,9 +198,7 @@ def draw(numbers, path):
         for name, color in zip(KINDS, ("C0", "C1"), strict=True):
             rows = [row for row in numbers["optima"] if row["name"] == name]
             left.loglog([row["alpha"] for row in rows], [row["error"] for row in rows], color=color, label=name)
-            dots = [[dot[key] for dot in numbers["dots"] if dot["name"] == name] for key in ("alpha", "mean", "error")]
-            left.errorbar(*dots, fmt="o", ms=4, color=color)
-        left.set(xlabel="samples per dimension α", ylabel="‖Q − Q*‖²/d", title="optimal λ and width; dots: d = 500")
+        left.set(xlabel="samples per dimension α", ylabel="‖Q − Q*‖²/d", title="optimal λ and width")
         left.set_xticks([2, 3, 5, 10, 30], ["2", "3", "5", "10", "30"])
         left.set_xticks([], minor=True)
         left.legend(frameon=False)

@@ -7,8 +7,8 @@ to zero, as at finite d, since Q = 0 is a minimum then. `phase_diagram_other` us
 
 Criterion: every cell is solved, or is known not to exist. The sign of Δε_t, and the existence of branches, agree with
 the boundaries at every ω that has both. α_c <= α_l at every ω of the boundaries; a counterexample is printed and fails.
-The boundaries have the requested accuracy. α_c(0.3) and α_l(0.3) are printed with the published values, which have a few
-per cent of quadrature error; nothing is tuned to them.
+The boundaries have the requested accuracy. α_c(0.3) and α_l(0.3) are printed with the published values, which have a
+few per cent of quadrature error; nothing is tuned to them.
 """
 
 import numpy as np
