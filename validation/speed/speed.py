@@ -12,10 +12,10 @@ programs disturb least. The minimum of some repeats counts, or the median over i
 4. One proximal problem of the package against scipy's BFGS, in a convex case.
 5. Message passing and state evolution in two processes with a common empty cache folder: seconds of both.
 
-Criterion: an iteration takes at most twice the time of `X @ Q` in double precision; a critical point, with the check that
-it is a minimum, takes at most 2.5 times the time of L-BFGS-B, and torch descent at least 30 times as long; a solution of state evolution is at least 100
-times faster than BFGS at the nodes of one step, and a proximal problem at least 100 times faster than BFGS; the second
-process compiles nothing.
+Criterion: an iteration takes at most twice the time of `X @ Q` in double precision; a critical point, with the check
+that it is a minimum, takes at most 2.5 times the time of L-BFGS-B, and torch descent at least 30 times as long; a
+solution of state evolution is at least 100 times faster than BFGS at the nodes of one step, and a proximal problem at
+least 100 times faster than BFGS; the second process compiles nothing.
 """
 
 import os
