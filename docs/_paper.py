@@ -5,15 +5,12 @@ from typing import Any
 import numpy as np
 
 from docs._results import format_number, load_stored
+from validation._tools import catalog
 from validation.paper.published import load_table
 
 MAIN_OVERLAPS = {"semantic": "theta", "positional": "m"}
 ARCHITECTURES = {"correlated_tokens": "correlated", "untied_weights": "untied", "value_matrix": "value"}
-SCRIPTS = (
-    "figure2", "training_time", "published", "finite_size", "phase_diagram", "figure8",
-    "phase_diagram_other", "histogram_task", "correlated_tokens", "rank2_student", "untied_weights", "value_matrix",
-    "random_starts",
-)  # fmt: skip
+SCRIPTS = tuple(script.name for script in catalog.scripts() if script.group == "paper")
 
 
 def format_percent(value: float, digits: int = 1) -> str:
@@ -85,12 +82,6 @@ def _summarize_published() -> dict[str, str]:
         values[f"pub_alpha_{name}"] = format_range(deviations)
         (point,) = (row for row in numbers["lines"] if row["line"] == line and row["omega"] == 0.3)
         values[f"pub_alpha_{name}_here"] = f"{point['published']:.3f}"
-    rows = ["| ω | α_c published | ours | α_l published | ours |", "|---" * 5 + "|"]
-    at = {(row["line"], row["omega"]): row for row in numbers["lines"]}
-    for omega in sorted({row["omega"] for row in numbers["lines"]}):
-        cells = [at.get((line, omega)) for line in ("alpha_c", "alpha_l")]
-        texts = [f"{cell['published']:.3f} | {cell['ours']:.3f}" if cell else "– | –" for cell in cells]
-        rows.append(f"| {omega:g} | {' | '.join(texts)} |")
     branch = [row for row in numbers["curves"]["semantic"] if not row["there"] and row["published"]["own"] > 1e-2]
     values["pub_absent"] = f"{max(row['published']['own'] for row in branch):.3f}"
     compared = [row for row in numbers["slices"] if row["ours"] is not None]
@@ -107,7 +98,6 @@ def _summarize_published() -> dict[str, str]:
         values[f"pub_most_{name}"] = f"{1e3 * largest[key]:.2f}"
     values |= {"pub_most_lam": f"{largest['lam']:g}", "pub_most_alpha": f"{largest['alpha']:.2f}"}
     values |= {
-        "pub_lines": "\n".join(rows),
         "pub_slices": f"{100 * np.median(deviations):.1f} %",
         "pub_slices_count": str(len(deviations)),
     }

@@ -146,9 +146,9 @@ def compare_densities(verdict, rows, theory):
 
 
 def draw(stored, path):
-    """Draw densities with edges and eigenvalues outside, the densities near the lower edge, and lowest eigenvalues."""
+    """Draw densities with eigenvalues outside, and the densities near the lower edge."""
     theory, rows = stored["theory"], stored["rows"]
-    with figure(path, 1, 3, (13, 4)) as axes:
+    with figure(path, 1, 2, (9.6, 4)) as axes:
         for branch, color in zip(BRANCHES, (BLUE, ORANGE), strict=True):
             ax, predicted = axes[0][0], theory[branch]
             ax.plot(X, predicted["density"], color=color, label=f"{branch}, d → ∞")
@@ -168,25 +168,15 @@ def draw(stored, path):
                     near = np.array(theory[name]["near"])
                     total = np.concatenate([[0], np.cumsum(np.diff(EDGE) * (near[1:] + near[:-1]) / 2)])
                     ax.plot(EDGE, total, style, color=color, label=name)
-            ax = axes[0][2]
-            pairs = [
-                mean_and_error([row["lowest"][0] for row in rows if (row["branch"], row["d"]) == (branch, d)])
-                for d in at
-            ]
-            mean, error = np.array(pairs).T
-            ax.errorbar(np.array(at) ** -0.4, mean, error, fmt="o", color=color, label=branch)
-            ax.plot([0], [predicted["lower_edge"]], "s", color=color, mfc="none", clip_on=False)
         axes[0][0].set(xlabel="eigenvalue", ylabel="density", xlim=(-0.004, 0.25))
         axes[0][0].set(title="density, and eigenvalues outside (dotted)")
         axes[0][1].set(
             xscale="log", yscale="log", xlabel="eigenvalue x", ylabel="fraction of eigenvalues below x",
             title="lower edge", xlim=(1e-3, 1.5e-2), ylim=(1e-4, 1e-1),
         )  # fmt: skip
-        axes[0][2].set(xlabel="$d^{-2/5}$", ylabel="lowest eigenvalue", xlim=(0, None), ylim=(0, None))
-        axes[0][2].set(title="lowest eigenvalue; squares: predicted edge")
         axes[0][1].set(xticks=[1e-3, 3e-3, 1e-2], xticklabels=["0.001", "0.003", "0.01"])
         axes[0][1].tick_params(axis="x", which="minor", labelbottom=False)
-        for ax, location in zip(axes[0], ("upper right", "upper left", "lower right"), strict=True):
+        for ax, location in zip(axes[0], ("upper right", "upper left"), strict=True):
             # between the dotted lines of both branches in the first panel
             beside = {"bbox_to_anchor": (0.92, 1)} if ax is axes[0][0] else {}
             ax.legend(fontsize=8, loc=location, **beside)

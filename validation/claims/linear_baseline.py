@@ -31,7 +31,6 @@ def judge(verdict):
     sizes = {100: 40, 400: 40} if verdict.quick else {100: 200, 200: 200, 400: 200, 1000: 100, 2000: 40, 4000: 12}
     omegas = (0.0, 0.3) if verdict.quick else (0.0, 0.1, 0.3, 0.6, 0.9)
     numbers: dict[str, dict] = {}
-    print("   ω     d  " + "".join(f"{name + ' fitted':>19}{'d → ∞':>13}" for name in NAMES))
     for omega in omegas:
         model = ga.paper_model(omega)
         base = linear_baseline(model)
@@ -52,8 +51,6 @@ def judge(verdict):
                 "standard_error": spread / np.sqrt(seeds),
                 "own": {"rms": np.sqrt(np.mean(np.square(own))), "max": np.abs(own).max()},
             }
-            cells = zip(table[d]["mean"], table[d]["standard_error"], limit, strict=True)
-            print(f"{omega:4} {d:5}  " + "".join(f"{m:10.6f} ±{e:.1e}{v:13.6f}" for m, e, v in cells), flush=True)
         for i, name in enumerate(NAMES):
             away = {d: abs(row["mean"][i] - limit[i]) for d, row in table.items()}
             slack = {d: 3 * row["standard_error"][i] + ALLOWED * row["spread"][i] / d**0.5 for d, row in table.items()}

@@ -136,27 +136,21 @@ def check_population(verdict, table, quick):
 
 
 class Case(NamedTuple):
-    """Model of a comparison with runs: its function, student, sample complexity and largest dimension."""
+    """Model of a comparison with runs: its student, sample complexity and largest dimension."""
 
-    build: Callable
     student: Callable = softmax_head
     alpha: float = ALPHA
     largest_d: int = DIMS[-1]
 
     def model(self):
         """Return the model."""
-        return self.build(self.student)
-
-    @property
-    def damping(self):
-        """Step of trajectories, which is smaller for more samples, because deviations grow with α."""
-        return DAMPING * ALPHA / self.alpha
+        return spiked(self.student)
 
 
 CASES = {
-    "spiked, softmax": Case(spiked),
-    "spiked, linear": Case(spiked, linear_head),
-    "spiked, linear, α = 16": Case(spiked, linear_head, 16.0, 1000),
+    "spiked, softmax": Case(),
+    "spiked, linear": Case(linear_head),
+    "spiked, linear, α = 16": Case(linear_head, 16.0, 1000),
 }
 
 
@@ -170,7 +164,7 @@ def run_instance(name, d, seed):
     """Return the trajectory of one instance, its minimum from an informed start, and the gradient there by torch."""
     case = CASES[name]
     data = ga.sample(case.model(), d, case.alpha, seed=seed)
-    path = ga.run_gamp(data, "semantic", damping=case.damping, max_iter=ITERATIONS, tol=0)
+    path = ga.run_gamp(data, "semantic", damping=DAMPING * ALPHA / case.alpha, max_iter=ITERATIONS, tol=0)
     run = ga.run_gamp(data, "semantic")
     return {
         "path": flat(path.history, times=True).tolist(),
@@ -197,10 +191,8 @@ def check_cases(verdict, table, rows, dims):
     numbers = {}
     for name, case in CASES.items():
         model = case.model()
-        path = ga.trajectory(
-            model, case.alpha, "semantic", ga.MessagePassing(damping=case.damping), n_iter=ITERATIONS, n_paths=8192,
-            n_replicas=4,
-        )  # fmt: skip
+        method = ga.MessagePassing(damping=DAMPING * ALPHA / case.alpha)
+        path = ga.trajectory(model, case.alpha, "semantic", method, ITERATIONS, n_paths=8192, n_replicas=4)
         theory = ga.solve_state_evolution(model, case.alpha, "semantic", rtol=RTOL)
         predicted = np.array([*flat(theory.overlaps), theory.train_loss, theory.test_error])
         stated = np.array([*flat(theory.overlaps_error), theory.train_loss_error, theory.test_error_error])

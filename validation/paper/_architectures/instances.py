@@ -184,6 +184,13 @@ def compute_order_parameters(Q, Q_star, position):
     }
 
 
+def compute_layer_loss(data, Q):
+    """Return ε_t of the layer as written in equations (2) and (3), without the package's risk."""
+    seen, d = data.tokens + data.positions, len(Q)
+    off = data.outputs - data.student(seen @ Q / np.sqrt(d)) @ seen
+    return float((off**2).sum() / (2 * d) + 0.5 * data.lam * (Q**2).sum()) / d
+
+
 def descents(architecture, omega, alpha, d, seed):
     """Run descents from all starts on one instance with the exact risk."""
     which = ARCHITECTURES[architecture]
@@ -199,5 +206,8 @@ def descents(architecture, omega, alpha, d, seed):
         row[name] = {
             "status": end.status.value, "gradient_norm": end.gradient_norm, "train_loss": end.train_loss,
             "order": compute_order_parameters(end.Q, data.Q_star, layer.positions[0]),
+            "singular": np.linalg.svd(end.Q / np.sqrt(d), compute_uv=False).tolist(),
         }  # fmt: skip
+        if which.descend is None:
+            row[name]["loss_gap"] = abs(compute_layer_loss(data, end.Q) / end.train_loss - 1)
     return row
