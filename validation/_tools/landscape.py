@@ -119,12 +119,3 @@ def compute_statistics(runs: list[dict[str, Any]], keys: Any) -> dict[str, dict[
 def to_array(values: Any) -> np.ndarray:
     """Return an array of stored numbers, with NaN for null."""
     return np.array(values, dtype=float)
-
-
-def print_counts(rows: list[dict[str, Any]], what: str) -> None:
-    """Print how cells ended, and the messages of failed cells."""
-    print(f"{what}: {len(rows)} cells, {dict(sorted(Counter(row['status'] for row in rows).items()))}")
-    for row in rows:
-        if row["status"] not in (*ENDED, "lost", "max_iter"):
-            at = {k: row[k] for k in ("method", "branch", "alpha", "omega", "d", "seed") if row[k] is not None}
-            print(f"  {row['status']} at {at}: {row['message']}")

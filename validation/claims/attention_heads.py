@@ -157,32 +157,22 @@ def judge(verdict, layers, rows):
         distance = compare(paths, _values(path), SIGMAS * _values(path.error), d)
         verdict.check(distance < SIGMAS, f"{name}: {distance:.1f} standard errors from the predicted trajectory")
         last = [each[-1] for each in paths]
-        shown[f"{name}, iteration {N_ITER}"] = show(last, _values(path)[-1], distance, model.rank)
+        shown[f"{name}, iteration {N_ITER}"] = show(last, _values(path)[-1], distance)
         if name in FIXED_POINTS:
             theory = ga.solve_state_evolution(model, ALPHA, "semantic", rtol=RTOL, stability=False)
             ends, predicted = [row["end"] for row in mine], _values(theory.overlaps)
             distance = compare(ends, predicted, _values(theory.overlaps_error), d)
             words = f"{name}: {distance:.1f} standard errors at the end; state evolution is {theory.status.value}"
             verdict.check(theory.converged and distance < SIGMAS, words)
-            shown[f"{name}, fixed point"] = show(ends, predicted, distance, model.rank)
+            shown[f"{name}, fixed point"] = show(ends, predicted, distance)
     verdict.write_table(counts_table(shown, "{}", f"model, d = {d}"))
     return {"torch": layers}
 
 
-def show(values, predicted, distance, rank):
-    """Return a row of the table."""
-    mean = np.mean(values, axis=0)
-
-    def numbers(row):
-        return " ".join(f"{value:.4f}" for value in row)
-
-    return {
-        "squared norms": numbers(mean[:rank]),
-        "theory": numbers(predicted[:rank]),
-        "overlaps": numbers(mean[rank:]),
-        "theory ": numbers(predicted[rank:]),
-        "standard errors": f"{distance:.1f}",
-    }
+def show(values, predicted, distance):
+    """Return a row of the table: squared norms, followed by overlaps with the teacher."""
+    mean, theory = (" ".join(f"{value:.4f}" for value in row) for row in (np.mean(values, axis=0), predicted))
+    return {"squared norms, overlaps": mean, "theory": theory, "standard errors": f"{distance:.1f}"}
 
 
 def main():

@@ -6,8 +6,8 @@ samples. Phase retrieval, binary weights learnt from signs and sparse weights se
 literature. Noise on the scores increases the weak-recovery threshold and excludes full recovery.
 
 Criterion: thresholds with a closed form are found within twice their stated errors (half-widths of 95 %) plus 1e-6;
-published thresholds within their published digits. There is a hard phase exactly where one is expected. Ridge
-regression with the optimal penalty has the overlap of the Bayes estimate to 1e-8. (Bayes page of the manual.)
+published thresholds within their published digits. There is a hard phase exactly where one is expected. (Bayes page of
+the manual.)
 """
 
 from dataclasses import replace
@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.extensions.bayes.channels.integrals import FINE
 from gamp_attention.extensions.comparison.figures import ALPHA, DARK, draw_legend
 from validation._tools.drawing import figure
 from validation._tools.report import plus_minus, run_claim
@@ -74,31 +73,6 @@ def solve_curve(name, alpha):
     ]
     size = np.trace(build_model(name).coordinates.rho[0]) / build_model(name).coordinates.trace[0]
     return {"q": [float(np.trace(each.q) / size) for each in both]}
-
-
-def compute_shortfall(L):
-    """Return K_L, the information that samples of small fields withhold, in units of V^(L/2)."""
-    from scipy.integrate import quad
-    from scipy.special import gamma
-
-    z = np.linspace(-FINE.reach, FINE.reach, 721)
-    normal = np.exp(-0.5 * z**2)
-
-    def unsure(r):
-        return float(normal @ (1 / np.cosh(np.clip(r * r + r * z, -300, 300))) ** 2 / normal.sum())
-
-    return 2 ** (1 - L / 2) / gamma(L / 2) * quad(lambda r: r ** (L + 1) * unsure(r), 0, 30, limit=200)[0]
-
-
-def compute_ridge_gap():
-    """Return the largest relative difference between the overlaps of ridge regression and the Bayes estimate."""
-    gaps = []
-    for noise, alpha in ((0.3, 0.7), (0.5, 1.5), (1.0, 3.0)):
-        problem = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise), lam=noise**2)
-        ridge = ga.solve_state_evolution(problem, alpha, rtol=1e-10, stability=False).overlaps
-        q = ga.solve_bayes_state_evolution(problem, alpha, n_points=64, n_replicas=2).q[0, 0]
-        gaps += [abs(ridge.q[0, 0, 0] / q - 1), abs(ridge.theta[0, 0, 0] / q - 1)]
-    return max(gaps)
 
 
 def check_problem(verdict, name, thresholds):
@@ -167,10 +141,6 @@ def judge(verdict, rows, linear, curves):
         table.append([f"{row['name']}, random samples, s = {row['noise']:g}", shown, "", "", ""])
     noisy = [1 / 6, *(row["value"] for row in linear if row["noise"])]
     verdict.check(sorted(noisy) == noisy, "noise on the scores takes more samples, and more of it more")
-    K = compute_shortfall(2)
-    verdict.check(K < 2, f"K_2 = {K:.4f}, below 2: full recovery of two tokens is continuous")
-    gap = compute_ridge_gap()
-    verdict.check(gap < 1e-8, f"ridge regression with the optimal penalty has the Bayes overlap to {gap:.0e}")
     heads = ("problem", "weak recovery", "full recovery", "hard phase", "known")
     verdict.write_table(markdown_table(heads, table))
     return {"curves": curves}

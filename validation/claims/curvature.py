@@ -2,29 +2,23 @@
 
 Method: the paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss, both branches. GAMP runs to zero
 gradient, and `hessian_spectrum` gives the density, the lowest eigenvalues and the eigenvalues outside the bulk of each
-minimum. Means at several d are extrapolated to d → ∞, linear in 1/d, and lowest eigenvalues also linear in d^(−2/3)
-(edge with a square root) and d^(−2/5) (density ∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions;
+minimum. Means at several d are extrapolated to d → ∞, linear in 1/d, and lowest eigenvalues
+linear in d^(−2/5) (density ∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions;
 on the positional branch also with one step of replica symmetry breaking, at the Parisi parameter of the stored ground
-state (`positional_breaking`), not with --quick. The replicon eigenvalue of a minimum, V²α Σ_lk E[R_lk²] with the
-matrices R = D (1 + V D)⁻¹ of its samples, is 1 at a marginal minimum; its median is reported, because R² has a heavy
-tail. The exponent s of the number of eigenvalues below x is Hill's estimate from the 12 lowest eigenvalues: 3/2 for a
-marginal minimum.
+state (`positional_breaking`), not with --quick.
 
 Criterion: the density differs from the predicted density by at most 0.05 in L1 distance at a resolution of 0.001;
-eigenvalues outside the bulk and their projections agree within 4 standard errors plus the stated error. Replicon
-eigenvalues, lowest eigenvalues and exponents are reported. (Page "Curvature" of the manual.)
+eigenvalues outside the bulk and their projections agree within 4 standard errors plus the stated error. Lowest
+eigenvalues are reported. (Page "Curvature" of the manual.)
 """
-
-from operator import itemgetter
 
 import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import figure
-from gamp_attention.problem.risk import risk_at
 from validation._tools.catalog import ROOT, load_result
 from validation._tools.report import plus_minus, run_claim
-from validation._tools.tables import extrapolate, markdown_table, mean_and_error, round_curve, round_number
+from validation._tools.tables import extrapolate, markdown_table, mean_and_error, round_curve
 
 ALPHA = 1.5
 SEEDS = {250: 12, 500: 8, 1000: 6, 2000: 3}  # instances by d
@@ -35,7 +29,6 @@ N_POINTS = 2048  # points of averages of the theory
 N_LOWEST = 12  # number of lowest eigenvalues
 BRANCHES = ("semantic", "positional")
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
-POWERS = {"2/3": 2 / 3, "2/5": 2 / 5}  # powers of 1/d for the lowest eigenvalue
 
 
 def run_cell(branch, d, seed):
@@ -43,10 +36,6 @@ def run_cell(branch, d, seed):
     data = ga.sample(ga.paper_model(0.3), d, ALPHA, 60_000 + seed)
     run = ga.run_gamp(data, branch, "asymptotic", max_iter=1000)
     spectrum = ga.hessian_spectrum(data, run.Q, "asymptotic", n_eigenvalues=N_LOWEST, n_probes=4, n_steps=200)
-    at = risk_at(data, run.Q, "asymptotic")
-    V = float(run.overlaps.V.mean())
-    R = at.hessians @ np.linalg.inv(np.eye(2) + V * at.hessians)
-    replicon = V**2 * ALPHA * np.mean(R**2, axis=0).sum()
     spans = [np.linalg.svd(columns, full_matrices=False)[0] for columns in (data.Q_star, run.Q, data.positions.T)]
     spans[2] = spans[2][:, :1]  # both positions are opposite
     outside = [
@@ -55,7 +44,7 @@ def run_cell(branch, d, seed):
     ]
     return {
         "gradient_norm": run.gradient_norm, "lowest": round_curve(spectrum.lowest, 7),
-        "replicon": round_number(float(replicon)), "V": round_number(V), "outside": outside,
+        "outside": outside,
         "density": round_curve(spectrum.density(X, WIDTH)[0]) if d == max(SEEDS) else None,
     }  # fmt: skip
 
@@ -69,10 +58,7 @@ def predict(branch, response, steps):
         se = ga.solve_broken(model, ALPHA, se.overlaps, steps=steps, parisi=ground[:1], rtol=1e-2)
     spectrum = ga.limiting_spectrum(model, ALPHA, se, X, WIDTH, n_points=N_POINTS)
     near = ga.limiting_spectrum(model, ALPHA, se, EDGE, EDGE_WIDTH, n_points=N_POINTS)
-    replicons = [float(se.replicon)] if not steps else [float(value) for value in se.replicons]
-    levels = se.levels[:, 0, 0, 0] if steps else se.overlaps.q[:1, 0, 0]
-    solution = {"q": levels, "train_loss": se.train_loss, "status": se.status.value, "replicons": replicons}
-    return spectrum.to_dict() | {"near": near.density} | solution
+    return spectrum.to_dict() | {"near": near.density}
 
 
 def plan(quick):
@@ -106,18 +92,12 @@ def judge(verdict, rows, predictions):
     return {"rows": kept, "theory": theory}
 
 
-def summary(rows, branch, value, power=1.0, average=mean_and_error):
+def summary(rows, branch, value, power=1.0):
     """Return means with errors at every d, and the limit with its error."""
     sizes = sorted({row["d"] for row in rows})
     groups = [[value(row) for row in rows if (row["branch"], row["d"]) == (branch, d)] for d in sizes]
-    pairs = [average([number for number in group if number is not None]) for group in groups]
+    pairs = [mean_and_error(group) for group in groups]
     return pairs, extrapolate(sizes, *zip(*pairs, strict=True), power)
-
-
-def median_and_error(values):
-    """Return the median of numbers whose mean has no error, and its standard error from their quartiles."""
-    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-    return float(middle), float(1.25 * (high - low) / 1.35 / np.sqrt(len(values)))
 
 
 def outside_rows(verdict, rows, theory):
@@ -141,7 +121,7 @@ def outside_rows(verdict, rows, theory):
 
 
 def lowest_rows(rows, theory):
-    """Return table rows of lowest eigenvalues, exponents and replicon eigenvalues."""
+    """Return table rows of lowest eigenvalues."""
     table = []
     for branch in BRANCHES:
         names = [name for name in theory if name.startswith(branch)]
@@ -149,28 +129,10 @@ def lowest_rows(rows, theory):
             f"{plus_minus(theory[name]['lower_edge'], theory[name]['lower_edge_error'])}{name[len(branch) :]}"
             for name in names
         )
-        for label, power in POWERS.items():
-            pairs, limit = summary(rows, branch, lambda row: row["lowest"][0], power)
-            name = f"lowest eigenvalue, linear in d^(−{label})"
-            table.append([branch, name, *[plus_minus(*pair) for pair in (*pairs, limit)], edges])
-        pairs, limit = summary(rows, branch, hill)
-        table.append([branch, "exponent s", *[plus_minus(*pair) for pair in pairs], "", ""])
-        pairs, limit = summary(rows, branch, itemgetter("replicon"), average=median_and_error)
-        replicons = "; ".join(f"{theory[name]['replicons'][-1]:.2f}{name[len(branch) :]}" for name in names)
-        table.append([branch, "replicon eigenvalue", *[plus_minus(*pair) for pair in (*pairs, limit)], replicons])
-        pairs, limit = summary(rows, branch, itemgetter("V"))
-        predicted = "; ".join(
-            f"{plus_minus(theory[name]['V'][0][0][0], theory[name]['V_error'][0][0][0])}{name[len(branch) :]}"
-            for name in names
-        )
-        table.append([branch, "V", *[plus_minus(*pair) for pair in (*pairs, limit)], predicted])
+        pairs, limit = summary(rows, branch, lambda row: row["lowest"][0], 2 / 5)
+        cells = [plus_minus(*pair) for pair in (*pairs, limit)]
+        table.append([branch, "lowest eigenvalue, linear in d^(−2/5)", *cells, edges])
     return table
-
-
-def hill(row):
-    """Return Hill's estimate of the exponent s of the number of eigenvalues below x, ∝ x^s."""
-    x = np.array(row["lowest"])
-    return 1 / np.mean(np.log(x[-1] / x[:-1])) if x[0] > 0 else np.nan
 
 
 def compare_densities(verdict, rows, theory):
@@ -184,9 +146,9 @@ def compare_densities(verdict, rows, theory):
 
 
 def draw(stored, path):
-    """Draw densities with edges and eigenvalues outside, the densities near the lower edge, and lowest eigenvalues."""
+    """Draw densities with eigenvalues outside, and the densities near the lower edge."""
     theory, rows = stored["theory"], stored["rows"]
-    with figure(path, 1, 3, (13, 4)) as axes:
+    with figure(path, 1, 2, (9.6, 4)) as axes:
         for branch, color in zip(BRANCHES, (BLUE, ORANGE), strict=True):
             ax, predicted = axes[0][0], theory[branch]
             ax.plot(X, predicted["density"], color=color, label=f"{branch}, d → ∞")
@@ -206,25 +168,15 @@ def draw(stored, path):
                     near = np.array(theory[name]["near"])
                     total = np.concatenate([[0], np.cumsum(np.diff(EDGE) * (near[1:] + near[:-1]) / 2)])
                     ax.plot(EDGE, total, style, color=color, label=name)
-            ax = axes[0][2]
-            pairs = [
-                mean_and_error([row["lowest"][0] for row in rows if (row["branch"], row["d"]) == (branch, d)])
-                for d in at
-            ]
-            mean, error = np.array(pairs).T
-            ax.errorbar(np.array(at) ** -0.4, mean, error, fmt="o", color=color, label=branch)
-            ax.plot([0], [predicted["lower_edge"]], "s", color=color, mfc="none", clip_on=False)
         axes[0][0].set(xlabel="eigenvalue", ylabel="density", xlim=(-0.004, 0.25))
         axes[0][0].set(title="density, and eigenvalues outside (dotted)")
         axes[0][1].set(
             xscale="log", yscale="log", xlabel="eigenvalue x", ylabel="fraction of eigenvalues below x",
             title="lower edge", xlim=(1e-3, 1.5e-2), ylim=(1e-4, 1e-1),
         )  # fmt: skip
-        axes[0][2].set(xlabel="$d^{-2/5}$", ylabel="lowest eigenvalue", xlim=(0, None), ylim=(0, None))
-        axes[0][2].set(title="lowest eigenvalue; squares: predicted edge")
         axes[0][1].set(xticks=[1e-3, 3e-3, 1e-2], xticklabels=["0.001", "0.003", "0.01"])
         axes[0][1].tick_params(axis="x", which="minor", labelbottom=False)
-        for ax, location in zip(axes[0], ("upper right", "upper left", "lower right"), strict=True):
+        for ax, location in zip(axes[0], ("upper right", "upper left"), strict=True):
             # between the dotted lines of both branches in the first panel
             beside = {"bbox_to_anchor": (0.92, 1)} if ax is axes[0][0] else {}
             ax.legend(fontsize=8, loc=location, **beside)

@@ -1,14 +1,13 @@
-"""Bayes-optimal estimation of two-layer and three-layer attention, teachers that are functions, and published values.
+"""Bayes-optimal estimation of two-layer attention, a teacher that is a function, and published values.
 
 Method: y = softmax(s sᵀ), s = (c 1 + softmax(z₁ z₁ᵀ)) z₂ with two tokens, where z_k are the fields of column k (arXiv
 2502.00901). (1) Posteriors of the package, which only receives this function, are compared with an integral that is
-specific to this teacher: the log-odds l₁, l₂ of the rows of y give s₁ − s₂ = ±√(l₁ + l₂), s₁ = l₁/(s₁ − s₂) and
-s₂ = −l₂/(s₁ − s₂), z₂ = (c 1 + A(z₁))⁻¹ s, and z₁ is integrated over a grid with the weight 1/|det(c 1 + A(z₁))|.
-(2) The α from which the second layer is found, for several c, and the stages of both layers for c = 1. (3) State
-evolution at c = 1, and of three layers. (4) Message passing at d = 500 from data alone. (5) Training at d = 300 from
-random weights, from the spectral start `posterior_start`, from the estimate of message passing (`init="staged"`), and
-from the teacher. Published values are
-from the files of the authors (SPOC-group/SequenceIndexModels); their averages are Monte Carlo estimates.
+specific to this teacher: the log-odds l₁, l₂ of the rows of y give s₁ − s₂ = ±√(l₁ + l₂), s₁ = l₁/(s₁ − s₂) and s₂ =
+−l₂/(s₁ − s₂), z₂ = (c 1 + A(z₁))⁻¹ s, and z₁ is integrated over a grid with the weight 1/|det(c 1 + A(z₁))|. (2) The α
+from which the second layer is found, for several c. (3) State evolution at c = 1. (4) Message passing at d = 500 from
+data alone. (5) Training at d = 300 from random weights, from the spectral start `posterior_start`, from the estimate of
+message passing (`init="staged"`), and from the teacher. Published values are from the files of the authors (SPOC-
+group/SequenceIndexModels); their averages are Monte Carlo estimates.
 
 Criterion: posterior means agree with the integral: the mean square of their difference is at most 2 % of the mean
 square of g, and at the weakly informed state E[g gᵀ] agrees within four standard errors. No threshold is below 1/6, the
@@ -45,16 +44,13 @@ PUBLISHED_OVERLAPS = {
     0.733333: (0.0, 0.973565), 0.8: (0.0, 0.984628), 0.866667: (0.349799, 0.989179), 0.933333: (0.565633, 0.993675),
     1.0: (0.614002, 0.994738), 1.066667: (0.722243, 0.99783), 1.133333: (0.773284, 0.997843), 1.2: (0.822613, 0.997843),
 }  # fmt: skip
-PUBLISHED_THREE = {0.5: (0.00068624, 0.000622334, 0.635449)}  # published overlaps of three layers
 STATES = {"weakly informed": (1.0, 0.8), "second layer nearly known": (1.0, 0.05), "both layers": (0.4, 0.05)}
-FIRST, STAGED = (4.0, 2.0, 1.25, 1.0, 0.875, 0.625, 0.5, 0.01), (1.0,)
-ALPHAS, THREE = (0.233, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1), (0.5,)
+FIRST = (4.0, 2.0, 1.25, 1.0, 0.875, 0.625, 0.5, 0.01)
+ALPHAS = (0.233, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1)
 RUNS, STARTS = ((0.5, 6), (1.1, 3)), ((0.5, 2), (1.0, 3), (1.5, 3), (2.5, 2))
 QUICK_FIRST, QUICK_ALPHAS = (1.0,), ()
 FIRST_POINTS, FIRST_REPLICAS = 8192, 4
 N_POINTS, N_REPLICAS, DIM, MAX_ITER = 4096, 4, 500, 80
-STAGE_POINTS, STAGE_REPLICAS = 2048, 4
-THREE_POINTS, THREE_REPLICAS = 2048, 4
 START_DIM, LAM = 300, 0.01
 INITS = ("random", "posterior", "staged", "informed")
 N_NODES = 1024  # number of points of the posteriors that are compared with the integral
@@ -63,18 +59,15 @@ NEAR_LOSS = 0.01  # relative difference of training losses that is allowed from 
 SAME_LOSS = 1e-3  # relative difference of training losses below which two minima are counted as equal
 
 
-def build_model(c, n_layers=2):
-    """Return attention of two or three layers with skip strength c."""
+def build_model(c):
+    """Return two-layer attention with skip strength c."""
 
     def layers(z):
-        mixing, A = np.eye(2), np.eye(2)
-        for k in range(n_layers):
-            s = mixing @ z[:, k]
-            A = softmax(np.outer(s, s))
-            mixing = (c * np.eye(2) + A) @ mixing
-        return A
+        mixing = c * np.eye(2) + softmax(np.outer(z[:, 0], z[:, 0]))
+        s = mixing @ z[:, 1]
+        return softmax(np.outer(s, s))
 
-    return ga.sequence_model(lambda u, noise: layers(u), layers, n_tokens=2, rank=n_layers, lam=LAM)
+    return ga.sequence_model(lambda u, noise: layers(u), layers, n_tokens=2, rank=2, lam=LAM)
 
 
 def integrate_fiber(y, omega, V, c=1.0, reach=6.0, n_nodes=301):
@@ -132,16 +125,9 @@ def compute(part, value, seed):
         growths = [Equations(model, FIRST_POINTS, rng).linear_growth() for _ in range(FIRST_REPLICAS)]
         alphas = 1 / np.array(growths)
         return {"alpha": float(alphas.mean()), "half": float(half_width(alphas))}
-    if part == "stages":
-        found = ga.bayes_thresholds(build_model(value), n_points=STAGE_POINTS, n_replicas=STAGE_REPLICAS, seed=seed)
-        return {"stages": [[list(s.columns), s.alpha, s.alpha_error] for s in found.stages]}
-    if part in ("evolution", "three layers"):
-        n_layers, n_points, n_replicas = (
-            (3, THREE_POINTS, THREE_REPLICAS) if part == "three layers" else (2, N_POINTS, N_REPLICAS)
-        )
-        found = ga.solve_bayes_state_evolution(
-            build_model(1.0, n_layers), value, n_points=n_points, n_replicas=n_replicas, seed=seed
-        )
+    if part == "evolution":
+        model, size = build_model(1.0), {"n_points": N_POINTS, "n_replicas": N_REPLICAS}
+        found = ga.solve_bayes_state_evolution(model, value, **size, seed=seed)
         return {"q": np.diagonal(found.q).tolist(), "q_error": np.diagonal(found.q_error).tolist()}
     data = ga.sample(build_model(1.0), START_DIM if part == "starts" else DIM, value, seed=seed)
     if part == "amp":
@@ -171,9 +157,7 @@ def plan(quick):
     if not quick:
         parts += [("evolution", alpha, 0) for alpha in ALPHAS]
         parts += [("amp", alpha, seed) for alpha, n in RUNS for seed in range(n)]
-        parts += [("three layers", alpha, 0) for alpha in THREE]
         parts += [("starts", alpha, seed) for alpha, n in STARTS for seed in range(n)]
-        parts += [("stages", c, 0) for c in STAGED]
     return {compute: [dict(zip(("part", "value", "seed"), each, strict=True)) for each in parts]}
 
 
@@ -245,23 +229,15 @@ def judge(verdict, rows):
 
 def judge_complete(verdict, rows, table):
     """Check the parts that only the complete run has, and add their rows to the table."""
-    for row in (row for row in rows if row["part"] == "stages"):
-        for columns, alpha, error in row["stages"]:
-            layers = ", ".join(str(column + 1) for column in columns)
-            table.append([f"layer {layers} from α, c = {row['value']:g}, stages", plus_minus(alpha, error), "–"])
-        order = [columns for columns, _, _ in row["stages"]]
-        verdict.check(order == [[1], [0]], f"c = {row['value']:g}: the second layer is found before the first")
-    for part, layers, alphas in (("evolution", 2, ALPHAS), ("three layers", 3, THREE)):
-        for alpha in alphas:
-            (row,) = rows_at(rows, part, alpha)
-            mine, errors = row["q"], row["q_error"]
-            known = [published(alpha, k) for k in range(2)] if layers == 2 else PUBLISHED_THREE[alpha]
-            name = f"α = {alpha:g}" if layers == 2 else f"three layers, α = {alpha:g}"
-            text = f"layer {layers}, {name}: q = {plus_minus(mine[-1], errors[-1])}, published {known[-1]:.3f}"
-            verdict.check(abs(mine[-1] - known[-1]) < errors[-1] + PUBLISHED_ERROR, text)
-            for layer in range(layers)[::-1]:
-                shown = plus_minus(mine[layer], errors[layer])
-                table.append([f"q, layer {layer + 1}, {name}", shown, f"{known[layer]:.3f}"])
+    for alpha in ALPHAS:
+        (row,) = rows_at(rows, "evolution", alpha)
+        for layer in (1, 0):
+            value, error, known = row["q"][layer], row["q_error"][layer], published(alpha, layer)
+            shown = plus_minus(value, error)
+            table.append([f"q, layer {layer + 1}, α = {alpha:g}", shown, f"{known:.3f}"])
+            if layer:
+                text = f"layer 2, α = {alpha:g}: q = {shown}, published {known:.3f}"
+                verdict.check(abs(value - known) < error + PUBLISHED_ERROR, text)
     for alpha, n in RUNS:
         runs, (theory,) = rows_at(rows, "amp", alpha), rows_at(rows, "evolution", alpha)
         overlaps, norms = (np.array([row[name] for row in runs]) for name in ("overlap", "norm"))

@@ -31,7 +31,6 @@ def judge(verdict):
     sizes = {100: 40, 400: 40} if verdict.quick else {100: 200, 200: 200, 400: 200, 1000: 100, 2000: 40, 4000: 12}
     omegas = (0.0, 0.3) if verdict.quick else (0.0, 0.1, 0.3, 0.6, 0.9)
     numbers: dict[str, dict] = {}
-    print("   ω     d  " + "".join(f"{name + ' fitted':>19}{'d → ∞':>13}" for name in NAMES))
     for omega in omegas:
         model = ga.paper_model(omega)
         base = linear_baseline(model)
@@ -52,8 +51,6 @@ def judge(verdict):
                 "standard_error": spread / np.sqrt(seeds),
                 "own": {"rms": np.sqrt(np.mean(np.square(own))), "max": np.abs(own).max()},
             }
-            cells = zip(table[d]["mean"], table[d]["standard_error"], limit, strict=True)
-            print(f"{omega:4} {d:5}  " + "".join(f"{m:10.6f} ±{e:.1e}{v:13.6f}" for m, e, v in cells), flush=True)
         for i, name in enumerate(NAMES):
             away = {d: abs(row["mean"][i] - limit[i]) for d, row in table.items()}
             slack = {d: 3 * row["standard_error"][i] + ALLOWED * row["spread"][i] / d**0.5 for d, row in table.items()}
@@ -87,8 +84,8 @@ def draw(numbers, path):
     limits = {float(omega): row["limit"] for omega, row in numbers.items()}
     sizes = list(tables[omegas[0]])
     curves = [linear_baseline(ga.paper_model(omega)) for omega in fine]
-    with figure(path, 2, 2, (9.6, 7.4)) as axes:
-        first, second, third, fourth = axes.flat
+    with figure(path, 1, 3, (9.8, 3.8)) as axes:
+        first, second, third = axes.flat
         first.plot(fine, [base.weights[0, 0] for base in curves], color=DARK, label="limit d → ∞")
         second.plot(fine, [base.test_error for base in curves], color=DARK, label="limit d → ∞")
         for d, marker, color in zip((sizes[0], sizes[-1]), "so", COLORS, strict=False):
@@ -113,16 +110,6 @@ def draw(numbers, path):
         third.set(xlabel="dimension d", ylabel=r"mean test error / $\epsilon_{\rm lin}$", xscale="log",
                   title="mean over instances, ± 2 standard errors")  # fmt: skip
         third.legend(ncols=2)
-        last = omegas[-1]
-        spread = [row["spread"][2] / limits[last][2] for row in tables[last].values()]
-        fourth.loglog(d, spread, "o", color=COLORS[0], label=r"spread around the limit $d \to \infty$")
-        fourth.loglog(d, 2 / np.sqrt(d), color=COLORS[0], lw=1, label=r"$2/\sqrt{d}$")
-        own = [row["own"]["rms"] / k for k, row in zip(d, tables[last].values(), strict=True)]
-        fourth.loglog(d, own, "s", color=COLORS[1], label=r"around the limit at its $\|Q_*\|$")
-        fourth.loglog(d, 4 / d, color=COLORS[1], lw=1, label="4/d")
-        fourth.set(xlabel="dimension d", ylabel="relative deviation of the test error",
-                   title=f"deviation of one instance, ω = {last:g}", ylim=(3e-4, None))  # fmt: skip
-        fourth.legend(loc="lower left")
 
 
 def main():

@@ -2,8 +2,7 @@
 
 Method: targets y = (T[u] + s N(0, 1)) x of the paper's model. For each α and λ state evolution is solved on the
 semantic branch; the line is the s at which the replicon reaches 1 or the branch is lost. At some points across the line
-message passing runs at several d with a fixed step, without extrapolation or settling. The λ of smallest test error is
-measured at finite-d minima.
+message passing runs at several d with a fixed step, without extrapolation or settling.
 
 Noise η on each output is equivalent to noise s = η/(σ√d) on the scores: (2η/d) ξ·S(x+p) reaches the weights only
 through ξ·x_l, a number of variance η² d σ², so it averages over d. This is measured at two d by minima with either
@@ -29,7 +28,6 @@ ALPHAS, LAMBDAS = (1.0, 2.0, 4.0), (0.003, 0.01, 0.03, 0.1)
 SIGMA, MOST_NOISE, HALVINGS = 0.5, 1.0, 6
 CROSSED = ((2.0, 0.01), (2.0, 0.03))
 SHARES, SEEDS, STEPS = (0.5, 0.75, 1.0, 1.5, 2.0), {1000: 8, 2000: 4, 4000: 2}, 400
-LEAST = {"d": 400, "seeds": 4, "noises": (0.0, 0.05, 0.1, 0.2, 0.4), "lams": tuple(np.logspace(-3, 0, 10))}
 OUTPUTS = {"noises": (0.1, 0.3), "sizes": (200, 800), "seeds": 16}
 BEFORE, BEYOND, MOST_ERRORS = 0.8, 0.2, 4.0
 
@@ -63,7 +61,7 @@ def run_plain(alpha, lam, s, d, seed):
     return {"converged": bool(run.converged)}
 
 
-def find_minimum(alpha, lam, s, d, seed, outputs=False):
+def find_minimum(alpha, lam, s, d, seed, outputs):
     """Return the minimum from the teacher with noise on the scores, or the equivalent noise on the outputs."""
     model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=0.0 if outputs else s)
     rng = np.random.default_rng([d, seed, 23])
@@ -74,8 +72,7 @@ def find_minimum(alpha, lam, s, d, seed, outputs=False):
     run = ga.run_gamp(data, drawn.Q_star)
     Q = run.Q[:, 0]
     theta = float(abs(Q @ drawn.Q_star[:, 0]) / d)
-    test = np.nan if outputs else ga.sampled_test_error(drawn, run.Q, seed=seed)[0]
-    return {"q": float(Q @ Q / d), "theta": theta, "test_error": test, "converged": bool(run.converged)}
+    return {"q": float(Q @ Q / d), "theta": theta, "converged": bool(run.converged)}
 
 
 def compare_outputs_with_scores(rows, verdict):
@@ -91,21 +88,9 @@ def compare_outputs_with_scores(rows, verdict):
             verdict.check(abs(a - b) <= MOST_ERRORS * np.hypot(ea, eb), f"d = {d}, s = {s}: {said}")
 
 
-def find_best_lams(rows):
-    """Return the λ of smallest mean test error for each α and s, with that error."""
-    best_values = []
-    for alpha, s in sorted({(row["alpha"], row["s"]) for row in rows}):
-        mine = [row for row in rows if (row["alpha"], row["s"]) == (alpha, s)]
-        errors = {lam: [row["test_error"] for row in mine if row["lam"] == lam] for lam in LEAST["lams"]}
-        table = {lam: mean_and_error(values) for lam, values in errors.items()}
-        best = min(table, key=lambda lam: table[lam][0])
-        best_values.append({"alpha": alpha, "s": s, "lam": float(best), "test_error": table[best]})
-    return best_values
-
-
 def draw(numbers, path):
     """Draw the noise at which replica symmetry breaks against λ, and how many runs converge around it."""
-    lines, best, crossings = (numbers[name] for name in ("lines", "best", "crossings"))
+    lines, crossings = numbers["lines"], numbers["crossings"]
     with figure(path, 2, 2, (9, 6.6)) as axes:
         *maps, last = axes.ravel()
         for axis, alpha in zip(maps, ALPHAS, strict=True):
@@ -113,9 +98,6 @@ def draw(numbers, path):
             lams, noises = np.array([(each["lam"], each["s"]) for each in mine]).T
             axis.plot(lams, noises, color=DARK, marker="o", ms=4, label="line: replicon 1, or branch lost")
             axis.fill_between(lams, noises, MOST_NOISE, color="0.85", label="replica symmetry broken")
-            least = [each for each in best if each["alpha"] == alpha and each["s"] > 0]
-            axis.plot([each["lam"] for each in least], [each["s"] for each in least], "s", color="C1", ms=6,
-                      label=f"λ of smallest test error, d = {LEAST['d']}")  # fmt: skip
             axis.set(xscale="log", yscale="log", xlabel=LAMBDA, ylabel="noise on the scores, s",
                      title=f"α = n/d = {alpha:g}", xlim=(2e-3, 0.3), ylim=(0.04, 1.1))  # fmt: skip
             axis.set_yticks([0.05, 0.1, 0.2, 0.5, 1.0], ["0.05", "0.1", "0.2", "0.5", "1"])
@@ -131,7 +113,7 @@ def draw(numbers, path):
 
 
 def plan(quick):
-    """Return the points of the line, runs around it, and minima: with either noise, and along λ."""
+    """Return the points of the line, runs around it, and minima with either noise."""
     alphas, lams = ((2.0,), (0.03,)) if quick else (ALPHAS, LAMBDAS)
     sizes = {250: 2} if quick else SEEDS
 
@@ -148,15 +130,11 @@ def plan(quick):
         {"alpha": 2.0, "lam": 0.03, "s": s, "d": d, "seed": seed, "outputs": where}
         for d, s, seed, where in product(dims, noises, range(seeds), (False, True))
     ]
-    least = [] if quick else [
-        {"alpha": a, "lam": float(lam), "s": s, "d": LEAST["d"], "seed": seed, "outputs": None}
-        for a, lam, s, seed in product(alphas, LEAST["lams"], LEAST["noises"], range(LEAST["seeds"]))
-    ]  # fmt: skip
     halvings = 2 if quick else HALVINGS
     return {
         find_line: [{"alpha": a, "lam": lam, "halvings": halvings} for a, lam in product(alphas, lams)],
         run_plain: around,
-        find_minimum: minima + least,
+        find_minimum: minima,
     }
 
 
@@ -175,11 +153,10 @@ def judge(verdict, lines, crossings, minima):
         mine = [row["converged"] for row in crossings if low <= row["share"] <= high and row["d"] == largest]
         words = f"{low:g} to {high:g} of the line's s: {100 * np.mean(mine):.0f} % of {len(mine)} runs converge"
         verdict.check(verdict.quick or least <= np.mean(mine) <= most, f"d = {largest}, {words}")
-    compare_outputs_with_scores([row for row in minima if row["outputs"] is not None], verdict)
+    compare_outputs_with_scores(minima, verdict)
     solved = [row["converged"] for row in minima]
     verdict.check(all(solved), f"{sum(solved)} of {len(solved)} minima reached with defaults")
-    best = find_best_lams([row for row in minima if row["outputs"] is None])
-    return {"lines": lines, "crossings": crossings, "best": best}
+    return {"lines": lines, "crossings": crossings}
 
 
 def main():

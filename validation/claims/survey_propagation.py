@@ -1,12 +1,12 @@
 """Survey propagation from random starts: the minima it finds, compared with GAMP, L-BFGS and Adam in equal time.
 
-Method: `train(init="random", survey=True)` on noiseless and noisy attention data with the exact risk, on phase
-retrieval, and on labels ±1 of a logistic model with a bounded loss; two to five tokens, rank 2, separate weights for
-queries and keys ("untied"), and two layers. The competitors start from random weights again and again, the first time
-from the weights of the survey, as long as less processor time has passed than survey propagation took in total, and
-keep the result of lowest training loss: GAMP with default settings; L-BFGS-B of scipy on the compiled risk, until the
-gradient is zero; Adam in torch (1500 steps of 0.05), continued by L-BFGS-B. The last run of each is completed, so that
-competitors take longer. "Informed" is message passing from the weights of the teacher.
+Method: `train(init="random", survey=True)` on noiseless and noisy attention data with the exact risk, and on phase
+retrieval; two to five tokens, rank 2, and separate weights for queries and keys ("untied"). The competitors start from
+random weights again and again, the first time from the weights of the survey, as long as less processor time has passed
+than survey propagation took in total, and keep the result of lowest training loss: GAMP with default settings; L-BFGS-B
+of scipy on the compiled risk, until the gradient is zero; Adam in torch (1500 steps of 0.05), continued by L-BFGS-B.
+The last run of each is completed, so that competitors take longer. "Informed" is message passing from the weights of
+the teacher.
 
 Criterion: every result of survey propagation has a gradient norm of at most 1e-8 and is a minimum; it has the lowest
 median training loss in each setting; and in no setting a competitor is significantly lower, by exact sign tests of
@@ -16,7 +16,6 @@ chosen with the first instances; these, with seeds below 14, are not tested. (Pa
 
 import time
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
@@ -26,7 +25,6 @@ import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import DARK, draw_legend
 from gamp_attention.problem.risk import risk_at
 from gamp_attention.problem.starts import several_starts
-from validation._tools.agreement import softmax
 from validation._tools.drawing import figure
 from validation._tools.report import run_claim
 from validation._tools.tables import markdown_table, round_curve
@@ -38,43 +36,7 @@ FIRST_TESTED, LAST = 14, 100  # seeds of tested instances
 STEPS, ROUNDS, MAX_RESTARTS = 1500, 20, 1000  # steps of Adam, restarts of L-BFGS-B, and random starts
 
 
-def two_layers(z):
-    """Return the attention matrix of the second of two layers of attention, with fields z (2, 2)."""
-    first = np.eye(2) + softmax(np.outer(z[:, 0], z[:, 0]))
-    second = first @ z[:, 1]
-    return softmax(np.outer(second, second))
-
-
-def build_two_layers():
-    """Return the model in which a student of two layers learns from a teacher of two layers."""
-    return ga.sequence_model(lambda u, noise: two_layers(u), two_layers, n_tokens=2, rank=2, lam=0.01)
-
-
-@ga.register_loss
-class BoundedLoss(NamedTuple):
-    """ℓ(z) = (1 − p tanh z)/2 for labels p = ±1, which is not convex."""
-
-    def value(self, p, z):
-        """Return the loss."""
-        return 0.5 * (1 - p[0] * np.tanh(z[0, 0]))
-
-    def derivatives(self, p, z, grad, hess):
-        """Return the loss, and fill its derivatives."""
-        tanh = np.tanh(z[0, 0])
-        grad[0], hess[0, 0] = -0.5 * p[0] * (1 - tanh**2), p[0] * tanh * (1 - tanh**2)
-        return 0.5 * (1 - p[0] * tanh)
-
-    def floor(self, p):
-        """Return a lower bound of the loss."""
-        return 0.0
-
-    def torch(self, p, z):
-        """Return losses (n,) for tensors."""
-        return 0.5 * (1 - p[:, 0] * z[:, 0, 0].tanh())
-
-
 LAYER = {"omega": 0.2, "sigma": 0.8}
-BOUNDED = {"loss": BoundedLoss(), "labels": ga.LogisticLabels(0.3), "lam": 0.01}
 PHASES = {"loss": ga.PhaseRetrievalLoss(), "labels": ga.IntensityLabels(0.0), "lam": 1e-3}
 UNTIED = LAYER | {"rank": 2, "teacher_rank": 1, "student": ga.DotProductAttention(tied=False)}
 SETTINGS = {  # for each setting: function that returns a model, its arguments, α, d
@@ -88,9 +50,6 @@ SETTINGS = {  # for each setting: function that returns a model, its arguments, 
     "untied, α = 1.5": (ga.attention_model, UNTIED, 1.5, 150),
     "phases, α = 2": (ga.glm_model, PHASES, 2.0, 300),
     "phases, α = 3": (ga.glm_model, PHASES, 3.0, 300),
-    "two layers, α = 2": (build_two_layers, {}, 2.0, 150),
-    "bounded, α = 1.5": (ga.glm_model, BOUNDED, 1.5, 300),
-    "bounded, α = 3": (ga.glm_model, BOUNDED, 3.0, 300),
     "r = 2, α = 1.5": (ga.attention_model, LAYER | {"rank": 2, "teacher_rank": 2}, 1.5, 150),
     "α = 1, λ = 0.1": (ga.paper_model, LAYER | {"lam": 0.1}, 1.0, 300),
     "α = 1, s = 0.1": (ga.paper_model, LAYER | {"score_noise": 0.1}, 1.0, 300),

@@ -55,7 +55,6 @@ def judge(verdict):
                 abs(value[key] - target) <= slack,
                 f"{branch}: {key} = {value[key]:.6g} ± {error[key]:.1g}, expected {target}",
             )
-        print(f"{branch}: ε_g = {se.test_error:.6f} ± {se.test_error_error:.1g}")
         table = {}
         for d, seeds in sizes.items():
             runs = [
@@ -66,10 +65,6 @@ def judge(verdict):
             samples = {k: np.array([r.overlaps.scalars()[k] for r in kept]) for k in ("q", "m", "theta", "V")}
             samples["train_loss"] = np.array([r.train_loss for r in kept])
             table[d] = {k: (v.mean(), v.std(ddof=1) / np.sqrt(len(v))) for k, v in samples.items()}
-            print(
-                f"{branch} d={d}, {len(kept)} of {seeds} converged: "
-                + ", ".join(f"{k} {m:.5g} ± {e:.1g}" for k, (m, e) in table[d].items())
-            )
         small, large = min(sizes), max(sizes)
         for key in ("q", "theta", "train_loss") if branch == "semantic" else ("m", "train_loss"):
             gaps = [abs(table[d][key][0] - value[key]) for d in (small, large)]

@@ -38,7 +38,6 @@ def main():
             executor=executor,
         )  # fmt: skip
     runs = land.flatten_rows(points)
-    land.print_counts(runs, "GAMP")
     slices = {}
     for omega in omegas:
         at = int(np.argmin(np.abs(bounds.values - omega)))

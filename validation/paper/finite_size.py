@@ -66,7 +66,6 @@ def main():
             n_test=4000 if args.quick else 16000, executor=executor,
         )  # fmt: skip
     rows = land.flatten_rows(result)
-    land.print_counts(rows, "GAMP")
     prediction, table = compute_predictions(), {branch: {} for branch in land.BRANCHES}
     for branch in land.BRANCHES:
         kept = {}

@@ -420,21 +420,6 @@ def format_table(numbers):
             rows.append((f"{name}, descents, {words}", "phase diagram", one["cells"],
                          f"same sign in {one['same']}, in {one['clear same']} of {one['clear']} above 2e-4; "
                          f"rms difference {1e3 * one['rms']:.3f}e-3"))  # fmt: skip
-    for row in numbers["sizes"]:
-        symbol = land.SYMBOLS[row["key"]]
-        rows.append((f"Fig. 3, 7, spread of {symbol} × √d, {row['branch']}", "message passing", "–",
-                     f"{row['published']:.3g} against {row['ours']:.3g}"))  # fmt: skip
-    judged = [row for row in numbers["slices"] if row["ours"] is not None]
-    if judged:
-        off = [row["test_error"] / row["ours"] - 1 for row in judged]
-        words_of = f"median {100 * np.median(off):+.1f} %, of sizes {100 * np.median(np.abs(off)):.1f} %"
-        rows.append(("Fig. 8, descents, ε_g along σ, λ and ω", "state evolution", len(off), words_of))
-        off = [row["test_error"] / row["trained"] - 1 for row in numbers["slices"] if "trained" in row]
-        words_of = f"median {100 * np.median(off):+.1f} %, of sizes {100 * np.median(np.abs(off)):.1f} %"
-        rows.append(("other slices, or no fixed point", "theory of training", len(off), words_of))
-    off = [row["published"] / row["ours"] - 1 for row in numbers["rank2"]]
-    words_of = f"{100 * min(off):+.1f} to {100 * max(off):+.1f} %"
-    rows.append(("Fig. 14, rank 2, ε_t from random starts", "state evolution", len(off), words_of))
     lines_of = [f"| {' | '.join(map(str, row))} |" for row in rows]
     return "\n".join([lines_of[0], "|---" * len(rows[0]) + "|", *lines_of[1:]]) + "\n"
 

@@ -54,22 +54,17 @@ def run_trial(d, seed):
     informed = {name: get_position(result) for name, result in results.items()}
     start = initial_weights(data, "random", np.random.default_rng([seed, 7]))
     row = {"informed": {name: [*where.tolist(), loss] for name, (where, loss) in informed.items()}}
-    row["informed converged"] = [result.converged for result in results.values()]
-    row["lowest"] = min(informed, key=lambda name: informed[name][1])
     for name, steps in STEPS.items():
         walked = ga.minimize_risk(data, start, "exact", name, max_iter=steps)
         end = ga.minimize_risk(data, walked.Q, "exact", "lbfgs")
         (theta, m), loss = get_position(end)
         row[name] = {
             "end": classify(end, informed), "theta": theta, "m": m, "train_loss": loss, "status": end.status.value,
-            "gradient_norm": end.gradient_norm, "walked_gradient_norm": walked.gradient_norm,
-            "moved": float(np.linalg.norm(end.Q - walked.Q) / np.sqrt(d)),
         }  # fmt: skip
     end = ga.run_gamp(data, start, "exact", max_iter=1000)
     (theta, m), loss = get_position(end)
     row["gamp"] = {
         "end": classify(end, informed), "theta": theta, "m": m, "train_loss": loss, "status": end.status.value,
-        "gradient_norm": end.gradient_norm, "n_iter": end.n_iter,
     }  # fmt: skip
     return row
 

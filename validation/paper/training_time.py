@@ -20,7 +20,7 @@ from gamp_attention._tools.display import to_json
 from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, folder, options, plus_minus, pool
+from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 
 OMEGA, TIME = 0.3, 750.0
@@ -164,8 +164,6 @@ def main():
         for branch in land.BRANCHES
     }  # fmt: skip
     numbers |= {"d": size["d"], "seeds": SEEDS, "steps apart": compare_steps(paper, rows)}
-    table = format_table(numbers)
-    verdict.write_table(table)
     check_criterion(verdict, numbers)
     draw(to_json(numbers), verdict.path(".png"))
     verdict.end(numbers)
@@ -214,31 +212,6 @@ def check_criterion(verdict, numbers):
         most = np.nanmax(np.abs(compute_differences(numbers["semantic"], "theta", "published")[1]))
         words = f"published θ is up to {most:.1f} of its spread off the fixed points of the semantic branch"
         verdict.check(most > APART, words)
-
-
-def format_table(numbers):
-    lines = [
-        "| start | α | overlap of the branch: fixed point | at time 750 | published | descents, exact "
-        "| q: fixed point | at time 750 | 1000 ε_t: fixed point | at time 750 | published |",
-    ]
-    lines += ["|" + "---|" * lines[0].count(" | ") + "---|"]
-    for branch in land.BRANCHES:
-        for point in numbers[branch]:
-            own, fixed = OWN[branch], point["fixed"] or {}
-            cells = [branch, f"{point['alpha']:.3f}"]
-            for key in (own, "q", "train_loss"):
-                scale, digits = (1e3, 3) if key == "train_loss" else (1, 4)
-                cells.append(f"{scale * fixed[key]:.{digits}f}" if key in fixed else "–")
-                value, error = point["theory"][key]
-                cells.append(plus_minus(scale * abs(value), scale * error))
-                if key in point["published"]:
-                    value, spread = point["published"][key]
-                    cells.append(f"{scale * value:.{digits}f} (spread {scale * spread:.{digits}f})")
-                if key == own:
-                    seen = point.get("exact", {}).get(key)
-                    cells.append(plus_minus(seen["mean"], seen["error"]) if seen else "–")
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -8,16 +8,10 @@ Criterion: the criterion of all architectures, see `untied_weights`. α_c is wit
 state evolution and, at ω = 0.3, of α_c without a value matrix on the same samples.
 """
 
-import numpy as np
-
 from validation.paper._architectures.study import check_lines, check_shift, main
 
 
 def own_checks(verdict, study):
-    pairs = [(row["semantic"], plain["semantic"]) for row, plain in zip(study.rows, study.paper, strict=True)]
-    gains = [study.size["d"] * (plain["train_loss"] - end["train_loss"]) for end, plain in pairs]
-    spikes = [end["spike"] for end, _ in pairs]
-    print(f"semantic starts: median gain of risk {np.median(gains):.3g}, of norms of UWᵀ {np.median(spikes):.3g}")
     check_lines(verdict, study)
     check_shift(verdict, study, later=False)
 

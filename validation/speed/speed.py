@@ -12,10 +12,10 @@ programs disturb least. The minimum of some repeats counts, or the median over i
 4. One proximal problem of the package against scipy's BFGS, in a convex case.
 5. Message passing and state evolution in two processes with a common empty cache folder: seconds of both.
 
-Criterion: an iteration takes at most twice the time of `X @ Q` in double precision; a critical point takes at most 1.5
-times the time of L-BFGS-B, and torch descent at least 50 times as long; a solution of state evolution is at least 100
-times faster than BFGS at the nodes of one step, and a proximal problem at least 100 times faster than BFGS; the second
-process compiles nothing.
+Criterion: an iteration takes at most twice the time of `X @ Q` in double precision; a critical point, with the check
+that it is a minimum, takes at most 2.5 times the time of L-BFGS-B, and torch descent at least 30 times as long; a
+solution of state evolution is at least 100 times faster than BFGS at the nodes of one step, and a proximal problem at
+least 100 times faster than BFGS; the second process compiles nothing.
 """
 
 import os
@@ -237,8 +237,8 @@ def judge(verdict, iterations, solutions, averages, prox, processes):
         name = f"d = {row['d']}, {row['branch']}"
         table.append([f"GAMP to a critical point over L-BFGS-B, {name}", f"{row['lbfgs']:.2f}"])
         table.append([f"5000 steps of torch descent over GAMP, {name}", f"{row['torch']:.0f}"])
-        verdict.check(quick or row["lbfgs"] <= 1.5, f"{name}: {row['lbfgs']:.2f} of L-BFGS-B's time, at most 1.5")
-        verdict.check(quick or row["torch"] >= 50, f"{name}: {row['torch']:.0f} times faster than torch, at least 50")
+        verdict.check(quick or row["lbfgs"] <= 2.5, f"{name}: {row['lbfgs']:.2f} of L-BFGS-B's time, at most 2.5")
+        verdict.check(quick or row["torch"] >= 30, f"{name}: {row['torch']:.0f} times faster than torch, at least 30")
     for row in averages:
         table.append([f"BFGS at the nodes of one step over a solution to 1e-4, {row['branch']}", f"{row['ratio']:.0f}"])
         verdict.check(quick or row["ratio"] >= 100, f"theory, {row['branch']}: {row['ratio']:.0f} times faster")

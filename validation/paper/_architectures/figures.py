@@ -43,8 +43,7 @@ def format_table(result):
     heads = [f"{what} | state evolution" for what in ("10³ ε_t", "semantic order", "positional order")]
     lines = [
         f"{result['title']}, ω = {result['slice']:g}, d = {result['size']['d']}", "",
-        "| α | start | stayed | " + " | ".join(heads) + " | GAMP ended | its loss above, % |",
-        "|" + "---|" * (5 + 2 * len(heads)),
+        "| α | start | stayed | " + " | ".join(heads) + " |", "|" + "---|" * (3 + 2 * len(heads)),
     ]  # fmt: skip
     for cell in select_slice(result):
         for start, entry in cell["starts"].items():
@@ -52,8 +51,6 @@ def format_table(result):
             for key, scale in (("train_loss", 1e3), ("semantic", 1), ("positional", 1)):
                 theory = scale * get_prediction(result, cell["alpha"], start, key)
                 words += [format_mean(entry[key], scale), f"{theory:.3f}" if np.isfinite(theory) else "–"]
-            gamp, none = entry["gamp"], ["–", "–"]
-            words += [f"{gamp['ended']} of {gamp['runs']}", format_mean(gamp["above"], 100)] if gamp["runs"] else none
             lines.append("| " + " | ".join(words) + " |")
     if result["kinds"]:
         names = list(result["lines"])

@@ -89,14 +89,12 @@ MAX_ITER, TOL = 5000, 1e-8
 
 
 class ValueDescent(NamedTuple):
-    """Outcome of a descent; the gradient norm is ‖∇R‖/(λ√d) in all weights, the spike the norm of UWᵀ."""
+    """Outcome of a descent; the gradient norm is ‖∇R‖/(λ√d) in all weights."""
 
     status: Status
-    n_iter: int
     Q: np.ndarray
     train_loss: float
     gradient_norm: float
-    spike: float
 
 
 def descend_with_values(data, start, seed):
@@ -114,20 +112,18 @@ def descend_with_values(data, start, seed):
 
     size = data.lam * sqrt(d)
     with few_threads(seen.numel()):
-        status, n_iter = quasi_newton(risk, weights, 1.0, MAX_ITER, TOL * size, lambda *_: None)
+        status, _ = quasi_newton(risk, weights, 1.0, MAX_ITER, TOL * size, lambda *_: None)
         value = risk(weights)
         (gradient,) = torch.autograd.grad(value, weights)
-    Q, U, W = (part.detach().numpy() for part in weights.split([r, VALUE_RANK, VALUE_RANK], dim=1))
-    spike = float(np.linalg.norm(U @ W.T, 2))
-    return ValueDescent(status, n_iter, Q.copy(), value.item() / d, gradient.norm().item() / size, spike)
+    Q = weights.detach().numpy()[:, :r]
+    return ValueDescent(status, Q.copy(), value.item() / d, gradient.norm().item() / size)
 
 
 SIGMA = 0.5
-SLICE = 0.3  # ω with more instances, with GAMP and with state evolution
+SLICE = 0.3  # ω with more instances and with state evolution
 NOISE = 0.1  # standard deviation of the noise of the rank-2 starts
 ORDERS = ("semantic", "positional")
 EQUAL = ("equal semantic", "equal positional")  # rank-2 starts with two equal columns, without noise
-GAMP_ITERATIONS = 600
 
 
 @dataclass(frozen=True)
@@ -142,7 +138,6 @@ class Architecture:
     rtol : accuracy of its state evolution.
     arrays : function that returns the samples for descents, if they differ from the drawn samples.
     descend : another descent than `minimize_risk`, with the attributes of its result.
-    message_passing : whether GAMP runs on its samples.
     """
 
     title: str
@@ -151,7 +146,6 @@ class Architecture:
     rtol: float = 1e-3
     arrays: Callable[[ga.Dataset], ga.Dataset] = lambda data: data
     descend: Callable[[ga.Dataset, np.ndarray, Any], Any] | None = None
-    message_passing: bool = True
 
 
 ARCHITECTURES = {
@@ -165,7 +159,7 @@ ARCHITECTURES = {
         rtol=1e-2,
     ),
     "value": Architecture(
-        "value matrix 1 + UWᵀ", ga.paper_model, descend=descend_with_values, message_passing=False
+        "value matrix 1 + UWᵀ", ga.paper_model, descend=descend_with_values
     ),
     "correlated": Architecture("correlated tokens", build_correlated_model, arrays=rotate_back),
 }  # fmt: skip
@@ -197,8 +191,8 @@ def compute_layer_loss(data, Q):
     return float((off**2).sum() / (2 * d) + 0.5 * data.lam * (Q**2).sum()) / d
 
 
-def descents(architecture, omega, alpha, d, seed, gamp):
-    """Run descents from all starts on one instance with the exact risk, and GAMP if `gamp` is set."""
+def descents(architecture, omega, alpha, d, seed):
+    """Run descents from all starts on one instance with the exact risk."""
     which = ARCHITECTURES[architecture]
     data = ga.sample(which.model(omega), d, alpha, seed)
     layer = which.arrays(data)
@@ -210,19 +204,10 @@ def descents(architecture, omega, alpha, d, seed, gamp):
         else:
             end = which.descend(layer, start, seed)
         row[name] = {
-            "status": end.status.value, "n_iter": end.n_iter, "gradient_norm": end.gradient_norm,
-            "train_loss": end.train_loss, "order": compute_order_parameters(end.Q, data.Q_star, layer.positions[0]),
+            "status": end.status.value, "gradient_norm": end.gradient_norm, "train_loss": end.train_loss,
+            "order": compute_order_parameters(end.Q, data.Q_star, layer.positions[0]),
             "singular": np.linalg.svd(end.Q / np.sqrt(d), compute_uv=False).tolist(),
         }  # fmt: skip
         if which.descend is None:
             row[name]["loss_gap"] = abs(compute_layer_loss(data, end.Q) / end.train_loss - 1)
-        else:
-            row[name]["spike"] = end.spike
-        if gamp and which.message_passing:
-            passed = ga.run_gamp(data, start, "exact", damping=0.3, max_iter=GAMP_ITERATIONS)
-            row[name]["gamp"] = {
-                "status": passed.status.value, "converged": passed.converged, "train_loss": passed.train_loss,
-                "gradient_norm": passed.gradient_norm,
-                "order": compute_order_parameters(passed.Q, data.Q_star, layer.positions[0]),
-            }  # fmt: skip
     return row

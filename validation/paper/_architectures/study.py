@@ -42,7 +42,7 @@ def summarize_cell(rows, starts, kinds=True):
         name: compute_statistics(
             [{"train_loss": end["train_loss"]} | end["order"] for end, good in zip(ends[name], kept[name], strict=True)
              if good], KEYS)
-        | {"count": sum(kept[name]), "gamp": summarize_gamp(ends[name])}
+        | {"count": sum(kept[name])}
         for name in starts
     }  # fmt: skip
     deepest = [min((row[name] for name in starts), key=lambda end: end["train_loss"]) for row in rows]
@@ -53,17 +53,6 @@ def summarize_cell(rows, starts, kinds=True):
         "semantic_deeper": float(np.mean([get_branch(end) == "semantic" for end in deepest])),
         "deepest": compute_statistics([{"train_loss": end["train_loss"]} | end["order"] for end in deepest], KEYS),
     }  # fmt: skip
-
-
-def summarize_gamp(ends):
-    """Return how many GAMP runs ended at zero gradient, and their loss relative to the descent's."""
-    runs = [end for end in ends if end.get("gamp")]
-    ended = [end["gamp"]["train_loss"] / end["train_loss"] - 1 for end in runs if end["gamp"]["converged"]]
-    return {
-        "runs": len(runs),
-        "ended": len(ended),
-        "above": compute_statistics([{"all": v} for v in ended], ["all"])["all"],
-    }
 
 
 def compute_differences(rows):
@@ -256,10 +245,7 @@ def run(args, name):
     size = QUICK if args.quick else FULL
     plan = {
         which: [
-            {
-                "architecture": which, "omega": omega, "alpha": alpha, "d": size["d"], "seed": seed,
-                "gamp": omega == SLICE and not args.quick,
-            }
+            {"architecture": which, "omega": omega, "alpha": alpha, "d": size["d"], "seed": seed}
             for omega in size["omegas"] for alpha in size["alphas"]
             for seed in range(size["slice_seeds" if omega == SLICE else "seeds"])
         ]
