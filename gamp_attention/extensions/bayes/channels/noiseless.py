@@ -207,7 +207,7 @@ class PlaneChannel(KnownFields):
             at = _AngleWeights(y, omega, P, sign, bool(self.hidden))
             angle, width = 2 * np.pi * np.arange(n)[None] / max(n, 1), np.full((1, 1), 1 / max(n, 1))
             if not n:
-                angle, width = self.angles.around_peak(lambda angle, at=at: at.logs(angle), len(y))
+                angle, width = self.angles.around_peak(at.logs, len(y))
             logs.append(at.logs(angle) + np.log(width))
             parts.append((at, angle))
         weights, log_z = softmax_sum(np.concatenate(logs, axis=1))
