@@ -28,7 +28,6 @@ class PathErrors:
     """Leave-one-out errors along a path of k values."""
 
     errors: np.ndarray  # (k, n) errors of the samples
-    in_training: np.ndarray  # (k,) mean training errors
     trusted: np.ndarray  # (k,) True if `leave_one_out` trusts the estimate, or both between which it is interpolated
     changes: list[np.ndarray]  # (m, m) scaled changes of the errors of pairs of samples, of each value
     correction: np.ndarray  # (k,) variance of the correction by refits and of the choice among minima
@@ -72,15 +71,15 @@ class _Path:
     """Complete estimates by number of the value, and intervals between them.
 
     Intervals are pairs of indices of `line`, the numbers of the values in the order of the path, with the error of the
-    interpolation that was measured at one of their ends. `rough` are the errors (n,) by cavity fields, and the mean
-    training errors, of the values of `line`.
+    interpolation that was measured at one of their ends. `rough` are the errors (n,) by cavity fields of
+    the values of `line`.
     """
 
     def __init__(self, problems: Sequence[Dataset], results: Sequence[GampResult], form: str | None) -> None:
         self.problems, self.results, self.form, self.method = problems, results, form, LeaveOneOutMethod()
         self.full: dict[int, tuple[LeaveOneOut, np.ndarray]] = {}  # with the changes of the errors of pairs of samples
         self.line: list[int] = []
-        self.rough: list[tuple[np.ndarray, float]] = []
+        self.rough: list[np.ndarray] = []
         self.intervals: dict[tuple[int, int], float] = {}
 
     def complete(self, k: int) -> LeaveOneOut:
@@ -99,7 +98,7 @@ class _Path:
         self.intervals.pop((low, high), None)
         for part in ((low, index), (index, high)):
             means = np.array([self.full[self.line[end]][0].test_error for end in part])
-            corrections = means - [float(self.rough[end][0].mean()) for end in part]
+            corrections = means - [float(self.rough[end].mean()) for end in part]
             length, is_small = part[1] - part[0], bool((np.abs(corrections) <= SMALL * means).all())
             is_accurate = deviation <= self.method.trusted_error * means.min()
             if length == 1 or (is_accurate and (is_small or length <= -(-len(self.line) // PARTS))):
@@ -119,10 +118,10 @@ class _Path:
     def collect(self) -> PathErrors:
         """Return the errors at all values, complete or interpolated."""
         count, n = len(self.problems), self.problems[0].n_samples
-        errors, in_training, correction = np.full((count, n), np.nan), np.full(count, np.nan), np.zeros(count)
-        trusted, changes = np.zeros(count, bool), [np.zeros((0, 0))] * count
+        errors, correction, trusted = np.full((count, n), np.nan), np.zeros(count), np.zeros(count, bool)
+        changes = [np.zeros((0, 0))] * count
         for k, (estimate, of_pairs) in self.full.items():
-            errors[k], in_training[k], trusted[k] = estimate.errors, estimate.in_training, estimate.trusted
+            errors[k], trusted[k] = estimate.errors, estimate.trusted
             known = mean_and_error(estimate.errors)[1] ** 2 + estimate.covariance
             correction[k], changes[k] = max(estimate.test_error_error**2 - known, 0.0), of_pairs
         for low, high in self.intervals:
@@ -130,23 +129,21 @@ class _Path:
             m = min(len(changes[first]), len(changes[last]))  # the samples that both have in common
             for index in range(low + 1, high):
                 k, fraction = self.line[index], (index - low) / (high - low)
-                errors[k], in_training[k] = self._errors(low, high, index), self.rough[index][1]
-                trusted[k] = trusted[first] and trusted[last]
+                errors[k], trusted[k] = self._errors(low, high, index), trusted[first] and trusted[last]
                 correction[k] = (1 - fraction) * correction[first] + fraction * correction[last]
                 changes[k] = (1 - fraction) * changes[first][:m, :m] + fraction * changes[last][:m, :m]
         estimates = [estimate for estimate, _ in self.full.values()]
         dependent = any(estimate.dependent for estimate in estimates)
-        return PathErrors(errors, in_training, trusted, changes, correction, dependent, estimates[0].form)
+        return PathErrors(errors, trusted, changes, correction, dependent, estimates[0].form)
 
     def _errors(self, low: int, high: int, index: int) -> np.ndarray:
         """Return the errors (n,) at an index, by interpolation of the corrections at the ends of an interval."""
         fraction = (index - low) / (high - low)
-        below, above = (self.full[self.line[end]][0].errors - self.rough[end][0] for end in (low, high))
-        return self.rough[index][0] + (1 - fraction) * below + fraction * above
+        below, above = (self.full[self.line[end]][0].errors - self.rough[end] for end in (low, high))
+        return self.rough[index] + (1 - fraction) * below + fraction * above
 
 
-def _rough(data: Dataset, result: GampResult) -> tuple[np.ndarray, float]:
-    """Return the errors (n,) by cavity fields without refits, and the mean training error."""
+def _rough(data: Dataset, result: GampResult) -> np.ndarray:
+    """Return the errors (n,) by cavity fields without refits."""
     Q, at = require_trained(data, result)
-    fields = cavity_fields(data, at, responses(data, result, at, Q))
-    return sample_errors(data, fields), float(sample_errors(data, at.z).mean())
+    return sample_errors(data, cavity_fields(data, at, responses(data, result, at, Q)))

@@ -253,10 +253,7 @@ def regularization_path(
         remark = REMARKS["dependent"] if estimates.dependent else ""
     trusted = trusted & (problems[0].n_samples >= LeaveOneOutMethod().few_samples)
     pairs = list(zip(problems, results, strict=True))
-    if estimates is None:
-        in_training = np.array([sample_errors(each, each.fields(result.Q)).mean() for each, result in pairs])
-    else:
-        in_training = estimates.in_training
+    in_training = np.array([sample_errors(each, each.fields(result.Q)).mean() for each, result in pairs])
     covariance = np.array([[sum_products(first, second) for second in changes] for first in changes])
     covariance[np.diag_indices(len(values))] = np.maximum(np.diagonal(covariance), 0.0)
     spread = np.sqrt(variance_of_mean(errors, groups) + np.diagonal(covariance) + correction)
