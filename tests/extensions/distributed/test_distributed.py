@@ -8,7 +8,6 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.distributed import distributed as module
-from gamp_attention.extensions.train.survey import SurveyPhase
 
 distributed = pytest.importorskip("distributed")
 
@@ -59,44 +58,6 @@ def test_weights_equal_the_weights_of_one_process(client, model, options):
     assert abs(result.state.z - expected.state.z).max() < 1e-9
     assert result.n_off_global == expected.n_off_global
     assert result.fixed_point
-
-
-@pytest.mark.parametrize("survey", [True, 30.0])
-def test_surveys_on_the_workers_find_the_weights_of_one_process(client, survey):
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 60, 1.0, seed=0, storage="none")
-    remote = ga.DistributedDataset(data, client, 3)
-    options = {"init": "random", "survey": survey, "tol": 1e-6, "n_starts": 1, "escape": False}
-    result, expected = (
-        ga.train(remote, **options),
-        ga.train(data, **options, iteration=ga.IterationOptions(accelerate=False)),
-    )
-    assert expected.converged
-    assert result.status is expected.status
-    assert [record.name for record in result.starts] == [record.name for record in expected.starts]
-    assert abs(result.Q - expected.Q).max() < 1e-6
-    for record, other in zip(result.surveys, expected.surveys, strict=True):
-        assert (record.name, record.ending, record.n_iter) == (other.name, other.ending, other.n_iter)
-        assert abs(record.Q - other.Q).max() < 1e-8
-
-
-def test_surveys_on_the_workers_resume_from_a_checkpoint(client, tmp_path, monkeypatch):
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 40, 1.0, seed=0, storage="none")
-    remote, file = ga.DistributedDataset(data, client, 2), ga.Checkpoint(tmp_path / "run.npz", 0)
-    whole = ga.train(remote, "random", survey=30.0, tol=1e-6, n_starts=1, escape=False)
-    steps, step = [], SurveyPhase._survey.__globals__["survey_step"]
-
-    def interrupting_step(*args):
-        steps.append(1)
-        if len(steps) == 8:
-            raise InterruptedError
-        return step(*args)
-
-    monkeypatch.setitem(SurveyPhase._survey.__globals__, "survey_step", interrupting_step)
-    with pytest.raises(InterruptedError):
-        ga.train(remote, "random", survey=30.0, tol=1e-6, checkpoint=file, n_starts=1, escape=False)
-    resumed = ga.train(remote, "random", survey=30.0, tol=1e-6, checkpoint=file, n_starts=1, escape=False)
-    assert np.array_equal(resumed.Q, whole.Q)
-    assert len(steps) == whole.surveys[0].n_iter + 1
 
 
 def test_descents_after_message_passing_run_on_the_workers(client):
