@@ -112,7 +112,7 @@ LINES = {
     ),
     "SoftmaxTeacher": "ga.attention_model(teacher=ga.SoftmaxTeacher(omega=0.3, A=SQUARE))",
     "Survey": (
-        "ga.trajectory(PAPER, 1.5, method=ga.Survey(parisi=10.0, damping=0.4, jumps=False), n_iter=3, n_paths=128, "
+        "ga.trajectory(PAPER, 1.5, method=ga.Survey(parisi=10.0, damping=0.4), n_iter=3, n_paths=128, "
         "n_replicas=2, seed=0)"
     ),
     "SquaredLoss": "ga.glm_model(ga.SquaredLoss())",
@@ -129,7 +129,7 @@ LINES = {
     "bayes_fixed_points": "ga.bayes_fixed_points(SQUARED, alpha=1.5, n_points=64, n_replicas=2, seed=0)",
     "bayes_thresholds": "ga.bayes_thresholds(SQUARED, n_points=64, n_replicas=2, seed=0)",
     "branches": (
-        "ga.branches(SHARP, alpha=1.5, starts=('semantic',), rtol=0.1, response='stein', stability=False, seed=0)"
+        "ga.branches(SHARP, alpha=1.5, starts=('semantic',), rtol=0.1, stability=False, seed=0)"
     ),
     "compare": (
         "ga.compare(SQUARED, d=10, alpha=1.5, seed=0, risk='asymptotic', branches=None, damping=0.3, rtol=0.1, lr=0.1, "
@@ -137,7 +137,7 @@ LINES = {
     ),
     "continue_branch": (
         "ga.continue_branch(SHARP, alpha=1.5, init='semantic', parameter='alpha', to=1.45, response='stein', "
-        "stability=False, max_points=3)"
+        "stability=False)"
     ),
     "coordinate_law": "ga.coordinate_law(spectra=0.25, tau=TAU, teacher=None, n_tokens=2, teacher_rank=1)",
     "denoise": (

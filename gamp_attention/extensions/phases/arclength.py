@@ -58,13 +58,14 @@ class Curve:
     rule: Rule
     packing: Packing  # conversion between overlaps and x
     unit: float  # parameter value at p = 1
+    response: str = "stein"  # form of V̂, "stein" or "derivative"
 
     def map(self, u: np.ndarray) -> OverlapMap:
         """Return the overlap map at the parameter value of u."""
         p = u[-1] * self.unit
         model = with_parameter(self.model, self.parameter, p)
         alpha = p if self.parameter == "alpha" else self.alpha
-        return OverlapMap(model, alpha, self.rule)
+        return OverlapMap(model, alpha, self.rule, self.response)
 
     def residual(self, u: np.ndarray) -> np.ndarray:
         """Return F(x; p) − x (n,) at u (n + 1,); NaN if the overlaps are infeasible or the map breaks down."""

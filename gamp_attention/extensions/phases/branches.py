@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.choices import STARTS
+from gamp_attention._tools.choices import RESPONSES, STARTS
 from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention.extensions.phases import arclength
@@ -217,6 +217,7 @@ def continue_branch(
     parameter: str = "alpha",
     to: float = 0.1,
     *,
+    response: str = "stein",
     stability: bool = True,
 ) -> BranchPath:
     """Follow a branch of fixed points in a parameter, by pseudo-arclength continuation with step control.
@@ -229,6 +230,7 @@ def continue_branch(
     init : "semantic", "positional", "random" or Overlaps, as for `solve_state_evolution`.
     parameter : "alpha", "omega", "lam" or "sigma".
     to : parameter value at which to end.
+    response : form of V̂, "stein" or "derivative".
     stability : whether to compute the stability of every point.
 
     Returns
@@ -238,8 +240,8 @@ def continue_branch(
     Raises
     ------
     TypeError : if `model` is not a Model, or an argument has the wrong type.
-    ValueError : if `parameter` or `init` is an unknown name, `to` is outside the range of the parameter, or the model
-        does not have the parameter.
+    ValueError : if `parameter`, `response` or `init` is an unknown name, `to` is outside the range of the parameter, or
+        the model does not have the parameter.
     ConvergenceError : if there is no such branch at the start.
 
     Examples
@@ -251,11 +253,14 @@ def continue_branch(
     """
     model = require_model(model)
     check.choice("parameter", parameter, PARAMETERS)
+    check.choice("response", response, RESPONSES)
     to = check.real("to", to, low=0, strict=parameter != "omega", high=1 if parameter == "omega" else np.inf)
     check.flag("stability", stability)
-    start = solve_state_evolution(model, alpha, init, rtol=1e-3, stability=False, raise_on_failure=True)
+    start = solve_state_evolution(
+        model, alpha, init, rtol=1e-3, response=response, stability=False, raise_on_failure=True
+    )
     first = parameter_value(model, alpha, parameter)
-    curve = curve_of(model, alpha, parameter, start.overlaps)
+    curve = curve_of(model, alpha, parameter, start.overlaps, response)
     points, end, family = _walk_branch(curve, start.overlaps, first, to)
     value, error = np.nan, np.nan
     if end == "fold":
@@ -266,11 +271,11 @@ def continue_branch(
     return _build_path(curve, points, end, to, value, error, stability)
 
 
-def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps) -> Curve:
+def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, response: str = "stein") -> Curve:
     """Return the equations of branches with the symmetries of given overlaps, on a rule of moderate cost."""
     rule = first_rule("auto", model, (0,)).at_level(1)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
-    return Curve(model, alpha, parameter, rule, Packing.of(model, like), unit)
+    return Curve(model, alpha, parameter, rule, Packing.of(model, like), unit, response)
 
 
 def _walk_branch(curve: Curve, start: Overlaps, first: float, to: float) -> tuple[list[np.ndarray], str, str | None]:

@@ -54,6 +54,7 @@ from gamp_attention.problem.penalties.standard import penalty_of_rows
 NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
 END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
 MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
+OFF_ZERO = 1e-3  # start of a minimization that would begin at zero, in units of √V
 MAX_ROWS = 1 << 15  # maximum number of proximal steps, at the nodes of all samples, that are computed at once
 JUMP = 0.25  # fraction of the change of z between nodes, not explained by its derivative, above which z jumps
 CROSSING_STEPS = 4  # number of Newton steps for the field at which two branches of M are equal
@@ -153,7 +154,9 @@ def _average_samples(
     (n, L, r), K = omega.shape, len(inner.nodes)
     fields = (omega[:, None] + np.einsum("lab,klb->kla", inner.root, inner.nodes)).reshape(n * K, L, r)
     params = np.repeat(params, K, axis=0)
-    start = None if z is None else z.reshape(fields.shape)
+    start = fields if z is None else z.reshape(fields.shape)
+    if L * r == 1:  # at zero, an even loss may have a maximum, at which a minimization of one field would stay
+        start = np.where(start == 0, OFF_ZERO * np.sqrt(V[0, 0, 0]), start)
     steps = denoise(loss, params, fields, V, start, max_starts=None if inner.jumps else 0)
     best = np.repeat(np.argmin(steps.moreau.reshape(n, K), axis=1) + K * np.arange(n), K)
     away = steps.z[best] - fields

@@ -72,7 +72,7 @@ def test_runs_with_current_minima_follow_the_prediction():
 
 @pytest.mark.slow
 def test_stated_errors_cover_the_end_with_more_paths():
-    """With 2^18 paths, V, q, m and the loss after 150 iterations have the values below."""
+    """V, q, m and the loss after 150 iterations were computed with up to 2^18 paths."""
     path = ga.trajectory(
         ga.paper_model(), 1.5, "positional", ga.MessagePassing(damping=0.3, hold_after=20), n_iter=150, n_paths=8192,
         n_replicas=8, seed=3,

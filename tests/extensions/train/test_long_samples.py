@@ -1,4 +1,7 @@
-"""Long samples and high rank: bounded searches."""
+"""Long samples and high rank: bounded searches, and Ctrl-C at any time."""
+
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -20,6 +23,38 @@ def draw_two_heads(n, L, d, rank, seed=0):
         layer.in_proj_weight *= 2
         y = layer(torch.tensor(x), torch.tensor(x), torch.tensor(x), need_weights=False)[0].numpy()
     return ga.Dataset(x, y, rank=rank)
+
+
+WORK = {  # calls that take minutes
+    "search": "ga.denoise(data.loss, params, 3 * rng.standard_normal((40, 8, 4)), np.tile(40 * np.eye(4), (8, 1, 1)))",
+    "tracked run": "ga.run_gamp(data, 'random', tol=0, max_iter=5)",
+}
+SCRIPT = """
+import time
+import numpy as np
+import gamp_attention as ga
+
+rng = np.random.default_rng(0)
+data = ga.Dataset(rng.standard_normal((400, 8, 16)), rng.standard_normal((400, 8, 16)), rank=4)
+params = data.terms("exact").params[:40]
+small = ga.Dataset(data.tokens[:2, :3], data.outputs[:2, :3], rank=1)
+ga.run_gamp(small, "random", tol=0, max_iter=2)
+try:
+    print("begins", flush=True)
+    {work}
+except KeyboardInterrupt:
+    print(time.time(), flush=True)
+"""
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("work", ["search", "tracked run"])
+def test_ctrl_c_ends_long_searches(work, start):
+    process = start("-c", SCRIPT.format(work=WORK[work]))
+    assert process.stdout.readline().strip() == "begins"
+    time.sleep(0.5)  # so that the search has probably begun
+    process.send_signal(signal.SIGINT)
+    assert float(process.stdout.readline()) > 0  # the time of the interrupt
 
 
 @pytest.mark.parametrize(("n", "L", "d", "rank"), [(60, 5, 20, 3), (30, 9, 20, 1), (10, 16, 20, 8)])
