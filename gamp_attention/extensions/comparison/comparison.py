@@ -103,7 +103,7 @@ class Descent(Ended):
 
 
 @dataclass(frozen=True, eq=False)
-class ComparedBranch(Result):
+class Branch(Result):
     """Results of all solvers on one branch.
 
     Attributes
@@ -157,7 +157,7 @@ class Comparison(Result):
     """
 
     settings: dict[str, Any]
-    branches: list[ComparedBranch]
+    branches: list[Branch]
     baseline: LinearBaseline | None
     seconds: float
 
@@ -231,7 +231,7 @@ SOLVERS = 7  # number of solvers of a branch, for the progress bar
 def _compare_branch(
     model: Model, data: Dataset, name: str, damping: float, progress: Progress, *, alpha: float, seed: int, risk: str,
     rtol: float | None, lr: float | None, gd_steps: int | None, instances: int,
-) -> ComparedBranch:  # fmt: skip
+) -> Branch:  # fmt: skip
     """Run all solvers from one start; `progress` counts `SOLVERS` steps."""
 
     def time_run(task: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
@@ -282,7 +282,7 @@ def _compare_branch(
         row(f"{best} from GAMP + noise", returned, returned_time),
     ]
     spread = {key: np.array([other[key] for other in others]) for key in others[0]} if others else {}
-    return ComparedBranch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
+    return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
 
 
 def deviation(

@@ -20,7 +20,7 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.results import History
 
 if TYPE_CHECKING:
-    from gamp_attention.extensions.comparison.comparison import ComparedBranch, Comparison
+    from gamp_attention.extensions.comparison.comparison import Branch, Comparison
     from gamp_attention.extensions.phases.phase_boundaries import PhaseBoundaries
 
 
@@ -107,7 +107,7 @@ def plot_comparison(
     return panels if all_panels else panels[:1]
 
 
-def _draw_overlap(axis: Any, branch: "ComparedBranch", key: str, end: int, everything: bool) -> None:
+def _draw_overlap(axis: Any, branch: "Branch", key: str, end: int, everything: bool) -> None:
     """Draw theory, GAMP and gradient descent for one scalar up to iteration `end`; with `everything`, all results."""
     color, name, descent = COLORS.get(branch.name, DARK), branch.name, branch.descent
     pale, seen = {"color": color, "alpha": 0.55}, branch.gamp.history.scalars()[key]
@@ -135,7 +135,7 @@ def _draw_overlap(axis: Any, branch: "ComparedBranch", key: str, end: int, every
     axis.set_xlim(-0.5, (3.4 if everything else 1.2) * end)
 
 
-def _draw_gradient(axis: Any, branch: "ComparedBranch") -> None:
+def _draw_gradient(axis: Any, branch: "Branch") -> None:
     """Draw the gradient norms of GAMP and of gradient descent, which are zero at the end in theory."""
     color, norms, descent = COLORS.get(branch.name, DARK), branch.gamp.history.gradient_norm, branch.descent
     axis.loglog(1 + np.arange(len(norms)), norms, "o", ms=3.5, color=color, label=f"{branch.name}: GAMP")
