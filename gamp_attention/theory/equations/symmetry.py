@@ -9,6 +9,7 @@ cube to the fundamental domain, and the functions `..._mean` average over the im
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import block_diag
 from scipy.special import gammaincinv, ndtri
 
 from gamp_attention.results import Overlaps
@@ -212,6 +213,46 @@ def contrast_basis(n_tokens: int, rank: int) -> np.ndarray:
     size = n_tokens * rank
     basis, _ = np.linalg.qr(np.concatenate([first.reshape(size, 1), np.eye(size)], axis=1))
     return basis * np.sign(first.reshape(size) @ basis[:, 0])
+
+
+def reflections_of(symmetry: Symmetry, shape: tuple[int, int, int], n_white: int) -> list[np.ndarray]:
+    """Return commuting reflections (n_white, n_white) of white noise that leave a channel unchanged.
+
+    White noise consists of the teacher's fields (L, t), the noise of the labels, and the student's noise (L, r).
+
+    Parameters
+    ----------
+    symmetry : symmetries of the channel.
+    shape : (L, r, t).
+    n_white : number of white coordinates.
+    """
+    L, r, t = shape
+    noise, reflections = np.ones(n_white - L * (r + t)), []
+
+    def reflection(teacher: np.ndarray, student: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        return block_diag(teacher, np.diag(noise), student)
+
+    def of_tokens(order: np.ndarray, sign: float) -> np.ndarray:
+        swap = sign * np.eye(L)[order]
+        return reflection(np.kron(swap, np.eye(t)), np.kron(swap, np.eye(r)), sign * noise)
+
+    if symmetry.m_zero:
+        reflections.append(-np.eye(n_white))
+    if symmetry.theta_zero:
+        reflections.append(reflection(-np.eye(L * t), np.eye(L * r), -noise))
+    if symmetry.diagonal:
+        for signs in 1 - 2 * np.eye(r)[1:]:  # all columns together are the first reflection, up to the noise
+            reflections.append(
+                reflection(np.kron(np.eye(L), np.diag(signs)), np.kron(np.eye(L), np.diag(signs)), noise)
+            )
+    if symmetry.exchange:
+        for first in range(0, L - 1, 2):
+            order = np.arange(L)
+            order[[first, first + 1]] = first + 1, first
+            reflections.append(of_tokens(order, 1.0))
+    elif symmetry.reversal:
+        reflections.append(of_tokens(np.arange(L)[::-1], -1.0))
+    return reflections
 
 
 def fold_points(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np.ndarray) -> np.ndarray:

@@ -246,7 +246,8 @@ def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule, replica: 
     if rule.deterministic:
         return np.array([deterministic_test_error(model, overlaps, GRIDS.accuracy * rule.tol)[0]])
     parts = [
-        probability * np.array([channel.errors(points).mean() for points in part.point_sets(channel, replica)])
+        probability
+        * np.array([points.mean(channel.errors(points.white)) for points in part.point_sets(channel, replica)])
         for probability, part, channel in component_channels(rule.for_test_error(model.attention), model, overlaps)
     ]
     return np.sum(parts, axis=0)

@@ -47,7 +47,9 @@ from gamp_attention.theory.rules.lines import FieldLines, LineValues, first_pane
 from gamp_attention.theory.rules.rule import Rule, component_channels
 
 N_LEVELS = 10  # number of levels of accuracy
-PANEL_NODES = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)  # numbers of Gauss-Legendre nodes of a panel, by level
+# numbers of Gauss-Legendre nodes of a panel or a part of a line, by level: for attention, and for labels
+TOKEN_NODES = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)
+LABEL_NODES = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)
 # number of Gauss-Hermite nodes of an outer coordinate, by level: even, so that no node lies on a plane of symmetry, and
 # growing by at least a factor of 1.14, or two levels might agree by accident
 OUTER_NODES = (4, 6, 10, 14, 20, 26, 32, 38, 44, 50)
@@ -379,11 +381,11 @@ class _TokenMoments:
     def __init__(self, rule: PanelRule, channel: Channel, squares: bool) -> None:
         L, r, t = channel.shape
         self.channel, self.squares, self.symmetry = channel, squares, channel.symmetry
-        self.lines = FieldLines(channel, rule.tol, PANEL_NODES[rule.level], rule.max_work)
+        self.lines = FieldLines(channel, rule.tol, TOKEN_NODES[rule.level], rule.max_work)
         # if L = 2 and r = t = 1, both symmetries together map f < 0 to f > 0: averages over f > 0 are enough
         half = self.symmetry.m_zero and _reversal_flips_outer(self.symmetry, L, r, t)
         columns = self.lines.columns_of("square") if squares else None
-        self.limits = Limits(rule.tol, half, PANEL_NODES[rule.level], False, columns)
+        self.limits = Limits(rule.tol, half, TOKEN_NODES[rule.level], False, columns)
         self.basis = contrast_basis(L, t)
         self.basis = np.concatenate([self.basis[:, 1:], self.basis[:, :1]], axis=1)  # f is the last coordinate
         points, weights = _outer_rule(OUTER_NODES[rule.level], L * (r + t) - 2, DROPPED_WEIGHT * rule.tol)
@@ -491,7 +493,7 @@ class _FieldMoments:
     """One evaluation of the rule on a channel of labels with one field and one or two coordinates of the teacher."""
 
     def __init__(self, rule: PanelRule, channel: Channel, squares: bool) -> None:
-        n = SEARCH_NODES if rule.searching else PANEL_NODES[rule.level]
+        n = SEARCH_NODES if rule.searching else LABEL_NODES[rule.level]
         self.channel, self.squares = channel, squares
         work = SEARCH_WORK * rule.max_work if rule.searching else rule.max_work
         # an odd number of panels: if all fields are even functions of e, a jump at e = 0 is not the end of a panel
@@ -697,5 +699,5 @@ def _average_errors(channel: Channel, tol: float, expanded: bool = False) -> np.
     points = gauss_hermite(PILOT_NODES)[0]
     size = np.abs(errors(tensor_grid(points, channel.n_white), np.zeros(0))).mean(axis=0) + 1e-300
     size[1:] = np.inf
-    limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, PANEL_NODES[0])
+    limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, LABEL_NODES[0])
     return panel_average(errors, label_cuts(channel), channel.n_white, limits, size, np.array([limits.tol]))

@@ -5,7 +5,7 @@ A rule does not depend on the model: it averages functions of the white noise of
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,6 +16,17 @@ from gamp_attention.theory.models.model import Model
 
 class WorkExceeded(ArithmeticError):
     """Raised if averages need more proximal problems than the limit of work allows."""
+
+
+class Points(NamedTuple):
+    """Points of white noise with weights for averages."""
+
+    white: np.ndarray  # (N, n_white)
+    weights: np.ndarray | None  # (N,), None for equal weights 1
+
+    def mean(self, values: np.ndarray) -> float:
+        """Return the weighted mean of values (N,)."""
+        return float(values.mean() if self.weights is None else self.weights @ values / len(values))
 
 
 # averages to first order in the overlaps, `panels.FieldExpansion` or `scores.ScoreExpansion`: `base` are those at the
@@ -124,9 +135,13 @@ class Rule(Protocol):
         """
         return None
 
-    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
+    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
         """Yield the points of each replica, or of one of them; nothing for deterministic rules."""
         return iter(())
+
+    def adapted_to(self, channels: list[Channel]) -> "Rule":
+        """Return the rule with densities of its points that suit the channel of each component; by default self."""
+        return self
 
 
 def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:
@@ -134,6 +149,11 @@ def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator
     for number, (probability, sources, component) in enumerate(model.components):
         selected = _overlaps_of(model, overlaps, sources, component)
         yield probability, rule.for_component(number, probability), Channel(component, selected)
+
+
+def adapt_rule(rule: Rule, model: Model, overlaps: Overlaps) -> Rule:
+    """Return the rule with points that suit a model at given overlaps."""
+    return rule.adapted_to([channel for _, _, channel in component_channels(rule, model, overlaps)])
 
 
 def _overlaps_of(model: Model, overlaps: Overlaps, sources: np.ndarray, component: Model) -> Overlaps:
