@@ -256,21 +256,6 @@ LINES = {
         "n_replicas=2, max_memory=1e9, seed=0)"
     ),
 }
-# calls of solvers on a problem whose parameters passed their checks
-USES = (
-    "ga.run_gamp(ga.sample({model}, 8, 1.5), 'random', max_iter=60)",
-    "ga.solve_state_evolution({model}, 1.5, rtol=0.1, max_work=1e4, max_iter=5, stability=False)",
-    "ga.trajectory({model}, 1.5, n_iter=3, n_paths=128, n_replicas=2)",
-)
-BUILDERS = (
-    "attention_model",
-    "paper_model",
-    "mixture_model",
-    "glm_model",
-    "ElasticNet",
-    "Ridge",
-    "DotProductAttention",
-)
 
 
 # classes of results, and names that take neither a number nor an array

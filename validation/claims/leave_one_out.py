@@ -139,15 +139,8 @@ def draw(numbers, path):
             doubtful = np.array(row["doubtful"], dtype=bool)
             axis.loglog(exact, exact, color=GREY, lw=1, label="equal")
             axis.loglog(exact, errors, ".", color=DARK, ms=4, label="one sample")
-            axis.loglog(
-                exact[doubtful],
-                errors[doubtful],
-                "o",
-                color=COLORS["positional"],
-                ms=6,
-                mfc="none",
-                label="doubtful sample",
-            )
+            style = {"color": COLORS["positional"], "ms": 6, "mfc": "none", "label": "doubtful sample"}
+            axis.loglog(exact[doubtful], errors[doubtful], "o", **style)
             axis.set(title=f"{row['kind']}, d = {row['d']}")
             axis.tick_params(which="minor", labelbottom=False, labelleft=False)
         for axis in axes[-1]:

@@ -166,8 +166,7 @@ def run_planted(kind, alpha, d, seed):
     se = ga.solve_state_evolution(law, alpha, rtol=3e-3, stability=False)
     ends = se.overlaps.scalars()
     return {
-        "converged": bool(gamp.converged), "by_itself": gamp.message_passing.value == "converged",
-        "n_iter": gamp.n_iter, "train": gamp.train_loss, "descent": descent.train_loss, "test": float(test),
+        "converged": bool(gamp.converged), "train": gamp.train_loss, "descent": descent.train_loss, "test": float(test),
         **compute_overlaps(x[n:], gamp.Q, weights), "strong": list(law.strong),
         "predicted": {"train": se.train_loss, "test": se.test_error, "q": float(ends["q"]),
                       "theta": float(abs(ends["theta"])), "status": se.status.value},
@@ -178,7 +177,7 @@ def format_planted(rows):
     """Return a table of means over seeds for each kind and α, and the means."""
     names = ("train", "test", "q", "theta")
     scale = {"train": 1e3, "test": 1e3, "q": 1.0, "theta": 1.0}
-    heads = ["tokens", "α", "runs", "without settling", "below, at, above L-BFGS"]
+    heads = ["tokens", "α", "runs", "below, at, above L-BFGS"]
     for word in ("10³ ε_t", "10³ ε_g", "q", "θ"):
         heads += [word, "predicted"]
     lines, summaries = [], []
@@ -186,7 +185,7 @@ def format_planted(rows):
         mine = [row for row in rows if (row["kind"], row["alpha"]) == (kind, alpha)]
         above = np.array([row["train"] / row["descent"] - 1 for row in mine])
         beside = ", ".join(str(each.sum()) for each in (above < -SAME, np.abs(above) <= SAME, above > SAME))
-        cells = [kind, f"{alpha:g}", str(len(mine)), str(sum(row["by_itself"] for row in mine)), beside]
+        cells = [kind, f"{alpha:g}", str(len(mine)), beside]
         known = [row for row in mine if np.isfinite(row["predicted"]["train"])]  # a branch may be lost
         each = {"kind": kind, "alpha": alpha}
         for name in names:

@@ -112,15 +112,8 @@ def draw(stored, path):
         right = axes[0, 0]
         steps, energies = np.array(stored["energies"], dtype=float).T
         right.plot(steps[1:], energies[1:], "o-", color=BLUE, label="this package")
-        right.plot(
-            [0, 1],
-            [SYMMETRIC, PUBLISHED["F"][0]],
-            "D",
-            color=ORANGE,
-            mfc="none",
-            ms=10,
-            label="published (k = 0: extrapolated in noise)",
-        )
+        style = {"color": ORANGE, "mfc": "none", "ms": 10, "label": "published (k = 0: extrapolated in noise)"}
+        right.plot([0, 1], [SYMMETRIC, PUBLISHED["F"][0]], "D", **style)
         right.set(xlabel="number of steps k", ylabel="ground state energy", xticks=steps)
         right.legend()
 

@@ -166,15 +166,12 @@ def run_instance(name, d, seed):
     data = ga.sample(case.model(), d, case.alpha, seed=seed)
     path = ga.run_gamp(data, "semantic", damping=DAMPING * ALPHA / case.alpha, max_iter=ITERATIONS, tol=0)
     run = ga.run_gamp(data, "semantic")
+    test = ga.sampled_test_error(data, run.Q, n_samples=N_TEST)[0]
     return {
         "path": flat(path.history, times=True).tolist(),
         "converged": run.converged,
         "gradient": gradient_norm_by_torch(data, run.Q, case.student),
-        "values": [
-            *flat(run.overlaps).tolist(),
-            run.train_loss,
-            ga.sampled_test_error(data, run.Q, n_samples=N_TEST)[0],
-        ],
+        "values": [*flat(run.overlaps).tolist(), run.train_loss, test],
     }
 
 

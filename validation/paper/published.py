@@ -279,14 +279,8 @@ def main():
         curves = {branch: compare_curve(branch, every, args, executor) for branch in land.BRANCHES}
         along = [] if args.quick else compare_slices(args, executor)
     planes = {matrix: compare_plane(matrix) for matrix in ("paper", "other")}
-    numbers = {
-        "curves": curves,
-        "lines": compare_lines(),
-        "planes": planes,
-        "sizes": compare_sizes(),
-        "rank2": compare_rank2(),
-        "slices": along,
-    }
+    numbers = {"curves": curves, "lines": compare_lines(), "planes": planes, "slices": along}
+    numbers |= {"sizes": compare_sizes(), "rank2": compare_rank2()}
     numbers["largest"] = {branch: find_largest(rows) for branch, rows in curves.items()}
     check_criterion(verdict, numbers)
     text = format_table(numbers)

@@ -70,7 +70,7 @@ def run_trial(d, seed):
 
 
 def count_ends(rows):
-    """Return fractions of the ends by d and optimizer, with intervals, and counts below both informed minima."""
+    """Return fractions of the ends by d and optimizer, with intervals."""
     table = []
     for d in sorted({row["d"] for row in rows}):
         mine = [row for row in rows if row["d"] == d]
@@ -80,21 +80,16 @@ def count_ends(rows):
             for end in (*ENDS, "not converged"):
                 test = binomtest(ends.count(end), len(ends)).proportion_ci(method="wilson")
                 shares[end] = [ends.count(end) / len(ends), float(test.low), float(test.high)]
-            deeper = [
-                row[name]["train_loss"] < (1 - 1e-6) * min(loss for *_, loss in row["informed"].values())
-                for row in mine
-                if row[name]["end"] in ENDS
-            ]
-            table.append({"d": d, "optimizer": name, "runs": len(ends), "shares": shares, "deeper": sum(deeper)})
+            table.append({"d": d, "optimizer": name, "runs": len(ends), "shares": shares})
     return table
 
 
 def format_table(table):
-    heads = ("d", "optimizer", "runs", *ENDS, "not converged", "below both informed minima")
+    heads = ("d", "optimizer", "runs", *ENDS, "not converged")
     lines = []
     for row in table:
         shares = [f"{v:.0%} ({low:.0%} to {high:.0%})" for v, low, high in row["shares"].values()]
-        lines.append([row["d"], NAMES[row["optimizer"]], row["runs"], *shares, row["deeper"]])
+        lines.append([row["d"], NAMES[row["optimizer"]], row["runs"], *shares])
     return markdown_table(heads, lines)
 
 

@@ -123,8 +123,6 @@ def check_common(verdict, study):
         )
         if entry["judged"]:
             verdict.check(entry["excess"] <= 1, f"{words}: {entry['excess']:.2f} of the allowed deviation")
-        else:
-            print(f"        {words}; not judged: {entry['why']}")
 
 
 def compare(study):
