@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import gamp_attention as ga
 from docs.examples.two_layers import layers
