@@ -240,3 +240,28 @@ def test_rounding_errors_of_the_start_are_not_a_branch():
 def test_models_and_steps_without_implementation_are_refused(model, steps):
     with pytest.raises(ValueError, match="model: needs"):
         ga.solve_broken(model, ALPHA, steps=steps)
+
+
+@pytest.mark.slow
+def test_many_steps_predict_the_response_of_minima():
+    """V of GAMP's minima, extrapolated to d → ∞, is 12.55(4); one step has 12.80.
+
+    Levels and Parisi parameters are of three steps, near a solution that was computed more accurately.
+    """
+    symmetric = ga.solve_state_evolution(ga.paper_model(), ALPHA, "positional", rtol=1e-2, stability=False)
+    se = ga.solve_broken(ga.paper_model(), ALPHA, symmetric.overlaps, steps="full", rtol=5e-2)
+    three = {  # values of the more accurate solution, and their errors
+        "parisi": ([483.985, 999.177, 3273.89], [0.27, 1.5, 13.0]),
+        "levels": ([0.0480797, 0.0488841, 0.0492043, 0.0492744], [4e-7, 1.2e-6, 2.2e-6, 2.5e-6]),
+    }
+    assert se.converged
+    assert "extrapolated" in se.validity
+    V, error = se.overlaps.V[0, 0, 0], se.overlaps_error.V[0, 0, 0]
+    assert 0 < error < 0.1
+    assert abs(V - 12.55) < np.hypot(0.04, error)
+    assert V < 12.6132 - 0.03
+    assert se.train_loss > 0.0032969872 - se.train_loss_error
+    for values, errors, name in ((se.parisi, se.parisi_error, "parisi"), (se.levels[:, 0, 0, 0], 0, "levels")):
+        expected, stored_error = (np.array(each) for each in three[name])
+        assert (np.diff(values) > 0).all()
+        assert (np.abs(values - expected) < errors + stored_error + 1e-3 * expected).all()

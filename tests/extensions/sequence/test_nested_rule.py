@@ -68,7 +68,7 @@ def test_stated_errors_hold(name):
     for rtol in (1e-2, 1e-3, 1e-4, 1e-5):
         se = ga.solve_state_evolution(model, alpha, rtol=rtol, stability=False)
         assert se.converged
-        assert se.rule == "nested"
+        assert se.rule == "panels"
         value, error = numbers(se)
         assert (error <= 1.001 * rtol * np.abs(best)).all()
         assert (np.abs(value - best) <= error).all()
@@ -196,12 +196,12 @@ def test_recovery_below_its_fold_is_lost():
 def test_nested_and_random_averages_agree():
     model, alpha = MODELS["relu"]
     nested, sobol = (
-        ga.solve_state_evolution(model, alpha, rtol=5e-2, rule=rule, stability=False) for rule in ("nested", "sobol")
+        ga.solve_state_evolution(model, alpha, rtol=5e-2, rule=rule, stability=False) for rule in ("panels", "sobol")
     )
     (a, a_error), (b, b_error) = numbers(nested), numbers(sobol)
     assert (np.abs(a - b) <= a_error + b_error).all()
 
 
 def test_other_models_are_refused():
-    with pytest.raises(ValueError, match="nested"):
-        ga.solve_state_evolution(ga.paper_model(), 1.0, rule="nested")
+    with pytest.raises(ValueError, match="panels"):
+        ga.solve_state_evolution(ga.glm_model(ga.LogisticLoss(), n_tokens=2), 1.0, rule="panels")
