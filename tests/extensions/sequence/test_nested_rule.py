@@ -204,4 +204,4 @@ def test_nested_and_random_averages_agree():
 
 def test_other_models_are_refused():
     with pytest.raises(ValueError, match="panels"):
-        ga.solve_state_evolution(ga.paper_model(), 1.0, rule="panels")
+        ga.solve_state_evolution(ga.glm_model(ga.LogisticLoss(), n_tokens=2), 1.0, rule="panels")
