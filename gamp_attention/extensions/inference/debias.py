@@ -72,23 +72,21 @@ class DebiasedWeights(Result):
         ------
         TypeError, ValueError : if `level` is not a number above 0 and below 1.
         """
-        from scipy.special import ndtri, stdtrit
+        from scipy.special import stdtrit
 
         level = check.real("level", level, low=0, high=1, strict=True)
         if level == 1:
             raise check.fail("level", level, "a probability below 1")
-        p = 0.5 + 0.5 * level
-        reach = (stdtrit(self.dof, p) if np.isfinite(self.dof) else ndtri(p)) * self.std
+        reach = stdtrit(self.dof, 0.5 + 0.5 * level) * self.std
         return np.stack([self.weights - reach, self.weights + reach], axis=-1)
 
     @property
     def p_values(self) -> np.ndarray:
         """(d, r) probabilities that noise alone is as large as the weight or larger; uniform for zero weights of Q*."""
-        from scipy.special import ndtr, stdtr
+        from scipy.special import stdtr
 
         with np.errstate(divide="ignore", invalid="ignore"):  # NaN for weights that are zero without noise
-            size = -np.abs(self.weights) / self.std
-        return 2 * (stdtr(self.dof, size) if np.isfinite(self.dof) else ndtr(size))
+            return 2 * stdtr(self.dof, -np.abs(self.weights) / self.std)
 
     def _rows(self) -> Rows:
         """The most significant weights."""

@@ -28,12 +28,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gamp_attention.extensions.inference.hessian import FactoredHessian, TokenRows, is_quadratic
-from gamp_attention.extensions.inference.refits import sample_errors
-from gamp_attention.gamp.descent import proximal_gradient, quasi_newton
+from gamp_attention.extensions.inference.refits import descend_risk, sample_errors
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.risk import RiskAtPoint, risk_at
 from gamp_attention.problem.stores import hash_samples, read_rows, token_blocks
-from gamp_attention.problem.tolerances import small_unit
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,8 @@ class HysteresisTest:
 
 
 def continue_descent(data: Dataset, Q: np.ndarray, tol: float, max_steps: int = 1000) -> np.ndarray:
-    """Return the end of a descent from Q (d, r) on the exact risk of the samples.
-
-    The tolerance `tol` of the gradient norm is multiplied by the unit of the weights if that is small.
-    """
-    method, unit = quasi_newton if data.penalty.smooth else proximal_gradient, small_unit(data)
-    return method(data, lambda weights: risk_at(data, weights, "exact"), Q, tol * unit, max_steps, None, unit)[0]
+    """Return the end of a descent from Q (d, r) on the exact risk of the samples."""
+    return descend_risk(data, lambda weights: risk_at(data, weights, "exact"), Q, tol, max_steps)
 
 
 @dataclass(frozen=True)

@@ -209,9 +209,8 @@ class Refitter:
         def evaluate(Q: np.ndarray) -> RiskAtPoint:
             return without(data, Q, sample)
 
-        descend, unit = quasi_newton if data.penalty.smooth else proximal_gradient, small_unit(data)
-        end, _ = descend(data, evaluate, Q, self.tol * unit, self.max_descent, None, unit)
-        return end, evaluate(end).gradient_norm <= self.accepted * unit
+        end = descend_risk(data, evaluate, Q, self.tol, self.max_descent)
+        return end, evaluate(end).gradient_norm <= self.accepted * small_unit(data)
 
     def _grows_on(
         self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, sample: int, step: np.ndarray, free: np.ndarray
@@ -391,6 +390,14 @@ class Refitter:
                 slack = np.where(freed, np.minimum(slack, size), slack)
         slack[free > 0] = -1.0
         return slack <= np.partition(slack.ravel(), self.max_free - 1)[self.max_free - 1]
+
+
+def descend_risk(
+    data: Dataset, evaluate: Callable[[np.ndarray], RiskAtPoint], Q: np.ndarray, tol: float, max_steps: int
+) -> np.ndarray:
+    """Return the end of a descent from Q (d, r) on a risk; the tolerance is relative to small units of the weights."""
+    method, unit = quasi_newton if data.penalty.smooth else proximal_gradient, small_unit(data)
+    return method(data, evaluate, Q, tol * unit, max_steps, None, unit)[0]
 
 
 def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
