@@ -32,6 +32,7 @@ class TrackSettings:
     max_residual: float = 2e-3  # largest residual before the final Newton step
     tol_residual: float = 0.05  # the same in units of the requested relative error of the parameter, if that is smaller
     min_residual: float = 0.03  # lower limit of the requested residual, in units of the rule's unresolved error
+    max_last_step: float = 0.05  # largest final Newton step: close to its end, a branch has small residuals
     max_steps: int = 8  # maximum number of Newton steps; if more are needed, the value was too far from known points
     halvings: int = 2  # number of times that the distance to a value that is too far may be halved
     max_change: float = 1.0  # largest relative change from the prediction; beyond, the point is on another branch
@@ -115,7 +116,7 @@ class BranchTrack:
             best = packing.unpack(at + step)
         except (*BREAKDOWNS, ValueError):
             return None
-        if np.abs(step).max() > root.settings.max_last_step or _on_other_branch(guess, best):
+        if np.abs(step).max() > TRACK.max_last_step or _on_other_branch(guess, best):
             return None
         self._jacobian[0] = root.jacobian
         self.known[value] = best
