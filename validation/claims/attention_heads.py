@@ -81,7 +81,7 @@ def run_torch_layer(d, heads, n_tokens, seed, n=60):
     estimator = ga.GampAttention(LAM, fit_intercept=True, n_starts=N_STARTS, max_iter=400, **arguments)
     estimator.fit(x, y.numpy())
     layout, Q = estimator.data_.student.head_layout(0), d**0.5 * layer.in_proj_weight.detach().numpy().T
-    given = estimator._layer.model.predict(x @ Q / d**0.5 + layer.in_proj_bias.detach().numpy())
+    given = estimator.result_.layer.model.predict(x @ Q / d**0.5 + layer.in_proj_bias.detach().numpy())
     ends = [torch.tensor(value, requires_grad=True) for value in (estimator.Q_, estimator.intercept_)]
     slopes = torch.autograd.grad(risk_by_torch(layer, tokens, y, *ends), ends)
     # the penalty acts on weights in the unit of the data, which have one more coordinate

@@ -2,10 +2,9 @@
 
 Method: the paper's model (ω = 0.3, σ = 0.5, λ = 0.01), α = 1.5, asymptotic loss, both branches. GAMP runs to zero
 gradient, and `hessian_spectrum` gives the density, the lowest eigenvalues and the eigenvalues outside the bulk of each
-minimum. Means at several d are extrapolated to d → ∞, linear in 1/d, and lowest eigenvalues
-linear in d^(−2/5) (density ∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions;
-on the positional branch also with one step of replica symmetry breaking, at the Parisi parameter of the stored ground
-state (`positional_breaking`), not with --quick.
+minimum. Means at several d are extrapolated to d → ∞, linear in 1/d, and lowest eigenvalues linear in d^(−2/5) (density
+∝ x^(3/2) of rare samples). `limiting_spectrum` gives the predictions; on the positional branch also with one step of
+replica symmetry breaking, at the Parisi parameter of the stored ground state (`positional_breaking`), not with --quick.
 
 Criterion: the density differs from the predicted density by at most 0.05 in L1 distance at a resolution of 0.001;
 eigenvalues outside the bulk and their projections agree within 4 standard errors plus the stated error. Lowest

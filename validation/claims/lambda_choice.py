@@ -48,7 +48,6 @@ def measure_regrets(kind, d, seed):
         "regret_default": float(fresh[6] / fresh.min() - 1),
         "lam": float(path.lam[path.best]), "best": float(path.lam[int(fresh.argmin())]),
         "form": path.form, "fresh": fresh.tolist(), "estimate": path.test_error.tolist(),
-        "converged": int(sum(result.converged for result in path.results)),
     }  # fmt: skip
 
 

@@ -7,10 +7,10 @@ smooth to rough, and estimates from right to too low.
 
 Criterion: if an estimate is trusted, the errors by the formulas correlate with the refits by at least 0.99 (Newton
 step) and 0.98 (cavity field), or 0.95 if the penalty has kinks, with a median deviation of at most 2 % and 3 % (10 %);
-the default mean is within 2 % of the refits over the same samples. It is within 3 combined standard errors
-of the error on fresh data. Over noise, penalties and starts, each trusted estimate is within 5 % or
-three standard errors of fresh data, their mean is within 2 %, and settings whose mean is more than 7 % too low are
-trusted in at most a quarter of their instances. (Page "Test error from the training data" of the manual.)
+the default mean is within 2 % of the refits over the same samples. It is within 3 combined standard errors of the error
+on fresh data. Over noise, penalties and starts, each trusted estimate is within 5 % or three standard errors of fresh
+data, their mean is within 2 %, and settings whose mean is more than 7 % too low are trusted in at most a quarter of
+their instances. (Page "Test error from the training data" of the manual.)
 """
 
 from itertools import product

@@ -7,15 +7,14 @@ Method: samples of L = 2 to 32 tokens and students of r = 1 to 8 columns, d = 48
 - trained: `torch.nn.MultiheadAttention` of one to four heads, with value and output matrices, after 100 steps of Adam;
 - random: Gaussian outputs that are independent of the tokens.
 
-One process runs on each instance: `train` with default settings, from
-eight starts, and L-BFGS-B of scipy with its default settings from eight random starts, four each of standard deviation
-0.1 and 0.5, on the gradient of the package; its lowest loss counts. All times are processor times without compilation;
-of three runs of each method on a small instance, the shortest counts. Losses that differ by less than 1e-5 are equal,
-since L-BFGS-B stops there.
+One process runs on each instance: `train` with default settings, from eight starts, and L-BFGS-B of scipy with its
+default settings from eight random starts, four each of standard deviation 0.1 and 0.5, on the gradient of the package;
+its lowest loss counts. All times are processor times without compilation; of three runs of each method on a small
+instance, the shortest counts. Losses that differ by less than 1e-5 are equal, since L-BFGS-B stops there.
 
-Criterion: for every kind, L and r, training takes at most three times as long as the eight runs of L-BFGS-B
-together, and ends at a gradient norm of at most 1e-8. The table reports which method has the lower loss. (Noise page of
-the manual.)
+Criterion: for every kind, L and r, training takes at most three times as long as the eight runs of L-BFGS-B together,
+and ends at a gradient norm of at most 1e-8. The table reports which method has the lower loss. (Noise page of the
+manual.)
 """
 
 import time

@@ -10,8 +10,7 @@ noise.
 
 Criterion: at s of at most half of the line's at least 80 % of the runs at the largest d converge, at twice the line's s
 at most 20 %. Minima with η on the outputs have the q and θ of minima with s = η/(σ√d) on the scores, within 4 standard
-errors of the mean over seeds. (Noise page of the
-manual.)
+errors of the mean over seeds. (Noise page of the manual.)
 """
 
 from itertools import product

@@ -1,16 +1,16 @@
 """Single-pass gradient descent: runs at finite d against theory, and the population loss of attention.
 
-Method: (1) Runs of `single_pass` at growing d, from new samples at every step, for an attention
-layer, logistic regression in steps on single samples, and single-location regression on the sphere. Overlaps with
-teacher, positions and themselves, and the loss of each batch, are compared with `trajectory(..., SinglePass(...))`.
-(2) The attention layer of arXiv 2506.02651 (L = 2, unit tokens, p_1 = −p_2, ‖Q‖² = d, a = 1): the curvatures of the
-population loss at zero overlap in the directions of positions and teacher; the ω at which they are equal, where the
-direction changes in which descent leaves random weights (published: 0.64); and the minima at ω = 0.67 (published: two).
+Method: (1) Runs of `single_pass` at growing d, from new samples at every step, for an attention layer, logistic
+regression in steps on single samples, and single-location regression on the sphere. Overlaps with teacher, positions
+and themselves, and the loss of each batch, are compared with `trajectory(..., SinglePass(...))`. (2) The attention
+layer of arXiv 2506.02651 (L = 2, unit tokens, p_1 = −p_2, ‖Q‖² = d, a = 1): the curvatures of the population loss at
+zero overlap in the directions of positions and teacher; the ω at which they are equal, where the direction changes in
+which descent leaves random weights (published: 0.64); and the minima at ω = 0.67 (published: two).
 
 Criterion: means over the runs at the largest d agree with the theory at every step within four standard errors. The
 curvatures are equal at an ω that is 0.64 after rounding, up to its error of four standard errors. At ω = 0.67 there are
-two minima, along the teacher and along the positions, the latter with the higher loss.
-(Page on single-pass descent of the manual.)
+two minima, along the teacher and along the positions, the latter with the higher loss. (Page on single-pass descent of
+the manual.)
 """
 
 import numpy as np

@@ -208,8 +208,9 @@ NAMES = {
 def draw(numbers, path):
     """Draw measured and predicted errors against α, for each kind."""
     summaries = numbers["told"]
+    titles = (r"training loss $10^3\,\epsilon_t$", r"test error $10^3\,\epsilon_g$", WORDS["q"])
     with figure(path, 1, 3, (9.6, 4.2)) as axes:
-        for axis, name in zip(axes[0], ("train", "test", "q"), strict=True):
+        for axis, name, title in zip(axes[0], ("train", "test", "q"), titles, strict=True):
             for number, (kind, marker) in enumerate(zip(KINDS, "osD^v", strict=True)):
                 mine = [each for each in summaries if each["kind"] == kind]
                 alphas = np.array([each["alpha"] for each in mine]) * (1 + 0.03 * (number - 2))
@@ -218,14 +219,11 @@ def draw(numbers, path):
                 axis.errorbar(alphas, mean, error, label=NAMES[kind], **style)
                 theory = np.array([each[name]["predicted"] for each in mine])[:, 0]
                 axis.plot(alphas, theory, color=f"C{number}", lw=1)
-            axis.set(xlabel=ALPHA, xscale="log")
+            axis.set(xlabel=ALPHA, xscale="log", title=title)
             ticks = [each["alpha"] for each in summaries if each["kind"] == KINDS[0]]
             axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axis.minorticks_off()
         axes[0, 0].plot([], [], color=DARK, lw=1, label="predicted for the estimated distribution")
-        titles = (r"training loss $10^3\,\epsilon_t$", r"test error $10^3\,\epsilon_g$", WORDS["q"])
-        for axis, title in zip(axes[0], titles, strict=True):
-            axis.set_title(title)
         draw_legend(axes[0, 0], columns=3)
 
 

@@ -3,12 +3,12 @@
 Method: (1) the Sherrington-Kirkpatrick model, energy per spin: the recursion over fields with |ω| innermost, minimized
 over overlaps and Parisi parameters. (2) Phase retrieval with amplitudes and no overlap with the signal, α = 3, noise of
 variance 0.001, ridge λ = 1e-7: `solve_broken(..., steps=k)` for k = 1, 2 (--quick: 1), and F at fixed Parisi
-parameters. The published values are from the code of Lucibello, Saglietti and Lu (2019), without ridge.
-(3) The spherical perceptron that counts errors of random labels (arXiv 2302.14112): errors at α = 3, the α at which
-there is an error per weight. k → ∞ is extrapolated from k = 1, 2, 3 in (1) and (3).
+parameters. The published values are from the code of Lucibello, Saglietti and Lu (2019), without ridge. (3) The
+spherical perceptron that counts errors of random labels (arXiv 2302.14112): errors at α = 3, the α at which there is an
+error per weight. k → ∞ is extrapolated from k = 1, 2, 3 in (1) and (3).
 
-Criterion: |value − published| ≤ stated error + one unit of the last published digit.
-(Page "Replica symmetry breaking" of the manual.)
+Criterion: |value − published| ≤ stated error + one unit of the last published digit. (Page "Replica symmetry breaking"
+of the manual.)
 """
 
 import numpy as np

@@ -1,21 +1,19 @@
 """Robust regression with outliers: Tukey's loss against Huber's loss, with the optimal λ of each.
 
-Method: the setting of arXiv 2502.20003, labels u + √0.1 ξ of which a tenth is replaced by pure noise of variance 1.
-(1) Estimation errors ‖Q − Q*‖²/d of state evolution against values computed by the authors' published code (repository
+Method: the setting of arXiv 2502.20003, labels u + √0.1 ξ of which a tenth is replaced by pure noise of variance 1. (1)
+Estimation errors ‖Q − Q*‖²/d of state evolution against values computed by the authors' published code (repository
 mvilucchio/linear-regression, commit 969f668, run for this comparison) and against one-dimensional integrals that are
-computed without the package.
-(2) For α from 2 to 30, λ ≥ 10⁻³ and the width of each loss that minimize the error, found by
-these integrals; state evolution of the package at the optimum, and at α = 3 also at half and twice the optimal λ.
+computed without the package. (2) For α from 2 to 30, λ ≥ 10⁻³ and the width of each loss that minimize the error, found
+by these integrals; state evolution of the package at the optimum, and at α = 3 also at half and twice the optimal λ.
 (3) Message passing from random weights at α = 3 and growing d, at the optima. The gradient of the risk is computed by
-torch from samples and weights only. (4) Tukey's loss of width 1 at α = 3: `validity` for large and small λ,
-and the fraction of instances in which runs from the teacher and from three random starts end in different minima.
+torch from samples and weights only. (4) Tukey's loss of width 1 at α = 3: `validity` for large and small λ, and the
+fraction of instances in which runs from the teacher and from three random starts end in different minima.
 
 Criterion: errors agree with the integrals and with the authors' values to 1e-3. The optimum is a minimum over λ, and
 Tukey's error is the smaller error at every α. Means over the instances agree with state evolution within four standard
-errors plus 1/d of the value, and gradients by torch are below 1e-7 √d.
-`validity` is "consistent" if the replicon eigenvalue of the integrals is below 1 and "inconsistent" if it is above 1,
-and runs end in different minima in the latter case only.
-(Page on robust regression of the manual.)
+errors plus 1/d of the value, and gradients by torch are below 1e-7 √d. `validity` is "consistent" if the replicon
+eigenvalue of the integrals is below 1 and "inconsistent" if it is above 1, and runs end in different minima in the
+latter case only. (Page on robust regression of the manual.)
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Single-location regression with one or several heads: population risks, runs at finite d, and staged specialization.
 
-The target is the value u_ε = x_ε·v*/√d of one of L tokens, plus noise, and the student is softmax(z_k)ᵀ z_v
-(arXiv 2509.21936). The mean of token ε is shifted by √ν along the key k*, a model with classes.
+The target is the value u_ε = x_ε·v*/√d of one of L tokens, plus noise, and the student is softmax(z_k)ᵀ z_v (arXiv
+2509.21936). The mean of token ε is shifted by √ν along the key k*, a model with classes.
 
 Method: (1) The population risk E(u_ε − f)² of softmax attention at k = √ν k*, v = v*, against the Bayes risk by Monte
 Carlo; and of the best linear attention, Σ_l (1 + z_k) z_v, against its closed form L/(ν + L²/(L − 1)), derived in the
@@ -13,11 +13,11 @@ token with spike k₁ ± k₂ ± k₃ of coefficients 0.5, 3 and 2, by single-pa
 informed start, and theory from a nearly uninformed start, for heads with a common normalization and for the mean of
 heads.
 
-Criterion: softmax attention has the Bayes risk within four standard errors, and linear attention the closed form,
-which is lower than its neighbors. Means of runs agree with the theory within four standard errors at the largest d,
-and state evolution is accurate and consistent. Gradients by torch are below 1e-6 λ√d. The heads align with feature 1
-before they differ, and differ in feature 2 before they differ in feature 3.
-(Pages on single-location regression and on several heads.)
+Criterion: softmax attention has the Bayes risk within four standard errors, and linear attention the closed form, which
+is lower than its neighbors. Means of runs agree with the theory within four standard errors at the largest d, and state
+evolution is accurate and consistent. Gradients by torch are below 1e-6 λ√d. The heads align with feature 1 before they
+differ, and differ in feature 2 before they differ in feature 3. (Pages on single-location regression and on several
+heads.)
 """
 
 from collections.abc import Callable

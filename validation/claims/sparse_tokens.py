@@ -1,10 +1,10 @@
 """Sparse-token classification: two gradient steps on the query, a convex fit of the read-out, and the capacity.
 
-Positive samples have a weak signal in R of L tokens, negative samples are noise, and the classifier is
-sign(w·f_q(x) + b) with f_q(x) = xᵀ softmax(x q) (arXiv 2509.25153).
+Positive samples have a weak signal in R of L tokens, negative samples are noise, and the classifier is sign(w·f_q(x) +
+b) with f_q(x) = xᵀ softmax(x q) (arXiv 2509.25153).
 
-Method: (1) Cosines of w after the first gradient step and of q after the second with the signal, at the parameters of
-a figure of the paper (L = 10, R = 3, π = 0.2, θ = 6, rate 0.5): the closed form derived for this comparison, theory of
+Method: (1) Cosines of w after the first gradient step and of q after the second with the signal, at the parameters of a
+figure of the paper (L = 10, R = 3, π = 0.2, θ = 6, rate 0.5): the closed form derived for this comparison, theory of
 gradient descent of the package, and descents of the package at finite d. (2) The query of (1) is scaled to norm 1 and
 fixed, and the read-out is fitted to new samples (L = 10, R = 1, π = 0.5, θ = 5, λ = 0.1): state evolution of the
 package, equations that use nothing of the package, and message passing at finite d. (3) Capacities of attention, of a
@@ -13,8 +13,7 @@ sample sets at finite d by linear programming, at 0.7 and 1.3 times the capacity
 
 Criterion: theory of the package agrees with the closed form of cosines within 1e-4, and with the equations of the fit
 within four times its stated errors. Runs agree within four standard errors plus 1/d of the value. At most a quarter of
-the sample sets are on the wrong side of the capacity.
-(Page on sparse-token classification of the manual.)
+the sample sets are on the wrong side of the capacity. (Page on sparse-token classification of the manual.)
 """
 
 import numpy as np

@@ -6,8 +6,8 @@ if the global minimum beats the linear baseline. Gray: a branch does not exist. 
 to zero, as at finite d, since Q = 0 is a minimum then. `phase_diagram_other` uses the same code.
 
 Criterion: every cell is solved, or is known not to exist. The sign of Δε_t, and the existence of branches, agree with
-the boundaries at every ω that has both. α_c <= α_l at every ω of the boundaries; a counterexample fails.
-The boundaries have the requested accuracy.
+the boundaries at every ω that has both. α_c <= α_l at every ω of the boundaries; a counterexample fails. The boundaries
+have the requested accuracy.
 """
 
 import numpy as np
