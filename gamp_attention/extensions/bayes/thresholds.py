@@ -75,8 +75,8 @@ def bayes_thresholds(
         hard, hard_error = (float(ends[0]), float(ends[1])), (float(errors[0]), float(errors[1]))
     elif folded.any():
         notes["hard"] = f"found with {folded.sum()} of {len(values)} sets of points only"
-    weak, full = (tuple(map(float, combine(values[:, k], exact, ACCURACY))) for k in (0, 1))
-    return BayesThresholds(*weak, *full, hard, hard_error, notes)
+    (weak, weak_error), (full, full_error) = (map(float, combine(values[:, k], exact, ACCURACY)) for k in (0, 1))
+    return BayesThresholds(weak, weak_error, full, full_error, hard, hard_error, notes)
 
 
 def _find_staged_thresholds(replicas: list[Equations]) -> StagedThresholds:
