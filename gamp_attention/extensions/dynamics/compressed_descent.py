@@ -27,7 +27,7 @@ from gamp_attention._tools.numerics import one_thread
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.steps import PlainSteps
 from gamp_attention.extensions.dynamics.descent_paths import DescentForces, sum_forces
-from gamp_attention.extensions.dynamics.field_paths import FieldPaths, Rows, component_paths, min_paths
+from gamp_attention.extensions.dynamics.field_paths import FieldPaths, GrowingRows, component_paths, min_paths
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses
 from gamp_attention.extensions.dynamics.replicas import stack_replicas
 from gamp_attention.extensions.dynamics.weight_paths import InterceptPath, column_strengths
@@ -84,7 +84,7 @@ class CompressedPaths:
         self._gamma, self._weight = law.gamma[:, self.sources], law.weight
         self._h = np.zeros((len(law.weight), self.model.n_tokens, self.model.rank, self._paths.n))
         self._velocity, self._force = np.zeros_like(self._h), np.zeros(self._h.shape[1:])
-        self._stored = Rows(self._h.shape[:2], self._paths.n, 8 * self.model.rank)
+        self._stored = GrowingRows(self._h.shape[:2], self._paths.n, 8 * self.model.rank)
         self.fields = np.zeros(0)
 
     @property

@@ -24,7 +24,7 @@ from gamp_attention.theory.rules.sobol import component_points
 ROUNDING = 1e-7  # size relative to the fields below which a part that earlier vectors do not explain is rounding errors
 
 
-class Rows:
+class GrowingRows:
     """Rows (…, k, n) of values of n paths, to which rows of later times are appended without a copy at each time.
 
     The array has memory for `capacity` rows, and twice as much whenever it is full.
@@ -52,7 +52,7 @@ class PathValues:
     """Values (n, L, r) at every time so far, in one array for each token; sums over times are then matrix products."""
 
     def __init__(self, n_times: int, n: int, n_tokens: int, rank: int) -> None:
-        self._rows, self._rank, self.n_times = Rows((n_tokens,), n, n_times * rank), rank, 0
+        self._rows, self._rank, self.n_times = GrowingRows((n_tokens,), n, n_times * rank), rank, 0
 
     @property
     def array(self) -> np.ndarray:
@@ -91,7 +91,7 @@ class GaussianPath:
     """
 
     def __init__(self, white: np.ndarray, factor: np.ndarray) -> None:
-        self._columns, self._factor = _columns(white), factor
+        self._columns, self._factor = _white_columns(white), factor
 
     @property
     def _white(self) -> np.ndarray:
@@ -155,9 +155,9 @@ class GaussianPath:
         return self.responses(values, np.zeros((values.shape[1], len(self._factor))), len(self._factor))
 
 
-def _columns(white: np.ndarray) -> Rows:
+def _white_columns(white: np.ndarray) -> GrowingRows:
     """Return white columns (n, k) as rows (k, n) to which columns can be appended."""
-    columns = Rows((), len(white), max(2 * white.shape[1], 8))
+    columns = GrowingRows((), len(white), max(2 * white.shape[1], 8))
     columns.append(white.T)
     return columns
 
@@ -195,7 +195,7 @@ class FieldPaths:
         if mirrored:
             white, self.y = white[:half], self.y[:half]
             self.terms = RiskTerms(*(v[:half] for v in arrays))
-        self._columns = _columns(white)  # all columns drawn so far, orthonormal over the paths
+        self._columns = _white_columns(white)  # all columns drawn so far, orthonormal over the paths
         roots = psd_root(model.coordinates.rho)
         self.of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
 

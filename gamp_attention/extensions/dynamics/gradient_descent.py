@@ -24,7 +24,7 @@ from gamp_attention.extensions.dynamics.compressed_descent import (
 from gamp_attention.extensions.dynamics.descent_paths import DescentPaths, sum_forces
 from gamp_attention.extensions.dynamics.field_paths import bytes_per_path, component_paths, min_paths
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses
-from gamp_attention.extensions.dynamics.replicas import Task, Trajectory, average_descents, stack_replicas
+from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask, average_descents, stack_replicas
 from gamp_attention.extensions.dynamics.weight_paths import build_weights
 from gamp_attention.extensions.spectra.sample_starts import require_spectral
 from gamp_attention.results import Overlaps
@@ -70,7 +70,7 @@ class GradientDescent(DescentSteps):
                 needs = "None with a batch, as random minibatches cannot be compressed"
                 raise check.fail("compression", self.compression, needs)
 
-    def follow(self, task: Task) -> Trajectory:
+    def follow(self, task: TrajectoryTask) -> Trajectory:
         """Return the prediction of all steps."""
         model, n_iter = task.model, task.n_iter
         if task.is_spectral:
@@ -101,7 +101,7 @@ class GradientDescent(DescentSteps):
                 bar.update()
         return average_descents(stack_replicas(runs), method=self)
 
-    def _choose_compression(self, task: Task, n_paths: int) -> Compression | None:
+    def _choose_compression(self, task: TrajectoryTask, n_paths: int) -> Compression | None:
         """Return the compression of histories, by default if they are long; None if all times are stored."""
         compression, model = Compression(max_memory=task.max_memory), task.model
         if self.compression is not None:
@@ -113,7 +113,7 @@ class GradientDescent(DescentSteps):
         return None if fits and not task.is_spectral else compression
 
     def _follow_compressed(
-        self, task: Task, starts: Sequence[StartLaw], n_paths: int, compression: Compression
+        self, task: TrajectoryTask, starts: Sequence[StartLaw], n_paths: int, compression: Compression
     ) -> Trajectory:
         """Return the means over replicas, and errors that contain the error of the compression."""
         n_steps, settings = task.n_replicas * (task.n_iter + 1), (task.rng, compression, task.n_iter)

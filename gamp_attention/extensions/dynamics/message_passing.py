@@ -16,12 +16,12 @@ from gamp_attention.extensions.dynamics.current_minima import follow_current_min
 from gamp_attention.extensions.dynamics.field_paths import min_paths
 from gamp_attention.extensions.dynamics.message_paths import follow
 from gamp_attention.extensions.dynamics.replicas import (
-    Task,
     Trajectory,
+    TrajectoryTask,
     average_jumps,
-    average_replicas,
     damping_steps,
     has_jumps,
+    mean_over_replicas,
     no_responses,
     stack_replicas,
     state_mass,
@@ -67,7 +67,7 @@ class MessagePassing:
                 needs = "hold_after, without which message passing stores no histories"
                 raise check.fail("compression", self.compression, needs)
 
-    def follow(self, task: Task) -> Trajectory:
+    def follow(self, task: TrajectoryTask) -> Trajectory:
         """Return the prediction of all iterations."""
         if task.is_spectral:
             require_spectral(task.model)
@@ -75,7 +75,7 @@ class MessagePassing:
             return self._follow_messages(task)
         return self._follow_current_minima(task)
 
-    def _follow_messages(self, task: Task, fewer: int = 4) -> Trajectory:
+    def _follow_messages(self, task: TrajectoryTask, fewer: int = 4) -> Trajectory:
         """Return the trajectory with global minima.
 
         Noise of V̂ enters later overlaps and losses at second order. They therefore have a bias that is inversely
@@ -98,11 +98,11 @@ class MessagePassing:
             bias = {name: (few[name].mean(axis=0) - many[name].mean(axis=0)) / (n_paths / n_few - 1) for name in many}
             shift = np.array([[jump_shift(model, each) for each in of_replica] for of_replica in hats]).mean(axis=0)
             jumps, share, unsure = average_jumps(hats)
-            numbers = no_responses(start.V.shape) | average_replicas(many, bias) | jumps | {"jump_shift": shift}
+            numbers = no_responses(start.V.shape) | mean_over_replicas(many, bias) | jumps | {"jump_shift": shift}
             validity = state_validity(share, jumps["jump_share_error"], unsure, shift)
         return Trajectory(**numbers, method=self, validity=validity)
 
-    def _follow_current_minima(self, task: Task) -> Trajectory:
+    def _follow_current_minima(self, task: TrajectoryTask) -> Trajectory:
         """Return the trajectory with a memory, which has no separate jump mass."""
         if not task.model.penalty.quadratic:
             needs = f"None for {type(task.model.penalty).__name__}, as only equations with the ridge have kept minima"

@@ -30,7 +30,7 @@ from gamp_attention.descent.steps import PlainSteps
 from gamp_attention.extensions.dynamics.descent_paths import DescentForces, sum_forces
 from gamp_attention.extensions.dynamics.field_paths import component_paths
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses
-from gamp_attention.extensions.dynamics.replicas import Task, Trajectory, average_descents, stack_replicas
+from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask, average_descents, stack_replicas
 from gamp_attention.extensions.dynamics.weight_paths import InterceptPath
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.problem.penalties.columns import has_one_strength
@@ -76,7 +76,7 @@ class SinglePass(PlainSteps):
         check.flag("one_sample", self.one_sample)
         check.flag("spherical", self.spherical)
 
-    def follow(self, task: Task) -> Trajectory:
+    def follow(self, task: TrajectoryTask) -> Trajectory:
         """Return the prediction of all iterations."""
         model, n_points = task.model, task.count_paths(4096, 0)
         task.refuse_spectral("descent on new samples")

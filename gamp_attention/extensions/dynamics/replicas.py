@@ -25,12 +25,12 @@ from gamp_attention.theory.start_law import SPECTRAL, StartLaw, start_law
 class Method(Protocol):
     """An algorithm whose iterations are predicted."""
 
-    def follow(self, task: Task) -> Trajectory:
+    def follow(self, task: TrajectoryTask) -> Trajectory:
         """Return the prediction of all iterations."""
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class TrajectoryTask:
     """Problem, start and size of the computation of a trajectory, as for `trajectory`."""
 
     model: Model
@@ -169,7 +169,7 @@ def join_errors(values: dict[str, Any], errors: dict[str, np.ndarray]) -> dict[s
     return values | losses | {"error": Overlaps(**overlaps)}
 
 
-def average_replicas(stacks: dict[str, np.ndarray], bias: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
+def mean_over_replicas(stacks: dict[str, np.ndarray], bias: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
     """Return means over replicas as fields of `Trajectory`, and their standard errors, which include a `bias`."""
     errors = {name: values.std(axis=0, ddof=1) / np.sqrt(len(values)) for name, values in stacks.items()}
     if bias is not None:
@@ -183,7 +183,7 @@ def average_descents(
     """Return the means over replicas of a descent, whose V is unknown, with `others` as fields of the result."""
     unknown = np.full_like(stacks["V"], np.nan)
     validity = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
-    means = average_replicas(stacks | {"V": unknown}, bias)
+    means = mean_over_replicas(stacks | {"V": unknown}, bias)
     return Trajectory(**means, **no_responses(unknown.shape[2:]), **others, validity=validity)
 
 

@@ -30,12 +30,12 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import symmetrize
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses, MessagePaths, mean_losses, sum_by_source
 from gamp_attention.extensions.dynamics.replicas import (
-    Task,
     Trajectory,
+    TrajectoryTask,
     average_jumps,
-    average_replicas,
     damping_steps,
     has_jumps,
+    mean_over_replicas,
     no_responses,
     stack_replicas,
     state_mass,
@@ -75,7 +75,7 @@ class Survey:
         object.__setattr__(self, "parisi", check.real("parisi", self.parisi, low=0, strict=True))
         object.__setattr__(self, "damping", damping_steps(self.damping))
 
-    def follow(self, task: Task) -> Trajectory:
+    def follow(self, task: TrajectoryTask) -> Trajectory:
         """Return the prediction of all iterations."""
         if task.is_spectral:
             require_spectral(task.model)
@@ -87,7 +87,7 @@ class Survey:
             runs = [follow_survey(task.model, task.alpha, start, *settings) for start in starts]
         states, all_U, all_hats, losses = map(list, zip(*runs, strict=True))
         U = np.array(all_U)
-        numbers = no_responses(starts[0].V.shape) | average_replicas(stack_replicas(zip(states, losses, strict=True)))
+        numbers = no_responses(starts[0].V.shape) | mean_over_replicas(stack_replicas(zip(states, losses, strict=True)))
         numbers |= {"U": U.mean(axis=0), "U_error": U.std(axis=0, ddof=1) / np.sqrt(len(runs))}
         if starts[0].forces is not None:  # no separate jump mass
             numbers["V_hat"] = np.mean([[hats.V_derivative for hats in run] for run in all_hats], axis=0)

@@ -10,7 +10,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
-from gamp_attention.extensions.dynamics.replicas import Method, Task, Trajectory
+from gamp_attention.extensions.dynamics.replicas import Method, Trajectory, TrajectoryTask
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.models.model import Model, require_model
 
@@ -98,7 +98,7 @@ def trajectory(
     if isinstance(method, type) or not hasattr(method, "follow"):
         needs = "a MessagePassing(...), GradientDescent(...), SinglePass(...) or Survey(...)"
         raise check.fail("method", method, needs, TypeError)
-    task = Task(
+    task = TrajectoryTask(
         model=require_model(model),
         alpha=check.real("alpha", alpha, low=0, strict=True),
         init=init,

@@ -49,7 +49,7 @@ WALK = WalkSettings()
 
 
 @dataclass(frozen=True)
-class Curve:
+class BranchCurve:
     """Fixed-point equations F(x; p) − x = 0 along a curve, in the scaled unknowns u = (x, p)."""
 
     model: Model
@@ -85,7 +85,7 @@ class Curve:
         return np.stack([(self.residual(u + step) - base) / WALK.difference for step in steps], axis=1)
 
 
-def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[np.ndarray]:
+def walk(curve: BranchCurve, overlaps: Overlaps, first: float, to: float) -> Iterator[np.ndarray]:
     """Yield points of the curve from its start toward parameter value `to`, continuing around folds."""
     goal = to / curve.unit
     guess = np.append(curve.packing.pack(overlaps), first / curve.unit)
@@ -136,7 +136,7 @@ def _tangent(J: np.ndarray, towards: np.ndarray) -> np.ndarray:
 
 
 def _correct(
-    curve: Curve, u: np.ndarray, normal: np.ndarray, J: np.ndarray
+    curve: BranchCurve, u: np.ndarray, normal: np.ndarray, J: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int] | None:
     """Solve in the plane through u with a given normal; return the point, J and the number of Newton steps, or None."""
     residual = curve.residual(u)
@@ -162,7 +162,7 @@ def has_folded(points: list[np.ndarray]) -> bool:
     return (b - a) * (c - b) < 0
 
 
-def fading_family(curve: Curve, points: list[np.ndarray]) -> str | None:
+def fading_family(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
     """Return "m" or "theta" if it goes to zero at the last points, where another branch crosses; otherwise None."""
     before, after = (curve.packing.unpack(u[:-1]) for u in (points[-3], points[-1]))
     for name in ("m", "theta"):
@@ -174,13 +174,13 @@ def fading_family(curve: Curve, points: list[np.ndarray]) -> str | None:
     return None
 
 
-def weights_vanish(curve: Curve, points: list[np.ndarray]) -> bool:
+def weights_vanish(curve: BranchCurve, points: list[np.ndarray]) -> bool:
     """Return whether all weights go to zero at the last points."""
     first, after = (curve.packing.unpack(u[:-1]) for u in (points[0], points[-1]))
     return bool(np.abs(after.q).max() < WALK.zero * np.abs(first.q).max())
 
 
-def find_vanishing_point(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
+def find_vanishing_point(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float]:
     """Return the parameter value at which q is zero, extrapolated as a smooth function of q, and its error."""
     size = np.array([np.linalg.norm(curve.packing.unpack(u[:-1]).q) for u in points])
     p = np.array([u[-1] for u in points]) * curve.unit
@@ -189,7 +189,7 @@ def find_vanishing_point(curve: Curve, points: list[np.ndarray]) -> tuple[float,
     return float(limits[1]), float(abs(limits[1] - limits[0])) + abs(_rule_shift(curve, points[smallest[0]]))
 
 
-def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list[np.ndarray]]:
+def extremum(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float, list[np.ndarray]]:
     """Return the parameter at a fold from parabolas in arclength, its error, and the points before the fold."""
     a, b, c = points[-3:]
     values = []
@@ -217,7 +217,7 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
     return values[-1] + shift, spread + WALK.shift_error * abs(shift), points[:-1]
 
 
-def _rule_shift(curve: Curve, u: np.ndarray) -> float:
+def _rule_shift(curve: BranchCurve, u: np.ndarray) -> float:
     """Return the shift of a fold by the next finer rule; NaN if there is none.
 
     It is −wᵀ δF / wᵀ ∂F/∂p, with the left null vector w of 1 − ∂F/∂x.

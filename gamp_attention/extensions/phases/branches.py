@@ -16,7 +16,7 @@ from gamp_attention._tools.choices import RESPONSES, STARTS
 from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention.extensions.phases import arclength
-from gamp_attention.extensions.phases.arclength import Curve
+from gamp_attention.extensions.phases.arclength import BranchCurve
 from gamp_attention.extensions.phases.crossings import Crossing, crossing
 from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stack_overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible, relative_change
@@ -123,7 +123,7 @@ def branches(
             se = solve(se.overlaps)
         if not (np.isfinite(se.overlaps.q).all() and np.isfinite(se.relative_error)):
             missing[name] = se.status.value
-        elif twin := _name_of(se.overlaps, solutions):
+        elif twin := _find_same(se.overlaps, solutions):
             missing[name] = f"the solution found from {twin}"
         else:
             solutions.append((name, se))
@@ -134,16 +134,16 @@ def branches(
                 ends = a.overlaps.arrays(), b.overlaps.arrays()
                 mixed = {name: (1 - weight) * v + weight * ends[1][name] for name, v in ends[0].items()}
                 rough = _newton_from(F, Overlaps(**mixed))
-                if rough is None or _name_of(rough, solutions):
+                if rough is None or _find_same(rough, solutions):
                     continue
                 se = solve(rough)
-                if se.converged and not _name_of(se.overlaps, solutions):
+                if se.converged and not _find_same(se.overlaps, solutions):
                     solutions.append((f"{first} and {second}, mixed", se))
     solutions.sort(key=lambda entry: entry[1].train_loss)
     return Branches([se for _, se in solutions], [name for name, _ in solutions], missing)
 
 
-def _name_of(overlaps: Overlaps, solutions: list[tuple[str, StateEvolutionResult]]) -> str | None:
+def _find_same(overlaps: Overlaps, solutions: list[tuple[str, StateEvolutionResult]]) -> str | None:
     """Return the name of the solution with the given overlaps, up to the signs of m and θ; None if it is new."""
     for name, solution in solutions:
         for s, t in product((1, -1), repeat=2):
@@ -271,14 +271,16 @@ def continue_branch(
     return _build_path(curve, points, end, to, value, error, stability)
 
 
-def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, response: str = "stein") -> Curve:
+def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, response: str = "stein") -> BranchCurve:
     """Return the equations of branches with the symmetries of given overlaps, on a rule of moderate cost."""
     rule = first_rule("auto", model, (0,)).at_level(1)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
-    return Curve(model, alpha, parameter, rule, Packing.of(model, like), unit, response)
+    return BranchCurve(model, alpha, parameter, rule, Packing.of(model, like), unit, response)
 
 
-def _walk_branch(curve: Curve, start: Overlaps, first: float, to: float) -> tuple[list[np.ndarray], str, str | None]:
+def _walk_branch(
+    curve: BranchCurve, start: Overlaps, first: float, to: float
+) -> tuple[list[np.ndarray], str, str | None]:
     """Return the points of the branch, its end as in `BranchPath`, and the family that vanishes there, if any."""
     points: list[np.ndarray] = []
     end = "stalled"
@@ -299,7 +301,7 @@ def _walk_branch(curve: Curve, start: Overlaps, first: float, to: float) -> tupl
     return points, end, None
 
 
-def _meeting_point(curve: Curve, points: list[np.ndarray], family: str) -> tuple[float, float]:
+def _meeting_point(curve: BranchCurve, points: list[np.ndarray], family: str) -> tuple[float, float]:
     """Return the parameter where the branch meets the branch without the vanishing family, and its error.
 
     There the vanishing family becomes unstable on the branch without it.
@@ -312,7 +314,7 @@ def _meeting_point(curve: Curve, points: list[np.ndarray], family: str) -> tuple
 
 
 def _build_path(
-    curve: Curve, points: list[np.ndarray], end: str, to: float, value: float, error: float, stable: bool
+    curve: BranchCurve, points: list[np.ndarray], end: str, to: float, value: float, error: float, stable: bool
 ) -> BranchPath:
     """Return the path of given points, with losses, crossings of 1 and, if `stable` is True, growths."""
     overlaps = [curve.packing.unpack(u[:-1]) for u in points]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention.extensions.phases.arclength import Curve
+from gamp_attention.extensions.phases.arclength import BranchCurve
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, newton, newton_step
@@ -77,7 +77,7 @@ class BranchTrack:
     results may depend on the order of the calls.
     """
 
-    curve: Curve
+    curve: BranchCurve
     known: dict[float, Overlaps]  # fixed points by parameter value, at least one
     tol: float  # requested error of the parameter, which sets the accuracy of the fixed points
     _jacobian: list[np.ndarray | None] = field(default_factory=lambda: [None])  # Jacobian at the last point
@@ -183,7 +183,7 @@ class Crossing(NamedTuple):
 
 
 def crossing(
-    curve: Curve,
+    curve: BranchCurve,
     ends: tuple[float, float],
     overlaps: tuple[Overlaps, Overlaps],
     sector: str,

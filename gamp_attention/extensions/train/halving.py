@@ -18,7 +18,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.checkpoints import CheckpointFile
 from gamp_attention._tools.snapshots import Resumable, Tree
 from gamp_attention.extensions.train.records import StartRecord, StoppedRun, order_of
-from gamp_attention.extensions.train.saddles import MAX_SADDLES, descend_from_saddle
+from gamp_attention.extensions.train.saddles import MAX_SADDLES, leave_saddle
 from gamp_attention.gamp.loop import Loop, Plan
 from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
 from gamp_attention.gamp.step import GampState, initial_state
@@ -175,7 +175,7 @@ class SuccessiveHalving(Resumable):
         plan, loop, result = self._plan, self.loops[best], self._results[best]
         while self._escape and not result.is_minimum and result.direction is not None and self.n_escapes < MAX_SADDLES:
             self.n_escapes += 1
-            self.beyond[best] = Q, _ = descend_from_saddle(plan.data, plan.risk, result.Q, result.direction)
+            self.beyond[best] = Q, _ = leave_saddle(plan.data, plan.risk, result.Q, result.direction)
             loop.restart_from(initial_state(plan.data, Q, plan.options.V))
             result = self._complete(best)
         self._results[best] = result

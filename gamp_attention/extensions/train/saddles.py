@@ -11,7 +11,7 @@ MAX_TRIALS = 40  # maximum number of steps that are tried in each of the directi
 MAX_SADDLES = 20  # maximum number of saddles that a run leaves
 
 
-def descend_from_saddle(data: Dataset, risk: str, Q: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, float]:
+def leave_saddle(data: Dataset, risk: str, Q: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, float]:
     """Return the lowest of several points Q ± s v along a line, and its training loss; Q itself if none is lower.
 
     v is the direction of lowest curvature (d, r); s is doubled while the risk falls.

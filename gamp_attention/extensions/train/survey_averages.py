@@ -250,7 +250,7 @@ def _crossings(distance: float, moreau: np.ndarray, g: np.ndarray, response: np.
     return x / distance
 
 
-class WeightAverages(NamedTuple):
+class ClusterWeights(NamedTuple):
     """Averages over the inner field of K coordinates, or of K classes of coordinates."""
 
     eta: np.ndarray  # (K, r) new weights ⟨x⟩
@@ -261,7 +261,7 @@ class WeightAverages(NamedTuple):
 def average_weights(
     penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, force: np.ndarray, Q: np.ndarray,
     parisi: float,
-) -> WeightAverages:  # fmt: skip
+) -> ClusterWeights:  # fmt: skip
     """Return the averages of the input denoiser at weights Q (d, r) for the force X̃ᵀḡ (d, r).
 
     Eq. :eq:`survey-weights`.
@@ -284,11 +284,11 @@ def average_weights(
         last = Q[-1:] + products(response, force[-1:]), response, np.zeros_like(response)
         n = len(Q) - 1
         each = others.eta, *(np.broadcast_to(part, (n, *part.shape[1:])) for part in others[1:])
-        return WeightAverages(*map(np.concatenate, zip(each, last, strict=True)))
+        return ClusterWeights(*map(np.concatenate, zip(each, last, strict=True)))
     if penalty.quadratic:
         clusters = quadratic_clusters(penalty, spectra, V_hat, spread, parisi)
         eta = products(clusters.response, force + products(clusters.precision, Q))
-        return WeightAverages(eta, clusters.inner, clusters.covariance)
+        return ClusterWeights(eta, clusters.inner, clusters.covariance)
     A = precisions(penalty, spectra, V_hat)
     largest = np.linalg.inv(A + penalty.convexity * np.eye(A.shape[1]))
     delta = _limit_gain(np.einsum("li,lab->iab", spectra, spread), largest, parisi)
@@ -369,7 +369,7 @@ def _limit_gain(delta: np.ndarray, C: np.ndarray, parisi: float) -> np.ndarray:
 
 def _average_prox(
     penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray, parisi: float, n_steps: int = 4
-) -> WeightAverages:
+) -> ClusterWeights:
     """Return the averages for any penalty, by nodes around the maximum of the weight of the inner field.
 
     The maximum is approached by a number of Newton steps.
@@ -395,7 +395,7 @@ def _average_prox(
     weights /= weights.sum(axis=0)
     eta = np.einsum("ki,kia->ia", weights, xs)
     away = np.array(xs) - eta
-    return WeightAverages(
+    return ClusterWeights(
         eta, np.einsum("ki,kiab->iab", weights, Cs), np.einsum("ki,kia,kib->iab", weights, away, away)
     )
 

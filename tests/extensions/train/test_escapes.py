@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.extensions.train.saddles import descend_from_saddle
+from gamp_attention.extensions.train.saddles import leave_saddle
 from gamp_attention.problem.curvature import lowest_curvature
 from gamp_attention.problem.risk import risk_at
 from tests.conftest import compute_hessian, layer_gradient_norm
@@ -29,11 +29,11 @@ def test_a_run_leaves_the_saddle_at_zero_weights(data, risk):
 def test_descent_from_a_saddle_lowers_the_risk_but_not_from_a_minimum(data):
     zeros = np.zeros_like(data.Q_star)
     start = risk_at(data, zeros, "exact")
-    Q, loss = descend_from_saddle(data, "exact", zeros, lowest_curvature(data, start, zeros).direction)
+    Q, loss = leave_saddle(data, "exact", zeros, lowest_curvature(data, start, zeros).direction)
     assert loss == pytest.approx(ga.train_loss(data, Q, "exact"), rel=1e-12)
     assert loss < start.train_loss
     minimum = ga.run_gamp(data, "semantic", "exact")
-    Q, loss = descend_from_saddle(data, "exact", minimum.Q, minimum.direction)
+    Q, loss = leave_saddle(data, "exact", minimum.Q, minimum.direction)
     assert np.array_equal(Q, minimum.Q) or loss < minimum.train_loss  # either no step, or a step to a lower basin
 
 
