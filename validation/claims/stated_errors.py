@@ -28,9 +28,9 @@ from gamp_attention.theory.fixed_points.newton import newton, newton_step
 from gamp_attention.theory.fixed_points.observables import replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.points import LOSSES, Point, point_of, response_slopes, units_of
-from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.rule import WorkExceeded
 from gamp_attention.theory.rules.sobol import SobolRule
+from gamp_attention.theory.rules.split import SplitRule
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table
@@ -77,11 +77,11 @@ def compute_reference(number: int) -> dict[str, Any]:
     else:
         raise RuntimeError(f"no fixed point in {DRAWS} draws: {ended}")
     row = {"attempt": attempt, "ended": ended, "branch": branch, "rtol": rtol, "alpha": alpha, **numbers}
-    F, x, points = OverlapMap(model, alpha, PanelRule(level=FIRST, max_work=WORK)), result.overlaps, []
+    F, x, points = OverlapMap(model, alpha, SplitRule(FIRST, WORK)), result.overlaps, []
     root = newton(F, x, F.rule.initial_tolerance)
     slopes, packing, J = response_slopes(root), root.packing, root.jacobian
     for level in range(FIRST, LAST + 1):
-        G = F.on(PanelRule(level=level, max_work=WORK))
+        G = F.on(SplitRule(level, WORK))
         try:
             last = newton(G, x, max(SETTLED * rtol, 0.03 * G.rule.tol), jacobian=J, packing=packing)
             points.append(point_of(last, slopes, 1e-3 * rtol))
@@ -119,7 +119,7 @@ def refine_stability(F: OverlapMap, fine: Point) -> dict[str, dict[str, list[flo
     values: list[dict[str, np.ndarray]] = []
     for level in STABILITY_LEVELS:
         try:
-            hats = F.on(PanelRule(level=level, max_work=WORK)).images(fine.overlaps, squares=True)[0].hats
+            hats = F.on(SplitRule(level, WORK)).images(fine.overlaps, squares=True)[0].hats
         except WorkExceeded:
             break
         values.append(

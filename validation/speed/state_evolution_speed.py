@@ -26,8 +26,8 @@ from scipy.optimize import minimize
 
 import gamp_attention as ga
 from gamp_attention.theory.equations.channel import Channel, average, conjugates
-from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.sobol import SobolRule
+from gamp_attention.theory.rules.split import SplitRule
 from validation._tools.checkouts import BASE, run_side_by_side
 from validation._tools.report import Verdict, options
 from validation.speed.gamp_speed import draw_growth
@@ -138,7 +138,7 @@ def main():
         se = ga.solve_state_evolution(model, alpha, branch, rtol=1e-4 if args.quick else 1e-6, stability=False)
         o, rho = se.overlaps, model.coordinates.trace
         channel = Channel(model, o)
-        exact = conjugates(model, alpha, o, PanelRule(level=3 if args.quick else 4).moments(channel)[0])
+        exact = conjugates(model, alpha, o, SplitRule(3 if args.quick else 4).moments(channel)[0])
         white, weights = build_baseline_rule()
         y, terms = channel.teacher(white[:, :2])
         noise = channel.fields(y, white[:, 2:, None])
@@ -168,7 +168,7 @@ def main():
 
         rough_error = error(rough)
         for level in range(4):  # the coarsest level that is at least as accurate
-            rule = PanelRule(level=level)
+            rule = SplitRule(level)
             our_error = error(conjugates(model, alpha, o, rule.moments(channel)[0]))
             if max(our_error.values()) <= max(rough_error.values()):
                 break

@@ -8,8 +8,8 @@ from gamp_attention.extensions.phases import arclength
 from gamp_attention.theory.equations.units import Packing
 from gamp_attention.theory.fixed_points.observables import replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
-from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.sobol import SobolRule
+from gamp_attention.theory.rules.split import SplitRule
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_the_semantic_branch_is_stable_above_an_alpha(model, semantic):
 def test_growth_equals_the_growth_by_iteration(model):
     """A small m on the semantic branch grows, in one full step, by the eigenvalue of its sector."""
     se = ga.solve_state_evolution(model, 0.78, "semantic", rtol=1e-3)
-    F = OverlapMap(model, 0.78, PanelRule(level=1))
+    F = OverlapMap(model, 0.78, SplitRule(1))
     tiny = 1e-3 * np.sqrt(se.overlaps.q[0, 0, 0]) * np.array([[1.0], [-1.0]])
     start = ga.Overlaps(se.overlaps.q, tiny, se.overlaps.theta, se.overlaps.V)
     assert F(start).m[0, 0] / tiny[0, 0] == pytest.approx(se.stability.growth["m"], rel=0.02)

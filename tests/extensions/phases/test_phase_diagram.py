@@ -20,7 +20,7 @@ from gamp_attention.extensions.phases.scan import (
     find_equal_test_error,
     find_stability_changes,
 )
-from gamp_attention.theory.rules.panels import PanelRule
+from gamp_attention.theory.rules.split import SplitRule
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_roots_lie_within_their_errors(model, size):
 
     for _ in range(20):
         wrong = rng.uniform(-1, 1, 10)
-        value, error, slope = root_on_rules(measure, PanelRule(), (0.0, 1.5), 1e-3, size)
+        value, error, slope = root_on_rules(measure, SplitRule(), (0.0, 1.5), 1e-3, size)
         assert error <= 1e-3
         assert abs(value - np.log(2)) <= error
         assert slope == pytest.approx(2 * size, rel=0.1)
@@ -59,7 +59,7 @@ def test_the_slope_is_measured_again_on_finer_rules():
         slope, root = (1.0, 0.7) if rule.level == 0 else (3.0, 0.75)
         return lambda x: slope * (x - root)
 
-    value, error, slope = root_on_rules(measure, PanelRule(), (0.0, 1.5), 1e-3, 1.0)
+    value, error, slope = root_on_rules(measure, SplitRule(), (0.0, 1.5), 1e-3, 1.0)
     assert error <= 1e-3
     assert abs(value - 0.75) <= error
     assert slope == pytest.approx(3.0)
@@ -68,7 +68,7 @@ def test_the_slope_is_measured_again_on_finer_rules():
 @pytest.mark.parametrize("function", [lambda x: np.tanh(20 * (x - 0.7)), lambda x: x**15 - 1e-3, lambda x: x - 2.1])
 def test_roots_of_strongly_nonlinear_functions_and_beyond_an_end(function):
     """Secants leave the interval of the first two; the third has its root at 2.1, beyond the end of the interval."""
-    value, error, _ = root_on_rules(lambda rule: function, PanelRule(), (0.0, 1.5), 1e-3, 1e-3)
+    value, error, _ = root_on_rules(lambda rule: function, SplitRule(), (0.0, 1.5), 1e-3, 1e-3)
     assert error <= 2e-3
     assert function(value - error) < 0 < function(value + error)
 
@@ -82,7 +82,7 @@ def test_attention_beats_the_baseline_on_a_branch_that_ends_nearby():
 
 
 def test_a_root_off_the_branch_is_not_found(model):
-    assert root_on_rules(lambda rule: lambda x: np.nan, PanelRule(), (0.0, 1.0), 1e-3, 1.0)[1] == np.inf
+    assert root_on_rules(lambda rule: lambda x: np.nan, SplitRule(), (0.0, 1.0), 1e-3, 1.0)[1] == np.inf
     assert "not found" in Boundary.found(np.nan, np.inf, 1e-3).note
     assert "above the tolerance" in Boundary.found(1.0, 0.1, 1e-3).note
 
@@ -93,7 +93,7 @@ def build_scan(train_loss, test_error=None):
     def measure(alpha):
         return SimpleNamespace(train_loss=train_loss(alpha), test_error=test_error and test_error(alpha))
 
-    track = SimpleNamespace(curve=SimpleNamespace(rule=PanelRule()), on=lambda rule, tol: measure)
+    track = SimpleNamespace(curve=SimpleNamespace(rule=SplitRule()), on=lambda rule, tol: measure)
     points = {alpha: measure(alpha) for alpha in np.arange(0.5, 4.01, 0.4)}
     return SimpleNamespace(points=points, spans=lambda alpha: True, at=lambda alpha: None, track=track)
 
