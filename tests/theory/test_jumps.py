@@ -32,15 +32,15 @@ def test_g_jumps_forward(L, r):
     root = rng.normal(size=(L, r, r))
     V = 15 * np.eye(r) + 3 * root @ root.transpose(0, 2, 1)
     jumps = []
-    for _ in range(30):
+    for _ in range(12):
         direction = rng.normal(size=(L, r))
-        steps = np.linspace(-0.7, 0.7, 201)[:, None, None]
+        steps = np.linspace(-0.7, 0.7, 141)[:, None, None]
         omega = 0.2 * rng.normal(size=(L, r)) + steps * direction
         out = ga.denoise(loss, np.tile(params, (len(omega), 1)), omega, V)
         forward = np.einsum("nlr,lr->n", np.diff(out.g, axis=0), direction)
         change = np.abs(np.diff(out.z, axis=0)).max(axis=(1, 2))
         jumps += forward[change > 0.3].tolist()
-    assert len(jumps) >= 10
+    assert len(jumps) >= 4
     assert min(jumps) > 0
 
 

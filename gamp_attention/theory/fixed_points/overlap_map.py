@@ -230,21 +230,14 @@ class OverlapMap:
         with Progress(shown=False) as task:
             work = len(x) * work_of(F.rule, F.model)
             task.describe_work(f"derivatives in {len(x)} overlaps, each from an average", work)
-            return F._differences(packing, at, step)
-
-    def _differences(self, packing: Packing, at: Overlaps, step: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the Jacobian and the slopes of V̂ as `linearize` does, by differences of averages."""
-        F, x, pairs = self, packing.pack(at), self._feasible_pairs(packing, at, step)
-        if pairs:
+            pairs = F._feasible_pairs(packing, at, step)
+            if not pairs:
+                return F._linearize(packing, at, None, step, central=False)
             moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
-            changes, V_changes = zip(*(F._difference(packing, *pair) for pair in pairs), strict=True)
+            images = [(F._step(ahead), F._step(behind)) for ahead, behind in pairs]
+            changes, V_changes = zip(*(_difference(packing, *pair) for pair in images), strict=True)
             inverse = np.linalg.inv(moves)
             return np.stack(changes, axis=1) @ inverse, np.stack(V_changes, axis=-1) @ inverse
-        images = [F._step(at), *(F._step(packing.unpack(x + shift)) for shift in step * np.eye(len(x)))]
-        base, *shifted = [packing.pack(image.overlaps) for image in images]
-        V_base, *V_shifted = [np.stack([image.hats.V, image.hats.V_derivative]) for image in images]
-        jacobian = np.stack([(value - base) / step for value in shifted], axis=1)
-        return jacobian, np.stack([(V - V_base) / step for V in V_shifted], axis=-1)
 
     @property
     def is_noisy(self) -> bool:
@@ -265,12 +258,6 @@ class OverlapMap:
         )
         return packing.pairs_around(self.model, at, step, smallest=0.0) if needed else []
 
-    def _difference(self, packing: Packing, ahead: Overlaps, behind: Overlaps) -> tuple[np.ndarray, np.ndarray]:
-        """Return the differences of the packed images and of V̂ in both forms between two points."""
-        first, last = self._step(ahead), self._step(behind)
-        V = [np.stack([image.hats.V, image.hats.V_derivative]) for image in (first, last)]
-        return packing.pack(first.overlaps) - packing.pack(last.overlaps), V[0] - V[1]
-
     def jacobian(
         self, packing: Packing, at: Overlaps, step: float, *, odd: bool = False, columns: int | None = None
     ) -> np.ndarray:
@@ -290,41 +277,32 @@ class OverlapMap:
 
         if not odd and F._feasible_pairs(packing, at, step):
             return F.linearize(packing, at, step)[0][:, :columns]
-
-        def value(shift: np.ndarray) -> np.ndarray:
-            return packing.pack(F(packing.unpack(x + shift)))
-
-        shifts = step * np.eye(len(x))[:columns]
         if odd:
-            return np.stack([value(shift) / step for shift in shifts], axis=1)
-        return np.stack([(value(shift) - value(-shift)) / (2 * step) for shift in shifts], axis=1)
+            shifts = step * np.eye(len(x))[:columns]
+            return np.stack([packing.pack(F(packing.unpack(x + shift))) / step for shift in shifts], axis=1)
+        return F._linearize(packing, at, None, step, central=True, columns=columns)[0]
 
     def _linearize(
-        self,
-        packing: Packing,
-        at: Overlaps,
-        expansion: Expansion,
-        step: float,
-        central: bool,
+        self, packing: Packing, at: Overlaps, expansion: Expansion | None, step: float, central: bool,
         columns: int | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Return the first `columns` columns of the Jacobian, and of the slopes of V̂, from derivatives of averages.
 
-        If the expansion does not include V, columns in V are differences of averages with the given step.
+        Columns that the expansion, if there is one, does not include are differences of averages with the given step.
         """
         x, differences = packing.pack(at), []
         for shift in np.eye(len(x))[:columns]:
-            if expansion.includes_V or np.array_equal(packing.unpack(x + shift).V, at.V):
+            same_V = np.array_equal(packing.unpack(x + shift).V, at.V)
+            if expansion is not None and (expansion.includes_V or same_V):
                 steps = self.settings.expanded_step, -self.settings.expanded_step
                 near = [packing.unpack(x + h * shift) for h in steps]
                 new, old = (self._image(overlaps, expansion.at(overlaps)) for overlaps in near)
             else:
                 steps = step, -step if central else 0.0
                 new, old = (self._step(packing.unpack(x + h * shift) if h else at) for h in steps)
+            change, V_change = _difference(packing, new, old)
             length = steps[0] - steps[1]
-            V = [np.stack([image.hats.V, image.hats.V_derivative]) for image in (new, old)]
-            change = packing.pack(new.overlaps) - packing.pack(old.overlaps)
-            differences.append((change / length, (V[0] - V[1]) / length))
+            differences.append((change / length, V_change / length))
         jacobian, V_slopes = zip(*differences, strict=True)
         return np.stack(jacobian, axis=1), np.stack(V_slopes, axis=-1)
 
@@ -449,3 +427,9 @@ def _mean(samples: list[Moments]) -> Moments:
     return Moments(
         **{item.name: np.mean([getattr(sample, item.name) for sample in samples], axis=0) for item in fields(Moments)}
     )
+
+
+def _difference(packing: Packing, first: Image, last: Image) -> tuple[np.ndarray, np.ndarray]:
+    """Return the differences of the packed overlaps and of V̂ in both forms between two images."""
+    V = [np.stack([image.hats.V, image.hats.V_derivative]) for image in (first, last)]
+    return packing.pack(first.overlaps) - packing.pack(last.overlaps), V[0] - V[1]

@@ -489,6 +489,7 @@ class FieldLines:
 
     def unpack(self, values: np.ndarray) -> Moments:
         """Return moments from averages of the columns; jump indicators have their defaults."""
-        arrays = {name: values[self.columns_of(name)].reshape(shape) for name, shape in self._shapes.items()}
-        moreau, loss = float(arrays.pop("moreau")), float(arrays.pop("loss"))
-        return Moments(**arrays, moreau=moreau, loss=loss)
+        arrays: dict[str, Any] = {
+            name: values[self.columns_of(name)].reshape(shape) for name, shape in self._shapes.items()
+        }
+        return Moments(**arrays | {"moreau": float(arrays["moreau"]), "loss": float(arrays["loss"])})

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.sampling.teacher_data import teacher_dataset
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.weights import weights_step
 from gamp_attention.theory.fixed_points.observables import replicon
@@ -125,34 +124,6 @@ def test_binning_states_its_error_which_falls_with_the_number_of_classes():
         gaps.append(abs(end(law) / full - 1))
     assert gaps[1] < 0.02
     assert gaps[1] < gaps[0] / 4
-
-
-def permute(model, order):
-    law, T = model.coordinates, model.teacher
-    law = ga.CoordinateLaw(law.weight, law.gamma[:, order], law.tau[:, order], law.teacher_mean, law.teacher_cov)
-    return replace(model, coordinates=law, teacher=ga.SoftmaxTeacher(T.omega, T.A[np.ix_(order, order)]))
-
-
-@pytest.fixture(scope="module")
-def uneven():
-    """Return a model of three different tokens."""
-    law = ga.coordinate_law([[0.1, 0.4, 0.3], [0.4, 0.2, 0.1]], [1.0, 0.3, -1.2], n_tokens=3)
-    A = np.random.default_rng(1).dirichlet(np.ones(3), 3)
-    return ga.attention_model(3, omega=0.4, A=A, coordinates=law)
-
-
-def test_permuting_tokens_permutes_gamp(uneven):
-    order = np.array([2, 0, 1])
-    data = ga.sample(uneven, 80, 1.5, seed=3)
-    other = teacher_dataset(
-        permute(uneven, order), np.ascontiguousarray(data.tokens[:, order]),
-        np.ascontiguousarray(data.positions[order]), data.Q_star, np.ascontiguousarray(data.spectra[order]),
-    )  # fmt: skip
-    for risk in ("asymptotic", "exact"):
-        one, two = (ga.run_gamp(each, "semantic", risk, damping=0.4, tol=0, max_iter=15) for each in (data, other))
-        assert np.allclose(one.Q, two.Q, atol=1e-8)
-        for key, values in one.overlaps.arrays().items():
-            assert np.allclose(values[order], two.overlaps.arrays()[key], atol=1e-8), key
 
 
 @pytest.mark.extensions

@@ -1,13 +1,9 @@
 """Mixtures of tokens agree with models without classes and with averages over sampled classes."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.problem.sources import Group, Sources
-from gamp_attention.sampling.teacher_data import teacher_dataset
 from gamp_attention.theory.fixed_points.observables import predicted_test_error
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.choice import first_rule
@@ -109,22 +105,6 @@ def test_permuting_class_labels_permutes_state_evolution():
     images = [OverlapMap(m, 1.5, first_rule("panels", m, (0,)))(x) for m, x in ((one, at), (two, moved))]
     for name, values in images[0].arrays().items():
         assert np.allclose(values[order], images[1].arrays()[name], rtol=1e-9, atol=1e-12), name
-
-
-def test_permuting_class_labels_permutes_gamp(mixture):
-    data = ga.sample(mixture, 80, 1.5, seed=3)
-    order = np.array([1, 0, 2, 3])  # the inverse of this permutation is the permutation
-    law = mixture.coordinates
-    law = ga.CoordinateLaw(law.weight, law.gamma[:, order], law.tau[:, order], law.teacher_mean, law.teacher_cov)
-    classes = ga.ClassLaw(order[mixture.classes.patterns], mixture.classes.probability)
-    other = replace(mixture, coordinates=law, classes=classes, class_means=mixture.class_means[:, order])
-    groups = tuple(Group(rows, order[sources]) for rows, sources in data.groups)
-    sources = Sources(data.positions, data.source_means[order], groups)
-    moved = teacher_dataset(other, data.tokens, data.positions, data.Q_star, data.spectra[order], sources)
-    one, two = (ga.run_gamp(each, "semantic", damping=0.4, tol=0, max_iter=15) for each in (data, moved))
-    assert np.allclose(one.Q, two.Q, atol=1e-9)
-    for name, values in one.overlaps.arrays().items():
-        assert np.allclose(values[order], two.overlaps.arrays()[name], atol=1e-8), name
 
 
 def test_samples_have_the_law_of_the_mixture(mixture):
