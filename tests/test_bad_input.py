@@ -247,7 +247,6 @@ CASES = {
     "trajectory of no iteration": (lambda d, m: ga.trajectory(m, 1, n_iter=0), "n_iter"),
     "trajectory of one replica": (lambda d, m: ga.trajectory(m, 1, n_replicas=1), "n_replicas"),
     "trajectory of odd paths": (lambda d, m: ga.trajectory(m, 1, n_paths=4097), "n_paths.*even"),
-    "continuation points": (lambda d, m: ga.continue_branch(m, 1, "semantic", max_points=1), "max_points"),
     "branches of a number": (lambda d, m: ga.branches(m, 1, 3), "starts.*3"),
     "baseline points": (lambda d, m: ga.linear_baseline(m, max_points=1), "max_points"),
     "fit of a model": (lambda d, m: ga.fit_linear_baseline(m), "data.*Dataset"),

@@ -24,7 +24,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from gamp_attention._tools.numerics import project_psd, psd_root, symmetrize
 from gamp_attention._tools.quadrature import gaussian_points
@@ -449,6 +448,7 @@ class Curve:
 
     def find_crossing(self, alpha: float, low: float, high: float) -> Point:
         """Return the fixed point at α between two values of log s at which α(s) is on different sides of α."""
+        from scipy.optimize import brentq
 
         def excess(x: float) -> float:
             return min(float(np.log(self.solve_at(x).alpha / alpha)), 600.0)  # finite for an infinite α

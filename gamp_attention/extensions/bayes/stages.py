@@ -27,7 +27,6 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.progress import Progress
@@ -131,6 +130,8 @@ class StageSearch:
         self, equations: Equations, known: np.ndarray, unknown: np.ndarray
     ) -> tuple[float, np.ndarray | None]:
         """Return the α at which the fixed point with columns `known` becomes unstable, and the unstable direction."""
+        from scipy.optimize import brentq
+
         shape = np.linalg.inv(equations.rho) * np.outer(known, known)
 
         @cache

@@ -8,7 +8,6 @@
 """
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
 
 from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention._tools.statistics import half_width
@@ -160,6 +159,8 @@ def _find_fold(alphas: np.ndarray) -> tuple[int, int] | None:
 
 def _maximize_alpha(curve: Curve, points: list[Point], k: int) -> float:
     """Return the maximum of α(s) between the neighbors of point k."""
+    from scipy.optimize import minimize_scalar
+
     low, high = (points[min(max(j, 0), len(points) - 1)].x for j in (k - 1, k + 1))
     options = {"xatol": 1e-4}
     maximum = minimize_scalar(lambda x: -curve.solve_at(x).alpha, bounds=(low, high), method="bounded", options=options)
@@ -174,6 +175,8 @@ def _first_order_transition(curve: Curve, points: list[Point], first: int, last:
     first, last : indices of the local maximum and minimum of α, between which fixed points are unstable.
     to : α of the local maximum, above which the fixed point before the fold does not exist.
     """
+    from scipy.optimize import brentq
+
     alphas = np.array([point.alpha for point in points])
     low = alphas[last]
     if curve.conjugates_diverge(points) and alphas[-1] < (1 + MIN_DROP) * low:
