@@ -77,7 +77,7 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
         at = risk_at(data, best, risk)
         accuracy = EXACT if data.n_tokens * data.rank <= 2 else INEXACT
         while at.gradient_norm > tol and n_iter < MAX_STEPS:
-            trial = best + newton_step(data, at, best, accuracy)
+            trial = best + hessian_step(data, at, best, accuracy)
             trial_at = risk_at(data, trial, risk)
             n_iter += 1
             if not trial_at.gradient_norm < NEWTON_GAIN * at.gradient_norm:
@@ -93,7 +93,7 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
         handover *= 0.1  # Newton steps failed far from the minimum, or before all entries at kinks had been identified
 
 
-def quasi_newton(
+def minimize_by_lbfgs(
     data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None,
     unit: float = 1.0,
 ) -> tuple[np.ndarray, int]:  # fmt: skip
@@ -164,7 +164,7 @@ def proximal_gradient(
     return best, max_iter
 
 
-def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> np.ndarray:
+def hessian_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> np.ndarray:
     """Return the Newton step −(∇²R)⁻¹∇R (d, r), solved by MINRES to the relative residual `rtol`.
 
     MINRES also solves singular systems: a common rotation of the columns of Q is a direction without curvature. Entries

@@ -39,7 +39,7 @@ def susceptibility(
     points, moves = list[np.ndarray](), list[np.ndarray]()
     for number in range(MAX_ITER):
         try:
-            V_hat = response(data, at.hessians, V)
+            V_hat = hessian_response(data, at.hessians, V)
         except np.linalg.LinAlgError:
             return unsolved
         W = input_step(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
@@ -74,7 +74,7 @@ def _extrapolate(points: list[np.ndarray], moves: list[np.ndarray], damped: np.n
     return V if np.linalg.eigvalsh(V).min() > MIN_EIGENVALUE * low > 0 else damped
 
 
-def response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.ndarray:
+def hessian_response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.ndarray:
     """Return V̂_s (S, r, r) = −(1/d) Σ ∂g/∂ω of each source, from V and the Hessians (n, L r, L r) of the samples."""
     from scipy.linalg import block_diag
 

@@ -5,15 +5,14 @@ returns E[g_l g_lᵀ] with g_l = V_l⁻¹(E[u_l | ω, y] − ω_l); the conjugat
 averages over coordinates: from the conjugates it returns the covariances V_l and the overlap q. A fixed point
 reproduces its V. See Barbier et al. (2019) for generalized linear models.
 
-Iteration at a given α finds only stable fixed points, and slowly near a transition. `Curve` finds all of them:
+Iteration at a given α finds only stable fixed points, and slowly near a transition. `AlphaCurve` finds all of them:
 
-1. The conjugates are q̂_l = s S_l, with a given size s and a shape S of size 1 (`Curve.size`).
+1. The conjugates are q̂_l = s S_l, with a given size s and a shape S of size 1 (`AlphaCurve.size`).
 2. `input` gives V(s S), and `output` gives E[g gᵀ] at that V; its shape replaces S until S no longer changes.
 3. Then V is a fixed point at the sample complexity α(s) = s/‖E[g gᵀ]‖.
 
-`Curve.trace` evaluates α(s) from nearly no to nearly full information. The fixed points at a given α are the crossings
-of the curve with α (`Curve.find_crossing`), stable where α(s) increases, and possibly its two ends, s = 0 and s → ∞,
-see `bayes.state_evolution`. V and ρ − V are both computed from s without cancellation. Steps in log s are shorter where
+`AlphaCurve.trace` evaluates α(s) from nearly no to nearly full information. The fixed points at a given α are the
+crossings of the curve with α (`find_crossing`), stable where α(s) increases, and possibly its two ends, s = 0 and s → ∞, see `bayes.state_evolution`. V and ρ − V are both computed from s without cancellation. Steps in log s are shorter where
 α(s) is nearly flat, because two crossings close to a maximum or minimum of α could lie between two points. The curve
 ends if nothing remains unknown or if noise limits the information of samples, and α is above the requested value.
 """
@@ -320,7 +319,7 @@ OF_INTEGRALS = CurveSettings()
 OF_RANDOM_POINTS = CurveSettings(1e-4, finest_step=0.3, shape_change=1e-8, nothing_unknown=1e-6, crossing_step=1e-9)
 
 
-class Point(NamedTuple):
+class BayesPoint(NamedTuple):
     """A point of the curve: a fixed point of state evolution at its α."""
 
     x: float  # log s
@@ -334,7 +333,7 @@ class Point(NamedTuple):
         return self.input.V
 
 
-class Curve:
+class AlphaCurve:
     """The curve α(s) that contains all fixed points of `equations`; see the description of the module.
 
     The shape of the conjugates at the last evaluated point starts the next evaluation. Attribute `evaluations` counts
@@ -360,7 +359,7 @@ class Curve:
         """Return the fraction Σ_l Tr V_l/Σ_l Tr ρ_l of the fields' variance that is unknown."""
         return float(np.trace(V, axis1=1, axis2=2).sum()) / self._total
 
-    def solve_at(self, x: float, tol: float | None = None) -> Point:
+    def solve_at(self, x: float, tol: float | None = None) -> BayesPoint:
         """Return the fixed point whose conjugates have size s = exp(x).
 
         The shape is iterated until its relative change is below `tol`, at most `max_steps` times. α is infinite if
@@ -374,7 +373,7 @@ class Curve:
             self.evaluations += 1
             size = self.size(output.hats)
             if not size > 0 or not np.isfinite(size):
-                return Point(x, np.inf, output, averages)
+                return BayesPoint(x, np.inf, output, averages)
             new_shape = output.hats / size
             change = float(np.abs(new_shape - shape).max() / np.abs(shape).max())
             if change < smallest_change:
@@ -383,9 +382,9 @@ class Curve:
             if change < tol:
                 break
         self._shape = best
-        return Point(x, float(np.exp(x) / size), output, averages)
+        return BayesPoint(x, float(np.exp(x) / size), output, averages)
 
-    def trace(self, alpha: float | None = None) -> list[Point]:
+    def trace(self, alpha: float | None = None) -> list[BayesPoint]:
         """Return points of the curve in the order of s, with log s at most `log_step` apart.
 
         If `alpha` is given, the curve is extended at both ends so that it reaches this α from both sides if it can:
@@ -410,7 +409,7 @@ class Curve:
         V = np.zeros_like(self.equations.rho)
         return self.size(self.equations.output(V, self.equations.rho).hats)
 
-    def _is_complete(self, points: list[Point], limit: float, alpha: float | None) -> bool:
+    def _is_complete(self, points: list[BayesPoint], limit: float, alpha: float | None) -> bool:
         """Return whether the curve, continued beyond these points, contains no further fixed point at `alpha`."""
         last, above = points[-1], alpha is None or points[-1].alpha > alpha
         if not np.isfinite(last.alpha):
@@ -428,7 +427,7 @@ class Curve:
         limited = self.size(last.output.hats) > settings.noise_limited * limit or (linear and np.isfinite(limit))
         return bool(last.x > 0 and above and limited)
 
-    def _refine(self, points: list[Point]) -> list[Point]:
+    def _refine(self, points: list[BayesPoint]) -> list[BayesPoint]:
         """Return the points with further points inserted where α(s) is nearly flat, at its maxima and minima.
 
         An interval is halved if the slope of log α in it or next to it is below `flat` and not constant, until it is as
@@ -446,7 +445,7 @@ class Curve:
                 k += 1
         return points
 
-    def find_crossing(self, alpha: float, low: float, high: float) -> Point:
+    def find_crossing(self, alpha: float, low: float, high: float) -> BayesPoint:
         """Return the fixed point at α between two values of log s at which α(s) is on different sides of α."""
         from scipy.optimize import brentq
 
@@ -455,15 +454,15 @@ class Curve:
 
         return self.solve_at(float(brentq(excess, low, high, xtol=self.settings.crossing_step, rtol=1e-14)))
 
-    def free_entropy(self, alpha: float, point: Point) -> float:
+    def free_entropy(self, alpha: float, point: BayesPoint) -> float:
         """Return the free entropy Φ of a fixed point at α."""
         return self.equations.free_entropy(alpha, point.V, point.output)
 
-    def ends_level(self, points: list[Point]) -> bool:
+    def ends_level(self, points: list[BayesPoint]) -> bool:
         """Return whether α(s) decreases or has a limit for s → ∞, so that weights are known exactly above some α."""
         return bool(_end_slope(points, self.settings.slope_points) < self.settings.level)
 
-    def conjugates_diverge(self, points: list[Point]) -> bool:
+    def conjugates_diverge(self, points: list[BayesPoint]) -> bool:
         """Return whether conjugates grow like 1/V for V → 0, so that the free entropy of full knowledge is infinite."""
         a, b = points[-2:]
         variances = [np.trace(point.V, axis1=1, axis2=2).sum() for point in (a, b)]
@@ -471,7 +470,7 @@ class Curve:
         return bool(abs(slope + 1) < self.settings.divergence)
 
 
-def _end_slope(points: list[Point], n_intervals: int) -> float:
+def _end_slope(points: list[BayesPoint], n_intervals: int) -> float:
     """Return the slope of log α in log s over the last intervals of the curve; infinite if it cannot be computed."""
     a, b = points[-1 - min(n_intervals, len(points) - 1)], points[-1]
     if not np.isfinite(b.alpha) or b.x == a.x:

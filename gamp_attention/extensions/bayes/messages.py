@@ -23,7 +23,7 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import project_psd
-from gamp_attention.extensions.bayes.channels.channel import Channel, Posterior, response
+from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, channel_response
 from gamp_attention.extensions.bayes.channels.choice import field_moments
 from gamp_attention.extensions.bayes.priors import InputPosterior, MixturePrior
 from gamp_attention.extensions.train.spectral import lowest_eigenvectors
@@ -63,7 +63,7 @@ class AmpProblem:
 
     data: Dataset  # the samples; their student, penalty and positions are not used
     y: Any  # observations in the form of the channel
-    channel: Channel  # distribution of an observation, given the teacher's fields
+    channel: PosteriorChannel  # distribution of an observation, given the teacher's fields
     gamma: np.ndarray  # (d, L) variances of the tokens
     kind: np.ndarray  # (d,) index of the kind of each coordinate
     priors: list[MixturePrior]  # prior of the teacher's weights, for each kind of coordinate
@@ -115,7 +115,7 @@ def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpS
     """
     omega = problem.fields(state.Q) - state.D
     samples = problem.posterior(omega, state.V)
-    g, slope = response(samples, omega, state.V)
+    g, slope = channel_response(samples, omega, state.V)
     A = problem.data.alpha * project_psd(slope)  # in small samples, eigenvalues may be negative by chance
     b = problem.matrix.back_project(g)
     Q, cov, rows = np.empty_like(state.Q), np.empty((len(problem.gamma), *state.V.shape[1:])), []

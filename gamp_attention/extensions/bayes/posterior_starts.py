@@ -4,7 +4,7 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import Stream, generator, guard_call
-from gamp_attention.extensions.bayes.channels.channel import Channel
+from gamp_attention.extensions.bayes.channels.channel import PosteriorChannel
 from gamp_attention.extensions.bayes.channels.choice import field_moments, moment_channel
 from gamp_attention.extensions.train.spectral import SpectralDirections, lowest_eigenvectors, side_by_side
 from gamp_attention.extensions.train.spectral_weights import Shape, posterior_weights
@@ -20,7 +20,7 @@ def _weights_of_samples(data: Dataset) -> np.ndarray:
     return posterior_weights(K, rho, data.n_samples / data.dim)
 
 
-def _posterior_problem(data: Dataset) -> tuple[Channel, np.ndarray, np.ndarray]:
+def _posterior_problem(data: Dataset) -> tuple[PosteriorChannel, np.ndarray, np.ndarray]:
     """Return channel, observations and covariances of the teacher's fields; ValueError if posteriors do not apply."""
     columns = Shape.of(data.student, data.n_tokens, data.rank).columns
     model, observed = data.model, data.labels if data.is_labelled else data.targets

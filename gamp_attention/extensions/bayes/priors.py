@@ -13,7 +13,7 @@ from gamp_attention.theory.models.coordinates import CoordinateLaw
 
 
 @dataclass(frozen=True)
-class PanelRule:
+class PriorPanels:
     """Panels of Gauss-Legendre nodes for averages over b."""
 
     nodes: int = 12  # number of nodes in each panel
@@ -131,7 +131,7 @@ class MixturePrior:
         spreads, centers = np.sqrt(a * a * self.cov[:, 0, 0] + a), a * self.mean[:, 0]
         cov = known = log_z = 0.0
         for k, weight in enumerate(self.weight):
-            b, density = PanelRule().component(k, centers, spreads)
+            b, density = PriorPanels().component(k, centers, spreads)
             posterior = self.posterior(b[:, None], np.array([[a]]))
             cov += weight * float(density @ posterior.cov[:, 0, 0])
             known += weight * float(density @ posterior.mean[:, 0] ** 2)

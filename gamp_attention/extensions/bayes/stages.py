@@ -10,7 +10,7 @@ is the second stage, and so on. At a fixed point in which columns U vanish, thei
 in one iteration, with ω_l = 0 and V_l = ρ_l for the columns U. The fixed points are parametrized by the size of the
 conjugates q̂ of the found columns, as in `bayes.equations`, so that no iteration in α is needed.
 
-**Iteration at a given α.** `iterate` applies q̂ = αE[g gᵀ] and V = V(q̂), from little or complete information: first
+**Iteration at a given α.** `iterate_stage` applies q̂ = αE[g gᵀ] and V = V(q̂), from little or complete information: first
 with few samples, then with all. A run uses the same samples, and the same points of their posteriors as long as V
 changes little, so that the map is smooth near the end, and independent runs give the errors. Extrapolated steps
 (`Iteration`) reach the fixed point to an error far below the errors from the samples. V = 0 is approached
@@ -211,7 +211,9 @@ class Solution(NamedTuple):
     converged: bool = True  # whether the estimated error is small
 
 
-def iterate(few: Equations, all_samples: Equations, alpha: float, init: str, settings: IterationSettings) -> Solution:
+def iterate_stage(
+    few: Equations, all_samples: Equations, alpha: float, init: str, settings: IterationSettings
+) -> Solution:
     """Return the fixed point that iterations from a start "uninformed" or "informed" reach.
 
     Parameters
@@ -297,7 +299,7 @@ class Iteration:
             averages = self._equations.input(self._alpha * self._equations.output(V, known).hats)
             kept = np.where(self._kept, averages.V, self._equations.rho), averages.known * self._kept
             path = [*path[-settings.memory :], (x, self.information(*kept) - x)]
-            step = extrapolate(path)
+            step = extrapolate_stage(path)
             self.residual = float(np.abs(path[-1][1]).max())
             self.error = max(self.residual, float(np.abs(step).max()) if len(path) > 1 else self.residual / tol)
             stalled = 0 if self.error < 0.5 * best else stalled + 1
@@ -333,7 +335,7 @@ class Iteration:
         return np.asarray(vectors * np.clip(after, 0.0, settings.full)[:, None] @ vectors.swapaxes(1, 2))
 
 
-def extrapolate(path: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+def extrapolate_stage(path: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     """Return the step from the last x to the fixed point, for points x and changes f of iterations (Anderson, 1965)."""
     x, f = (np.array([point[k].ravel() for point in path]) for k in (0, 1))
     if len(path) == 1:

@@ -24,9 +24,9 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention._tools.statistics import half_width
 from gamp_attention.extensions.bayes.channels.integrals import COARSE, FINE
-from gamp_attention.extensions.bayes.equations import Curve, Equations, Point
+from gamp_attention.extensions.bayes.equations import AlphaCurve, BayesPoint, Equations
 from gamp_attention.extensions.bayes.results import BayesStateEvolution, FreshSamples
-from gamp_attention.extensions.bayes.stages import IterationSettings, Solution, iterate
+from gamp_attention.extensions.bayes.stages import IterationSettings, Solution, iterate_stage
 from gamp_attention.extensions.sequence.sequence_labels import is_function
 from gamp_attention.results import ConvergenceError, Status
 from gamp_attention.theory.models.model import Model, require_model
@@ -159,7 +159,7 @@ def _iterate_replicas(
     runs, settings = [], IterationSettings()
     for _ in range(n_replicas):
         few = Equations(model, max(n_points // settings.few, MIN_POINTS) // 2 * 2, rng)
-        runs.append(iterate(few, Equations(model, n_points, rng), alpha, init, settings))
+        runs.append(iterate_stage(few, Equations(model, n_points, rng), alpha, init, settings))
     errors = [FreshSamples(model, settings.n_fresh, rng).test_error(run.V, run.known) for run in runs]
     agree = len({(bytes(np.diagonal(run.q) > settings.found), run.full) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
@@ -187,12 +187,12 @@ def _distinct(points: list[BayesStateEvolution]) -> list[BayesStateEvolution]:
     return sorted(points, key=lambda point: float(np.trace(point.q)))
 
 
-def build_curves(model: Model, n_points: int, n_replicas: int, rng: np.random.Generator) -> list[Curve]:
+def build_curves(model: Model, n_points: int, n_replicas: int, rng: np.random.Generator) -> list[AlphaCurve]:
     """Return one curve for each set of random points, or for a fine and a coarse rule if averages are integrals."""
-    first = Curve(Equations(model, n_points, rng, FINE))
+    first = AlphaCurve(Equations(model, n_points, rng, FINE))
     if first.equations.exact:
-        return [first, Curve(Equations(model, n_points, rng, COARSE))]
-    return [first] + [Curve(Equations(model, n_points, rng)) for _ in range(n_replicas - 1)]
+        return [first, AlphaCurve(Equations(model, n_points, rng, COARSE))]
+    return [first] + [AlphaCurve(Equations(model, n_points, rng)) for _ in range(n_replicas - 1)]
 
 
 def check_points(model: Model, n_points: int | None, n_replicas: int) -> tuple[int, int]:
@@ -207,7 +207,7 @@ def check_points(model: Model, n_points: int | None, n_replicas: int) -> tuple[i
     return n_points, n_replicas
 
 
-def _describe_failure(points: list[Point], alpha: float) -> str:
+def _describe_failure(points: list[BayesPoint], alpha: float) -> str:
     alphas = [point.alpha for point in points]
     unknown = float(np.trace(points[-1].V, axis1=1, axis2=2).sum())
     return (
@@ -218,7 +218,7 @@ def _describe_failure(points: list[Point], alpha: float) -> str:
     )
 
 
-def _find_branches(curve: Curve, points: list[Point], alpha: float) -> list[Branch]:
+def _find_branches(curve: AlphaCurve, points: list[BayesPoint], alpha: float) -> list[Branch]:
     """Return the fixed points at α between the traced points of the first curve and at its ends, in the order of s."""
     branches = []
     above = np.array([point.alpha > alpha for point in points])
@@ -232,7 +232,7 @@ def _find_branches(curve: Curve, points: list[Point], alpha: float) -> list[Bran
 
 
 def _solve_branch(
-    branch: Branch, alpha: float, curves: list[Curve], fresh: list[FreshSamples], points: list[Point]
+    branch: Branch, alpha: float, curves: list[AlphaCurve], fresh: list[FreshSamples], points: list[BayesPoint]
 ) -> BayesStateEvolution:
     """Return the fixed point of a branch, computed with all sets of points, with errors."""
     exact = curves[0].equations.exact
@@ -293,14 +293,14 @@ def _half_width(column: np.ndarray) -> np.ndarray:
     return np.asarray(half_width(column) if known else np.full(column.shape[1:], np.nan))
 
 
-def _solve_zero(curve: Curve, alpha: float) -> Solution:
+def _solve_zero(curve: AlphaCurve, alpha: float) -> Solution:
     """Return the fixed point without overlap, of problems whose samples do not determine the sign."""
     prior = curve.without_data
     entropy = alpha * curve.equations.output(prior.V, prior.known).log_z
     return Solution(prior.q, prior.V, prior.known, entropy, 0.0)
 
 
-def _solve_full(curve: Curve, alpha: float, points: list[Point]) -> Solution:
+def _solve_full(curve: AlphaCurve, alpha: float, points: list[BayesPoint]) -> Solution:
     """Return the fixed point at which the weights are known exactly."""
     entropy = np.nan
     if points:
@@ -310,7 +310,7 @@ def _solve_full(curve: Curve, alpha: float, points: list[Point]) -> Solution:
     return Solution(curve.equations.prior_second_moment, np.zeros_like(rho), rho, entropy, 0.0)
 
 
-def _solve_crossing(curve: Curve, alpha: float, low: float, high: float) -> Solution:
+def _solve_crossing(curve: AlphaCurve, alpha: float, low: float, high: float) -> Solution:
     """Return the fixed point between two values of log s on different sides of α.
 
     The residual is the relative change of V in one more iteration.
@@ -322,7 +322,7 @@ def _solve_crossing(curve: Curve, alpha: float, low: float, high: float) -> Solu
 
 
 def _find_bracket(
-    curve: Curve, alpha: float, branch: Branch, is_first: bool
+    curve: AlphaCurve, alpha: float, branch: Branch, is_first: bool
 ) -> tuple[tuple[float, float] | None, bool]:
     """Return an interval of log s with the fixed point of a branch on the curve of one set of points.
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention.extensions.bayes.channels.channel import Channel
+from gamp_attention.extensions.bayes.channels.channel import PosteriorChannel
 from gamp_attention.extensions.sequence.sequence_labels import N_SYMMETRY, SequenceLabels, are_equal, is_function
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.model import Model
@@ -33,7 +33,7 @@ NO_SLOPE = 1e-12  # eigenvalue, relative to the largest, up to which a squared d
 SAME_MATRIX = 1e-8  # relative difference of matrices up to which they count as equal
 
 
-def keeps_tokens(model: Model, channel: Channel) -> bool:
+def keeps_tokens(model: Model, channel: PosteriorChannel) -> bool:
     """Return whether permutations of the tokens leave the problem unchanged, so that V_l is the same for all tokens."""
     law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
     tokens = np.arange(L)
@@ -66,7 +66,7 @@ def attention_of(teacher: Any) -> Any:
     return teacher.attention if isinstance(teacher, SoftmaxTeacher) else teacher
 
 
-def find_column_symmetries(model: Model, channel: Channel) -> np.ndarray:
+def find_column_symmetries(model: Model, channel: PosteriorChannel) -> np.ndarray:
     """Return orthogonal matrices O (n, t, t), with the identity, of which each is a symmetry of the columns.
 
     A matrix that commutes with all of them commutes with all symmetries of the search: rotations, exchanges of columns,

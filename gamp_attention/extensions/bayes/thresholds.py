@@ -11,7 +11,7 @@ import numpy as np
 
 from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention._tools.statistics import half_width
-from gamp_attention.extensions.bayes.equations import Curve, Equations, Point
+from gamp_attention.extensions.bayes.equations import AlphaCurve, BayesPoint, Equations
 from gamp_attention.extensions.bayes.results import BayesThresholds, StagedThresholds
 from gamp_attention.extensions.bayes.stages import StageSearch
 from gamp_attention.extensions.bayes.state_evolution import build_curves, check_points, combine
@@ -90,7 +90,7 @@ def _find_staged_thresholds(replicas: list[Equations]) -> StagedThresholds:
     )  # fmt: skip
 
 
-def _average_alpha(points: list[list[Point]], exact: bool) -> np.ndarray:
+def _average_alpha(points: list[list[BayesPoint]], exact: bool) -> np.ndarray:
     """Return α at the common values of s, averaged over the sets of points.
 
     A decrease below the largest α so far is removed if it is within two half-widths of its mean over the sets.
@@ -109,7 +109,7 @@ def _average_alpha(points: list[list[Point]], exact: bool) -> np.ndarray:
     return np.asarray(np.exp(corrected))
 
 
-def _find_thresholds(curve: Curve, points: list[Point], has_fold: bool) -> tuple[float, float, float, float]:
+def _find_thresholds(curve: AlphaCurve, points: list[BayesPoint], has_fold: bool) -> tuple[float, float, float, float]:
     """Return weak and full recovery, and both ends of the hard phase, for one set of points; NaN if there is none.
 
     The hard phase is searched only if the average over sets has a fold.
@@ -135,7 +135,7 @@ def _find_thresholds(curve: Curve, points: list[Point], has_fold: bool) -> tuple
     return weak, full, _first_order_transition(curve, points, first, last, hard_to), hard_to
 
 
-def _limit(curve: Curve, points: list[Point]) -> float:
+def _limit(curve: AlphaCurve, points: list[BayesPoint]) -> float:
     """Return the limit of α for s → ∞, from three points whose s have a constant ratio."""
     a, b, c = (curve.solve_at(points[-1].x - k * curve.settings.limit_step).alpha for k in (2, 1, 0))
     steps = c - b, b - a
@@ -157,7 +157,7 @@ def _find_fold(alphas: np.ndarray) -> tuple[int, int] | None:
     return first, int(below[0] + np.argmin(alphas[below[0] : end]))
 
 
-def _maximize_alpha(curve: Curve, points: list[Point], k: int) -> float:
+def _maximize_alpha(curve: AlphaCurve, points: list[BayesPoint], k: int) -> float:
     """Return the maximum of α(s) between the neighbors of point k."""
     from scipy.optimize import minimize_scalar
 
@@ -167,7 +167,7 @@ def _maximize_alpha(curve: Curve, points: list[Point], k: int) -> float:
     return float(max(-maximum.fun, points[k].alpha))
 
 
-def _first_order_transition(curve: Curve, points: list[Point], first: int, last: int, to: float) -> float:
+def _first_order_transition(curve: AlphaCurve, points: list[BayesPoint], first: int, last: int, to: float) -> float:
     """Return the α at which the stable fixed points before and beyond the fold have equal free entropies.
 
     Parameters

@@ -32,7 +32,7 @@ from gamp_attention.problem.penalties.standard import on_kinks
 from gamp_attention.problem.risk import RiskAtPoint, is_convex
 from gamp_attention.problem.sources import by_group, sum_over_tokens
 from gamp_attention.problem.stores import token_blocks
-from gamp_attention.problem.susceptibility import response, susceptibility
+from gamp_attention.problem.susceptibility import hessian_response, susceptibility
 from gamp_attention.results import Result
 
 DEPENDENT = 1e-9  # minimum eigenvalue of the correlation matrix of linearly independent columns
@@ -456,7 +456,7 @@ def _independent(
     if curvature is None:
         V = gamp.overlaps.V
         V = V if np.isfinite(V).all() else susceptibility(data, at, Q)
-        A = np.einsum("si,sab->iab", law.variances, response(data, at.hessians, V))
+        A = np.einsum("si,sab->iab", law.variances, hessian_response(data, at.hessians, V))
     else:
         A = np.zeros((d, data.rank, data.rank))
         for a, (K, free, penalty, H) in enumerate(curvature):  # curvature after minimizing over the other free weights

@@ -14,7 +14,7 @@ from gamp_attention.extensions.inference.hessian import FactoredHessian, TokenRo
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.input import denoise_weights, precisions, quadratic_response
 from gamp_attention.problem.risk import RiskAtPoint
-from gamp_attention.problem.susceptibility import response, susceptibility
+from gamp_attention.problem.susceptibility import hessian_response, susceptibility
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ def risks_without(data: Dataset, at: RiskAtPoint, fields: np.ndarray) -> np.ndar
 
 def weight_responses(data: Dataset, at: RiskAtPoint, Q: np.ndarray, V: np.ndarray) -> np.ndarray:
     """Return C = ∂η_i/∂b_i (d, r, r), or (1, r, r) if equal for all i, at a minimum Q with variances V (S, r, r)."""
-    V_hat = response(data, at.hessians, V)
+    V_hat = hessian_response(data, at.hessians, V)
     if data.penalty.quadratic:
         return quadratic_response(data.penalty, data.spectra, V_hat)[1]
     A = precisions(data.penalty, data.spectra, V_hat)

@@ -24,7 +24,7 @@ from gamp_attention.extensions.inference.leave_one_out import FORMS, LeaveOneOut
 from gamp_attention.extensions.inference.path_errors import PathErrors, path_errors
 from gamp_attention.extensions.inference.path_training import PathPlan, fold_errors, require_groups, variance_of_mean
 from gamp_attention.extensions.inference.refits import sample_errors
-from gamp_attention.extensions.train.train import digest
+from gamp_attention.extensions.train.train import digest_run
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.results import ConvergenceError, Result
@@ -220,7 +220,7 @@ def regularization_path(
     along = PathPlan(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
     file, known = None, dict[str, Any]()
     if checkpoint is not None:
-        others = [digest(problem) for problem in problems[1:]] if isinstance(data, Mapping) else []
+        others = [digest_run(problem) for problem in problems[1:]] if isinstance(data, Mapping) else []
         file, known = _open_path_file(checkpoint, along, folds, groups, others)
     ends: dict[int, GampResult] = {}
 
@@ -301,7 +301,7 @@ def _open_path_file(
     options = [along.tol, along.max_iter, along.n_starts, folds, seed, *others, *([] if groups is None else [groups])]
     start = _weights_of(along.init)
     options.append(along.init if start is None else "weights")
-    file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest(along.problems[0], along.values, *options))
+    file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest_run(along.problems[0], along.values, *options))
     known = file.load() or {}
     if start is not None and not _are_equal(known.setdefault("init", start), start):
         raise file.refuse()

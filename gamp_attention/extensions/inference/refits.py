@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention.extensions.inference.hessian import FactoredHessian, TokenRows, minimum_in
-from gamp_attention.gamp.descent import proximal_gradient, quasi_newton
+from gamp_attention.gamp.descent import proximal_gradient
 from gamp_attention.problem.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.losses.point import sample_derivatives

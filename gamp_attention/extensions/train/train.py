@@ -306,7 +306,7 @@ def _list_surveys(
     return surveys
 
 
-def digest(data: Dataset, *options: Any) -> str:
+def digest_run(data: Dataset, *options: Any) -> str:
     """Return a hash of a dataset with all of its tokens, and of options: arrays, or `repr` of others."""
     terms, groups = data.terms("exact"), [(rows, sources.tolist()) for rows, sources in data.groups]
     arrays = terms.params, terms.constant, data.positions, data.spectra, data.source_means
@@ -330,4 +330,4 @@ def _open_checkpoint(
     arrays += [] if first_memory is None else [first_memory]
     iteration = replace(plan.options, memory=memory, callback=None)  # type: ignore[arg-type]
     given: tuple[Any, ...] = (plan.risk, *arrays, plan.tol, *vars(iteration).values(), *options)
-    return CheckpointFile(checkpoint, digest(plan.data, *given))
+    return CheckpointFile(checkpoint, digest_run(plan.data, *given))

@@ -8,7 +8,7 @@ from scipy.special import expit
 from scipy.stats import multivariate_normal, norm
 
 import gamp_attention as ga
-from gamp_attention.extensions.bayes.channels.channel import response
+from gamp_attention.extensions.bayes.channels.channel import channel_response
 from gamp_attention.extensions.bayes.channels.choice import channel_of
 from gamp_attention.extensions.bayes.channels.noiseless import fields_of_targets
 from tests.conftest import examples
@@ -227,12 +227,12 @@ def test_slopes_are_derivatives_of_g(model):
     channel = channel_of(model)
     omega, V = 0.3 * rng.standard_normal((1, L, t)), np.tile(0.4 * np.eye(t), (L, 1, 1))
     y = channel.observe(omega + 0.6 * rng.standard_normal((1, L, t)), rng.standard_normal((1, channel.n_noise)))
-    slope = response(channel.posterior(y, omega, V), omega, V)[1]
+    slope = channel_response(channel.posterior(y, omega, V), omega, V)[1]
     for l in range(L):
         for a in range(t):
             step = np.zeros((1, L, t))
             step[0, l, a] = 1e-5
-            high, low = (response(channel.posterior(y, omega + d, V), omega + d, V)[0] for d in (step, -step))
+            high, low = (channel_response(channel.posterior(y, omega + d, V), omega + d, V)[0] for d in (step, -step))
             np.testing.assert_allclose(-(high - low)[0, l] / 2e-5, slope[l, :, a], atol=1e-5)
 
 

@@ -45,7 +45,7 @@ class Posterior(NamedTuple):
         return exact, exact
 
 
-class Channel:
+class PosteriorChannel:
     """Base class of observation models. Observations y are arrays (N, …), whose form depends on the channel.
 
     Attributes
@@ -117,11 +117,11 @@ class Channel:
         """Return the posterior of given samples as a function of ω and V; `rho` is the largest V."""
         return partial(self.posterior, y)
 
-    def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> "Channel":
+    def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> "PosteriorChannel":
         """Return the channel with other random points, if posteriors for rho (L, t, t) are sums over them."""
         return self
 
-    def with_noise(self, noise: float) -> "Channel":
+    def with_noise(self, noise: float) -> "PosteriorChannel":
         """Return the channel with another standard deviation of its Gaussian noise; ValueError if it has none."""
         raise check.fail("learn", "noise", "a model whose noise has one standard deviation, not a function as teacher")
 
@@ -136,7 +136,7 @@ class Channel:
         return None
 
 
-def response(posterior: Posterior, omega: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def channel_response(posterior: Posterior, omega: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return g = V⁻¹(E u − ω) (N, L, t), and the mean over samples −⟨∂g_l/∂ω_l⟩ = V⁻¹ − V⁻¹⟨Cov u⟩V⁻¹ (L, t, t)."""
     L, t, _ = V.shape
     inverse = np.linalg.inv(V)

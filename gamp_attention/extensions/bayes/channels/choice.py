@@ -3,7 +3,7 @@
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention.extensions.bayes.channels.channel import Channel
+from gamp_attention.extensions.bayes.channels.channel import PosteriorChannel
 from gamp_attention.extensions.bayes.channels.noiseless import PlaneChannel, SignChannel, hidden_fields
 from gamp_attention.extensions.bayes.channels.noisy import LABEL_CHANNELS, ScoreChannel
 from gamp_attention.extensions.bayes.channels.teacher import teacher_channel
@@ -11,7 +11,7 @@ from gamp_attention.extensions.sequence.sequence_labels import is_function
 from gamp_attention.theory.models.model import Model, require_model
 
 
-def channel_of(model: Model) -> Channel:
+def channel_of(model: Model) -> PosteriorChannel:
     """Return the observation model of a model's samples.
 
     Raises
@@ -47,7 +47,7 @@ def channel_of(model: Model) -> Channel:
 ASSUMED_NOISE = 0.03  # score noise that is assumed if the exact posterior of noiseless targets is not available
 
 
-def moment_channel(model: Model) -> Channel:
+def moment_channel(model: Model) -> PosteriorChannel:
     """Return the channel of a model; for noiseless attention without an exact posterior, a channel with weak noise."""
     try:
         return channel_of(model)
@@ -57,7 +57,7 @@ def moment_channel(model: Model) -> Channel:
         return ScoreChannel.of(model.teacher, model.coordinates.rho, ASSUMED_NOISE)
 
 
-def field_moments(channel: Channel, seen: np.ndarray, rho: np.ndarray, by_column: bool = False) -> np.ndarray:
+def field_moments(channel: PosteriorChannel, seen: np.ndarray, rho: np.ndarray, by_column: bool = False) -> np.ndarray:
     """Return second moments E[Σ_a u_a u_aᵀ | y] (n, L, L) of the fields of n samples, or of all fields (n, L t, L t).
 
     Eq. :eq:`posterior-moments`.

@@ -103,7 +103,7 @@ class FreePrior(NamedTuple):
     constants: np.ndarray  # (s,) logarithms of the normalization of the density times K_S/m_S
 
 
-class Search(NamedTuple):
+class FiberSearch(NamedTuple):
     """Search for all solutions with given free variables: random starts and settings.
 
     The values are the results of trials: a smaller number of starts or evaluations loses solutions of some targets.
@@ -143,7 +143,7 @@ class Points(NamedTuple):
     groups: np.ndarray  # (M,) group of its node, which is the node's index modulo `N_GROUPS`
 
 
-def for_kernels(fiber: FiberProgram) -> Fiber:
+def fiber_for_kernels(fiber: FiberProgram) -> Fiber:
     """Return a compiled program in the form that kernels receive, which is valid in this process only."""
     cls: Any = type(fiber)
     return Fiber(_compile(cls), fiber.n_targets, fiber.n_variables)

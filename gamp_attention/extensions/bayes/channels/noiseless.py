@@ -23,7 +23,7 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import symmetrize
-from gamp_attention.extensions.bayes.channels.channel import Channel, Posterior, log_normal, softmax_sum
+from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, log_normal, softmax_sum
 from gamp_attention.extensions.bayes.channels.integrals import IntegralRule, average_up_to_sign
 from gamp_attention.theory.models.teachers import SoftmaxTeacher
 
@@ -103,7 +103,7 @@ class Angles:
 
 
 @dataclass(frozen=True)
-class KnownFields(Channel):
+class KnownFields(PosteriorChannel):
     """Base class of channels without noise; the observations y are the fields (N, L, t') of `fields_of_targets`."""
 
     teacher: SoftmaxTeacher
@@ -116,7 +116,7 @@ class KnownFields(Channel):
         """Return the fields of the targets."""
         return fields_of_targets(self.teacher, observed, self.shape[1])
 
-    def with_noise(self, noise: float) -> Channel:
+    def with_noise(self, noise: float) -> PosteriorChannel:
         """Raise ValueError: these channels have no noise."""
         raise ValueError("learn: 'noise' needs a model with score_noise > 0")
 

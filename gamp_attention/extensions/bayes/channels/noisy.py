@@ -12,7 +12,7 @@ from scipy.special import log_ndtr, log_softmax
 
 from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.quadrature import gaussian_points
-from gamp_attention.extensions.bayes.channels.channel import Channel, Posterior, log_normal, softmax_sum
+from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, log_normal, softmax_sum
 from gamp_attention.extensions.bayes.channels.grids import DEFAULT_GRIDS, Grids
 from gamp_attention.extensions.bayes.channels.integrals import (
     IntegralRule,
@@ -30,7 +30,7 @@ SumMoments = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreChannel(Channel):
+class ScoreChannel(PosteriorChannel):
     """Channel of noisy attention matrices y = T[u] + s N (N, L, L), for any teacher T."""
 
     teacher: Teacher
@@ -72,7 +72,7 @@ class ScoreChannel(Channel):
         targets = self.teacher(u)
         return targets + self.noise * white.reshape(targets.shape)
 
-    def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> Channel:
+    def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> PosteriorChannel:
         """Return the channel with another seed of the points, if posteriors are averages over random points."""
         points = self.grids.points_for(self._steepness(rho), int(np.prod(self.shape)))[0]
         return replace(self, seed=int(rng.integers(1 << 62))) if len(points) == self.grids.n_random else self
@@ -98,13 +98,13 @@ class ScoreChannel(Channel):
         log_z = log_z - 0.5 * size / self.noise**2 - L * L * np.log(np.sqrt(2 * np.pi) * self.noise)
         return Posterior(omega + (mean @ full).reshape(omega.shape), full @ cov @ full, log_z, misfit)
 
-    def with_noise(self, noise: float) -> Channel:
+    def with_noise(self, noise: float) -> PosteriorChannel:
         """Return the channel with another s."""
         return replace(self, noise=noise)
 
 
 @dataclass(frozen=True)
-class LabelChannel(Channel):
+class LabelChannel(PosteriorChannel):
     """Base class of channels of labels (N, P)."""
 
     labels: Any  # label model of the teacher

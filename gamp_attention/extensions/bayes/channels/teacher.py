@@ -35,20 +35,20 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.quadrature import inside_cube
 from gamp_attention._tools.sobol import sobol_points
-from gamp_attention.extensions.bayes.channels.channel import Channel, Posterior
+from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel
 from gamp_attention.extensions.bayes.channels.fibers import (
     N_GROUPS,
     FiberPoints,
     FiberProgram,
     Fibers,
+    FiberSearch,
     FreePrior,
     Points,
     ReusedPoints,
-    Search,
     Subsets,
+    fiber_for_kernels,
     fiber_program,
     fill_points,
-    for_kernels,
 )
 from gamp_attention.extensions.sequence.expressions import Graph, Program
 from gamp_attention.extensions.sequence.sequence_labels import SYMMETRY_ERROR, SequenceLabels, evaluate_rows
@@ -78,7 +78,7 @@ class TeacherSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class TeacherChannel(Channel):
+class TeacherChannel(PosteriorChannel):
     """Observation model of `SequenceLabels`, for teachers that can be traced.
 
     Attributes
@@ -149,7 +149,7 @@ class TeacherChannel(Channel):
         """Return the targets (N, P)."""
         return observed.reshape(len(observed), -1)
 
-    def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> Channel:
+    def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> PosteriorChannel:
         """Return the channel with another seed of the points."""
         return replace(self, seed=int(rng.integers(1 << 62)))
 
@@ -196,7 +196,7 @@ class TeacherChannel(Channel):
         nodes, evaluations = self._nodes(n, int(n_nodes.max())), np.zeros(len(n_nodes), dtype=np.int64)
         while first < n:  # in parts, because Python cannot handle Ctrl-C while a kernel runs
             last = min(first + self.settings.n_interruptible, n)
-            fibers = Fibers(for_kernels(self.fiber), transformed[:last], error, self.flips)
+            fibers = Fibers(fiber_for_kernels(self.fiber), transformed[:last], error, self.flips)
             first = fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, ends, evaluations)
             if first < last:
                 points = Points(*(np.concatenate([array, np.empty_like(array)]) for array in points))
@@ -218,7 +218,7 @@ class TeacherChannel(Channel):
         center, zeros = variables.copy(), np.zeros((1, D, D))
         center[:, chosen[0]] = 0.0
         transformed, error = self._transform(y)
-        fibers = Fibers(for_kernels(self.fiber), transformed, error, self.flips)
+        fibers = Fibers(fiber_for_kernels(self.fiber), transformed, error, self.flips)
         prior, size = FreePrior(center, zeros, zeros, np.zeros(1)), n * search.max_branches
         points, ends = Points(np.empty((size, D)), np.empty(size), np.empty(size, dtype=np.int64)), np.empty(n, int)
         one, nodes, count = np.ones(1, dtype=np.int64), np.zeros((n, 1, D)), np.zeros(1, dtype=np.int64)
@@ -231,10 +231,10 @@ class TeacherChannel(Channel):
         return found, sizes
 
     @property
-    def search(self) -> Search:
+    def search(self) -> FiberSearch:
         """Starts and settings of the search for solutions."""
         white = np.random.default_rng(1).standard_normal((self.settings.n_first_starts, len(self.spread)))
-        return Search(self.settings.spread * self.spread * white)
+        return FiberSearch(self.settings.spread * self.spread * white)
 
     def _transform(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the targets (n, P) as the compiled function returns them, and the allowed differences."""
