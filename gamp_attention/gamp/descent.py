@@ -56,7 +56,7 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
 
     `callback` is called with the risk at the start and after each step.
     """
-    descend = quasi_newton if data.penalty.smooth else proximal_gradient
+    descend = minimize_by_lbfgs if data.penalty.smooth else proximal_gradient
     losses, norms = list[float](), list[float]()
 
     def evaluate(Q: np.ndarray) -> RiskAtPoint:

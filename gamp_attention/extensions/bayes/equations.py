@@ -12,9 +12,11 @@ Iteration at a given α finds only stable fixed points, and slowly near a transi
 3. Then V is a fixed point at the sample complexity α(s) = s/‖E[g gᵀ]‖.
 
 `AlphaCurve.trace` evaluates α(s) from nearly no to nearly full information. The fixed points at a given α are the
-crossings of the curve with α (`find_crossing`), stable where α(s) increases, and possibly its two ends, s = 0 and s → ∞, see `bayes.state_evolution`. V and ρ − V are both computed from s without cancellation. Steps in log s are shorter where
-α(s) is nearly flat, because two crossings close to a maximum or minimum of α could lie between two points. The curve
-ends if nothing remains unknown or if noise limits the information of samples, and α is above the requested value.
+crossings of the curve with α (`find_crossing`), stable where α(s) increases, and possibly its two ends, s = 0 and s →
+∞, see `bayes.state_evolution`. V and ρ − V are both computed from s without cancellation. Steps in log s are shorter
+where α(s) is nearly flat, because two crossings close to a maximum or minimum of α could lie between two points. The
+curve ends if nothing remains unknown or if noise limits the information of samples, and α is above the requested
+value.
 """
 
 from collections.abc import Callable

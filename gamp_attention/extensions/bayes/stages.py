@@ -10,9 +10,9 @@ is the second stage, and so on. At a fixed point in which columns U vanish, thei
 in one iteration, with ω_l = 0 and V_l = ρ_l for the columns U. The fixed points are parametrized by the size of the
 conjugates q̂ of the found columns, as in `bayes.equations`, so that no iteration in α is needed.
 
-**Iteration at a given α.** `iterate_stage` applies q̂ = αE[g gᵀ] and V = V(q̂), from little or complete information: first
-with few samples, then with all. A run uses the same samples, and the same points of their posteriors as long as V
-changes little, so that the map is smooth near the end, and independent runs give the errors. Extrapolated steps
+**Iteration at a given α.** `iterate_stage` applies q̂ = αE[g gᵀ] and V = V(q̂), from little or complete information:
+first with few samples, then with all. A run uses the same samples, and the same points of their posteriors as long as
+V changes little, so that the map is smooth near the end, and independent runs give the errors. Extrapolated steps
 (`Iteration`) reach the fixed point to an error far below the errors from the samples. V = 0 is approached
 exponentially; it is reached if V decreases down to e^(−`full`) ρ.
 

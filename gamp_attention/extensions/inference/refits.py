@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention.extensions.inference.hessian import FactoredHessian, TokenRows, minimum_in
-from gamp_attention.gamp.descent import proximal_gradient
+from gamp_attention.gamp.descent import minimize_by_lbfgs, proximal_gradient
 from gamp_attention.problem.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.losses.point import sample_derivatives
@@ -396,7 +396,7 @@ def descend_risk(
     data: Dataset, evaluate: Callable[[np.ndarray], RiskAtPoint], Q: np.ndarray, tol: float, max_steps: int
 ) -> np.ndarray:
     """Return the end of a descent from Q (d, r) on a risk; the tolerance is relative to small units of the weights."""
-    method, unit = quasi_newton if data.penalty.smooth else proximal_gradient, small_unit(data)
+    method, unit = minimize_by_lbfgs if data.penalty.smooth else proximal_gradient, small_unit(data)
     return method(data, evaluate, Q, tol * unit, max_steps, None, unit)[0]
 
 
