@@ -256,6 +256,8 @@ class Panels(NamedTuple):
         """Return f at the nodes (P, n), df/dv relative to its mean, and weights times the density of N(0, 1)."""
         half = 0.5 * (self.last - self.first)[:, None]
         v = self.first[:, None] + half * (1 + rule.x)
+        if not self.side.any():
+            return v, np.ones((1, 1)), half * rule.weight * np.exp(-0.5 * v**2) / np.sqrt(2 * np.pi)
         slope = np.where(self.side[:, None] == 0, 1.0, 2 * v)
         f = self._f(v)
         weight = half * rule.weight * slope * np.exp(-0.5 * f**2) / np.sqrt(2 * np.pi)
@@ -263,6 +265,8 @@ class Panels(NamedTuple):
 
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the smallest and the largest f of each panel."""
+        if not self.side.any():
+            return self.first, self.last
         ends = self._f(np.stack([self.first, self.last], axis=1))
         return ends.min(axis=1), ends.max(axis=1)
 
@@ -272,6 +276,10 @@ class Panels(NamedTuple):
 
     def divide(self, onsets: np.ndarray) -> "Panels":
         """Return the two parts of each panel, divided at onsets of jumps (P,), or in the middle if they are NaN."""
+        if np.isnan(onsets).all() and not self.side.any():
+            middle = 0.5 * (self.first + self.last)
+            ends = np.concatenate([self.first, middle]), np.concatenate([middle, self.last])
+            return Panels.between(np.tile(self.owner, 2), *ends)
         plain, cut = self.select(np.isnan(onsets)), self.select(~np.isnan(onsets))
         origin, middle = onsets[~np.isnan(onsets)], 0.5 * (plain.first + plain.last)
         upper = plain._replace(first=middle)
