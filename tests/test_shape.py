@@ -21,11 +21,11 @@ LINES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path
 CLOSURES = {
     ("gamp_step",): 8219,
     ("run_gamp",): 10300,
-    ("solve_state_evolution",): 14203,
+    ("solve_state_evolution",): 14211,
     ("minimize_risk",): 9306,
-    ("run_gamp", "solve_state_evolution", "minimize_risk"): 18786,
+    ("run_gamp", "solve_state_evolution", "minimize_risk"): 18794,
 }
-LOADED = 20195  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+LOADED = 20203  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
 CONSTANTS = 330  # numbers at module level
 TYPE_TESTS = 33  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function

@@ -2,10 +2,9 @@
 
 Method: fits at α = 1.5 with λ = 1e-4, over d and ω, on many instances.
 
-Criterion: means over instances of Ŵ_11, Ŵ_12, of the test error and of the training loss are within three standard
-errors, plus an allowance of order 1/d, of E T, ε_lin and α L ε_lin/2. Their standard deviations fall like 1/√d.
-Relative to the baseline at the teacher norm of the instance, test errors deviate by O(1/d) only. The published fits by
-Adam at d = 1000, ω = 0.02, are within three standard errors and 5/d of ε_lin.
+Criterion: means over instances of Ŵ_11, Ŵ_12 and of the training loss are within three standard errors, plus an
+allowance of order 1/d, of E T and α L ε_lin/2. Their standard deviations fall like 1/√d. The published test errors of
+fits by Adam at d = 1000, ω = 0.02, are within three standard errors and 5/d of ε_lin.
 """
 
 import numpy as np
@@ -19,10 +18,9 @@ from validation._tools.report import run_claim
 
 ALPHA, TOKENS = 1.5, 2
 PUBLISHED = {0.02: (0.003883, 0.000008)}  # authors' results_mean_standardA.csv, 44 fits at α = 0.09 to 1.83: mean, s.e.
-NAMES = ("W_11", "W_12", "ε", "ε_t")
+NAMES = ("W_11", "W_12", "ε_t")
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # Okabe and Ito
 ALLOWED = 3.0  # bias of means, at most, in standard deviations over √d: the square of ‖Q*‖²/d gives an O(1/d) bias
-OWN = 15.0  # d times the relative deviation of a test error from the baseline for its teacher norm, at most
 SHRINK = 0.35  # relative tolerance of the exponent -1/2 of the standard deviation
 
 
@@ -34,22 +32,20 @@ def judge(verdict):
     for omega in omegas:
         model = ga.paper_model(omega)
         base = linear_baseline(model)
-        limit = np.array([*base.weights[0], base.test_error, 0.5 * ALPHA * TOKENS * base.test_error])
-        error = np.array([*base.weights_error[0], base.test_error_error, ALPHA * base.test_error_error])
+        limit = np.array([*base.weights[0], 0.5 * ALPHA * TOKENS * base.test_error])
+        error = np.array([*base.weights_error[0], ALPHA * base.test_error_error])
         table = {}
         for d, seeds in sizes.items():
-            values, own = [], []
+            values = []
             for seed in tqdm(range(seeds), desc=f"ω={omega} d={d}", disable=None, leave=False):
                 data = ga.sample(model, d, ALPHA, np.random.default_rng([d, seed, round(1000 * omega)]))
                 fit = fit_linear_baseline(data)
-                values.append([*fit.weights[0], fit.test_error, fit.train_loss])
-                own.append(d * (fit.test_error / linear_baseline(data.instance_model()).test_error - 1))
+                values.append([*fit.weights[0], fit.train_loss])
             spread = np.std(values, axis=0, ddof=1)
             table[d] = {
                 "mean": np.mean(values, axis=0),
                 "spread": spread,
                 "standard_error": spread / np.sqrt(seeds),
-                "own": {"rms": np.sqrt(np.mean(np.square(own))), "max": np.abs(own).max()},
             }
         for i, name in enumerate(NAMES):
             away = {d: abs(row["mean"][i] - limit[i]) for d, row in table.items()}
@@ -64,8 +60,6 @@ def judge(verdict):
             verdict.check(
                 abs(slope + 0.5) <= SHRINK * 0.5, f"ω={omega}: spread of {name} shrinks as d^{slope:.2f}, -1/2 expected"
             )
-        worst = max(row["own"]["max"] for row in table.values())
-        verdict.check(worst <= OWN, f"ω={omega}: at the ‖Q*‖ of the instance a fit's ε is off by {worst:.1f}/d at most")
         numbers[str(omega)] = {"limit": limit, "error": error, "status": base.status.value, "finite_d": table}
     for omega, (published, error) in PUBLISHED.items():
         value = linear_baseline(ga.paper_model(omega)).test_error
@@ -87,7 +81,8 @@ def draw(numbers, path):
     with figure(path, 1, 3, (9.8, 3.8)) as axes:
         first, second, third = axes.flat
         first.plot(fine, [base.weights[0, 0] for base in curves], color=DARK, label="limit d → ∞")
-        second.plot(fine, [base.test_error for base in curves], color=DARK, label="limit d → ∞")
+        losses = [0.5 * ALPHA * TOKENS * base.test_error for base in curves]
+        second.plot(fine, losses, color=DARK, label="limit d → ∞")
         for d, marker, color in zip((sizes[0], sizes[-1]), "so", COLORS, strict=False):
             rows = [tables[omega][d] for omega in omegas]
             for axis, i in ((first, 0), (second, 2)):
@@ -95,7 +90,7 @@ def draw(numbers, path):
                 label = f"fits at d = {d}, ± spread of one instance"
                 axis.errorbar(omegas, mean, spread, fmt=marker, ms=5, capsize=3, color=color, label=label)
         first.set(xlabel=OMEGA, ylabel=r"weight $\hat W_{11}$", title="weight of a token in its own output")
-        second.set(xlabel=OMEGA, ylabel=r"test error $\epsilon_{\rm lin}$", title="test error")
+        second.set(xlabel=OMEGA, ylabel=r"training loss $\epsilon_t$", title="training loss")
         second.legend()
         d = np.array(sizes, dtype=float)
         for omega, color, mark in zip(omegas, [*COLORS, DARK], "osD^v", strict=False):
@@ -107,7 +102,7 @@ def draw(numbers, path):
             style = {"fmt": mark, "ms": 5, "capsize": 2, "color": color}
             third.errorbar(d * shift, mean, 2 * error, label=f"ω = {omega:g}", **style)
         third.axhline(1, color=DARK, lw=1)
-        third.set(xlabel="dimension d", ylabel=r"mean test error / $\epsilon_{\rm lin}$", xscale="log",
+        third.set(xlabel="dimension d", ylabel="mean training loss / limit", xscale="log",
                   title="mean over instances, ± 2 standard errors")  # fmt: skip
         third.legend(ncols=2)
 
