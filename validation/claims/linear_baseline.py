@@ -80,17 +80,17 @@ def draw(numbers, path):
     curves = [linear_baseline(ga.paper_model(omega)) for omega in fine]
     with figure(path, 1, 3, (9.8, 3.8)) as axes:
         first, second, third = axes.flat
-        first.plot(fine, [base.weights[0, 0] for base in curves], color=DARK, label="limit d → ∞")
+        first.plot(fine, [base.weights[0, 0] for base in curves], color=DARK, label="d → ∞")
         losses = [0.5 * ALPHA * TOKENS * base.test_error for base in curves]
-        second.plot(fine, losses, color=DARK, label="limit d → ∞")
+        second.plot(fine, losses, color=DARK, label="d → ∞")
         for d, marker, color in zip((sizes[0], sizes[-1]), "so", COLORS, strict=False):
             rows = [tables[omega][d] for omega in omegas]
             for axis, i in ((first, 0), (second, 2)):
                 mean, spread = ([row[name][i] for row in rows] for name in ("mean", "spread"))
-                label = f"fits at d = {d}, ± spread of one instance"
+                label = f"d = {d}"
                 axis.errorbar(omegas, mean, spread, fmt=marker, ms=5, capsize=3, color=color, label=label)
         first.set(xlabel=OMEGA, ylabel=r"weight $\hat W_{11}$", title="weight of a token in its own output")
-        second.set(xlabel=OMEGA, ylabel=r"training loss $\epsilon_t$", title="training loss")
+        second.set(xlabel=OMEGA, ylabel=r"training loss $\epsilon_t$", title="training loss, ± spread of one instance")
         second.legend()
         d = np.array(sizes, dtype=float)
         for omega, color, mark in zip(omegas, [*COLORS, DARK], "osD^v", strict=False):
@@ -103,7 +103,7 @@ def draw(numbers, path):
             third.errorbar(d * shift, mean, 2 * error, label=f"ω = {omega:g}", **style)
         third.axhline(1, color=DARK, lw=1)
         third.set(xlabel="dimension d", ylabel="mean training loss / limit", xscale="log",
-                  title="mean over instances, ± 2 standard errors")  # fmt: skip
+                  title="mean, ± 2 standard errors")  # fmt: skip
         third.legend(ncols=2)
 
 
