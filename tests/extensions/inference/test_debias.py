@@ -327,3 +327,38 @@ def test_designs_of_dummy_variables_are_trusted(intercept):
         inside.append((low < star) & (star < high))
     assert np.mean(trusted) > 0.9
     assert 0.83 < np.mean(inside) < 0.97  # three and a half standard errors of 192 intervals
+
+
+def test_debiased_weights_of_many_samples_are_least_squares():
+    rng = np.random.default_rng(0)
+    x, beta = rng.normal(size=(4000, 20)), rng.normal(size=20)
+    y = x @ beta / np.sqrt(20) + 0.3 * rng.normal(size=4000)
+    found = ga.debias(data := ga.LabelledDataset(x, y, ga.SquaredLoss(), lam=5.0), ga.run_gamp(data, "random"))
+    X = x / np.sqrt(20)
+    plain = np.linalg.solve(X.T @ X, X.T @ y)
+    sizes = 0.3 * np.sqrt(np.diag(np.linalg.inv(X.T @ X)))
+    assert np.abs(found.weights[:, 0] - plain).max() < 0.5 * sizes.max()
+    assert np.allclose(found.std[:, 0], sizes, rtol=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("design", ["", "correlated"])
+def test_intervals_are_too_short_and_not_trusted_if_noise_is_proportional_to_a_column(design):
+    """For Gaussian columns, the variance of the weight is larger by 1 + 2ρ².
+
+    ρ is the correlation of the column and its residual v in a regression on the others.
+    """
+    rng, covered, trusted, ratios = np.random.default_rng(12), [], [], []
+    for _ in range(100):
+        x, star = rows(design, rng, 300, 30), rng.standard_normal(30) / np.sqrt(30)
+        labels = x @ star + 0.5 * np.abs(x[:, 7]) * rng.standard_normal(300)
+        found = fitted(x, labels, ga.SquaredLoss(), ga.Ridge(0.2))
+        low, high = found.interval(0.9)[7, 0] / np.sqrt(30)
+        covered.append(low < star[7] < high)
+        trusted.append(found.trusted)
+        gram = x.T @ x if design else np.diag(np.sum(x**2, axis=0))
+        ratios.append(1 + 2 / (gram[7, 7] * np.linalg.inv(gram)[7, 7]))
+    expected = 2 * norm.cdf(norm.ppf(0.95) / np.sqrt(np.mean(ratios))) - 1
+    assert abs(np.mean(covered) - expected) < 3 * np.sqrt(expected * (1 - expected) / 100)
+    assert expected < 0.85
+    assert np.mean(trusted) < 0.05

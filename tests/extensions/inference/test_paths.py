@@ -361,3 +361,27 @@ def test_values_with_equal_errors_are_plausible():
     path = ga.regularization_path(data, [50.0, 100.0], init="semantic")
     assert path.test_error[0] == pytest.approx(path.test_error[1], rel=1e-7)
     assert path.plausible.all()
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("kind", ["neighbors", "norms", "factor"])
+def test_the_choice_is_scikit_learns_for_correlated_features(kind):
+    x, signal, rng = correlated_rows(kind, 150, 60, seed=3)
+    y = signal + 0.7 * rng.normal(size=150)
+    lams = np.geomspace(1e-3, 30, 9)
+    path = ga.regularization_path(ga.LabelledDataset(x, y, ga.SquaredLoss()), lams, init="random", n_starts=1)
+    known = RidgeCV(alphas=60 * lams, fit_intercept=False, store_cv_results=True).fit(x, y)
+    assert np.allclose(path.test_error, known.cv_results_.mean(axis=0) / 2, rtol=5e-3)
+    assert np.isclose(60 * path.lam[path.best], known.alpha_)
+    assert path.trusted.all()
+
+
+def test_values_next_to_rough_estimates_are_not_trusted():
+    """With noise, estimates at weak penalties are rough: neither they nor estimates at the next values are trusted."""
+    data, lams = ga.sample(NOISY, d=100, alpha=2.0, seed=0), np.logspace(-3, 1, 12)
+    path = ga.regularization_path(data, lams, n_starts=4, folds=0)
+    assert not path.trusted[:3].any()
+    assert path.trusted[-1]
+    for k in np.flatnonzero(path.trusted):
+        own = ga.leave_one_out(data.replace(lam=lams[k]), path.results[k])
+        assert abs(path.test_error[k] - own.test_error) <= max(0.05 * own.test_error, 3 * own.test_error_error)

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 import gamp_attention as ga
 from gamp_attention.extensions.rsb.broken import extrapolate_steps
 from gamp_attention.extensions.rsb.one_field import OneField
-from gamp_attention.extensions.rsb.solve import LevelPacking, iterate_levels, refine_levels, solve_steps
+from gamp_attention.extensions.rsb.solve import LevelPacking, iterate_levels, refine_levels, solve_levels, solve_steps
 from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 
@@ -151,3 +151,43 @@ def test_a_convex_loss_has_no_broken_solution():
 def test_bad_steps_are_named(arguments, name):
     with pytest.raises(ValueError, match=name):
         ga.solve_broken(amplitude_model(), ALPHA, "random", **arguments)
+
+
+@pytest.mark.slow
+def test_parisi_parameters_of_the_perceptron_from_zero_to_infinity():
+    """F and V + y (q_1 − q_0) tend to replica symmetry at both ends, and the complexity is y² times the slope of F."""
+    symmetric, ground = solve_perceptron(3.0, 0), solve_perceptron(3.0, 1)
+    small = solve_perceptron(3.0, 1, 0.03)
+    assert abs(small.energy / symmetric.energy - 1) < 3e-3
+    large = [solve_perceptron(3.0, 1, y) for y in (25.0, 50.0, 100.0)]
+    assert all(solution.status.converged for solution in large)
+    a, b, c = (solution.energy for solution in large)
+    assert symmetric.energy < c < b < a < ground.energy
+    assert abs((c - (b - c) ** 2 / (a - 2 * b + c)) / symmetric.energy - 1) < 0.01  # the limit of a power of y
+    for solution, y in ((small, 0.03), (large[-1], 100.0)):
+        levels = solution.point.levels
+        assert abs((levels.V[0] + y * levels.gaps[0, 0]) / symmetric.point.levels.V[0] - 1) < 0.01
+    low, middle, high = (solve_perceptron(3.0, 1, y) for y in (2.98, 3.0, 3.02))
+    slope = (high.energy - low.energy) / 0.04
+    complexity = middle.point.indicators.complexity[0]
+    assert complexity > 0 > large[0].point.indicators.complexity[0]
+    assert abs(complexity / (9 * slope) - 1) < 1e-3
+
+
+@pytest.mark.slow
+def test_overlap_with_the_teacher_is_found_with_breaking():
+    """The equations at θ ≠ 0 are stationary too: ∂F/∂θ vanishes where the conjugates are the averages."""
+    problem, packing = OneField(amplitude_model(0.3, lam=0.1), 1.5), LevelPacking(ONE, 1, False, True, np.array([2.0]))
+    levels = Levels(np.array([[0.4], [0.6]]), ZERO, 0.4 * ONE, 0.5 * ONE)
+    x = iterate_levels(problem, packing, packing.pack(levels, packing.parisi), 20)
+    x, _, residual, *_ = solve_levels(problem, packing, x, 1e-8, 1)
+    assert residual < 1e-6
+    levels, parisi = packing.unpack(x)
+    hats = problem.hats(levels, parisi, 1)
+
+    def free_energy(at):
+        moved, _ = packing.unpack(at)
+        return problem.weights.free_energy(moved, hats._replace(phi=problem.hats(moved, parisi, 1).phi), parisi)
+
+    for shift in 1e-3 * np.eye(len(x)):
+        assert abs(free_energy(x + shift) - free_energy(x - shift)) < 1e-7

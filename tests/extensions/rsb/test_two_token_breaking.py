@@ -265,3 +265,14 @@ def test_many_steps_predict_the_response_of_minima():
         expected, stored_error = (np.array(each) for each in three[name])
         assert (np.diff(values) > 0).all()
         assert (np.abs(values - expected) < errors + stored_error + 1e-3 * expected).all()
+
+
+@pytest.mark.slow
+def test_runs_end_on_a_branch_that_exists_only_with_breaking():
+    """At α = 0.6, GAMP from the teacher's weights stays at θ > 0; one step predicts θ, q and the training loss."""
+    runs = [ga.run_gamp(ga.sample(ga.paper_model(), 1500, 0.6, seed=k), "semantic", risk="exact") for k in range(6)]
+    assert all(run.converged and run.is_minimum for run in runs)
+    values = np.array([[run.overlaps.theta.mean(), run.overlaps.q.mean(), run.train_loss] for run in runs])
+    assert (values[:, 0] > 0.4 * values[:, 1]).all()
+    error = values.std(axis=0, ddof=1) / np.sqrt(len(runs))
+    assert (np.abs(values.mean(axis=0) - [0.0365, 0.0443, 0.001540]) < 3 * error).all()
