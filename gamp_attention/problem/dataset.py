@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -397,10 +397,6 @@ class Dataset(DisplayMixin):
     def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, effort: Effort) -> OutputStep:
         """Return ω, z and g of all samples in an iteration of message passing; see `gamp_attention.problem.passes`."""
         return output_step(self._part(risk), risk, Q, D, V, z, effort)
-
-    def pass_over(self, function: Callable[..., Any], risk: str, *arguments: Any) -> Any:
-        """Return the value of a function of the samples of this process, a `Part`, the risk, and other arguments."""
-        return function(self._part(risk), risk, *arguments)
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """Return a risk at weights Q (d, r) without its penalty, and its gradient."""
