@@ -12,8 +12,9 @@ programs disturb least. The minimum of some repeats counts, or the median over i
 4. One proximal problem of the package against scipy's BFGS, in a convex case.
 5. Message passing and state evolution in two processes with a common empty cache folder: seconds of both.
 
-Criterion: an iteration takes at most twice the time of `X @ Q` in double precision; a critical point, with the check
-that it is a minimum, takes at most 2.5 times the time of L-BFGS-B, and torch descent at least 30 times as long; a
+Criterion, the targets of the project: an iteration takes at most 1.4 times as long as `X @ Q` in double precision and
+1.6 times in single precision; a critical point, with the check that it is a minimum, takes at most 0.6 of the time of
+L-BFGS-B, and torch descent at least 100 times as long; a
 solution of state evolution is at least 100 times faster than BFGS at the nodes of one step, and a proximal problem at
 least 100 times faster than BFGS; the second process compiles nothing.
 """
@@ -56,6 +57,11 @@ ga.run_gamp(ga.sample(model, d=60, alpha=2.0), "semantic", max_iter=50)
 ga.solve_state_evolution(model, 2.0, rtol=0.1, max_work=1e4, max_iter=3, stability=False)
 print(sum(e.is_start for _, e in recorder.buffer), time.process_time() - began)
 """
+# reasons for targets that are not reached
+LOOPS = (
+    "the products and the sums of a pass, which reads the tokens once, take 1.3 times as long as X @ Q by themselves"
+)
+END = "an iteration takes a proximal step of each sample, and the time includes the check of the end"
 
 
 def measure_seconds(task):
@@ -231,14 +237,17 @@ def judge(verdict, iterations, solutions, averages, prox, processes):
         least = row["least"]
         parts = ", ".join(f"{name} {least[name]:.2f}" for name in ("stream", "cached", "loops", "prox"))
         table.append([f"an iteration over one X @ Q, d = {row['d']}, {row['dtype']}", f"{least['run']:.2f} ({parts})"])
-    ratio = iterations[0]["least"]["run"]
-    verdict.check(quick or ratio <= 2, f"an iteration takes {ratio:.2f} of one X @ Q, at most 2")
+    for row, limit in zip(iterations, (1.4, 1.6), strict=False):
+        claim = f"an iteration takes {row['least']['run']:.2f} of one X @ Q in {row['dtype']}, at most {limit}"
+        verdict.check(quick or row["least"]["run"] <= limit, claim, LOOPS)
     for row in solutions:
         name = f"d = {row['d']}, {row['branch']}"
         table.append([f"GAMP to a critical point over L-BFGS-B, {name}", f"{row['lbfgs']:.2f}"])
         table.append([f"5000 steps of torch descent over GAMP, {name}", f"{row['torch']:.0f}"])
-        verdict.check(quick or row["lbfgs"] <= 2.5, f"{name}: {row['lbfgs']:.2f} of L-BFGS-B's time, at most 2.5")
-        verdict.check(quick or row["torch"] >= 30, f"{name}: {row['torch']:.0f} times faster than torch, at least 30")
+        verdict.check(quick or row["lbfgs"] <= 0.6, f"{name}: {row['lbfgs']:.2f} of L-BFGS-B's time, at most 0.6", END)
+        verdict.check(
+            quick or row["torch"] >= 100, f"{name}: {row['torch']:.0f} times faster than torch, at least 100", END
+        )
     for row in averages:
         table.append([f"BFGS at the nodes of one step over a solution to 1e-4, {row['branch']}", f"{row['ratio']:.0f}"])
         verdict.check(quick or row["ratio"] >= 100, f"theory, {row['branch']}: {row['ratio']:.0f} times faster")
