@@ -83,9 +83,7 @@ plot_html_show_formats = plot_html_show_source_link = False
 plot_rcparams = _style.STYLE
 plot_apply_rcparams = True
 
-numfig = (
-    True  # equations of the first page of theory are (1.1), …, those of the second (2.1), …, apart from the paper's
-)
+numfig = True  # equations of the first page of theory are (1.1), …, and of the second (2.1), …, apart from the paper's
 nitpicky = True
 templates_path = ["_templates"]
 html_theme = "furo"

@@ -137,7 +137,7 @@ class Equations:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self.channel.is_function:
             hats = hats * self.channel.coupled_columns
-        if self.symmetries is not None and len(self.symmetries) > 1:  # of those, the ones that `known` has
+        if self.symmetries is not None and len(self.symmetries) > 1:  # keep the symmetries of `known`
             projector = invariant_projector(restrict_symmetries(self.symmetries, known, np.arange(V.shape[1])))
             hats = np.einsum("abcd,lcd->lab", projector, hats)
         hats = project_psd(hats) if self.channel.is_function else hats

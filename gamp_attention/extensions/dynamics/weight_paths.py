@@ -24,7 +24,6 @@ from gamp_attention.extensions.dynamics.descent_paths import DescentForces
 from gamp_attention.extensions.dynamics.field_paths import GaussianPath, PathResponses
 from gamp_attention.extensions.train.survey_averages import average_weights, intercept_response, quadratic_clusters
 from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
-from gamp_attention.problem.penalties.columns import curvature_of
 from gamp_attention.problem.penalties.standard import penalty_total, proximal_map
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats
@@ -68,7 +67,7 @@ class InterceptPath:
 
 def column_strengths(model: Model) -> np.ndarray:
     """Return λ_a of the columns, (r, 1), for a quadratic penalty."""
-    return np.broadcast_to(curvature_of(model.penalty), model.rank)[:, None]
+    return np.broadcast_to(model.penalty.curvature, model.rank)[:, None]
 
 
 class LinearWeights:

@@ -15,7 +15,6 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import over_panels
 from gamp_attention.problem.curvature import BLOCK, data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.columns import curvature_of
 from gamp_attention.problem.penalties.standard import on_kinks
 from gamp_attention.problem.risk import RiskAtPoint
 
@@ -73,7 +72,7 @@ def token_rows(data: Dataset, reduced: float = 0.8, max_entries: float = 2e8) ->
     saves no time, and for at most `max_entries` numbers, which must fit into memory.
     """
     n, L, d = data.n_samples, data.n_tokens, data.dim
-    allowed = data.penalty.quadratic and np.all(curvature_of(data.penalty) > 0)
+    allowed = data.penalty.quadratic and np.all(data.penalty.curvature > 0)
     if not allowed or n * L > reduced * d or n * L * d > max_entries:
         return TokenRows(data)
     from scipy.linalg import qr
@@ -101,7 +100,7 @@ def minimum_in(tokens: TokenRows, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
     if tokens.coordinates is None:
         return Q
     slopes = at.loss_gradients.reshape(-1, Q.shape[1])
-    return -tokens.coordinates.reshape(len(slopes), -1).T @ slopes / curvature_of(tokens.data.penalty)
+    return -tokens.coordinates.reshape(len(slopes), -1).T @ slopes / tokens.data.penalty.curvature
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +180,7 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: Toke
 
     tokens = TokenRows(data) if tokens is None else tokens
     Q = minimum_in(tokens, at, Q)
-    smooth = at.smooth if tokens.coordinates is None else -curvature_of(data.penalty) * Q
+    smooth = at.smooth if tokens.coordinates is None else -data.penalty.curvature * Q
     _, free, curvature = on_kinks(data.penalty, Q, smooth)
     free_indices = tuple(np.flatnonzero(column) for column in free.T)
     size = sum(map(len, free_indices))

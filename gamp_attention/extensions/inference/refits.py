@@ -25,7 +25,6 @@ from gamp_attention.gamp.descent import minimize_by_lbfgs, proximal_gradient
 from gamp_attention.problem.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.columns import curvature_of
 from gamp_attention.problem.penalties.standard import on_kinks, penalty_total, smallest_subgradient
 from gamp_attention.problem.risk import RiskAtPoint, gradient_norm, risk_at
 from gamp_attention.problem.tolerances import small_unit
@@ -52,7 +51,7 @@ class _RisksWithout:
         self.data, self.at, self.tokens, self.samples = data, at, tokens, samples
         self.Q = minimum_in(tokens, at, Q)
         self.x = tokens.of_samples(samples)
-        smooth = at.smooth if tokens.coordinates is None else -curvature_of(data.penalty) * self.Q
+        smooth = at.smooth if tokens.coordinates is None else -data.penalty.curvature * self.Q
         # weights (p, r) that are free (not at a kink), and second derivatives of the penalty
         _, self.free, self.curvature = on_kinks(data.penalty, self.Q, smooth)
         self.flat = rotations(data, self.Q)  # directions without curvature, which get the curvature `level`
@@ -62,7 +61,7 @@ class _RisksWithout:
         """Return r(Q + P) − r(Q) − ∇r(Q)·P and its gradient (p, r)."""
         penalty, Q = self.data.penalty, self.Q
         if penalty.quadratic:
-            strengths = curvature_of(penalty)
+            strengths = penalty.curvature
             return 0.5 * float(np.sum(strengths * P**2)), strengths * P
         nothing = np.zeros(Q.shape)
         pull = smallest_subgradient(penalty, Q, nothing)

@@ -37,7 +37,6 @@ from gamp_attention.extensions.spectra.spectrum import (
 from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.columns import curvature_of
 from gamp_attention.problem.penalties.standard import refuse_intercept
 from gamp_attention.problem.sources import Group
 from gamp_attention.results import Columns, Overlaps, Result
@@ -253,7 +252,7 @@ def _draw_ensemble(
         first += n_points
     weight, D, y, noise, g = (np.concatenate(values) for values in zip(*parts, strict=True))
     h = D.reshape(len(D), model.n_tokens, model.rank, model.n_tokens, model.rank)
-    ridge = np.broadcast_to(curvature_of(model.penalty), (model.rank,))
+    ridge = np.broadcast_to(model.penalty.curvature, (model.rank,))
     law, student = model.coordinates, None
     if hats is not None:
         y = np.concatenate([y, noise], axis=2)

@@ -101,7 +101,7 @@ class DescentPhase(Resumable):
 
     @property
     def only(self) -> bool:
-        """True if samples have so many fields that no message passing follows."""
+        """True if samples have more fields than `max_fields`, so that no message passing follows."""
         return self._plan.data.n_tokens * self._plan.data.rank > self._settings.max_fields
 
     @property

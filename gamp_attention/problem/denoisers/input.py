@@ -13,7 +13,6 @@ from gamp_attention._kernels.compiled import inline_kernel, kernel, sample_kerne
 from gamp_attention._tools.check import read_only
 from gamp_attention._tools.numerics import diagonalize, symmetrize
 from gamp_attention.problem.penalties.base import penalty_prox
-from gamp_attention.problem.penalties.columns import curvature_of
 
 # Bounds that keep A and W positive definite far from fixed points
 MIN_PRECISION = 0.5  # smallest eigenvalue of λ + A, in units of λ; for other penalties, in units of their convexity
@@ -119,7 +118,7 @@ def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndar
         last = np.linalg.inv(A[-1:])
         return np.concatenate([eta, products(last, b[-1:])]), np.concatenate([C, last])
     if penalty.quadratic:
-        C = np.linalg.inv(A + np.diag(np.broadcast_to(curvature_of(penalty), A.shape[1])))
+        C = np.linalg.inv(A + np.diag(np.broadcast_to(penalty.curvature, A.shape[1])))
         return products(C, b), np.broadcast_to(C, (len(b), *C.shape[1:])).copy()
     b = np.ascontiguousarray(b, dtype=float)
     eta, C = np.empty(b.shape), np.empty((*b.shape, b.shape[1]))

@@ -105,11 +105,6 @@ def has_one_strength(penalty: Any) -> bool:
     return bool(penalty.quadratic) and not penalty.by_column
 
 
-def curvature_of(penalty: Any) -> Any:
-    """Return λ of a quadratic penalty, a number or an array (r,) with one for each column."""
-    return penalty.curvature
-
-
 def layout_of(student: Any, rank: int) -> Any:
     """Return the columns of a student with several heads or value matrices; None for any other student."""
     find = getattr(student, "head_layout", None)

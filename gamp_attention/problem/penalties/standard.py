@@ -18,7 +18,7 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention.problem.penalties.base import proxes, register_penalty, slopes, values
-from gamp_attention.problem.penalties.columns import DEFAULT_UNIT, ColumnRidge, curvature_of
+from gamp_attention.problem.penalties.columns import DEFAULT_UNIT, ColumnRidge
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def is_ridge(penalty: Any) -> bool:
 
 def ridge_strengths(penalty: Any, d: int) -> Any:
     """Return λ of a penalty that `is_ridge` accepts: a number, an array (r,), or (d, 1) or (d, r) with an intercept."""
-    strengths = curvature_of(without_intercept(penalty))
+    strengths = without_intercept(penalty).curvature
     if not has_intercept(penalty):
         return strengths
     rows = np.tile(np.atleast_1d(strengths), (d, 1))

@@ -22,7 +22,6 @@ from gamp_attention._tools.numerics import symmetrize
 from gamp_attention._tools.quadrature import gaussian_points, gaussian_weights
 from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
 from gamp_attention.problem.penalties.base import values
-from gamp_attention.problem.penalties.columns import curvature_of
 from gamp_attention.problem.penalties.standard import ElasticNet
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats
@@ -126,7 +125,7 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
         _, C, V = linear_response(model, hats.response(response))
         first = C @ H @ law.moments  # E[x (τ, π)ᵀ]
         second = first @ np.swapaxes(C @ H, 1, 2) + C @ noise @ C
-        strengths = curvature_of(model.penalty)
+        strengths = model.penalty.curvature
         if np.ndim(strengths):
             penalty = 0.5 * float(np.einsum("a,k,kaa->", strengths, law.weight, second))
         else:
