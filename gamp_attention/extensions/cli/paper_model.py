@@ -1,17 +1,12 @@
 """The commands that use the model of the paper: `compare`, `solve`, `trajectory`, `sweep` and `boundaries`."""
 
 import argparse
-import socket
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
-from gamp_attention._tools import check
 from gamp_attention._tools.display import to_json
 from gamp_attention._tools.files import PICTURE
-from gamp_attention._tools.optional import require_modules
 from gamp_attention.extensions.cli.options import build_penalty
 from gamp_attention.extensions.cli.output import describe_kept, report, say, select, target_of
 from gamp_attention.extensions.comparison.comparison import compare
@@ -65,16 +60,16 @@ def _method(options: argparse.Namespace) -> Any:
     """Return the method of --method; raise ValueError if an option is given that it does not use."""
     descent = partial(GradientDescent, lr=0.15)  # the learning rate of the paper
     methods: dict[str, tuple[Any, tuple[str, ...]]] = {
-        "gamp": (MessagePassing, ("damping", "hold_after", "compression")),
+        "gamp": (MessagePassing, ("damping",)),
         "survey": (lambda parisi=None, **others: Survey(parisi, **others), ("damping", "parisi")),
-        "gd": (descent, ("lr", "compression")),
-        "momentum": (partial(descent, momentum=0.9), ("lr", "compression")),
-        "nesterov": (partial(descent, momentum=0.9, nesterov=True), ("lr", "compression")),
+        "gd": (descent, ("lr",)),
+        "momentum": (partial(descent, momentum=0.9), ("lr",)),
+        "nesterov": (partial(descent, momentum=0.9, nesterov=True), ("lr",)),
         "sgd": (partial(descent, batch=0.1), ("lr",)),
         "online": (partial(SinglePass, lr=0.15), ("lr",)),
     }
     build, used = methods[options.method]
-    given = select(options, "damping", "hold_after", "parisi", "lr", "compression")
+    given = select(options, "damping", "parisi", "lr")
     given = {name: value for name, value in given.items() if value is not None}
     for name, value in given.items():
         if name not in used:
@@ -91,43 +86,8 @@ def run_trajectory(options: argparse.Namespace) -> int:
     return 0
 
 
-@contextmanager
-def dask_executor(address: str, timeout: float = 10.0) -> Iterator[Any]:
-    """Yield an executor on the cluster of a scheduler, which may be busy but must answer within `timeout` seconds."""
-    require_listener(address)
-    require_modules("--dask", "distributed")
-    from distributed import Client
-
-    with Client(address, timeout=timeout) as client:
-        yield client.get_executor()
-
-
-def require_listener(address: str, timeout: float = 1.5) -> None:
-    """Raise ValueError unless a scheduler accepts connections within `timeout` s; only TCP addresses are checked."""
-    needs = "the address of a dask scheduler that answers, such as tcp://HOST:8786"
-    parts = urlsplit(address if "://" in address else f"tcp://{address}")
-    if parts.scheme not in ("tcp", "tls"):
-        return
-    try:
-        if not parts.hostname or not parts.port:
-            raise check.fail("--dask", address, needs)
-        socket.create_connection((parts.hostname, parts.port), timeout=timeout).close()
-    except TimeoutError:
-        raise check.fail_words("--dask", f"{address}: no answer within {timeout:g} s", needs) from None
-    except OSError as error:
-        raise check.fail_words("--dask", f"{address}: {error.strerror or error}", needs) from None
-    except ValueError as error:
-        if str(error).startswith("--dask"):
-            raise
-        raise check.fail_words("--dask", f"{address}: {error}", needs) from None
-
-
 def _open_executor(options: argparse.Namespace) -> AbstractContextManager[Any]:
-    """Return a context with the executor of --workers or --dask, or with None."""
-    if options.dask and options.workers is not None:
-        raise ValueError("--workers, --dask: only one of them can be given")
-    if options.dask:
-        return dask_executor(options.dask)
+    """Return a context with the executor of --workers, or with None."""
     return nullcontext() if options.workers is None else local_pool(options.workers)
 
 
