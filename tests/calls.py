@@ -64,7 +64,6 @@ OBJECTS = {
     "FIXED_POINT": "ga.solve_state_evolution(SHARP, alpha=1.5, rtol=0.05, stability=False)",
     "LOSS": "DATA.loss",
     "STATE": "ga.initial_state(DATA, WEIGHTS)",
-    "SURVEY": "ga.initial_survey(DATA, 'exact', WEIGHTS)[0]",
     "TEACHER": "ga.SoftmaxTeacher(0.3, SQUARE)",
     "LAW": "ga.coordinate_law()",
     "GATE": "ga.sequence_model(lambda u, noise: u[0, 0], lambda z: z[0, 0] * z[0, 1], n_tokens=1, rank=2, lam=0.1)",
@@ -219,11 +218,6 @@ LINES = {
         "ga.train(DATA, init=WEIGHTS, risk='exact', n_starts=2, n_finish=1, survey=3.0, escape=True, tol=1e-8, "
         "max_iter=60, seed=0, iteration=ga.IterationOptions(V=WIDE, hold_after=20))"
     ),
-    "initial_survey": "ga.initial_survey(DATA, 'exact', Q=WEIGHTS)",
-    "survey_step": "ga.survey_step(DATA, 'exact', SURVEY, damping=0.4, parisi=3.0, jumps=True)",
-    "SurveyState": (
-        "ga.survey_step(DATA, 'exact', ga.SurveyState(Q=WEIGHTS, V=WIDE, U=WIDE, D=OMEGA), damping=0.4, parisi=3.0)"
-    ),
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64', storage='memory')",
     "sign_positions": "ga.sign_positions(n_tokens=2, size=1.0)",
     "sampled_test_error": "ga.sampled_test_error(DATA, Q=WEIGHTS, n_samples=5, seed=0)",
@@ -235,7 +229,6 @@ LINES = {
         "ga.solve_state_evolution(SHARP, alpha=1.5, init='semantic', rtol=0.1, rule='auto', response='stein', "
         "max_iter=10, max_work=1e4, stability=False, seed=0)"
     ),
-    "spectral_directions": "ga.spectral_directions(DATA, k=2, weights='fitted', risk='exact', seed=0)",
     "spectral_overlap": ("ga.spectral_overlap(PAPER, alpha=1.5, weights='fitted', n_points=64, n_replicas=2, seed=0)"),
     "sparse_teacher": "ga.sparse_teacher(fraction=0.5, teacher_rank=1, variance=1.0)",
     "subset_positions": "ga.subset_positions(tau=TAU, fraction=0.5)",
@@ -263,9 +256,9 @@ RESULTS = {
     "PopulationMinimum", "RecoveryStage", "StagedThresholds", "ConvergenceError", "DataLaw", "DebiasedWeights",
     "Denoised", "Departure", "DescentResult", "FitResult", "GLMModel", "GampResult", "HessianSpectrum", "History",
     "KinkWarning", "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries",
-    "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SequenceModel", "SpectralDirections",
+    "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SequenceModel",
     "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord",
-    "SurveyReport", "Sweep", "TrainResult", "Trajectory", "__version__",
+    "Sweep", "TrainResult", "Trajectory", "__version__",
 }  # fmt: skip
 TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
     "DistributedDataset", "load_result", "plot_comparison", "plot_phase_diagram", "plot_trajectory",

@@ -15,17 +15,6 @@ MANY_TIMES = 10.0  # relative excess of a training loss from which a factor is p
 AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 
 
-@dataclass(frozen=True)
-class StoppedRun:
-    """Last entry of the history of a run that was stopped early, because other starts had a lower training loss."""
-
-    n_iter: int
-    train_loss: float
-    gradient_norm: float
-    overlaps: Overlaps
-    Q: np.ndarray
-
-
 @dataclass(frozen=True, eq=False)
 class StartRecord(Result):
     """Outcome of one of the starts of `train`.
@@ -76,13 +65,19 @@ def summarize_starts(records: tuple[StartRecord, ...], risk: str) -> str:
     best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(differ)
     if not differ:
         return f"{best} {'Both' if n == 2 else f'All {n}'} gave (nearly) the same weights."
-    weights = (
-        f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
-    )
+    same = f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
     # runs that ended without convergence below the selected run, which is a critical point
     lower = [record for record in differ if record.status is not None and record.excess < 0]
     others = [record.excess for record in differ if record not in lower]
-    return f"{best} {weights}{_describe_losses(others)}.{_describe_lower(records, lower, risk)}"
+    text = f"{best} {same}{_describe_losses(others)}."
+    if lower:
+        lowest = min(lower, key=lambda record: record.train_loss)
+        text += (
+            f" The run from {lowest.name!r} did not converge, although its training loss {lowest.train_loss:.6g} is "
+            f"{_percent(-lowest.excess)} % lower: minimize_risk(data, result.starts[{records.index(lowest)}].Q, "
+            f"{risk!r}), or another seed, may reach a lower minimum."
+        )
+    return text
 
 
 def _describe_losses(excess: list[float]) -> str:
@@ -98,19 +93,6 @@ def _describe_losses(excess: list[float]) -> str:
     if min(excess) < 0:  # iterates of runs that were stopped early are not critical points, so their loss may be lower
         return f"; the training loss of {remainder} differed by {span} % when stopped"
     return f"; {remainder} had a training loss {span} % higher when stopped"
-
-
-def _describe_lower(records: tuple[StartRecord, ...], lower: list[StartRecord], risk: str) -> str:
-    """Return a sentence on the lowest run that has a lower loss but did not converge; nothing without such runs."""
-    if not lower:
-        return ""
-    lowest = min(lower, key=lambda record: record.train_loss)
-    weights = f"result.starts[{records.index(lowest)}].Q"
-    return (
-        f" The run from {lowest.name!r} did not converge, although its training loss {lowest.train_loss:.6g} is "
-        f"{_percent(-lowest.excess)} % lower: minimize_risk(data, {weights}, {risk!r}), or another seed, may "
-        "reach a lower minimum."
-    )
 
 
 def _percent(ratio: float) -> str:
