@@ -16,8 +16,7 @@ For y = 0 and U = 0 this is the iteration of GAMP. If U goes to zero, all minima
 propagation has found a fixed point of GAMP, for example a minimum that no random start of GAMP reaches.
 
 Parisi parameters are in units of the inverse standard deviation over samples of the Moreau envelope at weights without
-information, so that they do not depend on the scale of the loss. Smaller y leads to typical clusters of higher loss,
-and larger y to the traps of GAMP.
+information, so that they do not depend on the scale of the loss.
 """
 
 from collections.abc import Callable
@@ -32,14 +31,10 @@ from gamp_attention._tools import progress
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.numerics import symmetrize
 from gamp_attention._tools.snapshots import Resumable
-from gamp_attention.extensions.train.survey_averages import (
-    average_fields,
-    average_weights,
-    first_variances,
-    mix_variances,
-)
+from gamp_attention.extensions.train.survey_averages import average_fields, first_variances, quadratic_clusters
 from gamp_attention.gamp.step import averaged_memory, initial_state
 from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.denoisers.input import field_variances, products
 from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
 from gamp_attention.problem.passes import TokenMatrix, next_memory
 from gamp_attention.problem.risk import is_convex, risk_at
@@ -85,10 +80,13 @@ def survey_step(
         symmetrize(sum_over_tokens(data.groups, data.n_sources, values)) / data.dim
         for values in (averages.response, averages.spread)
     )
-    new = average_weights(data.penalty, data.spectra, V_hat, spread, force, Q, parisi)
-    W, W_inner = mix_variances(data.penalty, data.spectra, new)
+    new = quadratic_clusters(data.penalty, data.spectra, V_hat, spread, parisi)
+    eta, spectra = products(new.response, force + products(new.precision, Q)), data.spectra
+    inner, of_clusters = (np.broadcast_to(spectra, (len(spectra), len(x))) for x in (new.inner, new.covariance))
+    W = field_variances(data.penalty, inner, new.inner)
+    W_inner = symmetrize(np.einsum("li,iab->lab", of_clusters, new.covariance)) / len(new.covariance)
     D = next_memory(data.groups, state.D, averages.g, averaged_memory, V, W + parisi * W_inner, beta)
-    Q, V, U = ((1 - beta) * old + beta * to for old, to in ((Q, new.eta), (V, W), (U, W_inner)))
+    Q, V, U = ((1 - beta) * old + beta * to for old, to in ((Q, eta), (V, W), (U, W_inner)))
     return SurveyState(Q, V, U, D, z)
 
 

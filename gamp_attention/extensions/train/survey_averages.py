@@ -1,18 +1,9 @@
-"""Denoisers of survey propagation: averages of the denoisers of GAMP over a Gaussian inner field.
+"""Denoisers of survey propagation: averages of the denoisers of GAMP over a Gaussian inner field, eq. `survey-fields`.
 
 Survey propagation describes a cluster of minima by the distribution of its fields: a Gaussian with covariance U_l
-around the center ω_l, with the Boltzmann weight of the proximal objective at the Parisi parameter y. For one sample,
-with the Moreau envelope M and the denoiser z, g, R = −∂g/∂ω of `gamp_attention.problem.denoisers.output`,
-
-    P(u) ∝ N(u; 0, 1) exp(−y M(ω + √U u))
-    ḡ = ⟨g⟩,   R̄_l = ⟨R_l⟩,   Δ_l = ⟨g_l g_lᵀ⟩ − ⟨g_l⟩⟨g_l⟩ᵀ      averages over P, the fields being ω + √U u
-
-For one coordinate of the weights with inner precision A, spread Δ of its force and φ(b) = max_x bᵀx − r(x) − ½ xᵀA x,
-
-    P(u) ∝ N(u; 0, 1) exp(y φ(b + √Δ u)),   η̄ = ⟨x⟩,   C̄ = ⟨∂x/∂b⟩,   Δx = ⟨x xᵀ⟩ − ⟨x⟩⟨x⟩ᵀ
-
-This is one step of replica symmetry breaking at zero temperature (Mézard and Parisi, 2003), for generalized linear
-models in Lucibello, Saglietti and Lu (2019). For y → 0 and U = 0 the averages are the denoisers of GAMP.
+around the center ω_l, with the Boltzmann weight of the proximal objective at the Parisi parameter y. This is one step
+of replica symmetry breaking at zero temperature (Mézard and Parisi, 2003; Lucibello, Saglietti and Lu, 2019). For y → 0
+and U = 0 the averages are the denoisers of GAMP.
 
 The averages over fields are sums over few nodes: the proximal step of each node starts from its minimizer in the last
 iteration. Afterwards a node whose objective is lower at the minimizer of the best node continues from there. The
@@ -32,16 +23,11 @@ import numpy as np
 from gamp_attention._tools.numerics import diagonalize, psd_root, symmetrize
 from gamp_attention._tools.quadrature import gauss_hermite, gaussian_points, tensor_grid
 from gamp_attention.problem.denoisers.input import (
-    denoise_weights,
-    field_variances,
     initial_variances,
-    precisions,
     prior_response,
-    products,
     quadratic_response,
 )
 from gamp_attention.problem.denoisers.output import denoise
-from gamp_attention.problem.penalties.standard import penalty_of_rows
 
 NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
 END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
@@ -168,52 +154,6 @@ def _average_nodes(
     return InnerAverages(mean, mean_response, spread, np.sum(weights * moreau, axis=1))
 
 
-class ClusterWeights(NamedTuple):
-    """Averages over the inner field of K coordinates, or of K classes of coordinates."""
-
-    eta: np.ndarray  # (K, r) new weights ⟨x⟩
-    inner: np.ndarray  # (K, r, r) ⟨∂x/∂b⟩, the response for a given inner field
-    covariance: np.ndarray  # (K, r, r) covariance Δx of the weights under the inner field
-
-
-def average_weights(
-    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, force: np.ndarray, Q: np.ndarray,
-    parisi: float,
-) -> ClusterWeights:  # fmt: skip
-    """Return the averages of the input denoiser at weights Q (d, r) for the force X̃ᵀḡ (d, r).
-
-    Eq. :eq:`survey-weights`.
-
-    The field is b = X̃ᵀḡ + (A − yΔ) Q with A = Σ_l γ_l V̂_l and Δ = Σ_l γ_l Δ_l. Δ is reduced if y C Δ would exceed
-    `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same.
-
-    Parameters
-    ----------
-    penalty : the penalty.
-    spectra : (L, d) or (L, 1) variances γ_l of the coordinates.
-    V_hat, spread : (L, r, r) mean response of the samples at a given inner field, and mean spread of their forces.
-    force, Q : (d, r).
-    parisi : Parisi parameter y >= 0.
-    """
-    if penalty.quadratic:
-        clusters = quadratic_clusters(penalty, spectra, V_hat, spread, parisi)
-        eta = products(clusters.response, force + products(clusters.precision, Q))
-        return ClusterWeights(eta, clusters.inner, clusters.covariance)
-    A = precisions(penalty, spectra, V_hat)
-    largest = np.linalg.inv(A + penalty.convexity * np.eye(A.shape[1]))
-    delta = _limit_gain(np.einsum("li,lab->iab", spectra, spread), largest, parisi)
-    shape = (len(Q), *A.shape[1:])
-    A, delta = np.broadcast_to(A, shape), np.broadcast_to(delta, shape)
-    return _average_prox(penalty, force + products(A - parisi * delta, Q), A, delta, parisi)
-
-
-def mix_variances(penalty: Any, spectra: np.ndarray, new: ClusterWeights) -> tuple[np.ndarray, np.ndarray]:
-    """Return the variances W and W' (L, r, r) of the fields within a minimum and between minima, for new weights."""
-    of_inner, of_covariance = (np.broadcast_to(spectra, (len(spectra), len(x))) for x in (new.inner, new.covariance))
-    W_inner = symmetrize(np.einsum("li,iab->lab", of_covariance, new.covariance)) / len(new.covariance)
-    return field_variances(penalty, of_inner, new.inner), W_inner
-
-
 class QuadraticClusters(NamedTuple):
     """Averages over the inner field for a quadratic penalty, in closed form, for K coordinates or classes."""
 
@@ -226,7 +166,18 @@ class QuadraticClusters(NamedTuple):
 def quadratic_clusters(
     penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, parisi: float
 ) -> QuadraticClusters:
-    """Return the averages over the inner field for a quadratic penalty; arguments as for `average_weights`."""
+    """Return the averages of the weights over the inner field for a quadratic penalty. Eq. :eq:`survey-weights`.
+
+    With A = Σ_l γ_l V̂_l, Δ = Σ_l γ_l Δ_l and the field b = X̃ᵀḡ + (A − yΔ) Q, the mean weights are C b. Δ is reduced if
+    y C Δ would exceed `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same.
+
+    Parameters
+    ----------
+    penalty : the penalty.
+    spectra : (L, d), (L, 1) or (L, K) variances γ_l of the coordinates or classes.
+    V_hat, spread : (L, r, r) mean response of the samples at a given inner field, and mean spread of their forces.
+    parisi : Parisi parameter y >= 0.
+    """
     A, c, _ = quadratic_response(penalty, spectra, V_hat)
     delta = _limit_gain(np.einsum("li,lab->iab", spectra, spread), c, parisi)
     C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
@@ -238,39 +189,6 @@ def _limit_gain(delta: np.ndarray, C: np.ndarray, parisi: float) -> np.ndarray:
     root = psd_root(C)
     gain = diagonalize(root @ (parisi * delta) @ root)[0][:, -1]
     return delta * np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))[:, None, None]
-
-
-def _average_prox(
-    penalty: Any, b: np.ndarray, A: np.ndarray, delta: np.ndarray, parisi: float, n_steps: int = 4
-) -> ClusterWeights:
-    """Return the averages for any penalty, by nodes around the maximum of the weight of the inner field.
-
-    The maximum is approached by a number of Newton steps.
-    """
-    root, one = psd_root(delta), np.eye(b.shape[1])
-    center = np.zeros(b.shape)
-    for _ in range(n_steps):  # the maximum solves u = y √Δ x(b + √Δ u)
-        x, C = denoise_weights(penalty, b + products(root, center), A)
-        curvature = one - parisi * root @ C @ root
-        center = center - np.linalg.solve(curvature, (center - parisi * products(root, x))[..., None])[..., 0]
-    _, C = denoise_weights(penalty, b + products(root, center), A)
-    width = np.linalg.inv(psd_root(one - parisi * root @ C @ root))
-    xs, Cs, logs = [], [], []
-    for node, log_weight in zip(*gaussian_nodes(b.shape[1]), strict=True):
-        u = center + width @ node
-        field = b + products(root, u)
-        x, C = denoise_weights(penalty, field, A)
-        phi = np.sum(field * x - 0.5 * x * products(A, x), axis=1) - penalty_of_rows(penalty, x)
-        xs.append(x)
-        Cs.append(C)
-        logs.append(log_weight + 0.5 * (node @ node - np.sum(u**2, axis=1)) + parisi * phi)
-    weights = np.exp(np.array(logs) - np.max(logs, axis=0))
-    weights /= weights.sum(axis=0)
-    eta = np.einsum("ki,kia->ia", weights, xs)
-    away = np.array(xs) - eta
-    return ClusterWeights(
-        eta, np.einsum("ki,kiab->iab", weights, Cs), np.einsum("ki,kia,kib->iab", weights, away, away)
-    )
 
 
 def first_variances(

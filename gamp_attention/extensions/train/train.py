@@ -218,7 +218,7 @@ def _refine_minimum(plan: Plan, runs: Runs, result: GampResult) -> GampResult:
 def _accepts_surveys(plan: Plan) -> bool:
     """Return whether `survey="auto"` may make a survey: data and options allow it, and it takes few nodes."""
     data = plan.data
-    allowed = plan.options.predictable and not data.intercept
+    allowed = plan.options.predictable and data.penalty.quadratic and not data.intercept
     return allowed and data.n_tokens * data.rank <= SETTINGS.max_fields and not is_convex(data)
 
 
@@ -242,9 +242,10 @@ def _require_ladder(survey: Any, plan: Plan) -> tuple[float, ...] | None:
     """
     if survey is False or survey is None or (isinstance(survey, str) and survey == "auto"):
         return None
-    if plan.data.intercept or not plan.options.predictable:
-        needs = "False if the data have an intercept, or `iteration` has another response or memory than the default"
-        raise check.fail("survey", survey, needs)
+    if not plan.options.predictable:
+        raise check.fail("survey", survey, "False if `iteration` has another response or memory than the default")
+    if not plan.data.penalty.quadratic or plan.data.intercept:
+        raise check.fail("survey", survey, "False for intercepts, and for penalties that are not quadratic")
     if survey is True:
         return ()
     numbers = survey if isinstance(survey, Sequence | np.ndarray) and not isinstance(survey, str) else [survey]

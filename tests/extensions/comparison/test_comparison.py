@@ -43,21 +43,15 @@ def test_the_descents_agree_with_torch(model):
     assert (compiled.status, compiled.n_iter) == (torch.status, torch.n_iter)
 
 
-def test_gradient_descent_has_the_training_time_of_the_paper(model, quick_comparisons):
-    comparison = ga.compare(model, d=40, alpha=1.5, seed=0, lr=30.0, rtol=1e-2, branches="semantic")
-    assert comparison.branches[0].rows[2].name == "gradient descent, 25 steps of 30"  # 5000 steps of 0.15
-
-
 OTHERS = {
     "elastic net": ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)),
     "logistic": ga.glm_model(ga.LogisticLoss(), lam=0.1),
 }
 
 
-@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_are_compared_too(name, tmp_path, quick_comparisons):
-    found = ga.compare(OTHERS[name], 80, 2.0, branches="semantic", damping=0.4, rtol=1e-2, lr=1.0, gd_steps=300)
+    found = ga.compare(OTHERS[name], 80, 2.0, branches="semantic", rtol=1e-2, gd_steps=100)
     (branch,) = found.branches
     values = {row.name: row for row in branch.rows}
     last = branch.rows[-1]

@@ -86,18 +86,10 @@ def test_interrupted_runs_of_several_starts_resume_with_identical_bits(samples, 
         assert (one.name, one.status, one.train_loss) == (other.name, other.status, other.train_loss)
 
 
-@pytest.fixture(scope="module", params=[1, 3])
-def uninterrupted(request, samples):
-    """Options of a run of several starts, and its result."""
-    options = {"init": "spectral", "n_starts": 5, "n_finish": request.param, "tol": 1e-5}
-    return options, train_one(samples, **options)
-
-
-@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("max_iter", [4, 11, 32])
-def test_runs_of_several_starts_may_be_resumed_with_a_larger_max_iter(max_iter, uninterrupted, samples, tmp_path):
-    options, whole = uninterrupted
-    path = tmp_path / "starts.npz"
+def test_runs_of_several_starts_may_be_resumed_with_a_larger_max_iter(max_iter, samples, tmp_path):
+    options, path = {"init": "spectral", "n_starts": 5, "n_finish": 3, "tol": 1e-5}, tmp_path / "starts.npz"
+    whole = train_one(samples, **options)
     short = train_one(samples, **options, checkpoint=ga.Checkpoint(path, 0), max_iter=max_iter)
     assert short.n_iter <= max_iter < whole.n_iter
     longer = train_one(samples, **options, checkpoint=ga.Checkpoint(path, 1e6))  # reads the file, but writes none
@@ -131,11 +123,3 @@ def test_data_without_information_have_random_starts(tokens):
     data = ga.Dataset(tokens, tokens, np.zeros(tokens.shape[1:]))
     result = train_one(data, "spectral", n_starts=2)
     assert [start.name for start in result.starts] == ["random 1", "random 2"]
-
-
-def test_starts_stopped_after_the_selected_start_has_converged(samples):
-    data = ga.Dataset(samples.tokens, samples.outputs, samples.positions, lam=1.0)
-    result = train_one(data, "spectral", n_starts=8, tol=1e-3)
-    assert result.converged
-    assert result.n_iter < 30
-    assert np.isfinite([start.excess for start in result.starts]).all()
