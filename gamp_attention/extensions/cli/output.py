@@ -21,7 +21,6 @@ from gamp_attention._tools.files import (
     require_checkpoint,
     require_distinct,
     require_replaceable,
-    same_path,
     write_atomically,
 )
 from gamp_attention._tools.optional import require_modules
@@ -31,8 +30,6 @@ from gamp_attention.extensions.comparison.figures import require_format
 
 FIT = "a result of gamp-attention fit"  # kind of a file
 KINDS = {"plot": PICTURE, "checkpoint": CHECKPOINT, "json": REPORT}  # kinds of the files that options name
-# extensions of binary files that can be read by their name only; a name without extension is allowed
-SUFFIXES = {FIT: (".npz",), DATASET: (".nc", ".nc4", ".cdf", ".h5", ".hdf5")}
 # remedies in Python in the messages of training, and the options of `gamp-attention` that commands print instead
 REMEDIES = {
     re.compile(r"(?:a larger max_iter or )?minimize_risk\(data, result\.Q.*?\)(?= continues)"): "--init RESULT.npz",
@@ -62,13 +59,8 @@ def check_outputs(options: argparse.Namespace) -> None:
     kinds = KINDS | {"out": FIT if options.command == "fit" else DATASET}
     outputs = [(f"--{name}", given[name], kind) for name, kind in kinds.items() if given.get(name) is not None]
     outputs = [output for output in outputs if output[:2] != ("--json", "-")]
-    folder = given.get("folder")
-    manifest = [] if folder is None else [("the list of cells of the folder", str(Path(folder) / "sweep.json"))]
-    require_distinct([*manifest, *(output[:2] for output in outputs)], _inputs(options))
+    require_distinct([output[:2] for output in outputs], _inputs(options))
     for flag, path, kind in outputs:
-        if folder is not None and same_path(Path(os.path.realpath(path)).parent, Path(folder) / "cells"):
-            needs = "a file outside of the folder of cells, as inputs are never replaced"
-            raise ValueError(f"{flag}: needs {needs}, got {path!r}; choose another name")
         _check_target(flag, path, kind, options.force)
 
 
@@ -110,9 +102,6 @@ def _check_target(flag: str, target: str, kind: str, force: bool) -> None:
         require_checkpoint(flag, target)
     else:
         require_replaceable(flag, target, kind, force)
-    suffixes = SUFFIXES.get(kind, ())
-    if suffixes and Path(target).suffix.lower() not in ("", *suffixes):
-        raise ValueError(f"{flag}: needs a name that ends in {suffixes[0]}, got {target!r}")
 
 
 def say(options: argparse.Namespace, text: str) -> None:

@@ -1,7 +1,7 @@
 """The commands that use the model of the paper: `compare`, `solve`, `trajectory`, `sweep` and `boundaries`."""
 
 import argparse
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -69,13 +69,11 @@ def _method(options: argparse.Namespace) -> Any:
         "online": (partial(SinglePass, lr=0.15), ("lr",)),
     }
     build, used = methods[options.method]
-    given = select(options, "damping", "parisi", "lr")
-    given = {name: value for name, value in given.items() if value is not None}
-    for name, value in given.items():
-        if name not in used:
-            users = " or ".join(repr(method) for method, (_, names) in methods.items() if name in names)
-            needs = f"method {users}, as {options.method!r} does not use it"
-            raise ValueError(f"{name}: needs {needs}, got {value!r}; leave {name} out")
+    given = {name: value for name, value in select(options, "damping", "parisi", "lr").items() if value is not None}
+    for name in sorted(set(given) - set(used)):
+        raise ValueError(
+            f"{name}: needs another --method than {options.method!r}, which does not use it"
+        )
     return build(**given)
 
 
@@ -84,11 +82,6 @@ def run_trajectory(options: argparse.Namespace) -> int:
     path = trajectory(_model(options), method=_method(options), **select(options, "alpha", "init", "n_iter", "seed"))
     report(options, str(path), path.to_dict())
     return 0
-
-
-def _open_executor(options: argparse.Namespace) -> AbstractContextManager[Any]:
-    """Return a context with the executor of --workers, or with None."""
-    return nullcontext() if options.workers is None else local_pool(options.workers)
 
 
 def _join(lists: list[list[float]] | None) -> list[float] | None:
@@ -100,7 +93,7 @@ def run_sweep(options: argparse.Namespace) -> int:
     model = paper_model(A=options.A) if options.A else paper_model()
     axes: dict[str, Any] = {name: _join(getattr(options, name)) for name in ("alpha", "omega", "lam", "sigma")}
     wanted = axes | select(options, "folder", "d", "seed", "branch", "method", "rtol", "risk")
-    with _open_executor(options) as executor:
+    with nullcontext() if options.workers is None else local_pool(options.workers) as executor:
         result = sweep(model, **wanted, warm=not options.cold, executor=executor)
     finished = all(row["status"] in ("converged", "settled", "lost") for row in result.rows)
     report(options, str(result), result.to_dict(), finished)
@@ -114,7 +107,7 @@ def run_boundaries(options: argparse.Namespace) -> int:
     """Run the command `boundaries` and return its exit status."""
     model = paper_model(sigma=options.sigma, lam=options.lam, **({"A": options.A} if options.A else {}))
     wanted = select(options, "alphas", "tol", "bayes", "folder")
-    with _open_executor(options) as executor:
+    with nullcontext() if options.workers is None else local_pool(options.workers) as executor:
         result = phase_boundaries(model, _join(options.omega), **wanted, executor=executor)
     report(options, str(result), result.to_dict() | {"range": [result.low, result.high]}, result.converged)
     if options.plot:

@@ -1,11 +1,9 @@
 """Comparison of GAMP, state evolution, descents and the linear baseline on one instance of any model.
 
-`compare` runs every solver from the same start on each branch (`compare_branch`), and returns a table of the results.
-The descents use the compiled gradient of the risk; `minimize_risk` is their independent form in torch.
+`compare` runs every solver from the same start on each branch. The descents use the compiled gradient of the risk.
 """
 
 import math
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -156,17 +154,6 @@ class Comparison(Result):
     def converged(self) -> bool:
         """True if GAMP and state evolution converged on every branch."""
         return all(branch.gamp.converged and branch.fixed_point.converged for branch in self.branches)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data of all fields, with the versions of the packages."""
-        import numba
-
-        from gamp_attention._version import __version__
-
-        data = super().to_dict()
-        versions = {"gamp_attention": __version__, "numpy": np.__version__, "numba": numba.__version__}
-        versions["python"] = platform.python_version()
-        return data | {"linear_baseline": data["baseline"], "versions": versions}
 
     def heading(self, *names: str) -> str:
         """Return a line with the named sizes and parameters, as far as they are set."""
@@ -342,9 +329,8 @@ def compare(
     check.require_memory("d, alpha", round(alpha * d), model.n_tokens, d)
     check.choice("risk", risk, RISKS)
     if branches is None:
-        branches = ("semantic", "positional") if model.coordinates.tau.any() else ("semantic",)
-    if isinstance(branches, str):
-        branches = (branches,)
+        branches = STARTS[:2] if model.coordinates.tau.any() else STARTS[:1]
+    branches = (branches,) if isinstance(branches, str) else branches
     if not isinstance(branches, list | tuple) or not branches:
         raise check.fail("branches", branches, "a list of at least one start", TypeError)
     names = [check.choice("branches", name, STARTS) for name in branches]

@@ -1,9 +1,7 @@
 """Figures of comparisons, trajectories, phase diagrams and fits. They need matplotlib."""
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -261,14 +259,8 @@ def draw_legend(*axes: Any, columns: int, **style: Any) -> None:
 def require_matplotlib() -> Any:
     """Return the module matplotlib, or raise ImportError with the command to install it."""
     require_modules("a picture", "matplotlib")
-    # the import fails if MPLBACKEND has a backend that is not installed, as in processes that a notebook has started
-    backend = None if "matplotlib" in sys.modules else os.environ.pop("MPLBACKEND", None)
     import matplotlib
 
-    if backend:
-        os.environ["MPLBACKEND"] = backend
-        with suppress(ValueError):
-            matplotlib.rcParams["backend"] = backend
     return matplotlib
 
 

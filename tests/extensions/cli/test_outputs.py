@@ -29,8 +29,6 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     for name, values in (arrays | {"subject": np.arange(40)}).items():
         np.save(f"folder/{name}.npy", values)
-    (tmp_path / "grid" / "cells").mkdir(parents=True)
-    (tmp_path / "grid" / "cells" / "00.json").write_text("{}")
     os.symlink("z.npz", "soft.npz")
     os.symlink("other.npz", "soft_other.npz")
     (tmp_path / "notes.json").write_text('{"a": 1}\n')
@@ -48,8 +46,6 @@ REFUSED = {
     "fit z.npz --out soft.npz --force": INPUT,
     "fit z.npz --out Z.npz": INPUT,
     "fit folder --json folder/positions.npy": "which is an array of the input DATA",
-    "sweep grid --json grid/cells/00.json --force": "--json: needs a file outside of the folder of cells",
-    "boundaries --folder grid --plot grid/cells/a.png": "--plot: needs a file outside of the folder of cells",
     "fit z.npz --checkpoint z.npz --force": INPUT,
     "fit z.npz --init w.npz --checkpoint ./w.npz": "which is the input --init",
     "fit z.npz --out other.npz": f"--out: {NEW}, or of a result of gamp-attention fit that this package wrote, got "
@@ -66,7 +62,6 @@ REFUSED = {
     "solve --json words.txt": NEW,
     "compare --plot picture.png": NEW,
     "sweep cells --out words.txt": f"--out: {NEW}, or of a dataset that this package wrote",
-    "sweep folder --json folder/sweep.json": TWICE,
 }
 
 

@@ -25,7 +25,7 @@ def test_every_solver_is_compared_and_drawn(comparison, tmp_path):
         assert max(branch.rows[k].gradient_norm for k in (1, 3, 4)) <= 1e-8
         assert branch.rows[1].distance < 1e-12
     stored = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
-    assert stored["linear_baseline"]["test_error"] == pytest.approx(0.00197, rel=0.01)
+    assert stored["baseline"]["test_error"] == pytest.approx(0.00197, rel=0.01)
     axes = ga.plot_comparison(comparison, tmp_path / "four.png")
     assert axes.shape == (1, 4)
     texts = [text for axis in axes.flat for text in axis.figure.findobj(Text) if text.get_text()]
