@@ -35,9 +35,6 @@ SPAN, VALUES = 30.0, 20  # --path without values has 20 values from λ/30 to 30 
 RIDGE = 1e-4  # λ of the linear prediction y = Wx, as of `fit_linear_baseline`
 CLEAR = 2.0  # number of standard errors from which a difference of errors is clear
 REFERENCES = ("the linear layer y = Wx", "the mean output")
-# --standardize is proposed from these ratios on: of the standard deviations of coordinates, of the mean and standard
-# deviation of a coordinate, and of the mean square of the tokens and λ
-UNEQUAL, SHIFTED, TINY = 10.0, 3.0, 1e6
 
 
 class FitProblem(NamedTuple):
@@ -106,7 +103,7 @@ def run_fit(options: argparse.Namespace) -> int:
         plot = target_of(options, options.plot, PICTURE, result.converged)
         plot_fit(result, attention, plot, options.force)
         files.append(f"{plot} shows learning curves, attention matrices and all starts.")
-    steps = _next_steps(problem, result, better, out, options)
+    steps = _next_steps(result, better, out, options)
     text = "\n".join(["Files", *_indent(*files), "Next steps", *_indent(*steps)])
     numbers |= result.to_dict() | result.to_dict()["overlaps"] | {"result": out, "lam": data.lam}
     numbers |= {"positions": "in the tokens" if problem.positions is None else "given"}
@@ -292,15 +289,12 @@ def _describe_data(problem: FitProblem, options: argparse.Namespace) -> list[str
     positions = 0.0 if problem.positions is None else problem.positions
     if not np.ptp(problem.tokens + positions, axis=1).any():
         lines.append("WARNING: The tokens of each sample are equal, so that the outputs do not depend on the weights.")
-    if problem.positions is None:
-        norms = _list_numbers(np.linalg.norm(data.source_means, axis=1))
-        lines.append(
-            "The file contains no positions. The mean token at each index is used instead, which changes neither the "
-            f"training loss nor its minima. The norm of these means is {norms}; for tokens without positions it would "
-            f"be about {_list_numbers(np.sqrt(np.maximum(data.traces[0], 0) / data.alpha))}."
-        )
-    else:
-        lines.append("The file contains positions, which are added to the tokens.")
+    lines.append(
+        "The file contains positions, which are added to the tokens."
+        if problem.positions is not None
+        else "The file contains no positions. The mean token at each index is used instead, which changes neither the "
+        "training loss nor its minima."
+    )
     if options.standardize:
         constant = problem.units.constant
         only = f" Coordinates that are constant are only shifted: {constant} of them." if constant else ""
@@ -310,7 +304,12 @@ def _describe_data(problem: FitProblem, options: argparse.Namespace) -> list[str
             "attention in the units of the file."
         )
     else:
-        lines.append(f"The arrays are used in their units.{_describe_scales(problem)}")
+        scales = problem.tokens.std(axis=(0, 1))
+        spread = f"{scales.min():.3g} to {scales.max():.3g}"
+        lines.append(
+            f"The arrays are used in their units; coordinates have standard deviations from {spread}. If their scales "
+            "have no meaning, use --standardize, since coordinates with large numbers dominate the training loss."
+        )
     heads = "one head" if options.heads == 1 else f"the mean of {options.heads} heads"
     penalty = "Its penalty λ is chosen below" if options.path is not None else f"The penalty is λ = {data.lam:g}"
     l1 = f", with an l1 penalty of {options.l1:g}" if options.l1 else ""
@@ -319,23 +318,6 @@ def _describe_data(problem: FitProblem, options: argparse.Namespace) -> list[str
         f"{count_noun(data.rank, 'column')}. {penalty}{l1}."
     )
     return lines
-
-
-def _describe_scales(problem: FitProblem) -> str:
-    """Return a sentence if coordinates have different units or a large mean, or λ is tiny for them, else nothing."""
-    flat = problem.tokens.reshape(-1, problem.tokens.shape[2])
-    means, scales, square = np.abs(flat.mean(axis=0)), flat.std(axis=0), float(np.mean(flat**2))
-    varying = scales > 0
-    if not varying.any():
-        return ""
-    low, high = scales[varying].min(), scales.max()
-    if high < UNEQUAL * low and (means < SHIFTED * scales)[varying].all() and square < TINY * problem.data.lam:
-        return ""
-    return (
-        f" The coordinates have standard deviations from {low:.3g} to {high:.3g} and means of up to {means.max():.3g}. "
-        "Unless these scales have a meaning, use --standardize: coordinates with large numbers dominate the training "
-        "loss, and the run may not converge if λ is tiny compared with the tokens."
-    )
 
 
 def _describe_path(path: RegularizationPath) -> list[str]:
@@ -374,29 +356,19 @@ def _describe_training(result: TrainResult, tol: float) -> list[str]:
     return lines
 
 
-def _next_steps(
-    problem: FitProblem, result: TrainResult, better: bool, out: str, options: argparse.Namespace
-) -> list[str]:
+def _next_steps(result: TrainResult, better: bool, out: str, options: argparse.Namespace) -> list[str]:
     """Return proposals for the next command, the most important first."""
-    steps, file = [], shlex.quote(out)
+    steps = []
     if not result.converged:
-        if not options.standardize and _describe_scales(problem):
-            steps.append("Give all coordinates of the tokens the same scale, of order 1: --standardize.")
         longer = ", a larger --max-iter" * (result.status is Status.MAX_ITER)
-        steps.append(f"Continue from these weights{longer}, or train with a larger --lam: --init {file}.")
+        steps.append(f"Continue from these weights: --init {shlex.quote(out)} --n-starts 1{longer} and another --out.")
     elif not better:
         steps.append(
             f"If the outputs come from a layer with more heads, try --heads {options.heads + 1}. For value matrices or "
             "separate weights of keys, use GampAttention in Python or torch.nn.MultiheadAttention."
         )
-    if result.converged and options.path is None:
+    elif options.path is None:
         steps.append("Choose the penalty λ by its leave-one-out error: --path.")
     if not options.plot:
         steps.append("Draw learning curves, attention matrices and starts: --plot fit.png.")
     return [*steps, f"Predict outputs in Python: gamp_attention.load_result({out!r}).predict(tokens)."]
-
-
-def _list_numbers(values: np.ndarray) -> str:
-    """Return up to eight numbers of an array to three digits, separated by commas; only one if all are equal."""
-    words = [f"{value:.3g}" for value in values]
-    return words[0] if len(set(words)) == 1 else ", ".join(words[:8]) + (", …" if len(words) > 8 else "")

@@ -2,9 +2,11 @@
 
 import argparse
 import re
-from typing import Any, NamedTuple, NoReturn
+from argparse import RawDescriptionHelpFormatter
+from textwrap import fill
+from typing import Any, NamedTuple
 
-from gamp_attention._tools.choices import DESCENTS, RESPONSES, RISKS, RULES, SOLVERS, STARTS, suggestion
+from gamp_attention._tools.choices import DESCENTS, RESPONSES, RISKS, RULES, SOLVERS, STARTS
 from gamp_attention._version import __version__
 
 FIT_STARTS = ("spectral", "random", "positional")  # starts of `fit`: other starts need a known teacher
@@ -19,31 +21,22 @@ FIT = (
 
 
 def numbers(text: str) -> list[float]:
-    """Return the numbers of an argument: a number, or FIRST:LAST:COUNT."""
-    limit = 100_000
-    try:
-        if ":" not in text:
-            return [float(text)]
-        first, last, count = text.split(":")
-        if not 1 <= int(count) <= limit:
-            raise ValueError
-        import numpy as np  # loaded for ranges only, because help does not need it
+    """Return the numbers of an argument: a number, or FIRST:LAST:COUNT with a count of at most 100 000."""
+    if ":" not in text:
+        return [float(text)]
+    first, last, count = text.split(":")
+    if not 1 <= int(count) <= 100_000:
+        raise ValueError
+    import numpy as np  # loaded for ranges only, because help does not need it
 
-        return np.linspace(float(first), float(last), int(count)).tolist()
-    except ValueError:
-        form = f"a number or FIRST:LAST:COUNT of at most {limit} numbers"
-        raise argparse.ArgumentTypeError(f"needs {form}, got {text!r}") from None
+    return np.linspace(float(first), float(last), int(count)).tolist()
 
 
 def matrix(text: str) -> list[list[float]]:
     """Return a square matrix from text, with entries separated by commas and rows by slashes or semicolons."""
-    try:
-        rows = [[float(entry) for entry in row.split(",")] for row in text.replace(";", "/").split("/")]
-    except ValueError:
-        rows = []
-    if not rows or any(len(row) != len(rows) for row in rows):
-        needs = f"a square matrix, {ROWS}, since a shell ends a command at a semicolon"
-        raise argparse.ArgumentTypeError(f"needs {needs}, got {text!r}")
+    rows = [[float(entry) for entry in row.split(",")] for row in text.replace(";", "/").split("/")]
+    if any(len(row) != len(rows) for row in rows):
+        raise ValueError
     return rows
 
 
@@ -236,15 +229,14 @@ COMMANDS = {
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = Parser(prog="gamp-attention", description="Message passing on dot-product attention.")
+    parser = argparse.ArgumentParser(prog="gamp-attention", description="Message passing on dot-product attention.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (summary, examples, options) in COMMANDS.items():
         description = FIT if name == "fit" else f"{summary[0].upper()}{summary[1:]}."
         epilog = "\n".join(["examples:", *(f"  gamp-attention {name} {words}".rstrip() for words in examples)])
-        command = commands.add_parser(
-            name, help=summary, description=description, epilog=epilog, formatter_class=Formatter
-        )
+        settings = {"description": fill(description, 80), "epilog": epilog}
+        command = commands.add_parser(name, help=summary, formatter_class=RawDescriptionHelpFormatter, **settings)
         actions = [command.add_argument(option.flag, **option.settings) for option in (*options, *COMMON)]
         flags = {action.dest: action.option_strings[0] for action in actions if action.option_strings}
         # names in Python that differ from the options; `path` is the file of a picture or dataset
@@ -270,23 +262,3 @@ def name_options(message: str, flags: dict[str, str]) -> str:
 def quote_options(text: str, flags: dict[str, str]) -> str:
     """Return a text with options (flags) in place of arguments of Python in backticks, such as `escape=True`."""
     return re.sub(r"`(\w+)(?:=True)?`", lambda match: flags.get(match[1], match[0]), text)
-
-
-class Formatter(argparse.HelpFormatter):
-    """Formatter that keeps the lines of the examples."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if text.startswith("examples:") else super()._fill_text(text, width, indent)
-
-
-class Parser(argparse.ArgumentParser):
-    """ArgumentParser that suggests the nearest command or word if the given word does not exist."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message with a suggestion, if one is near, and exit with status 2."""
-        match = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
-        message = message.replace("invalid float value: ", "needs a number, got ")
-        message = message.replace("invalid int value: ", "needs an integer, got ")
-        if match:
-            message += suggestion(match[1], (word.strip("' ") for word in match[2].split(",")))
-        super().error(message)

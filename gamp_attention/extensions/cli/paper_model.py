@@ -71,9 +71,7 @@ def _method(options: argparse.Namespace) -> Any:
     build, used = methods[options.method]
     given = {name: value for name, value in select(options, "damping", "parisi", "lr").items() if value is not None}
     for name in sorted(set(given) - set(used)):
-        raise ValueError(
-            f"{name}: needs another --method than {options.method!r}, which does not use it"
-        )
+        raise ValueError(f"{name}: needs another --method than {options.method!r}, which does not use it")
     return build(**given)
 
 

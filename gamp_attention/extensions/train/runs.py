@@ -10,15 +10,15 @@ differ, the risk has many minima. Then message passing with searches, which find
 run from the starts of the lower half. A proximal step takes a time of order (L r)³: if samples have too many fields,
 the result is the lowest descent.
 
-**Checkpoints** hold the results of finished surveys and descents, decisions on runs, and the states of all loops. A
-resumed call of `train` goes through all phases again, in which whatever has been finished takes no time.
+**Checkpoints** hold what has been finished, and the states of all loops. A resumed call of `train` goes through all
+phases again, in which whatever has been finished takes no time.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import combinations
 from math import ceil, inf
 from typing import Any
 
@@ -91,27 +91,25 @@ class Runs(Resumable):
     surveys: list[SurveyRecord]  # finished surveys
     survey: Survey  # the current survey
     ends: list[np.ndarray]  # (d, r) weights at the ends of the finished descents
-    decisions: list[bool]  # whether runs continued, in the order of the calls of `_run_unless_higher`
+    n_rounds: int  # number of comparisons of the first runs
+    stopped: dict[int, StoppedRun]  # runs that were stopped early, by number
+    passed: dict[int, int]  # number of times that a run continued in `_run_unless_higher`, by number
     # weights beyond the saddle that a run has left last, or at the end of a descent, and their training loss, by number
     beyond: dict[int, tuple[np.ndarray, float]]
     n_escapes: int  # number of saddles that were left
 
-    def __init__(
-        self,
-        plan: Plan,
-        n_finish: int,
-        escape: bool,
-        file: CheckpointFile | None,
-        settings: RunSettings = RunSettings(),
-    ) -> None:
-        self._plan, self._n_finish, self._escape, self._file, self._settings = plan, n_finish, escape, file, settings
-        self.surveys, self.ends, self.decisions, self.beyond, self.n_escapes = [], [], [], {}, 0
+    _settings = RunSettings()
+
+    def __init__(self, plan: Plan, n_finish: int, escape: bool, file: CheckpointFile | None) -> None:
+        self._plan, self._n_finish, self._escape, self._file = plan, n_finish, escape, file
+        self.surveys, self.ends, self.n_rounds, self.stopped, self.passed = [], [], 0, {}, {}
+        self.beyond, self.n_escapes = {}, 0
         self.survey = Survey(plan.data, plan.risk)
-        self._n_surveys = self._n_decisions = 0  # numbers of those that were requested so far
+        self._n_surveys = 0  # number of surveys that were requested so far
+        self._asked = Counter[int]()  # number of calls of `_run_unless_higher` by run
         self._names: list[str] = []
         self._batches: list[int] = []  # number of the comparison in which a run takes part
         self._loops: dict[int, Loop] = {}  # runs that were not stopped
-        self._stopped: dict[int, StoppedRun] = {}
         self._results: dict[int, GampResult] = {}
         self._saved: dict[int, Tree] = {}  # loops in the checkpoint
         tree = None if file is None else file.load()
@@ -140,15 +138,18 @@ class Runs(Resumable):
     def agree(self) -> bool:
         """Return whether two surveys so far found the same weights."""
         done = [record for record in self.surveys[: self._n_surveys] if record.ending is not SurveyEnd.FAILED]
-        return any(agreement_of(self._plan.data, a.Q, b.Q) >= SAME_WEIGHTS for a, b in combinations(done, 2))
+        return len(self._distinct(done)) < len(done)
 
     def survey_starts(self) -> list[NamedStart]:
         """Return the starts from the surveys so far that found different weights."""
+        return [self.survey_start(record) for record in self._distinct(self.surveys[: self._n_surveys])]
+
+    def _distinct(self, records: list[SurveyRecord]) -> list[SurveyRecord]:
         distinct = list[SurveyRecord]()
-        for record in self.surveys[: self._n_surveys]:
+        for record in records:
             if all(agreement_of(self._plan.data, record.Q, other.Q) < SAME_WEIGHTS for other in distinct):
                 distinct.append(record)
-        return [self.survey_start(record) for record in distinct]
+        return distinct
 
     def survey_start(self, record: SurveyRecord) -> NamedStart:
         """Return the start of message passing from the weights of a survey."""
@@ -189,7 +190,7 @@ class Runs(Resumable):
         n_kept = self._n_finish if conclusive else max(self._n_finish, ceil(settings.continued * len(order)))
         for k in order[n_kept:]:
             last = overlaps(data, self.ends[k], starts[k][1].V)
-            self._stopped[k] = StoppedRun(0, risks[k].train_loss, risks[k].gradient_norm, last, self.ends[k])
+            self.stopped[k] = StoppedRun(0, risks[k].train_loss, risks[k].gradient_norm, last, self.ends[k])
         starts = list(starts)
         for k in order[: n_kept if conclusive else 1]:
             end = self.ends[k]
@@ -232,12 +233,10 @@ class Runs(Resumable):
         for k, (name, state) in enumerate(starts, first):
             self._names.append(name)
             self._batches.append(batch)
-            if k in self._stopped:
+            if k in self.stopped:
                 continue
-            title = (
-                name if first else f"start {k + 1} of {len(starts)} ({name})" if len(starts) > 1 else f"{name} start"
-            )
-            self._loops[k] = loop = Loop(plan, state, None if self._file is None else self.save, title)
+            title = f"start {k + 1} of {len(starts)} ({name})" if len(starts) > 1 else f"{name} start"
+            self._loops[k] = loop = Loop(plan, state, self.save, name if first else title)
             new.append(k)
             if k in self._saved:
                 loop.restore(self._saved.pop(k))
@@ -256,7 +255,7 @@ class Runs(Resumable):
         n_finish = min(self._n_finish, len(runs))
         n_tried = max(0, min(n_tried, len(runs) - n_finish))
         n_continue = n_finish + n_tried
-        for until in rounds:
+        for until in rounds[self.n_rounds :]:
             # a comparison beyond max_iter is left out: a checkpoint of this run can then continue to a larger max_iter
             if len(runs) <= n_continue or until > limit:
                 break
@@ -265,6 +264,7 @@ class Runs(Resumable):
             last = until == rounds[-1]  # then all but `n_continue` are stopped, otherwise half of the runs
             half = max(n_continue, ceil(self._settings.continued * len(runs)))
             runs = self._stop_worst(runs, n_continue if last else half, until)
+            self.n_rounds += 1
         if n_tried:
             until = min(rounds[-1], limit)
             for k in runs:
@@ -298,13 +298,12 @@ class Runs(Resumable):
         def ends_higher() -> bool:
             return loop.lower_bound() >= highest
 
-        self._n_decisions += 1
-        if len(self.decisions) >= self._n_decisions:
-            continues = self.decisions[self._n_decisions - 1]
-        else:
-            continues = loop.run(until, ends_higher) is not None or not ends_higher()
-            if loop.t < self._plan.max_iter and len(self.decisions) == self._n_decisions - 1:
-                self.decisions.append(continues)  # a later call may continue a run that reached max_iter
+        self._asked[k] += 1
+        if self.passed.get(k, 0) >= self._asked[k]:
+            return True
+        continues = loop.run(until, ends_higher) is not None or not ends_higher()
+        if continues and loop.t < self._plan.max_iter:  # else a later call may continue it
+            self.passed[k] = self._asked[k]
         if not continues:
             self._stop(k)
         return continues
@@ -354,24 +353,22 @@ class Runs(Resumable):
         return sorted(runs, key=lambda k: order_of(self._loops[k].record.loss_before(until)))
 
     def _stop(self, k: int) -> None:
-        """Stop a run; its loop stays in the checkpoint, as the comparison will be repeated."""
+        """Stop a run."""
         loop = self._loops.pop(k)
         last_overlaps, norm, loss = loop.record.last
-        self._stopped[k] = StoppedRun(loop.t, loss, norm, last_overlaps, loop.recorded_Q)
-        if self._file is not None and loop.t > 0:
-            self._saved[k] = loop.snapshot()
+        self.stopped[k] = StoppedRun(loop.t, loss, norm, last_overlaps, loop.recorded_Q)
 
     def records(self, selected: GampResult) -> tuple[StartRecord, ...]:
         """Return a record of every start, compared with the selected result."""
         best, losses, records = self._best(), selected.history.train_loss, list[StartRecord]()
         for k, name in enumerate(self._names):
-            end: Any = self._stopped.get(k) or self._results[k]
+            end: Any = self.stopped.get(k) or self._results[k]
             # the selected run may have ended before the run from start k was stopped
-            compared = k in self._stopped and self._batches[k] == self._batches[best]
+            compared = k in self.stopped and self._batches[k] == self._batches[best]
             at = min(end.n_iter, len(losses)) - 1 if compared else -1
             loss = losses[at] if at >= 0 else selected.train_loss
             record = StartRecord(
-                name=name, kept=k == best, status=None if k in self._stopped else end.status, n_iter=end.n_iter,
+                name=name, kept=k == best, status=None if k in self.stopped else end.status, n_iter=end.n_iter,
                 train_loss=end.train_loss, gradient_norm=end.gradient_norm,
                 excess=float(end.train_loss / loss - 1) if loss else 0.0,
                 agreement=1.0 if k == best else agreement_of(self._plan.data, end.Q, selected.Q),

@@ -23,12 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from gamp_attention._tools import progress
-from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.numerics import symmetrize
 from gamp_attention._tools.snapshots import Resumable
 from gamp_attention.extensions.train.survey_averages import average_fields, first_variances, quadratic_clusters
@@ -40,7 +39,7 @@ from gamp_attention.problem.passes import TokenMatrix, next_memory
 from gamp_attention.problem.risk import is_convex, risk_at
 from gamp_attention.problem.sources import sum_over_tokens
 from gamp_attention.problem.stores import join_parts, token_blocks
-from gamp_attention.results import Columns, Result
+from gamp_attention.results import Result
 
 LADDER = (1.5, 3.0)  # Parisi parameters of the surveys from each start; then one random start for each of them
 REFINED_AT = 3.0  # Parisi parameter of the survey from the lowest minimum
@@ -127,15 +126,6 @@ class SurveyRecord(Result):
     spread: float
     train_loss: float
     Q: np.ndarray
-
-    _columns: ClassVar[Columns] = {
-        "y": lambda record: f"{record.parisi:.3g}",
-        "spread": lambda record: f"{record.spread:.1e}",
-        "ε_t": lambda record: f"{record.train_loss:.6f}",
-    }
-
-    def _heading(self) -> str:
-        return f"{type(self).__name__}: {self.name}, {self.ending.value} after {count_noun(self.n_iter, 'iteration')}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except Q as plain data."""

@@ -254,17 +254,6 @@ def _require_ladder(survey: Any, plan: Plan) -> tuple[float, ...] | None:
     return tuple(check.real("survey", y, low=0, strict=True) for y in numbers)
 
 
-def digest_run(data: Dataset, *options: Any) -> str:
-    """Return a hash of a dataset with all of its tokens, and of options: arrays, or `repr` of others."""
-    terms, groups = data.terms("exact"), [(rows, sources.tolist()) for rows, sources in data.groups]
-    arrays = terms.params, terms.constant, data.positions, data.spectra, data.source_means
-    tokens = hash_tokens(data.tokens), data.tokens.shape, data.tokens.dtype.str
-    values = *arrays, *tokens, groups, data.penalty, data.loss, *options
-    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # losses and penalties may contain arrays
-        words = [value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in values]
-    return hash_bytes(*words)
-
-
 def _open_checkpoint(
     checkpoint: str | Path | Checkpoint, plan: Plan, starts: list[tuple[str, GampState]], *options: Any
 ) -> CheckpointFile:
@@ -273,7 +262,12 @@ def _open_checkpoint(
         checkpoint = Checkpoint(checkpoint)
     rule = plan.options.memory
     memory = rule.__module__, getattr(rule, "__qualname__", type(rule).__qualname__)
-    arrays = [array for _, state in starts for array in (state.Q, state.V)]
     iteration = replace(plan.options, memory=memory, callback=None)  # type: ignore[arg-type]
-    given: tuple[Any, ...] = (plan.risk, *arrays, plan.tol, *vars(iteration).values(), *options)
-    return CheckpointFile(checkpoint, digest_run(plan.data, *given))
+    terms, groups = plan.data.terms("exact"), [(rows, sources.tolist()) for rows, sources in plan.data.groups]
+    data, tokens = plan.data, plan.data.tokens
+    values = [terms.params, terms.constant, data.positions, data.spectra, data.source_means, hash_tokens(tokens)]
+    values += [tokens.shape, tokens.dtype.str, groups, data.penalty, data.loss, plan.risk, plan.tol]
+    values += [array for _, state in starts for array in (state.Q, state.V)] + [*vars(iteration).values(), *options]
+    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # losses and penalties may contain arrays
+        words = [value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in values]
+    return CheckpointFile(checkpoint, hash_bytes(*words))

@@ -82,8 +82,8 @@ FIT = {
 }
 COMMANDS = {
     "": "COMMAND",
-    "compar": "did you mean 'compare'?",
-    "solve --init semantc": "did you mean 'semantic'?",
+    "compar": "invalid choice: 'compar'",
+    "solve --init semantc": "invalid choice: 'semantc'",
     "fit": "required: DATA",
     "solve --alpha 1e400": "alpha",
     "solve --alpha one": "--alpha",
@@ -105,13 +105,12 @@ COMMANDS = {
     "sweep F --alpha 1:2": "--alpha",
     "sweep F --alpha 1:2:10000000000": "--alpha",
     "sweep F --alpha 1 1": "alpha",
-    "sweep F --A 1,2;3": "--A: needs a square matrix",
-    "sweep F --A 0.6,0.4": "in quotes '0.6,0.4;0.4,0.6', since a shell ends a command at a semicolon, got '0.6,0.4'",
+    "sweep F --A 1,2;3": "--A: invalid matrix value: '1,2;3'",
     "sweep F --workers 1000000000": "workers",
     "boundaries --omega": "--omega",
     "boundaries --alphas 2 1": "--alphas: needs (lowest, highest) α in this order, got (2.0, 1.0)",
     "boundaries --alphas 0 1": "--alphas: needs a finite number > 0, got 0.0",
-    "boundaries --tol small": "--tol: needs a number, got 'small'",
+    "boundaries --tol small": "--tol: invalid float value: 'small'",
     "boundaries --folder /proc/cells": "folder",
 }
 
