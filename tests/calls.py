@@ -215,7 +215,7 @@ LINES = {
         "iteration=ga.IterationOptions(V=WIDE, hold_after=20, empirical_after=5, accelerate=False, settling=True))"
     ),
     "train": (
-        "ga.train(DATA, init=WEIGHTS, risk='exact', n_starts=2, n_finish=1, survey=3.0, escape=True, tol=1e-8, "
+        "ga.train(DATA, init=WEIGHTS, risk='exact', n_starts=2, survey=3.0, escape=True, tol=1e-8, "
         "max_iter=60, seed=0, iteration=ga.IterationOptions(V=WIDE, hold_after=20))"
     ),
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64', storage='memory')",

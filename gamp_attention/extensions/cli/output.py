@@ -33,7 +33,6 @@ KINDS = {"plot": PICTURE, "checkpoint": CHECKPOINT, "json": REPORT}  # kinds of 
 # remedies in Python in the messages of training, and the options of `gamp-attention` that commands print instead
 REMEDIES = {
     re.compile(r"(?:a larger max_iter or )?minimize_risk\(data, result\.Q.*?\)(?= continues)"): "--init RESULT.npz",
-    re.compile(r"minimize_risk\(data, result\.starts.*?\), or another seed,"): "another --seed",
     re.compile(r"gamp_attention\.train leaves it \(escape=True\)"): "--escape leaves it",
     re.compile(r'response="derivative"'): "--response derivative",
 }

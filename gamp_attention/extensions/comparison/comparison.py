@@ -14,7 +14,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.choices import RISKS, STARTS
 from gamp_attention._tools.display import Rows, format_with_error
-from gamp_attention._tools.numerics import Stream, generator, guard_call
+from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.minimize import stable_step
 from gamp_attention.descent.torch_risk import status_of
@@ -48,10 +48,9 @@ HEADS = ["", *(sign for sign, _ in SIGNS.values()), "‖∇R‖/λ√d", "‖ΔQ
 TOL = 1e-8  # gradient norm at which descents have converged
 N_ITER = 20  # iterations of the predicted trajectories, after which they hardly change
 N_TEST = 4000  # number of new samples for test errors, which are then accurate to about one per cent
-PERTURBATION = 1e-3  # relative change of GAMP's weights before a descent, which stays in the same basin
 TRAINING_TIME = 750.0  # steps of gradient descent times step size: 5000 steps of 0.15, as in the paper
 MAX_DESCENT_WORK = 1.6e10  # maximum of n L d × number of steps of gradient descent
-SOLVERS = 7  # number of solvers of a branch, for the progress bar
+SOLVERS = 6  # number of solvers of a branch, for the progress bar
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,10 +99,10 @@ class Branch(Result):
 
     Attributes
     ----------
-    gamp, predicted, predicted_descent, fixed_point, descent, quasi_newton, returned : GAMP, whose first iterations use
-        predicted responses; the predicted trajectories of GAMP and of gradient descent, and the fixed point of state
-        evolution; gradient descent and L-BFGS from the informed start; L-BFGS from the perturbed weights of GAMP. For
-        penalties with kinks, accelerated proximal steps replace L-BFGS.
+    gamp, predicted, predicted_descent, fixed_point, descent, quasi_newton : GAMP, whose first iterations use predicted
+        responses; the predicted trajectories of GAMP and of gradient descent, and the fixed point of state evolution;
+        gradient descent and L-BFGS from the informed start. For penalties with kinks, accelerated proximal steps
+        replace L-BFGS.
     instances : deviations of other instances from their predictions, an array (instances, T + 1) for each scalar.
     rows : rows of the table.
     """
@@ -115,13 +114,12 @@ class Branch(Result):
     fixed_point: StateEvolutionResult
     descent: Descent
     quasi_newton: Descent
-    returned: Descent
     instances: dict[str, np.ndarray]
     rows: list[Row]
 
     def _rows(self) -> Rows:
         """Return the table with remarks: how GAMP ended, validity of state evolution, different minima."""
-        gamp, fixed, name = self.gamp, self.fixed_point, self.rows[-2].name
+        gamp, fixed, name = self.gamp, self.fixed_point, self.rows[-1].name
         off = f"{gamp.n_off_global} of {gamp.n_searched} searched samples"
         notes = [f"  {gamp.message} {off} are not at their global proximal minimum."]
         if not fixed.consistent and np.isfinite(fixed.replicon):
@@ -229,9 +227,6 @@ def _compare_branch(
     descent, descent_time = time_run("gradient descent", gradient_descent, data, start, risk, lr, steps)
     best = "L-BFGS" if data.penalty.smooth else "proximal descent"
     quasi, quasi_time = time_run(best, minimize, data, start, risk)
-    noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
-    size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
-    returned, returned_time = time_run("descent from GAMP", minimize, data, gamp.Q + size * noise, risk)
     others = []
     for other in range(seed + 1, seed + 1 + instances):
         drawn = sample(model, data.dim, alpha, other)
@@ -256,10 +251,9 @@ def _compare_branch(
         row("GAMP", gamp, gamp_time),
         row(f"gradient descent, {descent.n_iter} steps of {lr:g}", descent, descent_time),
         row(best, quasi, quasi_time),
-        row(f"{best} from GAMP + noise", returned, returned_time),
     ]
     spread = {key: np.array([other[key] for other in others]) for key in others[0]} if others else {}
-    return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
+    return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, spread, rows)
 
 
 def deviation(

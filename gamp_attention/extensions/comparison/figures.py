@@ -122,13 +122,13 @@ def _draw_overlap(axis: Any, branch: "Branch", key: str, end: int, everything: b
         shown = np.unique([*np.flatnonzero(steps <= 20), *late])
         values = descent.history.scalars()[key][shown]
     axis.plot(steps[shown], values, "s", ms=4, mfc="white", **pale, label=f"{name}: gradient descent")
-    for row, marker, shift in zip(branch.rows[1:] if everything else [], "osD^", (1.3, 1.75, 2.35, 3.1), strict=False):
+    for row, marker, shift in zip(branch.rows[1:] if everything else [], "osD", (1.3, 1.75, 2.35), strict=False):
         style = {"color": color if marker == "o" else GREY, "mec": DARK, "ms": 6, "clip_on": False}
         axis.plot(shift * end, row.values[key], marker, **style, label=f"end: {row.name}")
     ticks = [time for time in (0, 5, 20, 60, 200, 600, 2000, 6000) if time <= end]
     axis.set_xscale("asinh", linear_width=5)
     axis.set_xticks(ticks, [str(time) for time in ticks])
-    axis.set_xlim(-0.5, (3.4 if everything else 1.2) * end)
+    axis.set_xlim(-0.5, (2.6 if everything else 1.2) * end)
 
 
 def _draw_gradient(axis: Any, branch: "Branch") -> None:

@@ -46,30 +46,17 @@ class StartRecord(Result):
         return {name: value for name, value in super().to_dict().items() if name != "Q"}
 
 
-def summarize_starts(records: tuple[StartRecord, ...], risk: str) -> str:
+def summarize_starts(records: tuple[StartRecord, ...]) -> str:
     """Return sentences on the starts: the selected start, how many agree with it, and the losses of the others."""
     name = next(record.name for record in records if record.kept)
-    differ = [record for record in records if record.agreement < AGREEMENT]
-    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(differ)
-    if not differ:
+    others = [1 + record.excess for record in records if record.agreement < AGREEMENT]
+    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(others)
+    if not others:
         return f"{best} {'Both' if n == 2 else f'All {n}'} gave (nearly) the same weights."
     same = f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
-    # runs that ended without convergence below the selected run, which is a critical point
-    lower = [record for record in differ if record.status is not None and record.excess < 0]
-    others = [1 + record.excess for record in differ if record not in lower]
-    text = f"{best} {same}."
-    if others:
-        low, high = f"{min(others):.3g}", f"{max(others):.3g}"
-        span = low if low == high else f"{low} to {high}"
-        text = f"{best} {same}; the other {len(others)} had {span} times its training loss when stopped."
-    if lower:
-        lowest = min(lower, key=lambda record: record.train_loss)
-        text += (
-            f" The run from {lowest.name!r} did not converge, although its training loss {lowest.train_loss:.6g} is "
-            f"{-100 * lowest.excess:.2g} % lower: minimize_risk(data, result.starts[{records.index(lowest)}].Q, "
-            f"{risk!r}), or another seed, may reach a lower minimum."
-        )
-    return text
+    low, high = f"{min(others):.3g}", f"{max(others):.3g}"
+    span = low if low == high else f"{low} to {high}"
+    return f"{best} {same}; the other {len(others)} had {span} times its training loss when they ended or were stopped."
 
 
 def order_of(loss: float) -> float:

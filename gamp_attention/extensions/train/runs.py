@@ -79,7 +79,6 @@ class Runs(Resumable):
     Parameters
     ----------
     plan : arguments that all runs share.
-    n_finish : number of starts that are run to the end.
     escape : whether to leave saddles.
     file : checkpoint, from which the runs resume; None for no checkpoint.
 
@@ -100,8 +99,8 @@ class Runs(Resumable):
 
     _settings = RunSettings()
 
-    def __init__(self, plan: Plan, n_finish: int, escape: bool, file: CheckpointFile | None) -> None:
-        self._plan, self._n_finish, self._escape, self._file = plan, n_finish, escape, file
+    def __init__(self, plan: Plan, escape: bool, file: CheckpointFile | None) -> None:
+        self._plan, self._escape, self._file = plan, escape, file
         self.surveys, self.ends, self.n_rounds, self.stopped, self.passed = [], [], 0, {}, {}
         self.beyond, self.n_escapes = {}, 0
         self.survey = Survey(plan.data, plan.risk)
@@ -187,21 +186,21 @@ class Runs(Resumable):
         ]
         only = data.n_tokens * data.rank > settings.max_fields  # no message passing follows
         conclusive = only or 2 * sum(same) >= len(same)
-        n_kept = self._n_finish if conclusive else max(self._n_finish, ceil(settings.continued * len(order)))
+        n_kept = 1 if conclusive else ceil(settings.continued * len(order))
         for k in order[n_kept:]:
             last = overlaps(data, self.ends[k], starts[k][1].V)
             self.stopped[k] = StoppedRun(0, risks[k].train_loss, risks[k].gradient_norm, last, self.ends[k])
         starts = list(starts)
-        for k in order[: n_kept if conclusive else 1]:
-            end = self.ends[k]
-            if not only:
-                done = settle(data, plan.risk, end, plan.tol)
-                self.beyond.setdefault(k if conclusive else len(starts), (done.Q, done.train_loss))
-                end = done.Q
-            if conclusive:
-                starts[k] = starts[k][0], initial_state(data, end) if only else self._state_at(end)
-            else:
-                starts.append((f"{starts[k][0]}, descent", self._state_at(end)))
+        k, end = order[0], Q
+        if not only:
+            done = settle(data, plan.risk, end, plan.tol)
+            self.beyond.setdefault(k if conclusive else len(starts), (done.Q, done.train_loss))
+            end = done.Q
+        state = initial_state(data, end) if only else self._state_at(end)
+        if conclusive:
+            starts[k] = starts[k][0], state
+        else:
+            starts.append((f"{starts[k][0]}, descent", state))
         self.begin(starts)
         if only:
             for loop in self._loops.values():
@@ -246,15 +245,12 @@ class Runs(Resumable):
         return new
 
     def compare(self, rounds: tuple[int, ...], n_tried: int) -> None:
-        """Run the first runs, which are compared after some iterations, and the lowest to their ends.
+        """Run the first runs, which are compared after some iterations, and the lowest to its end.
 
-        `n_tried` is the number of runs in addition to `n_finish` that are run to the end unless they will end in a
-        higher minimum.
+        `n_tried` is the number of further runs that are run to the end unless they will end in a higher minimum.
         """
         runs, limit = list(self._loops), self._plan.max_iter
-        n_finish = min(self._n_finish, len(runs))
-        n_tried = max(0, min(n_tried, len(runs) - n_finish))
-        n_continue = n_finish + n_tried
+        n_continue = 1 + max(0, min(n_tried, len(runs) - 1))
         for until in rounds[self.n_rounds :]:
             # a comparison beyond max_iter is left out: a checkpoint of this run can then continue to a larger max_iter
             if len(runs) <= n_continue or until > limit:
@@ -265,12 +261,12 @@ class Runs(Resumable):
             half = max(n_continue, ceil(self._settings.continued * len(runs)))
             runs = self._stop_worst(runs, n_continue if last else half, until)
             self.n_rounds += 1
-        if n_tried:
+        if n_continue > 1:
             until = min(rounds[-1], limit)
             for k in runs:
                 self._loops[k].run(until)
             runs = self._sort(sorted(runs), until)
-        self._finish(runs, n_finish if n_tried else len(runs))
+        self._finish(runs, 1 if n_continue > 1 else len(runs))
 
     def add(self, starts: list[NamedStart], hold: bool = False) -> None:
         """Run message passing from further starts, to the end unless it will end in higher minima."""

@@ -75,7 +75,6 @@ def train(
     risk: str = "exact",
     *,
     n_starts: int = 8,
-    n_finish: int = 1,
     survey: bool | str | float | Sequence[float] = "auto",
     escape: bool = True,
     tol: float = 1e-8,
@@ -102,7 +101,6 @@ def train(
         starts are random.
     risk : "exact" or "asymptotic", as for `run_gamp`.
     n_starts : number of starts.
-    n_finish : number of starts that are run to the end, at most `n_starts`.
     survey : begin with survey propagation, which finds lower minima than message passing does from random starts
         (Lucibello, Saglietti and Lu, 2019; see `gamp_attention.extensions.train.survey`), and continue from its
         weights. If True, surveys are made from each start and from random starts, at Parisi parameters that are
@@ -154,7 +152,6 @@ def train(
         check.flag(name, flag)
     plan = build_plan(data, init, risk, "adaptive", tol, max_iter, iteration)
     n_starts = check.integer("n_starts", n_starts, low=1)
-    n_finish = check.integer("n_finish", n_finish, low=1, high=n_starts)
     check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
     ladder = _require_ladder(survey, plan)
     automatic = (
@@ -168,15 +165,15 @@ def train(
         surveys += [(name, Q, y) for (name, Q), y in zip(more, LADDER, strict=True)]
     if checkpoint is not None:
         memory = np.asarray(starts[0][1].D) if isinstance(init, GampResult | GampState) else None
-        options = memory, n_finish, escape, "auto" if automatic else ladder, *(Q for _, Q, _ in surveys)
+        options = memory, escape, "auto" if automatic else ladder, *(Q for _, Q, _ in surveys)
         file = _open_checkpoint(checkpoint, plan, starts, *options)
-    runs = Runs(plan, n_finish, escape, file)
+    runs = Runs(plan, escape, file)
     for number, planned in enumerate(surveys, 1):
         if ladder or not runs.agree():
             runs.make_survey(*planned, bool(ladder), f"{number} of at most {len(surveys)} ")
     if surveys:
         runs.begin(runs.survey_starts())
-        runs.compare(SETTINGS.survey_rounds, 0 if runs.agree() else SETTINGS.finished_surveys - n_finish)
+        runs.compare(SETTINGS.survey_rounds, 0 if runs.agree() else SETTINGS.finished_surveys - 1)
     elif plan.options.search == "bounded" and plan.options.settling:
         runs.descend(starts, SETTINGS.rounds)
     else:
@@ -186,7 +183,7 @@ def train(
     if ladder == () or (automatic and _may_improve(plan, runs.records(result))):
         result = _refine_minimum(plan, runs, result)
     records = runs.records(result)
-    message = f"{result.message} {summarize_starts(records, risk)}" if len(records) > 1 else result.message
+    message = f"{result.message} {summarize_starts(records)}" if len(records) > 1 else result.message
     values = vars(result) | {"starts": records, "surveys": tuple(runs.surveys), "message": message}
     return finish(TrainResult(**values, n_escapes=runs.n_escapes), raise_on_failure, "train")
 

@@ -22,7 +22,7 @@ def test_compare_draws_and_reports(tmp_path, capsys, monkeypatch, quick_comparis
     command = ["compare", "--d", "60", "--seed", "1", "--risk", "exact", "--gd-steps", "20"]
     assert main([*command, "--plot", str(picture), "--json", str(numbers)]) in (0, 1)
     out = capsys.readouterr().out
-    for words in ("semantic branch", "positional branch", "L-BFGS from GAMP", "linear baseline", "‖∇R‖"):
+    for words in ("semantic branch", "positional branch", "L-BFGS", "linear baseline", "‖∇R‖"):
         assert words in out
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     stored = json.loads(numbers.read_text())
