@@ -105,7 +105,7 @@ COMMANDS = {
             Option("--risk", RISKS, "asymptotic", "training risk"),
             Option("--gd-steps", int, None, "number of steps of gradient descent (default: as in the paper)"),
             Option("--plot", str, "compare.png", "file of the picture", metavar="FILE"),
-            Option("--all", bool, None, "ten panels, with q, all ends and the spread of six other instances"),
+            Option("--all", bool, None, "ten panels, with q and the ends of all solvers"),
         ),
     ),
     "fit": Command(

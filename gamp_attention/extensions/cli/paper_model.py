@@ -32,8 +32,7 @@ def _model(options: argparse.Namespace) -> Any:
 
 def run_compare(options: argparse.Namespace) -> int:
     """Run the command `compare` and return its exit status."""
-    sizes = select(options, "d", "alpha", "seed", "risk", "gd_steps") | ({"instances": 6} if options.all else {})
-    result = compare(_model(options), **sizes)
+    result = compare(_model(options), **select(options, "d", "alpha", "seed", "risk", "gd_steps"))
     report(options, str(result), result.to_dict(), result.converged)
     plot = target_of(options, options.plot, PICTURE, result.converged)
     plot_comparison(result, plot, options.force, options.all)

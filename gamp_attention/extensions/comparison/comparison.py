@@ -27,9 +27,7 @@ from gamp_attention.gamp.descent import settle
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
-from gamp_attention.gamp.step import averaged_memory
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.passes import Memory
 from gamp_attention.problem.penalties.standard import is_ridge, proximal_map
 from gamp_attention.problem.risk import overlaps, risk_at
 from gamp_attention.problem.starts import initial_weights
@@ -103,7 +101,6 @@ class Branch(Result):
         responses; the predicted trajectories of GAMP and of gradient descent, and the fixed point of state evolution;
         gradient descent and L-BFGS from the informed start. For penalties with kinks, accelerated proximal steps
         replace L-BFGS.
-    instances : deviations of other instances from their predictions, an array (instances, T + 1) for each scalar.
     rows : rows of the table.
     """
 
@@ -114,7 +111,6 @@ class Branch(Result):
     fixed_point: StateEvolutionResult
     descent: Descent
     quasi_newton: Descent
-    instances: dict[str, np.ndarray]
     rows: list[Row]
 
     def _rows(self) -> Rows:
@@ -203,7 +199,7 @@ def minimize(data: Dataset, Q: np.ndarray, risk: str) -> Descent:
 
 def _compare_branch(
     model: Model, data: Dataset, name: str, damping: float, progress: Progress, *, alpha: float, seed: int, risk: str,
-    rtol: float | None, gd_steps: int | None, instances: int,
+    rtol: float | None, gd_steps: int | None,
 ) -> Branch:  # fmt: skip
     """Run all solvers from one start; `progress` counts `SOLVERS` steps."""
 
@@ -227,10 +223,6 @@ def _compare_branch(
     descent, descent_time = time_run("gradient descent", gradient_descent, data, start, risk, lr, steps)
     best = "L-BFGS" if data.penalty.smooth else "proximal descent"
     quasi, quasi_time = time_run(best, minimize, data, start, risk)
-    others = []
-    for other in range(seed + 1, seed + 1 + instances):
-        drawn = sample(model, data.dim, alpha, other)
-        others.append(deviation(drawn, name, risk, damping, seed=other, predicted_response=True)[0])
 
     def row(label: str, result: Any, seconds: float) -> Row:
         values = {key: float(value) for key, value in result.overlaps.scalars().items()}
@@ -252,24 +244,7 @@ def _compare_branch(
         row(f"gradient descent, {descent.n_iter} steps of {lr:g}", descent, descent_time),
         row(best, quasi, quasi_time),
     ]
-    spread = {key: np.array([other[key] for other in others]) for key in others[0]} if others else {}
-    return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, spread, rows)
-
-
-def deviation(
-    data: Dataset, name: str, risk: str, damping: float, n_iter: int = N_ITER, *, seed: int,
-    predicted_response: bool = False, memory: Memory = averaged_memory,
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:  # fmt: skip
-    """Return GAMP's scalars minus their prediction for this instance, at every iteration, and its standard errors.
-
-    With `predicted_response`, GAMP uses the predicted responses instead of the responses of the samples.
-    """
-    task = data.instance_model(), data.alpha, name, MessagePassing(damping), n_iter
-    path = trajectory(*task, n_replicas=2, seed=seed)
-    iteration = IterationOptions(path.V_hat if predicted_response else None, memory=memory)
-    run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, iteration=iteration)
-    measured, predicted = run.history.scalars(), path.scalars()
-    return {key: measured[key] - predicted[key] for key in measured}, path.error.scalars()
+    return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, rows)
 
 
 @guard_call
@@ -283,7 +258,6 @@ def compare(
     branches: str | Sequence[str] | None = None,
     rtol: float | None = None,
     gd_steps: int | None = None,
-    instances: int = 0,
 ) -> Comparison:
     """Compare GAMP, state evolution and descents on one instance, on the semantic and the positional branch.
 
@@ -296,8 +270,6 @@ def compare(
     rtol : accuracy of state evolution, see `solve_state_evolution`.
     gd_steps : number of steps of plain gradient descent from the informed start, of the largest stable size there; if
         not given, the training time of the paper (5000 steps of 0.15), or fewer for large data.
-    instances : number of further instances, whose deviations from their predictions show the fluctuations; 6 are enough
-        for the band that `plot_comparison` draws with `all_panels=True`.
 
     Returns
     -------
@@ -335,10 +307,10 @@ def compare(
         require_rtol(rtol)
     if gd_steps is not None:
         check.integer("gd_steps", gd_steps, low=1)
-    seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=0)
+    seed = check.integer("seed", seed, low=0)
     began = time.perf_counter()
     data = sample(model, d, alpha, seed)
-    options: dict[str, Any] = {"alpha": alpha, "seed": seed, "risk": risk, "gd_steps": gd_steps, "instances": instances}
+    options: dict[str, Any] = {"alpha": alpha, "seed": seed, "risk": risk, "gd_steps": gd_steps}
     with Progress("compare ", total=len(names) * SOLVERS) as progress:
         found = [_compare_branch(model, data, name, steps[name], progress, rtol=rtol, **options) for name in names]
     settings = options | {"d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}

@@ -61,8 +61,7 @@ def plot_comparison(
     comparison : result of `compare`.
     path : a file to save the picture to; if not given, the figure stays open in pyplot.
     overwrite : replace a file at `path` even if it is not a picture that this package saved.
-    all_panels : whether to draw q too, a row of panels for each branch, the ends of all solvers, and the spread of the
-        other `instances` around their predictions.
+    all_panels : whether to draw q too, a row of panels for each branch, and the ends of all solvers.
 
     Returns
     -------
@@ -108,10 +107,6 @@ def _draw_overlap(axis: Any, branch: "Branch", key: str, end: int, everything: b
     """Draw theory, GAMP and gradient descent for one scalar up to iteration `end`; with `everything`, all results."""
     color, name, descent = COLORS.get(branch.name, DARK), branch.name, branch.descent
     pale = {"color": color, "alpha": 0.55}
-    if everything and branch.instances:
-        spread = np.sqrt((branch.instances[key] ** 2).mean(axis=0))
-        band = branch.predicted.scalars()[key] + np.outer((-1, 1), spread)
-        axis.fill_between(np.arange(len(spread)), *band, color=color, alpha=0.2, lw=0, label=f"{name}: other instances")
     _draw_prediction(axis, branch.predicted, key, f"{name}: theory of GAMP", color)
     axis.plot(branch.gamp.history.scalars()[key], "o", ms=3.5, color=color, label=f"{name}: GAMP")
     axis.axhline(branch.rows[0].values[key], color=color, lw=0.8, ls=":", label=f"{name}: fixed point of the theory")

@@ -1,19 +1,9 @@
 """Survey propagation: message passing over clusters of minima, which finds low minima from random starts.
 
 Generalized approximate survey propagation (Lucibello, Saglietti and Lu, 2019) is GAMP with one step of replica symmetry
-breaking. Besides the weights Q and the variances V, it has the covariance U of the fields between the minima of a
-cluster. With the averages of `gamp_attention.extensions.train.survey_averages` at the Parisi parameter y, one iteration
-with step β is
-
-    ω_l = X̃_l Q − D_l
-    ḡ, R̄, Δ_μ = averages of the output denoiser over the inner field ω + √U u
-    V̂_l = (1/d) Σ_μ R̄_l,   Δ_l = (1/d) Σ_μ Δ_{μ,l}
-    η, C̄, Δx = averages of the input denoiser, with response Σ_l γ_l V̂_l and spread Σ_l γ_l Δ_l
-    W_l = (1/d) Σ_i γ_l^i C̄_i,   W'_l = (1/d) Σ_i γ_l^i Δx_i
-    Q ← (1−β) Q + β η,   V ← (1−β) V + β W,   U ← (1−β) U + β W',   D ← (1−β) D + β (W + y W') ḡ
-
-For y = 0 and U = 0 this is the iteration of GAMP. If U goes to zero, all minima of the cluster coincide: then survey
-propagation has found a fixed point of GAMP, for example a minimum that no random start of GAMP reaches.
+breaking: besides the weights Q and the variances V, it has the covariance U of the fields between the minima of a
+cluster; see `survey_step`. For y = 0 and U = 0 the iteration is GAMP. If U goes to zero, all minima of the cluster
+coincide: then it has found a fixed point of GAMP, for example a minimum that no random start of GAMP reaches.
 
 Parisi parameters are in units of the inverse standard deviation over samples of the Moreau envelope at weights without
 information, so that they do not depend on the scale of the loss.
@@ -60,7 +50,12 @@ class SurveyState:
 def survey_step(
     data: Dataset, risk: str, state: SurveyState, beta: float, parisi: float, jumps: bool = False
 ) -> SurveyState:
-    """Return the state after one iteration of survey propagation with step β. Eq. :eq:`survey-step`.
+    """Return the state after one iteration of survey propagation with step β at the Parisi parameter y.
+
+    Eq. :eq:`survey-step`. With averages over the inner field ω + √U u in `survey_averages`,
+
+        ω_l = X̃_l Q − D_l,   V̂_l = (1/d) Σ_μ R̄_l,   Δ_l = (1/d) Σ_μ Δ_{μ,l},   η = mean weights for the force X̃ᵀḡ
+        Q ← (1−β) Q + β η,   V ← (1−β) V + β W,   U ← (1−β) U + β W',   D ← (1−β) D + β (W + y W') ḡ
 
     With `jumps`, minima at the nodes of the inner field are searched for globally, and V̂ contains the jumps of the
     minimum between nodes. Raises NotPositiveDefinite if V is no longer positive definite.

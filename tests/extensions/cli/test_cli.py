@@ -16,7 +16,7 @@ from gamp_attention.extensions.cli.main import main
 @pytest.mark.slow
 def test_compare_draws_and_reports(tmp_path, capsys, monkeypatch, quick_comparisons):
     monkeypatch.setattr(
-        "gamp_attention.extensions.cli.paper_model.compare", partial(ga.compare, instances=2, rtol=1e-2)
+        "gamp_attention.extensions.cli.paper_model.compare", partial(ga.compare, rtol=1e-2)
     )  # less work
     picture, numbers = tmp_path / "c.png", tmp_path / "c.json"
     command = ["compare", "--d", "60", "--seed", "1", "--risk", "exact", "--gd-steps", "20"]

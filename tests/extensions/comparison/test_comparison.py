@@ -14,7 +14,7 @@ from gamp_attention.extensions.comparison.comparison import gradient_descent
 
 @pytest.fixture(scope="module")
 def comparison(model, quick_comparisons):
-    return ga.compare(model, d=100, alpha=1.5, seed=0, gd_steps=50, instances=2, rtol=1e-2)
+    return ga.compare(model, d=100, alpha=1.5, seed=0, gd_steps=50, rtol=1e-2)
 
 
 def test_every_solver_is_compared_and_drawn(comparison, tmp_path):
