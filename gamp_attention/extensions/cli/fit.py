@@ -118,9 +118,11 @@ def load_problem(options: argparse.Namespace) -> FitProblem:
     """Return the problem of a file: loaded, split, and standardized as the options require."""
     stored = load_arrays(options.data, ("tokens", "outputs"), ("positions",))
     tokens, outputs = np.asanyarray(stored["tokens"]), np.asanyarray(stored["outputs"])
-    require_same_shape(tokens, outputs)
     train, test = split_held_out("--held-out", options.held_out, len(tokens), options.seed)
-    x, y = (tokens[train], outputs[train]) if len(test) else (tokens, outputs)
+    x, y = tokens, outputs
+    if len(test):
+        require_same_shape(x, y)
+        x, y = tokens[train], outputs[train]
     heads, rank = check.integer("--heads", options.heads, low=1), check.integer("--rank", options.rank, low=1)
     wanted = {"rank": heads * rank, "student": with_heads(None, heads), "penalty": build_penalty(options)}
     data, units = build_dataset(x, y, stored.get("positions"), options.standardize, lam=options.lam, **wanted)

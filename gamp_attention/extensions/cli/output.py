@@ -55,7 +55,7 @@ def check_outputs(options: argparse.Namespace) -> None:
             raise ValueError(f"{options.data}: there is no such file")
         arrays = Path(options.data)
         options.out = options.out or f"{arrays if arrays.is_dir() else arrays.with_suffix('')}.fit.npz"
-    kinds = KINDS | {"out": FIT if options.command == "fit" else DATASET}
+    kinds = {"out": FIT if options.command == "fit" else DATASET, **KINDS}
     outputs = [(f"--{name}", given[name], kind) for name, kind in kinds.items() if given.get(name) is not None]
     outputs = [output for output in outputs if output[:2] != ("--json", "-")]
     require_distinct([output[:2] for output in outputs], _inputs(options))

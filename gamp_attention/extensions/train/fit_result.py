@@ -1,9 +1,7 @@
 """Arrays in .npz files and folders of .npy files, and results of the command `gamp-attention fit`."""
 
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +101,11 @@ def load_arrays(
     if not file.exists():
         raise ValueError(f"{start}{path}: there is no such file")
     try:
-        stored = _readers(file)
-        missing = [name for name in needed if name not in stored]
+        arrays, names = _read(file, (*needed, *optional))
+        missing = [name for name in needed if name not in names]
         if missing:
-            raise ValueError(f"it lacks the arrays {', '.join(missing)} and has {', '.join(stored) or 'none'}")
-        return {name: stored[name]() for name in (*needed, *optional) if name in stored}
+            raise ValueError(f"it lacks the arrays {', '.join(missing)} and has {', '.join(names) or 'none'}")
+        return arrays
     except Exception as error:  # damaged archives raise many kinds of errors
         why = str(error).partition("\n")[0][:400]
         if isinstance(error, zipfile.BadZipFile):
@@ -118,13 +116,15 @@ def load_arrays(
         raise ValueError(f"{start}{path}: cannot be read as {kind} with {', '.join(needed)}: {why}") from error
 
 
-def _readers(path: Path) -> dict[str, Callable[[], Any]]:
-    """Return functions that read the arrays of an .npz file or of a folder, by name."""
+def _read(path: Path, wanted: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
+    """Return the wanted arrays of an .npz file or of a folder, and the names of all of its arrays."""
     if path.is_dir():
-        return {file.stem: partial(np.load, file, "r", allow_pickle=False) for file in sorted(path.glob("*.npy"))}
+        files = {file.stem: file for file in sorted(path.glob("*.npy"))}
+        return {name: np.load(files[name], "r", allow_pickle=False) for name in wanted if name in files}, [*files]
     if not path.is_file():  # to open a named pipe would wait for its writer
         raise ValueError("it is no regular file, for instance a pipe; write the arrays to a file first")
-    archive = np.load(path, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError("it holds one array, not an .npz archive; a folder may hold tokens.npy and outputs.npy")
-    return {name: partial(archive.__getitem__, name) for name in archive}
+    with open(path, "rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array, not an .npz archive; a folder may hold tokens.npy and outputs.npy")
+        return {name: archive[name] for name in wanted if name in archive}, archive.files

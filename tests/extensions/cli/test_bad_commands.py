@@ -61,7 +61,7 @@ BAD_ARRAYS = {
     "other positions": ("positions", np.ones(4), "positions"),
 }  # fmt: skip
 FIT = {
-    "--init semantic": "--init: 'semantic' needs a known teacher, which the arrays of a file do not have; use spectral",
+    "--init semantic": "--init: semantic: there is no such file",
     "--path 0": "--path: needs a finite number > 0, got 0.0",
     "--path 1 1": "--path: needs values that all differ",
     "--path --tol 0": "--tol: needs a finite number > 0",

@@ -308,9 +308,10 @@ def test_a_path_chooses_the_penalty(arrays, tmp_path, fit):
     own = ga.Dataset(arrays[1].tokens, arrays[1].outputs, arrays[1].positions)
     alone = ga.regularization_path(own, [0.003, 0.03, 0.3], n_starts=2)
     assert np.allclose(report["path"]["test_error"], alone.test_error)
-    assert report["path"]["lam"][report["path"]["best"]] == report["lam"] == found["lam"] == 0.03
+    best = report["path"]["lam"][np.argmin(alone.test_error)]
+    assert report["path"]["lam"][report["path"]["best"]] == report["lam"] == found["lam"] == best
     assert report["leave_one_out"]["test_error"] == pytest.approx(min(alone.test_error), rel=0.15)
-    assert "values as well" not in words
+    assert ("values as well" in words) == (best != 0.03)
     _, report, words, _ = fit(stored(tmp_path, *sentences()), "--path", "--lam", "10", "--n-starts", "1")
     assert len(report["path"]["lam"]) == 20
     assert "Try smaller values as well." in words
@@ -346,7 +347,7 @@ def test_the_layer_is_compared_with_predictions_without_attention(draw, flags, t
     estimate, test = report["leave_one_out"], found["held_out"]
     train = np.setdiff1d(np.arange(len(x)), test)
     n = len(train)
-    if not len(test):
+    if not flags:
         assert estimate["linear_test_error"] == pytest.approx(linear_left_out(x, y))
     assert estimate["mean_test_error"] == pytest.approx(np.var(y[train], axis=0).mean() * (n / (n - 1)) ** 2)
     if better:
@@ -375,8 +376,9 @@ def test_an_interrupted_or_unfinished_fit_continues(arrays, tmp_path, monkeypatc
     outs = [tmp_path / name for name in ("whole.npz", "cut.npz", "fit.npz")]
     assert main(["fit", str(path), "--out", str(outs[0])]) == 0
     there = ["fit", str(path), "--checkpoint", str(tmp_path / "run.npz"), "--out", str(outs[1])]
-    monkeypatch.setattr("gamp_attention.extensions.cli.fit.train", train_often)
-    assert main([*there, "--max-iter", "7"]) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr("gamp_attention.extensions.cli.fit.train", train_often)
+        assert main([*there, "--max-iter", "7"]) == 1
     assert f"--init {outs[1]}" in capsys.readouterr().out
     assert main(there) == 0
     assert np.array_equal(np.load(outs[0])["Q"], np.load(outs[1])["Q"])
