@@ -34,7 +34,6 @@ KINDS = {"plot": PICTURE, "checkpoint": CHECKPOINT, "json": REPORT}  # kinds of 
 REMEDIES = {
     re.compile(r"(?:a larger max_iter or )?minimize_risk\(data, result\.Q.*?\)(?= continues)"): "--init RESULT.npz",
     re.compile(r"gamp_attention\.train leaves it \(escape=True\)"): "--escape leaves it",
-    re.compile(r'response="derivative"'): "--response derivative",
 }
 
 

@@ -24,8 +24,7 @@ class StartRecord(Result):
     status : status at the end of the run from this start; None if it was stopped early.
     n_iter : number of iterations of message passing from this start.
     train_loss, gradient_norm, overlaps, Q : at the end of the run, or when it was stopped.
-    excess : training loss divided by the training loss of the selected start, minus 1: at the same iteration if the run
-        was stopped early in a comparison with the selected run, otherwise at the end of the selected run.
+    excess : training loss divided by the training loss of the selected start at its end, minus 1.
     agreement : overlap between these weights and the weights of the selected start, in [0, 1]; 1 means equal up to the
         symmetries of the model.
     """

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil, inf
 from typing import Any
 
@@ -30,7 +31,7 @@ from gamp_attention._tools.checkpoints import CheckpointFile
 from gamp_attention._tools.snapshots import Resumable, Tree
 from gamp_attention.extensions.train.escapes import leave_saddle
 from gamp_attention.extensions.train.records import AGREEMENT, StartRecord, order_of
-from gamp_attention.extensions.train.survey import Survey, SurveyEnd, SurveyRecord
+from gamp_attention.extensions.train.survey import SurveyEnd, SurveyRecord, SurveyState, run_survey, survey_units
 from gamp_attention.gamp.descent import settle
 from gamp_attention.gamp.loop import Loop, Plan, describe_risk
 from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
@@ -88,7 +89,6 @@ class Runs(Resumable):
     """
 
     surveys: list[SurveyRecord]  # finished surveys
-    survey: Survey  # the current survey
     ends: list[np.ndarray]  # (d, r) weights at the ends of the finished descents
     n_rounds: int  # number of comparisons of the first runs
     stopped: dict[int, StoppedRun]  # runs that were stopped early, by number
@@ -103,11 +103,9 @@ class Runs(Resumable):
         self._plan, self._escape, self._file = plan, escape, file
         self.surveys, self.ends, self.n_rounds, self.stopped, self.passed = [], [], 0, {}, {}
         self.beyond, self.n_escapes = {}, 0
-        self.survey = Survey(plan.data, plan.risk)
         self._n_surveys = 0  # number of surveys that were requested so far
         self._asked = Counter[int]()  # number of calls of `_run_unless_higher` by run
         self._names: list[str] = []
-        self._batches: list[int] = []  # number of the comparison in which a run takes part
         self._loops: dict[int, Loop] = {}  # runs that were not stopped
         self._results: dict[int, GampResult] = {}
         self._saved: dict[int, Tree] = {}  # loops in the checkpoint
@@ -131,8 +129,15 @@ class Runs(Resumable):
         """Return the record of the survey from weights Q (d, r); `parisi` is in units of the data, or `absolute`."""
         self._n_surveys += 1
         if len(self.surveys) < self._n_surveys:
-            self.surveys.append(self.survey.run(name, Q, parisi, absolute, self.save, title))
+            data, risk, (V, U, unit) = self._plan.data, self._plan.risk, self._survey_units
+            start = SurveyState(Q, V, U, initial_state(data, Q).D)
+            self.surveys.append(run_survey(data, risk, name, start, parisi if absolute else parisi * unit, title))
+            self.save()
         return self.surveys[self._n_surveys - 1]
+
+    @cached_property
+    def _survey_units(self) -> tuple[np.ndarray, np.ndarray, float]:
+        return survey_units(self._plan.data, self._plan.risk)
 
     def agree(self) -> bool:
         """Return whether two surveys so far found the same weights."""
@@ -228,10 +233,8 @@ class Runs(Resumable):
         plan, first, new = self._plan, len(self._names), list[int]()
         if hold:
             plan = replace(plan, options=replace(plan.options, hold_after=0))
-        batch = 1 + max(self._batches, default=-1)
         for k, (name, state) in enumerate(starts, first):
             self._names.append(name)
-            self._batches.append(batch)
             if k in self.stopped:
                 continue
             title = f"start {k + 1} of {len(starts)} ({name})" if len(starts) > 1 else f"{name} start"
@@ -356,17 +359,13 @@ class Runs(Resumable):
 
     def records(self, selected: GampResult) -> tuple[StartRecord, ...]:
         """Return a record of every start, compared with the selected result."""
-        best, losses, records = self._best(), selected.history.train_loss, list[StartRecord]()
+        best, records = self._best(), list[StartRecord]()
         for k, name in enumerate(self._names):
             end: Any = self.stopped.get(k) or self._results[k]
-            # the selected run may have ended before the run from start k was stopped
-            compared = k in self.stopped and self._batches[k] == self._batches[best]
-            at = min(end.n_iter, len(losses)) - 1 if compared else -1
-            loss = losses[at] if at >= 0 else selected.train_loss
             record = StartRecord(
                 name=name, kept=k == best, status=None if k in self.stopped else end.status, n_iter=end.n_iter,
                 train_loss=end.train_loss, gradient_norm=end.gradient_norm,
-                excess=float(end.train_loss / loss - 1) if loss else 0.0,
+                excess=float(end.train_loss / selected.train_loss - 1) if selected.train_loss else 0.0,
                 agreement=1.0 if k == best else agreement_of(self._plan.data, end.Q, selected.Q),
                 overlaps=end.overlaps, Q=end.Q,
             )  # fmt: skip

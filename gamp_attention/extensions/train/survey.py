@@ -9,19 +9,16 @@ Parisi parameters are in units of the inverse standard deviation over samples of
 information, so that they do not depend on the scale of the loss.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._tools import progress
 from gamp_attention._tools.numerics import symmetrize
-from gamp_attention._tools.snapshots import Resumable
 from gamp_attention.extensions.train.survey_averages import average_fields, first_variances, quadratic_clusters
-from gamp_attention.gamp.step import averaged_memory, initial_state
+from gamp_attention.gamp.step import averaged_memory
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.input import field_variances, products
 from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
@@ -36,8 +33,7 @@ REFINED_AT = 3.0  # Parisi parameter of the survey from the lowest minimum
 EQUAL_LOSSES = 1e-6  # standard deviation of losses, in units of their mean, below which all samples count as equal
 
 
-@dataclass(frozen=True)
-class SurveyState:
+class SurveyState(NamedTuple):
     """State of survey propagation between two iterations."""
 
     Q: np.ndarray  # (d, r) weights
@@ -141,71 +137,48 @@ class SurveySettings:
     spread_at_rest: float = 2e-2  # the same for the spread; above it, a survey collapses slowly
 
 
-class Survey(Resumable):
-    """A survey, which can be interrupted between two iterations, and resumed."""
+def survey_units(data: Dataset, risk: str) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return V and U (S, r, r) from which surveys begin, and the unit of the Parisi parameter."""
+    terms = data.terms(risk)
+    samples = [(data.loss, terms.params[rows], sources, float(data.dim)) for rows, sources in data.groups]
+    V, U, envelopes = first_variances(data.penalty, data.spectra, samples, data.rank)
+    losses = np.concatenate(envelopes) + terms.constant
+    deviation, mean = float(np.std(losses)), float(np.mean(np.abs(losses)))
+    scale = deviation if deviation > EQUAL_LOSSES * mean else mean
+    return V, U, 1 / scale if np.isfinite(scale) and scale > 0 else 1.0
 
-    state: SurveyState | None  # None before its first iteration
-    t: int  # number of its iterations
 
-    def __init__(self, data: Dataset, risk: str, settings: SurveySettings = SurveySettings()) -> None:
-        self._data, self._risk, self._settings, self.state, self.t = data, risk, settings, None, 0
+def run_survey(
+    data: Dataset, risk: str, name: str, start: SurveyState, parisi: float, title: str = "",
+    settings: SurveySettings = SurveySettings(),
+) -> SurveyRecord:  # fmt: skip
+    """Return the record of the survey from a start of a name; the title is for the display of progress.
 
-    @cached_property
-    def _first(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """V and U from which surveys begin, and the unit of the Parisi parameter."""
-        data, terms = self._data, self._data.terms(self._risk)
-        samples = [(data.loss, terms.params[rows], sources, float(data.dim)) for rows, sources in data.groups]
-        V, U, envelopes = first_variances(data.penalty, data.spectra, samples, data.rank)
-        losses = np.concatenate(envelopes) + terms.constant
-        deviation, mean = float(np.std(losses)), float(np.mean(np.abs(losses)))
-        scale = deviation if deviation > EQUAL_LOSSES * mean else mean
-        return V, U, 1 / scale if np.isfinite(scale) and scale > 0 else 1.0
+    It ends as soon as it has come to rest, or if its spread is still large at a late iteration; but not from a minimum,
+    where it first seems to rest.
+    """
+    jumps = data.n_tokens * data.rank == 1 and not is_convex(data)  # searches of one field are cheap
+    state, t, spread, ending, rests = start, 0, np.inf, SurveyEnd.SPREAD, False
+    while t < settings.n_iter and not rests and ending is SurveyEnd.SPREAD:
+        if progress.is_shown():
+            progress.describe(f"survey {title}from {name}, iteration {t}, spread {spread:.1e}")
+        try:
+            after = survey_step(data, risk, state, settings.step, parisi, jumps)
+        except (np.linalg.LinAlgError, NotPositiveDefinite):
+            after = None
+        if after is None or not (np.isfinite(after.Q).all() and np.isfinite(after.U).all()):
+            ending = SurveyEnd.FAILED
+            break
+        change = float(np.linalg.norm(after.Q - state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
+        state, t, before, spread = after, t + 1, spread, _spread_of(data, after)
+        if spread < settings.collapsed:
+            ending = SurveyEnd.COLLAPSED
+        at_rest = change < settings.rest and abs(spread - before) < settings.spread_at_rest * spread
+        rests = name != "minimum" and (at_rest or (t >= settings.late and spread > settings.wide))
+    return SurveyRecord(name, parisi, ending, t, spread, risk_at(data, state.Q, risk).train_loss, state.Q)
 
-    def run(
-        self, name: str, Q: np.ndarray, parisi: float, absolute: bool, save: Callable[[], None], title: str
-    ) -> SurveyRecord:
-        """Return the record of the survey from weights Q (d, r), or of the survey of the checkpoint, which continues.
 
-        It ends as soon as it has come to rest, or if its spread is still large at a late iteration; but not from a
-        minimum, where it first seems to rest. `parisi` is in units of the data unless it is `absolute`.
-        """
-        data, settings = self._data, self._settings
-        V, U, unit = self._first
-        if self.state is None:
-            start = initial_state(data, Q)
-            self.state = SurveyState(start.Q, V, U, start.D)
-        y = parisi if absolute else parisi * unit
-        jumps = data.n_tokens * data.rank == 1 and not is_convex(data)  # searches of one field are cheap
-        ending, rests = SurveyEnd.SPREAD, False
-        spread = self._spread() if self.t else np.inf
-        while self.t < settings.n_iter and not rests and ending is SurveyEnd.SPREAD:
-            save()
-            if progress.is_shown():
-                progress.describe(f"survey {title}from {name}, iteration {self.t}, spread {spread:.1e}")
-            try:
-                after = survey_step(data, self._risk, self.state, settings.step, y, jumps)
-            except (np.linalg.LinAlgError, NotPositiveDefinite):
-                ending = SurveyEnd.FAILED
-                break
-            if not (np.isfinite(after.Q).all() and np.isfinite(after.U).all()):
-                ending = SurveyEnd.FAILED
-                break
-            change = float(np.linalg.norm(after.Q - self.state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
-            self.state, self.t, before = after, self.t + 1, spread
-            spread = self._spread()
-            if spread < settings.collapsed:
-                ending = SurveyEnd.COLLAPSED
-            at_rest = change < settings.rest and abs(spread - before) < settings.spread_at_rest * spread
-            rests = at_rest or (self.t >= settings.late and spread > settings.wide)
-            rests &= name != "minimum"
-        Q, n_iter = self.state.Q, self.t
-        self.state, self.t = None, 0
-        return SurveyRecord(name, y, ending, n_iter, spread, risk_at(data, Q, self._risk).train_loss, Q)
-
-    def _spread(self) -> float:
-        """Return the trace of U, in units of the trace of the second moments of the fields of the weights."""
-        data, state = self._data, self.state
-        assert state is not None
-        spectra = np.broadcast_to(data.spectra, (len(data.spectra), data.dim))
-        moments = np.einsum("li,ia->", spectra, state.Q**2) / data.dim
-        return float(np.trace(state.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
+def _spread_of(data: Dataset, state: SurveyState) -> float:
+    """Return the trace of U, in units of the trace of the second moments of the fields of the weights."""
+    moments = np.einsum("li,ia->", np.broadcast_to(data.spectra, (len(data.spectra), data.dim)), state.Q**2) / data.dim
+    return float(np.trace(state.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))

@@ -102,18 +102,15 @@ def train(
     risk : "exact" or "asymptotic", as for `run_gamp`.
     n_starts : number of starts.
     survey : begin with survey propagation, which finds lower minima than message passing does from random starts
-        (Lucibello, Saglietti and Lu, 2019; see `gamp_attention.extensions.train.survey`), and continue from its
-        weights. If True, surveys are made from each start and from random starts, at Parisi parameters that are
-        determined from the data, until two surveys find the same weights. A positive number, or several, are the Parisi
-        parameters y of the surveys from each start. Message passing continues from surveys of different weights, which
-        are compared after 30 iterations. If True, and if the loss is not convex, a survey and message passing from the
-        lowest minimum follow. Then single samples are moved to other minima of their proximal objectives, from which
-        message passing continues, while the training loss falls. Runs that will probably end above the lowest minimum
-        are stopped. If "auto", only this continuation from the lowest minimum is made, and only in cases in which it
-        mostly finds better weights: there are at least four starts, at most a quarter of them ended in (nearly) the
-        selected weights, and the training loss is at most a quarter of the loss at zero weights. In addition, samples
-        need to have at most three fields, the loss must not be convex, and survey propagation needs to accept the data
-        and `iteration`.
+        (Lucibello, Saglietti and Lu, 2019; see `gamp_attention.extensions.train.survey`). If True, surveys are made
+        from each start and from random starts, at Parisi parameters that are determined from the data, until two find
+        the same weights. A positive number, or several, are the Parisi parameters y of the surveys from each start.
+        Message passing continues from surveys of different weights, which are compared after 30 iterations. If True,
+        and if the loss is not convex, a survey and message passing from the lowest minimum follow; then single samples
+        are moved to other minima of their proximal objectives, while the training loss falls. If "auto", only this
+        continuation from the lowest minimum is made, if it mostly finds better weights: there are at least four starts,
+        at most a quarter of them ended in (nearly) the selected weights, the training loss is at most a quarter of the
+        loss at zero weights, samples have at most three fields, and survey propagation accepts data and `iteration`.
     escape : if the run ends at a saddle of the risk, leave it along the direction of lowest curvature and continue to a
         minimum.
     tol, max_iter, iteration : as for `run_gamp`.
