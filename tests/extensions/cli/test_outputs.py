@@ -110,11 +110,6 @@ def test_all_that_is_not_installed_is_named_at_once(command, here, monkeypatch, 
     assert contents(here) == before
 
 
-@pytest.mark.parametrize("rows", [".6,.4/.4,.6", ".6,.4;.4,.6", "0.6,0.4/.4,6e-1"])
-def test_a_matrix_needs_no_quotes(rows):
-    assert build_parser().parse_args(["boundaries", "--A", rows]).A == [[0.6, 0.4], [0.4, 0.6]]
-
-
 def test_examples_of_the_help_are_valid_commands():
     for name, command in COMMANDS.items():
         for example in command.examples:
