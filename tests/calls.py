@@ -260,7 +260,7 @@ RESULTS = {
     "Sweep", "TrainResult", "Trajectory", "__version__",
 }  # fmt: skip
 TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
-    "DistributedDataset", "load_result", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
+    "DistributedDataset", "load_result", "plot_comparison", "plot_phase_diagram",
     "register_attention", "register_loss", "register_penalty", "to_dataset",
 }  # fmt: skip
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gamp_attention.extensions.comparison.figures import (
         plot_comparison as plot_comparison,
         plot_phase_diagram as plot_phase_diagram,
-        plot_trajectory as plot_trajectory,
     )
     from gamp_attention.extensions.distributed.distributed import DistributedDataset as DistributedDataset
     from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent as GradientDescent
@@ -109,7 +108,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.bayes.state_evolution": ("bayes_fixed_points", "solve_bayes_state_evolution"),
     "extensions.bayes.thresholds": ("bayes_thresholds",),
     "extensions.comparison.comparison": ("Comparison", "compare"),
-    "extensions.comparison.figures": ("plot_comparison", "plot_phase_diagram", "plot_trajectory"),
+    "extensions.comparison.figures": ("plot_comparison", "plot_phase_diagram"),
     "extensions.distributed.distributed": ("DistributedDataset",),
     "extensions.dynamics.gradient_descent": ("GradientDescent",),
     "extensions.dynamics.message_passing": ("MessagePassing",),
