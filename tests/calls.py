@@ -128,9 +128,7 @@ LINES = {
     "bayes_fixed_points": "ga.bayes_fixed_points(SQUARED, alpha=1.5, n_points=64, n_replicas=2, seed=0)",
     "bayes_thresholds": "ga.bayes_thresholds(SQUARED, n_points=64, n_replicas=2, seed=0)",
     "branches": ("ga.branches(SHARP, alpha=1.5, starts=('semantic',), rtol=0.1, stability=False, seed=0)"),
-    "compare": (
-        "ga.compare(SQUARED, d=10, alpha=1.5, seed=0, risk='asymptotic', branches=None, rtol=0.1, gd_steps=3)"
-    ),
+    "compare": ("ga.compare(SQUARED, d=10, alpha=1.5, seed=0, risk='asymptotic', rtol=0.1, gd_steps=3)"),
     "continue_branch": (
         "ga.continue_branch(SHARP, alpha=1.5, init='semantic', parameter='alpha', to=1.45, response='stein', "
         "stability=False)"

@@ -44,8 +44,8 @@ def test_the_descents_agree_with_torch(model):
 
 def test_other_models_are_compared_too(tmp_path, quick_comparisons):
     model = ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004))
-    found = ga.compare(model, 80, 2.0, branches="semantic", rtol=1e-2, gd_steps=100)
-    (branch,) = found.branches
+    found = ga.compare(model, 80, 2.0, rtol=1e-2, gd_steps=100)
+    branch = found.branches[0]
     values = {row.name: row for row in branch.rows}
     last = branch.rows[-1]
     assert last.name == "proximal descent"
