@@ -209,7 +209,7 @@ def _compare_errors(
         for row, pair in zip(table[1:], pairs, strict=True):
             row.append(format_to_error(*pair))
         keys = ("test_error", "linear_test_error", "mean_test_error")
-        found = {key: mean for key, (mean, _) in zip(keys, pairs, strict=True)}
+        found: dict[str, Any] = {key: mean for key, (mean, _) in zip(keys, pairs, strict=True)}
         found |= {f"{key}_error": e if np.isfinite(e) else None for key, (_, e) in zip(keys, pairs, strict=True)}
         numbers["leave_one_out" if how == "leave-one-out" else "held_out"] = found
         if np.isfinite(each).all():

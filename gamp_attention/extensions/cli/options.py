@@ -217,7 +217,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, (summary, examples, options) in COMMANDS.items():
         description = FIT if name == "fit" else f"{summary[0].upper()}{summary[1:]}."
         epilog = "\n".join(["examples:", *(f"  gamp-attention {name} {words}".rstrip() for words in examples)])
-        settings = {"description": fill(description, 80), "epilog": epilog}
+        settings: Any = {"description": fill(description, 80), "epilog": epilog}
         command = commands.add_parser(name, help=summary, formatter_class=RawDescriptionHelpFormatter, **settings)
         actions = [command.add_argument(option.flag, **option.settings) for option in (*options, *COMMON)]
         flags = {action.dest: action.option_strings[0] for action in actions if action.option_strings}

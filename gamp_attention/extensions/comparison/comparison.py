@@ -257,11 +257,11 @@ def compare(
     rtol: float | None = None,
     gd_steps: int | None = None,
 ) -> Comparison:
-    """Compare GAMP, state evolution and descents on one instance, on the semantic and, with positions, positional branch.
+    """Compare GAMP, state evolution and descents on one instance, on the semantic and the positional branch.
 
     Parameters
     ----------
-    model : the problem.
+    model : the problem. Without positions, it has the semantic branch only.
     d, alpha, seed : dimension of a token, sample complexity n/d, and seed of the instance.
     risk : "asymptotic", whose values state evolution predicts up to O(1/√d), or "exact", of equation (3).
     rtol : accuracy of state evolution, see `solve_state_evolution`.

@@ -111,7 +111,8 @@ def _draw_overlap(axis: Any, branch: "Branch", key: str, end: int, everything: b
     axis.margins(y=0.15)
     axis.plot(branch.gamp.history.scalars()[key], "o", ms=3.5, color=color, label=f"{name}: GAMP")
     axis.axhline(branch.rows[0].values[key], color=color, lw=0.8, ls=":", label=f"{name}: fixed point of the theory")
-    steps, shown, values = descent.iterations, [-1], [branch.rows[2].values[key]]  # V of a descent is known at its end
+    # V of a descent is known at its end only
+    steps, shown, values = descent.iterations, np.array([-1]), np.array([branch.rows[2].values[key]])
     if key != "V":
         axis.plot(branch.predicted_descent.scalars()[key], "--", lw=1.5, **pale, label=f"{name}: theory of descent")
         late = np.searchsorted(steps, np.geomspace(5, end, 20)).clip(max=len(steps) - 1)
@@ -242,7 +243,7 @@ def plot_fit(
     Returns the axes (2, 3).
     """
     with figure(path, 2, 3, (9.0, 6.2), overwrite) as axes:
-        curves = [("message passing", COLORS["semantic"], 0, result.history)]
+        curves: list[Any] = [("message passing", COLORS["semantic"], 0, result.history)]
         if result.settling_history is not None:
             begin = len(result.history.train_loss) - 1
             curves.append(("descent", COLORS["positional"], begin, result.settling_history))

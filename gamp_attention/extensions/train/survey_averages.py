@@ -107,8 +107,8 @@ def average_fields(
     for first in range(0, n, step):
         rows = slice(first, first + step)
         fields, start = omega[rows, None] + inner, None if z is None else z[rows]
-        at_nodes = _denoise_nodes(loss, params[rows], fields, V, start, jumps)
-        parts.append((*_average_nodes(*at_nodes[:3], logs, slopes, parisi), at_nodes[3]))
+        moreau, g, response, reached = _denoise_nodes(loss, params[rows], fields, V, start, jumps)
+        parts.append((*_average_nodes(moreau, g, response, logs, slopes, parisi), reached))
     *averages, minimizers = map(np.concatenate, zip(*parts, strict=True))
     return InnerAverages(*averages), minimizers
 
