@@ -46,13 +46,7 @@ def test_results_of_finished_runs_are_kept(arrays, tmp_path, monkeypatch, capsys
         run(130, f"are in {first}, as a.npz holds the output of a finished run: --init {first}", first)
     assert ga.load_result(first).status is ga.Status.INTERRUPTED
     assert ga.load_result(first).predict(arrays[1].tokens).shape == (90, 2, 60)
-    run(
-        1,
-        f"samples are in {first}, as a.npz holds the output of a finished run",
-        first,
-        report,
-        flags=["--max-iter", "3"],
-    )
+    run(1, f"in {first}, as a.npz holds the output of a finished run", first, report, flags=["--max-iter", "3"])
     assert ga.load_result(first).status is ga.Status.MAX_ITER
     assert json.loads(Path(report).read_text())["result"] == first
     assert main([*command, "--lam", "0.02"]) == 0

@@ -167,7 +167,6 @@ def test_the_signal_of_phase_retrieval_is_recovered_from_a_random_start():
 VARIANTS = (
     ("two columns", ga.attention_model(2, 2, 2, lam=0.05), 40, 2.0),
     ("four tokens", ga.attention_model(4, lam=0.05), 40, 1.0),
-    ("untied", ga.attention_model(2, 2, 1, lam=0.05, student=ga.DotProductAttention(tied=False)), 40, 1.0),
     ("mixture", ga.mixture_model(CLASSES, MEANS, sigma=SIGMA, teacher_mean=[0.4]), 60, 1.5),
 )
 
@@ -191,7 +190,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads(small, monkeypatch)
     assert np.array_equal(*weights)
 
 
-@examples(15)
+@examples(8)
 @given(
     instances(max_d=20, max_fields=3), st.sampled_from(["asymptotic", "exact"]), st.sampled_from([True, 1.0, [0.1, 50]])
 )
@@ -237,9 +236,7 @@ def test_automatic_surveys_lower_the_minimum_if_few_starts_agree_and_the_loss_is
         pytest.param(MODEL, 1.5, "spectral", 8, id="starts agree"),
         pytest.param(MODEL, 0.8, "random", 3, id="few starts"),
         pytest.param(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3), 1.5, "spectral", 8, id="noise"),
-        pytest.param(ga.attention_model(4, lam=0.05), 1.0, "random", 4, id="four fields"),
         pytest.param(ga.glm_model(ga.LogisticLoss(), lam=0.1), 2.0, "random", 4, id="convex loss"),
-        pytest.param(ga.glm_model(ga.PhaseRetrievalLoss(), intercept=True), 2.0, "random", 4, id="intercept"),
     ],
 )
 def test_automatic_surveys_are_omitted_if_they_rarely_help(model, alpha, init, n_starts):
