@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -56,8 +55,3 @@ def summarize_starts(records: tuple[StartRecord, ...]) -> str:
     low, high = f"{min(others):.3g}", f"{max(others):.3g}"
     span = low if low == high else f"{low} to {high}"
     return f"{best} {same}; the other {len(others)} had {span} times its training loss when they ended or were stopped."
-
-
-def order_of(loss: float) -> float:
-    """Return a training loss for comparisons; a loss that is not finite counts as infinite."""
-    return loss if np.isfinite(loss) else inf

@@ -1,7 +1,6 @@
 """The runs of `train`: surveys, descents and message passing from several starts, which a checkpoint can resume.
 
-**Several starts** are compared by successive halving (Karnin et al., 2013; Jamieson and Talwalkar, 2016): all runs make
-a few iterations, the half with the higher training loss is stopped, the others continue, and so on.
+**Several starts** are compared by successive halving (Karnin et al., 2013; Jamieson and Talwalkar, 2016).
 
 **Descents.** For samples with many fields a proximal step takes much longer than a gradient, so that descents from all
 starts come first. They are compared at small gradients, and the lowest is completed. If the ends agree, message passing
@@ -30,7 +29,7 @@ from gamp_attention._tools.check import read_only
 from gamp_attention._tools.checkpoints import CheckpointFile
 from gamp_attention._tools.snapshots import Resumable, Tree
 from gamp_attention.extensions.train.escapes import leave_saddle
-from gamp_attention.extensions.train.records import AGREEMENT, StartRecord, order_of
+from gamp_attention.extensions.train.records import AGREEMENT, StartRecord
 from gamp_attention.extensions.train.survey import SurveyEnd, SurveyRecord, SurveyState, run_survey, survey_units
 from gamp_attention.gamp.descent import settle
 from gamp_attention.gamp.loop import Loop, Plan, describe_risk
@@ -181,7 +180,7 @@ class Runs(Resumable):
             self.save()
         risks = [risk_at(data, Q, plan.risk) for Q in self.ends]
         order = sorted(
-            range(len(risks)), key=lambda k: (not risks[k].gradient_norm <= tol, order_of(risks[k].train_loss))
+            range(len(risks)), key=lambda k: (not risks[k].gradient_norm <= tol, _order_of(risks[k].train_loss))
         )
         lowest, Q = risks[order[0]].train_loss, self.ends[order[0]]
         margin = data.penalty.strength * tol**2 + SAME_LOSS * lowest
@@ -333,7 +332,7 @@ class Runs(Resumable):
 
     def _best(self) -> int:
         results = self._results
-        return min(sorted(results), key=lambda k: (not results[k].converged, order_of(results[k].train_loss)))
+        return min(sorted(results), key=lambda k: (not results[k].converged, _order_of(results[k].train_loss)))
 
     @property
     def reached_limit(self) -> bool:
@@ -349,7 +348,7 @@ class Runs(Resumable):
 
     def _sort(self, runs: Iterable[int], until: int) -> list[int]:
         """Return runs in the order of their training losses at an iteration, or at their ends."""
-        return sorted(runs, key=lambda k: order_of(self._loops[k].record.loss_before(until)))
+        return sorted(runs, key=lambda k: _order_of(self._loops[k].record.loss_before(until)))
 
     def _stop(self, k: int) -> None:
         """Stop a run."""
@@ -371,3 +370,7 @@ class Runs(Resumable):
             )  # fmt: skip
             records.append(record)
         return tuple(records)
+
+
+def _order_of(loss: float) -> float:
+    return loss if np.isfinite(loss) else inf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,7 +74,7 @@ def train(
     risk: str = "exact",
     *,
     n_starts: int = 8,
-    survey: bool | str | float | Sequence[float] = "auto",
+    survey: bool | str | float = "auto",
     escape: bool = True,
     tol: float = 1e-8,
     max_iter: int = 10000,
@@ -104,8 +103,8 @@ def train(
     survey : begin with survey propagation, which finds lower minima than message passing does from random starts
         (Lucibello, Saglietti and Lu, 2019; see `gamp_attention.extensions.train.survey`). If True, surveys are made
         from each start and from random starts, at Parisi parameters that are determined from the data, until two find
-        the same weights. A positive number, or several, are the Parisi parameters y of the surveys from each start.
-        Message passing continues from surveys of different weights, which are compared after 30 iterations. If True,
+        the same weights. A positive number is the Parisi parameter y of one survey from each start. Message passing
+        continues from surveys of different weights, which are compared after 30 iterations. If True,
         and if the loss is not convex, a survey and message passing from the lowest minimum follow; then single samples
         are moved to other minima of their proximal objectives, while the training loss falls. If "auto", only this
         continuation from the lowest minimum is made, if it mostly finds better weights: there are at least four starts,
@@ -242,10 +241,7 @@ def _require_ladder(survey: Any, plan: Plan) -> tuple[float, ...] | None:
         raise check.fail("survey", survey, "False for intercepts, and for penalties that are not quadratic")
     if survey is True:
         return ()
-    numbers = survey if isinstance(survey, Sequence | np.ndarray) and not isinstance(survey, str) else [survey]
-    if isinstance(survey, str) or not len(numbers):
-        raise check.fail("survey", survey, "True, False, 'auto', or positive numbers")
-    return tuple(check.real("survey", y, low=0, strict=True) for y in numbers)
+    return (check.real("survey", survey, low=0, strict=True),)
 
 
 def _open_checkpoint(

@@ -134,14 +134,12 @@ def test_a_random_start_reaches_the_informed_minimum_at_equal_numbers_of_samples
     assert "survey at y" in result.starts[0].name
 
 
-def test_numbers_are_the_parisi_parameters_of_the_surveys(small):
-    result = train_one(small, "random", survey=30.0)
-    assert [record.parisi for record in result.surveys] == [30.0]
+def test_a_number_is_the_parisi_parameter_of_the_surveys():
     few = ga.sample(MODEL, d=60, alpha=0.3, seed=0)
-    result = train_one(few, "random", survey=[0.01, 0.02], n_starts=2)
-    assert [record.parisi for record in result.surveys] == [0.01, 0.02, 0.01, 0.02]
+    result = train_one(few, "random", survey=0.01, n_starts=2)
+    assert [record.parisi for record in result.surveys] == [0.01, 0.01]
     assert {record.ending for record in result.surveys} == {ga.SurveyEnd.SPREAD}
-    assert 1 <= len(result.starts) <= 4  # surveys of different weights
+    assert 1 <= len(result.starts) <= 2  # surveys of different weights
     assert result.converged
 
 
@@ -191,9 +189,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads(small, monkeypatch)
 
 
 @examples(8)
-@given(
-    instances(max_d=20, max_fields=3), st.sampled_from(["asymptotic", "exact"]), st.sampled_from([True, 1.0, [0.1, 50]])
-)
+@given(instances(max_d=20, max_fields=3), st.sampled_from(["asymptotic", "exact"]), st.sampled_from([True, 1.0, 50]))
 def test_converged_runs_with_surveys_end_at_minima(data, risk, survey):
     result = train_one(data, "random", risk, survey=survey, max_iter=2000, escape=True)
     norm = risk_at(data, result.Q, risk).gradient_norm
@@ -272,13 +268,13 @@ def run_and_count(monkeypatch, data, stop=None, **options):
 
 
 @pytest.mark.parametrize(
-    ("case", "fraction"), [("given parameters", 0.4), ("given parameters", 0.9), ("refined", 0.8), ("automatic", 0.9)]
+    ("case", "fraction"), [("given parameter", 0.4), ("given parameter", 0.9), ("refined", 0.8), ("automatic", 0.9)]
 )
 def test_interrupted_runs_resume_to_the_last_bit(case, fraction, few_agree, tmp_path, monkeypatch):
     data, options = ga.sample(MODEL, d=40, alpha=0.3, seed=0), {"init": "random", "survey": True}
     every = 0.1  # seconds; written at every iteration, large checkpoints would take longer than the runs
-    if case == "given parameters":
-        options["survey"], every = [0.01, 0.02], 0
+    if case == "given parameter":
+        options["survey"], options["n_starts"], every = 0.01, 2, 0
     elif case == "automatic":
         data, options = few_agree[1], {"n_starts": 8, "survey": "auto"}
     whole, n_calls = run_and_count(monkeypatch, data, **options)
@@ -304,7 +300,7 @@ def test_checkpoints_of_runs_with_other_surveys_are_refused(small, other, tmp_pa
 # Errors
 
 
-@pytest.mark.parametrize("survey", ["yes", -1.0, 0.0, [1.0, -2.0], [], [[1.0]], np.nan, np.inf, {}, ["a"], 1j])
+@pytest.mark.parametrize("survey", ["yes", -1.0, 0.0, [1.0], np.nan, np.inf, 1j])
 def test_bad_surveys_name_the_argument(small, survey, named_error):
     named_error(lambda: train_one(small, "random", survey=survey), "^survey: needs")
 
