@@ -16,7 +16,7 @@ from gamp_attention._tools.choices import RISKS
 from gamp_attention._tools.display import DisplayMixin
 from gamp_attention._tools.numerics import MAX_ROOT, guard_call
 from gamp_attention.problem.losses.attention import DotProductAttention, RiskTerms, pack_attention_parameters
-from gamp_attention.problem.losses.point import WeightedLoss, sample_loss
+from gamp_attention.problem.losses.point import sample_loss
 from gamp_attention.problem.passes import (
     Effort,
     OutputStep,
@@ -372,7 +372,7 @@ class Dataset(DisplayMixin):
     def loss(self) -> Any:
         """Loss per sample of the equivalent generalized linear model."""
         loss = sample_loss(self.student, self.n_tokens, self.rank)
-        return WeightedLoss(loss) if self.is_labelled and self.sample_weight is not None else loss
+        return loss._replace(weighted=True) if self.is_labelled and self.sample_weight is not None else loss
 
     @property
     def outputs(self) -> np.ndarray:
