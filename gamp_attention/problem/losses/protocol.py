@@ -83,9 +83,9 @@ _TYPES: dict[int, Any] = {}  # numba types of the losses of all tables, by addre
 def loss_kernel(slot: TableSlots, returns: Any, *kinds: Any, inline: Any = None) -> Callable[[Any], Any]:
     """Return a decorator that makes a function(loss, *others) a kernel, called through its table by an `IndirectLoss`.
 
-    `returns` and `kinds` are the numba types of the result and of `others`. `inline` is a decorator for calls with other
-    losses; by default the same kernel is called. The function must read the loss by
-    `load_from(loss)`, as it receives a pointer if it is called through a table.
+    `returns` and `kinds` are the numba types of the result and of `others`. `inline` is a decorator for calls with
+    other losses; by default the same kernel is called. The function must read the loss by `load_from(loss)`, as it
+    receives a pointer if it is called through a table.
     """
 
     def decorate(function: Any) -> Any:

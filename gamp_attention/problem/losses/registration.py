@@ -126,7 +126,7 @@ class DecorrelatedAttention(NamedTuple):
                 for a in range(r):
                     mixed[i, a] += self.mixing[i * L + k] * z[k, a]
         P = np.empty((self.attention.heads, L, L))
-        fill_weights(self.attention, mixed.reshape(L * r), r, P)
+        fill_weights(self.attention, mixed.reshape(L * r), r, self.attention.heads, P)
         for i in range(L):
             for j in range(L):
                 S[i, j] = 0.0
