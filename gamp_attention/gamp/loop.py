@@ -235,7 +235,7 @@ class Loop(Run[Status]):
             )  # fmt: skip
         except (np.linalg.LinAlgError, NotPositiveDefinite):
             return self.state, None
-        if options.search == "auto" and report.denoised is not None:  # an expensive search bounds the later searches
+        if options.search == "auto":  # an expensive search bounds the later searches
             self.bounded |= float(np.mean(report.denoised.n_hessians)) > settings.max_minimizations
         if plan.tol > 0 and not plan.data.penalty.smooth:
             report = replace(report, monitor=partial(report.monitor, exact_below=settings.exact_below * plan.tol))

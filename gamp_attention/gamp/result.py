@@ -203,7 +203,7 @@ def _build_result(loop: Loop, ending: Status, descent: Settled | None, at_start:
         n_off_global=n_off,
         n_near_jump=n_near,
         n_searched=data.n_samples if samples is None else len(samples),
-        state=loop.state if data.rows_here else loop.state.fetch(),
+        state=loop.state,
         message=message,
         settling_history=None if descent is None else descent.history,
         layer=layer_of(data, Q),
