@@ -97,29 +97,6 @@ def test_progress_is_shown_elsewhere_on_request(terminal, monkeypatch):
         ga.run_gamp(draw_data(), progress="yes")
 
 
-@pytest.mark.extensions
-def test_state_evolution_reports_in_logs(terminal, monkeypatch):
-    """Lines in a log every LOG_INTERVAL seconds; no line from calls that take less time, nor with progress=False."""
-    monkeypatch.setattr(terminal, "isatty", lambda: False)
-    model = ga.sequence_model(lambda u, noise: u[0, 0] + u[0, 1], lambda z: z[0, 0] + z[0, 1], n_tokens=1, rank=2)
-
-    def solve(**options):
-        terminal.truncate(0)
-        assert ga.solve_state_evolution(model, 1.5, rtol=1e-2, stability=False, **options).converged
-        return terminal.getvalue()
-
-    now = iter(range(10**6))
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 1e-6 * next(now)))
-    assert solve() == ""
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))  # a second at every look
-    lines = solve().splitlines()
-    assert re.search(
-        r"relative error \S+, rtol = 0.01 \(a larger rtol takes less time\), about \d+ (s|min)", "".join(lines)
-    )
-    assert all(re.match(r"state evolution \d+ s: (search for|refinement|stability)", line) for line in lines)
-    assert solve(progress=False) == ""
-
-
 def test_inner_tasks_move_the_bar_of_the_outer_one(terminal):
     with progress.Progress("outer ", total=2) as outer:
         for k in range(2):
