@@ -12,8 +12,8 @@ import secrets
 import stat
 import unicodedata
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,7 +32,7 @@ MARKED = re.compile(
     rb'(\{"gamp_attention": |PK.*?|\x89HDF.*?)\{"version": "[^"]*", "kind": "([^"]+)", "finished": (true|false)',
     re.DOTALL,
 )  # beginning of a report, an archive or a dataset
-PICTURES = re.compile(rb"\x89PNG|%PDF|%!PS|<\?xml|<svg|\xff\xd8\xff|GIF8|II\*\0|MM\0\*|RIFF|....ftyp", re.DOTALL)
+PICTURES = re.compile(rb"\x89PNG|%PDF|%!PS|<\?xml|<svg")
 
 
 class ForeignFile(ValueError):
@@ -47,33 +47,33 @@ def mark(kind: str, finished: bool = True) -> dict[str, Any]:
     return {"version": __version__, "kind": kind, "finished": finished}
 
 
-@contextmanager
-def replace_file(name: str, path: str | Path, kind: str, overwrite: bool = False) -> Iterator[Path]:
-    """Yield the path of an empty temporary file, which takes the place of `path` if the block ends without an error.
+def write_atomically(
+    path: str | Path, write: Callable[[BinaryIO], Any], *, name: str = "path", kind: str = "", overwrite: bool = False
+) -> None:
+    """Write a file under another name in the same folder and rename it, so that it is complete or absent.
 
-    The temporary file is in the folder of `path` and is removed after an error. Symbolic links are followed; the
-    permissions of a file that is replaced are kept.
+    Symbolic links are followed; the permissions of a file that is replaced are kept.
 
     Parameters
     ----------
-    name : argument or option that names the file, for messages.
     path : file to write.
+    write : function that writes into an open file.
+    name : argument or option that names the file, for messages.
     kind : contents of the file in words, such as "a picture".
     overwrite : whether a file that the package did not write may be replaced.
 
     Raises
     ------
-    ForeignFile : if `path` contains anything but an output of this kind, before or after the block.
+    ForeignFile : if `path` contains anything but an output of this kind, before or after the writing.
     OSError : if the file cannot be written, for instance because the disk is full; the message names the file.
     """
     require_replaceable(name, path, kind, overwrite)
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f"{target.name[:40]}.{secrets.token_hex(4)}.part")
     try:
-        # created with the permissions that the umask of the process leaves
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         try:
-            yield temporary
+            with open(temporary, "xb") as file:
+                write(file)
             with suppress(FileNotFoundError):
                 os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
             require_replaceable(name, path, kind, overwrite)
@@ -87,14 +87,6 @@ def replace_file(name: str, path: str | Path, kind: str, overwrite: bool = False
         named = OSError(f"{name}: {path} cannot be written: {reason}; free space or choose another folder")
         named.errno = error.errno
         raise named from error
-
-
-def write_atomically(
-    path: str | Path, write: Callable[[BinaryIO], Any], *, name: str = "path", kind: str = "", overwrite: bool = False
-) -> None:
-    """Write a file under another name and rename it, so that it is complete or absent; see `replace_file`."""
-    with replace_file(name, path, kind, overwrite) as temporary, open(temporary, "wb") as file:
-        write(file)
 
 
 def write_archive(
@@ -184,14 +176,11 @@ def contents(path: str | Path) -> str:
     kind = kind_of(path)
     if kind is not None:
         return kind
-    with suppress(OSError, ValueError, zipfile.BadZipFile), open(path, "rb") as file:
+    with suppress(*UNREADABLE), open(path, "rb") as file:
         start = file.read(512)
-        if not start:
-            return "nothing"
-        if start[:4] == b"PK\x03\x04":
-            names = _array_names(path)
-            shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
-            return f"an archive with {shown}" if names else "an archive"
+        if start[:2] == b"PK":
+            names = [name.removesuffix(".npy") for name in zipfile.ZipFile(path).namelist()]
+            return f"an archive with {', '.join(names[:6])}{', …' * (len(names) > 6)}"
         if is_text(start):
             return "text"
     return "something else"
@@ -200,9 +189,7 @@ def contents(path: str | Path) -> str:
 def is_text(start: bytes) -> bool:
     """Return whether the first bytes of a file are text in UTF-8."""
     text = start.decode(errors="replace").rstrip("\ufffd")  # the last character may be cut
-    return bool(text) and all(
-        letter.isprintable() or letter in "\r\n\t\ufeff" for letter in text.replace("\ufffd", "\0")
-    )
+    return all((letter.isprintable() or letter in "\r\n\t\ufeff") and letter != "\ufffd" for letter in text)
 
 
 def require_checkpoint(name: str, path: str | Path) -> None:
@@ -221,7 +208,8 @@ def same_path(one: str | Path, other: str | Path) -> bool:
     with suppress(OSError):
         if os.path.samefile(one, other):
             return True
-    return _fold_case(one) == _fold_case(other)
+    folded, other_folded = (unicodedata.normalize("NFC", os.path.realpath(p)).casefold() for p in (one, other))
+    return folded == other_folded
 
 
 def require_distinct(outputs: Iterable[tuple[str, str | Path]], inputs: Iterable[tuple[str, str | Path]]) -> None:
@@ -241,25 +229,6 @@ def require_distinct(outputs: Iterable[tuple[str, str | Path]], inputs: Iterable
 
 def picture_metadata(kind: str) -> dict[str, Any]:
     """Return arguments of `savefig` that put the mark into a picture; none for formats without metadata."""
-    if kind in ("png", "pdf", "ps", "eps", "svg", "svgz"):
-        return {"metadata": {"Software" if kind == "png" else "Creator": SIGNATURE}}
-    if kind in ("jpg", "jpeg", "gif"):
-        return {"pil_kwargs": {"comment": SIGNATURE.encode()}}
-    if kind in ("tif", "tiff"):
-        return {"pil_kwargs": {"software": SIGNATURE}}
-    if kind in ("webp", "avif"):
-        from PIL import Image
-
-        exif = Image.Exif()
-        exif[305] = SIGNATURE  # the tag Software
-        return {"pil_kwargs": {"exif": exif.tobytes()}}
-    return {}
-
-
-def _fold_case(path: str | Path) -> str:
-    return unicodedata.normalize("NFC", os.path.realpath(path)).casefold()
-
-
-def _array_names(path: str | Path) -> list[str]:
-    with zipfile.ZipFile(path) as archive:
-        return [name.removesuffix(".npy") for name in archive.namelist()]
+    if kind not in ("png", "pdf", "ps", "eps", "svg", "svgz"):
+        return {}
+    return {"metadata": {"Software" if kind == "png" else "Creator": SIGNATURE}}

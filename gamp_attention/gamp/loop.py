@@ -22,8 +22,7 @@ import numpy as np
 
 from gamp_attention._tools import progress
 from gamp_attention._tools.check import read_only
-from gamp_attention._tools.runs import Run
-from gamp_attention._tools.snapshots import Resumable
+from gamp_attention._tools.checkpoints import Resumable, Run
 from gamp_attention.gamp.acceleration import Acceleration
 from gamp_attention.gamp.damping import FIRST_STEP, Damping, Steps
 from gamp_attention.gamp.options import LATE, IterationOptions
