@@ -119,6 +119,11 @@ def detach_tensor(value: Any) -> Any:
     return value.float() if narrow else value
 
 
+def read_array(value: Any) -> np.ndarray:
+    """Return an array in memory, with its mask if it has one, of anything that converts to an array."""
+    return np.asanyarray(detach_tensor(value))
+
+
 def require_unmasked(name: str, value: Any) -> None:
     """Raise TypeError if a value is a masked array of numpy with masked entries, which conversions to arrays ignore."""
     if np.ma.is_masked(value):
@@ -156,7 +161,7 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
         dense = "to_dense" if hasattr(value, "to_dense") else "toarray"
         raise TypeError(f"{name}: needs a dense array, got a sparse {type(value).__name__}; pass {name}.{dense}()")
     try:
-        given = np.asanyarray(detach_tensor(value))
+        given = read_array(value)
         if given.dtype.kind not in "biuf":
             raise TypeError("not real numbers")
         result = np.asarray(given)

@@ -23,7 +23,6 @@ def test_fixed_points_are_critical_points(model, branch, risk):
     assert result.fixed_point
     assert result.gradient_norm <= 1e-8
     assert layer_gradient_norm(data, result.Q, risk) <= 1.1e-8
-    assert 0 <= result.n_off_global <= 5
     assert (abs(result.overlaps.m[0, 0]) > 0.15) == (branch == "positional")
 
 
