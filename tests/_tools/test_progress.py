@@ -123,21 +123,6 @@ def test_an_error_or_ctrl_c_ends_all_tasks(terminal):
 
 
 @pytest.mark.extensions
-@pytest.mark.slow
-def test_a_single_omega_does_not_jump_from_0_to_100_percent(terminal, model):
-    ga.phase_boundaries(model, omegas=[0.3], alphas=(1.2, 1.3), tol=1e-2)
-    drawn = terminal.getvalue()
-    shown = find_percents(drawn)
-    assert shown == sorted(shown)
-    assert shown[-1] == 100
-    assert len(set(shown)) >= 8
-    assert np.diff(shown).max() <= 20
-    assert "omega = 0.3: semantic branch at α = 1.3" in drawn
-    assert "equal training loss" in drawn
-    assert "stability of the positional branch" in drawn
-
-
-@pytest.mark.extensions
 def test_state_evolution_shows_its_accuracy_and_the_average(terminal):
     model = ga.sequence_model(lambda u, noise: u[0, 0] + u[0, 1], lambda z: z[0, 0] + z[0, 1], n_tokens=1, rank=2)
     solution = ga.solve_state_evolution(model, 2.0, rtol=2e-4, stability=False)

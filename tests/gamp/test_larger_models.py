@@ -56,28 +56,3 @@ def test_proximal_minima_in_16_dimensions_are_as_low_as_many_descents_of_scipy()
             beaten.append(out.moreau[mu] - best)
     assert several > n  # some samples have several minima, so that the search matters
     assert max(beaten) <= 1e-9
-
-
-@pytest.mark.extensions
-@pytest.mark.slow
-def test_three_columns_converge_and_follow_their_trajectory():
-    """r = t = 3: sampling, GAMP to zero gradient, and its trajectory, by the singular values of θ."""
-    model = ga.attention_model(2, 3, 3, omega=0.1)
-    size, seeds, steps = 300, 4, 8
-    gaps = []
-    for seed in range(seeds):
-        data = ga.sample(model, size, 2.5, seed)
-        assert data.Q_star.shape == (size, 3)
-        run = ga.run_gamp(data, "semantic", "asymptotic", damping=0.4, tol=0, max_iter=steps)
-        path = ga.trajectory(
-            data.instance_model(), data.alpha, "semantic", ga.MessagePassing(damping=0.4), n_iter=steps, n_paths=512,
-            n_replicas=2,
-        )  # fmt: skip
-        assert path.theta.shape == (steps + 1, 2, 3, 3)
-        seen, predicted = (np.linalg.svd(each.theta, compute_uv=False).mean(axis=1) for each in (run.history, path))
-        gaps.append(seen / predicted[:, :1] - predicted / predicted[:, :1])
-    end = ga.run_gamp(data, "semantic", damping=0.4, max_iter=1000)
-    assert end.converged
-    assert np.linalg.norm(ga.gradient(data, end.Q)) <= 1e-8 * data.lam * np.sqrt(size)
-    mean, error = np.mean(gaps, axis=0), np.std(gaps, axis=0, ddof=1) / np.sqrt(seeds)
-    assert np.all(np.abs(mean[1:]) <= 4 * error[1:] + 1 / np.sqrt(size))
