@@ -138,7 +138,6 @@ class PointLoss(NamedTuple):
     loss: Any
     n_tokens: int
     rank: int
-    weighted: bool = False  # whether the last entry of each row of parameters is a weight w > 0 that multiplies ℓ
 
     is_indirect, by_differences, n_params = True, True, None  # type: ignore[misc]
 
@@ -150,10 +149,7 @@ class PointLoss(NamedTuple):
     def of_fields(self, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...] | None:
         """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,), by formulas in numpy; None if there are none."""
         formulas = getattr(self.loss, "of_fields", None) if self.n_fields == 1 else None
-        if formulas is None:
-            return None
-        weight = params[:, -1] if self.weighted else 1.0
-        return tuple(weight * part for part in formulas(params[:, 0], z))
+        return formulas and formulas(params[:, 0], z)
 
     def torch(self, params: Any, z: Any) -> Any:
         """Return losses (n,) for tensors."""
@@ -161,7 +157,7 @@ class PointLoss(NamedTuple):
             raise TypeError(
                 f"data: minimize_risk needs a loss with a method torch(self, p, z), got {type(self.loss).__name__}"
             )
-        return params[:, -1] * self.loss.torch(params[:, :-1], z) if self.weighted else self.loss.torch(params, z)
+        return self.loss.torch(params, z)
 
 
 LOSSES.traits["loss_class"] = PointLoss
@@ -181,12 +177,6 @@ def _make_work(loss):
     return None
 
 
-@inline_kernel
-def _weight(loss, p):
-    """Return the weight of a sample."""
-    return p[p.shape[0] - 1] if loss.weighted else 1.0
-
-
 @overload(loss_value)
 def _loss_value(loss, p, z, work):
     if is_by_differences(loss):
@@ -195,12 +185,7 @@ def _loss_value(loss, p, z, work):
         return None
     value = LOSSES.method(loss.types[0], "value")
 
-    def point_value(loss, p, z, work):
-        return _weight(loss, p) * value(
-            loss.loss, p[: p.shape[0] - loss.weighted], z.reshape((loss.n_tokens, loss.rank))
-        )
-
-    return point_value
+    return lambda loss, p, z, work: value(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)))
 
 
 @overload(loss_derivatives)
@@ -211,14 +196,7 @@ def _loss_derivatives(loss, p, z, grad, hess, work, second):
         return difference_derivatives if is_map or is_instance(loss, PointLoss) else None
 
     def point_derivatives(loss, p, z, grad, hess, work, second):
-        weight, fields = _weight(loss, p), z.reshape((loss.n_tokens, loss.rank))
-        value = derivatives(loss.loss, p[: p.shape[0] - loss.weighted], fields, grad, hess)
-        if loss.weighted:
-            for i in range(grad.shape[0]):
-                grad[i] *= weight
-                for j in range(grad.shape[0]):
-                    hess[i, j] *= weight
-        return weight * value
+        return derivatives(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)), grad, hess)
 
     return point_derivatives
 
@@ -237,9 +215,7 @@ def _loss_floor(loss, p, work):
     if not is_instance(loss, PointLoss):
         return None
     floor = LOSSES.method(loss.types[0], "floor")
-    if floor is None:
-        return lambda loss, p, work: -np.inf
-    return lambda loss, p, work: _weight(loss, p) * floor(loss.loss, p[: p.shape[0] - loss.weighted])
+    return (lambda loss, p, work: floor(loss.loss, p)) if floor else (lambda loss, p, work: -np.inf)
 
 
 @overload(loss_curvature)
@@ -251,12 +227,7 @@ def _loss_curvature(loss, p, center, reach):
         return lambda loss, p, center, reach: 0.0
     if curvature is None:
         return lambda loss, p, center, reach: -np.inf
-
-    def bound(loss, p, center, reach):
-        radius = outer_radius(center, reach)
-        return _weight(loss, p) * curvature(loss.loss, p[: p.shape[0] - loss.weighted], center.shape[0], radius)
-
-    return bound
+    return lambda loss, p, center, reach: curvature(loss.loss, p, center.shape[0], outer_radius(center, reach))
 
 
 MAPS = Registry(
