@@ -224,7 +224,7 @@ LINES = {
     "SurveyState": (
         "ga.survey_step(DATA, 'exact', ga.SurveyState(Q=WEIGHTS, V=WIDE, U=WIDE, D=OMEGA), damping=0.4, parisi=3.0)"
     ),
-    "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64', storage='memory')",
+    "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64')",
     "sign_positions": "ga.sign_positions(n_tokens=2, size=1.0)",
     "sampled_test_error": "ga.sampled_test_error(DATA, Q=WEIGHTS, n_samples=5, seed=0)",
     "solve_bayes_state_evolution": (
@@ -268,7 +268,7 @@ RESULTS = {
     "SurveyReport", "Sweep", "TrainResult", "Trajectory", "__version__",
 }  # fmt: skip
 TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
-    "DistributedDataset", "load_result", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
+    "load_result", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
     "register_attention", "register_loss", "register_penalty", "to_dataset",
 }  # fmt: skip
 

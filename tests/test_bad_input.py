@@ -280,7 +280,6 @@ CASES = {
         "student: needs to depend on z",
     ),
     "tokens beyond memory": (lambda d, m: ga.Dataset(*[np.ones((4000, 4000, 1))] * 2), "tokens: .*memory.*GiB"),
-    "samples beyond memory": (lambda d, m: ga.sample(m, 10**5, 1e5, storage="none"), "d, alpha: .*memory.*GiB"),
     "branch unknown": (lambda d, m: ga.branches(m, 1.5, ["semantik"]), r"starts\[0\]: .*did you mean 'semantic'"),
     "law of constant tokens": (
         lambda d, m: ga.law_of(ga.Dataset(np.repeat(np.ones_like(X), 5, axis=0), np.ones((25, 2, 7)))),

@@ -67,13 +67,6 @@ def make_arrays_only():
     return ga.Dataset(rng.normal(size=(D, L, 50)), rng.normal(size=(D, L, 50)), np.ones((L, 50)) / 50)
 
 
-def make_distributed():
-    """Return a distributed dataset without workers."""
-    dataset = object.__new__(ga.DistributedDataset)
-    vars(dataset).update(vars(make_arrays_only()))
-    return dataset
-
-
 def make_labelled():
     x = np.random.default_rng(0).normal(size=(D, 50))
     return ga.LabelledDataset(x, np.sign(x[:, 0]), ga.LogisticLoss())
@@ -143,7 +136,6 @@ MADE = {
     "DebiasedWeights": lambda: ga.DebiasedWeights(
         *2 * [np.ones((D, R))], np.ones((1, R, R)), trusted=True, message="", form="independent", dof=np.inf
     ),
-    "DistributedDataset": make_distributed,
     "GLMModel": lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1),
     "GradientDescent": ga.GradientDescent,
     "HessianSpectrum": lambda: ga.HessianSpectrum(

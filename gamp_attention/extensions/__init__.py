@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         plot_phase_diagram as plot_phase_diagram,
         plot_trajectory as plot_trajectory,
     )
-    from gamp_attention.extensions.distributed.distributed import DistributedDataset as DistributedDataset
     from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent as GradientDescent
     from gamp_attention.extensions.dynamics.message_passing import MessagePassing as MessagePassing
     from gamp_attention.extensions.dynamics.online import OnlineResult as OnlineResult, single_pass as single_pass
@@ -121,7 +120,6 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.bayes.thresholds": ("bayes_thresholds",),
     "extensions.comparison.comparison": ("Comparison", "compare"),
     "extensions.comparison.figures": ("plot_comparison", "plot_phase_diagram", "plot_trajectory"),
-    "extensions.distributed.distributed": ("DistributedDataset",),
     "extensions.dynamics.gradient_descent": ("GradientDescent",),
     "extensions.dynamics.message_passing": ("MessagePassing",),
     "extensions.dynamics.online": ("OnlineResult", "single_pass"),

@@ -361,10 +361,6 @@ def _describe_training(result: TrainResult, tol: float) -> list[str]:
             f"Before message passing, survey propagation made {count_noun(len(result.surveys), 'survey')}, "
             f"{n_collapsed} of which collapsed to a single minimum. Their lowest training loss was {lowest:.6g}."
         )
-    if result.n_off_global:
-        searched = f"{count_noun(result.n_searched, 'sample')} that were searched for other minima"
-        away = "are not at the global minimum of their proximal step: other minima of the training loss are near."
-        lines.append(f"{result.n_off_global} of {searched} {away}")
     return lines
 
 

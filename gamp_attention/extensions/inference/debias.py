@@ -321,16 +321,15 @@ class DebiasMethod:
         return reasons
 
     def inverse_products(self, data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
-        """Return G⁻¹ (d, d), G = X̃ᵀwX̃ with sample weights w, or None if columns cannot be regressed on each other.
+        """Return G⁻¹ (d, d), G = X̃ᵀX̃, or None if columns cannot be regressed on each other.
 
         Columns that do not vary have rows of zeros.
         """
         if data.n_tokens > 1 or data.n_samples < law.used.sum() + self.free:
             return None
         G = np.zeros((data.dim, data.dim))
-        for rows, x in scaled_blocks(data):
-            weights = 1.0 if data.sample_weight is None else data.sample_weight[rows, None]
-            G += x[:, 0].T @ (weights * x[:, 0])
+        for _, x in scaled_blocks(data):
+            G += x[:, 0].T @ x[:, 0]
         size = np.sqrt(np.where(law.used, np.diag(G), np.inf))
         units = G[np.ix_(law.used, law.used)] / np.outer(size[law.used], size[law.used])
         if np.linalg.eigvalsh(units)[0] < DEPENDENT:
@@ -349,16 +348,14 @@ class DebiasMethod:
         """
         n, d, r = data.n_samples, int(law.used.sum()), data.rank
         X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
-        weights = np.ones(n) if data.sample_weight is None else data.sample_weight
         g = -at.loss_gradients[:, 0]  # (n, r)
         step = inverse @ (X.T @ g)
-        residuals = g - weights[:, None] * (X @ step)  # (n, r), orthogonal to all columns
+        residuals = g - X @ step  # (n, r), orthogonal to all columns
         directions = X @ inverse  # (n, d): column i is the residual of x_i divided by its squared norm
-        equal = _is_regression(data) and data.sample_weight is None
-        if equal:
+        if _is_regression(data):
             noise = np.diag(inverse)[:, None, None] * (residuals.T @ residuals) / (n - d)
         else:  # a separate noise variance for each sample, divided by one minus its leverage (HC2)
-            slack = 1 - weights * np.einsum("ni,ni->n", X, directions)
+            slack = 1 - np.einsum("ni,ni->n", X, directions)
             scaled = residuals / np.maximum(slack, 1e-12)[:, None]
             noise = np.einsum("ni,na,nb->iab", directions**2, scaled, residuals, optimize=True)
         factor, reasons = np.ones((data.dim, r)), []
@@ -373,7 +370,7 @@ class DebiasMethod:
             if n < self.per_column * d:
                 needed = f"{self.per_column:g} samples per column"
                 reasons.append(f"columns are correlated, which needs {needed}, got {n / d:.2g}")
-        elif equal:
+        else:
             reasons += self._unequal_noise(X, directions, residuals, X @ (Q + step))
         covariance = np.where(law.used[:, None, None], noise * factor[:, :, None] * factor[:, None, :], np.inf)
         return _NoisyWeights(Q + step * factor, covariance, float(n - d), "orthogonal"), reasons
@@ -429,9 +426,8 @@ class DebiasMethod:
         for a in range(data.rank if data.n_tokens == 1 else 0):
             _, free, _, inverse = curvature[a]
             leverage = np.einsum("ni,ij,nj->n", X[:, free], inverse, X[:, free], optimize=True)
-            weights = np.ones(len(X)) if data.sample_weight is None else data.sample_weight
-            error = -at.loss_gradients[:, 0, a] / weights / np.maximum(1 - weights * leverage, 1e-12)
-            z = at.z[:, 0, a] - weights * leverage * error
+            error = -at.loss_gradients[:, 0, a] / np.maximum(1 - leverage, 1e-12)
+            z = at.z[:, 0, a] - leverage * error
             regressors = np.stack([np.ones(len(z)), z / np.maximum(np.abs(z).max(), 1e-300)], axis=1)
             error = error - regressors @ np.linalg.lstsq(regressors, error, rcond=None)[0]
             for power in (2, 3):

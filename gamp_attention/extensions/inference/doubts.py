@@ -31,7 +31,7 @@ from gamp_attention.extensions.inference.hessian import FactoredHessian, TokenRo
 from gamp_attention.extensions.inference.refits import descend_risk, sample_errors
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.risk import RiskAtPoint, risk_at
-from gamp_attention.problem.stores import hash_samples, read_rows, token_blocks
+from gamp_attention.problem.stores import hash_samples, token_blocks
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,6 @@ class CopySearch:
         repeat themselves in new data. They count if tokens and labels are identical, and either the labels, or two
         entries of the tokens, occur in no other sample.
         """
-        if not data.rows_here:
-            return 0.0
         hashes = hash_samples(data.tokens)
         if data.labels is None:
             repeated = 1 - len(np.unique(hashes)) / data.n_samples
@@ -185,7 +183,7 @@ class CopySearch:
         if not repeated > self.repeated:
             return 0.0
         examples = first[np.random.default_rng(0).permutation(np.flatnonzero(sizes > 1))[: self.examples]]
-        queries = np.concatenate([read_rows(data.tokens, slice(k, k + 1)) for k in examples])
+        queries = np.concatenate([data.tokens[k : k + 1] for k in examples])
         equal = np.zeros(queries.shape)  # number of samples with an equal entry
         for _, _, x in token_blocks(data.tokens):
             for k, query in enumerate(queries):
@@ -204,16 +202,16 @@ class CopySearch:
         independent samples often have such distances.
         """
         n, dimensions = data.n_samples, data.n_tokens * data.dim
-        if data.labels is not None or not data.rows_here or n < self.copies + 2 or dimensions <= 2:
+        if data.labels is not None or n < self.copies + 2 or dimensions <= 2:
             return 0.0
         chosen = np.unique(np.linspace(0, n - 1, min(n, self.compared)).round().astype(int))
-        queries = np.concatenate([read_rows(data.tokens, slice(k, k + 1)) for k in chosen]).reshape(len(chosen), -1)
+        queries = np.concatenate([data.tokens[k : k + 1] for k in chosen]).reshape(len(chosen), -1)
         queries = queries.astype(float)
         mean = queries.mean(axis=0)
         queries -= mean
         nearest = np.empty((len(chosen), 0))
         for start in range(0, n, self.rows):
-            others = read_rows(data.tokens, slice(start, min(start + self.rows, n)))
+            others = data.tokens[start : start + self.rows]
             others = others.reshape(len(others), -1) - mean
             squares = np.sum(queries**2, axis=1)[:, None] + np.sum(others**2, axis=1) - 2 * queries @ others.T
             squares[chosen[:, None] == start + np.arange(len(others))] = np.inf  # the sample itself

@@ -121,7 +121,7 @@ class BrokenStateEvolutionResult(StateEvolutionResult):
 
 
 @guard_call
-@show_progress("replica symmetry breaking ", logs=True)
+@show_progress("replica symmetry breaking ")
 def solve_broken(
     model: Model,
     alpha: float,

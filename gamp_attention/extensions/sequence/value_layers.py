@@ -34,8 +34,8 @@ from gamp_attention.extensions.sequence.sequence_loss import (
     TooLargeError,
     sequence_loss,
 )
-from gamp_attention.problem.losses.attention import DotProductAttention, RiskTerms, require_valid_attention
-from gamp_attention.problem.losses.heads import HeadLayout, require_heads
+from gamp_attention.problem.losses.attention import DotProductAttention, HeadLayout, RiskTerms, require_valid_attention
+from gamp_attention.problem.losses.heads import require_heads
 from gamp_attention.problem.penalties.columns import layout_of
 from gamp_attention.theory.models.attention import default_mixing
 from gamp_attention.theory.models.coordinate_classes import isotropic_law

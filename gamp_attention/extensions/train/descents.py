@@ -22,7 +22,7 @@ import numpy as np
 
 from gamp_attention._tools import progress
 from gamp_attention._tools.check import read_only
-from gamp_attention._tools.snapshots import Resumable, Tree
+from gamp_attention._tools.checkpoints import Resumable, Tree
 from gamp_attention.extensions.train.records import AGREEMENT, StoppedRun, order_of
 from gamp_attention.gamp.descent import settle
 from gamp_attention.gamp.loop import Plan, describe_risk

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools.progress import Progress, measure_work
+from gamp_attention._tools.progress import Progress
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats, Moments, conjugates
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
@@ -228,8 +228,7 @@ class OverlapMap:
         if not F.is_noisy and expansion is not None and not expansion.jumps:
             return F._linearize(packing, at, expansion, step, central=False)
         with Progress(shown=False) as task:
-            work = len(x) * work_of(F.rule, F.model)
-            task.describe_work(f"derivatives in {len(x)} overlaps, each from an average", work)
+            task.describe(f"derivatives in {len(x)} overlaps, each from an average")
             pairs = F._feasible_pairs(packing, at, step)
             if not pairs:
                 return F._linearize(packing, at, None, step, central=False)
@@ -327,8 +326,7 @@ class OverlapMap:
         key = self._key(self.rule, "expansion", at)
         has_squares = self._key(self.rule, True, at) in self._memory
         if key not in self._memory or (squares and self._memory[key] is not None and not has_squares):
-            with measure_work(work_of(self.rule, self.model) if self.rule.expands else 0.0):
-                expansion = self._memory[key] = expand_channels(self.rule, self.model, at, squares)
+            expansion = self._memory[key] = expand_channels(self.rule, self.model, at, squares)
             if expansion is not None:
                 for included in (False, True) if squares else (False,):
                     self._memory[self._key(self.rule, included, at)] = [expansion.base]
@@ -379,8 +377,7 @@ class OverlapMap:
             known, missing = self._known_replicas(rule, squares, overlaps)
             if self.limit is not None:
                 self.limit.spend(work_of(missing, self.model))
-            with measure_work(work_of(missing, self.model)):
-                self._memory[key] = [*known, *average_channels(missing, self.model, overlaps, squares)]
+            self._memory[key] = [*known, *average_channels(missing, self.model, overlaps, squares)]
             self._forget()
         return self._memory[key]
 
