@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from gamp_attention.theory.fixed_points.solve import solve_state_evolution as solve_state_evolution
     from gamp_attention.theory.linear import (
         LinearBaseline as LinearBaseline,
-        LinearFit as LinearFit,
-        fit_linear_baseline as fit_linear_baseline,
         linear_baseline as linear_baseline,
     )
     from gamp_attention.theory.models.attention import attention_model as attention_model, paper_model as paper_model
@@ -68,13 +66,10 @@ if TYPE_CHECKING:
         CoordinateClasses as CoordinateClasses,
         coordinate_law as coordinate_law,
         power_law_spectrum as power_law_spectrum,
-        sign_positions as sign_positions,
         sparse_teacher as sparse_teacher,
-        subset_positions as subset_positions,
     )
     from gamp_attention.theory.models.coordinates import (
         CoordinateLaw as CoordinateLaw,
-        SampledLaw as SampledLaw,
         law_from_samples as law_from_samples,
     )
     from gamp_attention.theory.models.data_law import DataLaw as DataLaw, Departure as Departure
@@ -114,13 +109,12 @@ _CORE: dict[str, tuple[str, ...]] = {  # public names of the core, by module
     "theory.fixed_points.observables": ("Stability",),
     "theory.fixed_points.refinement": ("StateEvolutionResult",),
     "theory.fixed_points.solve": ("solve_state_evolution",),
-    "theory.linear": ("LinearBaseline", "LinearFit", "fit_linear_baseline", "linear_baseline"),
+    "theory.linear": ("LinearBaseline", "linear_baseline"),
     "theory.models.attention": ("attention_model", "paper_model"),
     "theory.models.coordinate_classes": (
-        "CoordinateClasses", "coordinate_law", "power_law_spectrum", "sign_positions", "sparse_teacher",
-        "subset_positions",
+        "CoordinateClasses", "coordinate_law", "power_law_spectrum", "sparse_teacher",
     ),
-    "theory.models.coordinates": ("CoordinateLaw", "SampledLaw", "law_from_samples"),
+    "theory.models.coordinates": ("CoordinateLaw", "law_from_samples"),
     "theory.models.data_law": ("DataLaw", "Departure"),
     "theory.models.glm": ("GLMModel", "glm_model"),
     "theory.models.labels": ("ClassLabels", "IntensityLabels", "LinearLabels", "LogisticLabels"),

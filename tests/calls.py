@@ -142,7 +142,6 @@ LINES = {
         "ga.denoise(LOSS, params=PARAMS, omega=OMEGA, V=WIDE, start=OMEGA, hold=False, jacobian=True, max_starts=3, "
         "last_step=1e-10)"
     ),
-    "fit_linear_baseline": "ga.fit_linear_baseline(DATA, lam=0.1)",
     "gamp_step": (
         "ga.gamp_step(DATA, 'exact', STATE, damping=0.5, hold=False, V_hat=WIDE, max_starts=3, last_step=1e-10)"
     ),
@@ -176,7 +175,7 @@ LINES = {
     "law_of": (
         "ga.law_of(LARGE_DATA, teacher=None, target=None, noise=0.1, correlated=False, classes=1, replicas=2, seed=0)"
     ),
-    "law_from_samples": "ga.law_from_samples(gamma=SPECTRUM_ROWS, tau=SPECTRUM_ROWS, pi=WEIGHTS, n_classes=3)",
+    "law_from_samples": "ga.law_from_samples(gamma=SPECTRUM_ROWS, tau=SPECTRUM_ROWS, pi=WEIGHTS)",
     "limiting_spectrum": (
         "ga.limiting_spectrum(SHARP, alpha=1.5, fixed_point=FIXED_POINT, x=HALVES[:1], width=0.01, n_points=64, "
         "n_replicas=2, seed=0)"
@@ -197,7 +196,7 @@ LINES = {
     "population_map": "ga.population_map(PAPER, n_grid=5, n_points=64, n_replicas=2, seed=0)",
     "posterior_directions": "ga.posterior_directions(DATA, k=2, seed=0)",
     "posterior_start": "ga.posterior_start(DATA, seed=0)",
-    "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
+    "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, variance=0.25)",
     "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', refits=1)",
     "reference_errors": (
         "ga.reference_errors(DATA, tokens=X, outputs=Y, units=None).verdict(errors=PLUS_MINUS, covariance=0.1)"
@@ -225,7 +224,6 @@ LINES = {
         "ga.survey_step(DATA, 'exact', ga.SurveyState(Q=WEIGHTS, V=WIDE, U=WIDE, D=OMEGA), damping=0.4, parisi=3.0)"
     ),
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64')",
-    "sign_positions": "ga.sign_positions(n_tokens=2, size=1.0)",
     "sampled_test_error": "ga.sampled_test_error(DATA, Q=WEIGHTS, n_samples=5, seed=0)",
     "solve_bayes_state_evolution": (
         "ga.solve_bayes_state_evolution(SQUARED, alpha=1.5, init='informed', n_points=64, n_replicas=2, seed=0)"
@@ -238,7 +236,6 @@ LINES = {
     "spectral_directions": "ga.spectral_directions(DATA, k=2, weights='fitted', risk='exact', seed=0)",
     "spectral_overlap": ("ga.spectral_overlap(PAPER, alpha=1.5, weights='fitted', n_points=64, n_replicas=2, seed=0)"),
     "sparse_teacher": "ga.sparse_teacher(fraction=0.5, teacher_rank=1, variance=1.0)",
-    "subset_positions": "ga.subset_positions(tau=TAU, fraction=0.5)",
     "single_pass": (
         "ga.single_pass(PAPER, d=8, alpha=1.5, init=WEIGHTS, method=ga.SinglePass(lr=0.1, batch=0.5), n_iter=3, "
         "risk='exact', device='cpu', seed=0)"
@@ -262,8 +259,8 @@ RESULTS = {
     "BrokenStateEvolutionResult", "Comparison", "OnlineResult", "PopulationLoss", "PopulationMap",
     "PopulationMinimum", "RecoveryStage", "StagedThresholds", "ConvergenceError", "DataLaw", "DebiasedWeights",
     "Denoised", "Departure", "DescentResult", "FitResult", "GLMModel", "GampResult", "HessianSpectrum", "History",
-    "KinkWarning", "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries",
-    "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SequenceModel", "SpectralDirections",
+    "KinkWarning", "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "MixtureModel", "PhaseBoundaries",
+    "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SequenceModel", "SpectralDirections",
     "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord",
     "SurveyReport", "Sweep", "TrainResult", "Trajectory", "__version__",
 }  # fmt: skip

@@ -249,7 +249,6 @@ CASES = {
     "trajectory of odd paths": (lambda d, m: ga.trajectory(m, 1, n_paths=4097), "n_paths.*even"),
     "branches of a number": (lambda d, m: ga.branches(m, 1, 3), "starts.*3"),
     "baseline points": (lambda d, m: ga.linear_baseline(m, max_points=1), "max_points"),
-    "fit of a model": (lambda d, m: ga.fit_linear_baseline(m), "data.*Dataset"),
     "references of a model": (lambda d, m: ga.reference_errors(m), "data.*Dataset"),
     "references without outputs": (lambda d, m: ga.reference_errors(d, d.tokens), "outputs.*got None"),
     "references of other tokens": (lambda d, m: ga.reference_errors(d, *[np.ones((5, 1, 2))] * 2), "tokens.*shape"),

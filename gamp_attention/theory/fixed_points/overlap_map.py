@@ -29,7 +29,6 @@ from gamp_attention.theory.rules.rule import (
     Expansion,
     Rule,
     WorkExceeded,
-    adapt_rule,
     average_channels,
     expand_channels,
     work_of,
@@ -136,10 +135,6 @@ class OverlapMap:
         """
         if self.choices is not None:
             return self
-        return replace(self, rule=adapt_rule(self.rule, self.model, overlaps))._choose_at(overlaps, squares)
-
-    def _choose_at(self, overlaps: Overlaps, squares: bool) -> "OverlapMap":
-        """Return the map with choices from the averages at given overlaps; its rule has been adapted to them."""
         subsampled = self.rule.with_subsampled_search()  # searches for second minima at a few points only
         can_save = subsampled is not self.rule and self.model.task.jumps
         if can_save and not self.model.attention:
