@@ -67,7 +67,6 @@ OBJECTS = {
     "SURVEY": "ga.initial_survey(DATA, 'exact', WEIGHTS)[0]",
     "TEACHER": "ga.SoftmaxTeacher(0.3, SQUARE)",
     "LAW": "ga.coordinate_law()",
-    "GATE": "ga.sequence_model(lambda u, noise: u[0, 0], lambda z: z[0, 0] * z[0, 1], n_tokens=1, rank=2, lam=0.1)",
 }
 
 # every keyword of a function occurs, except keywords that a call of this size cannot use
@@ -126,7 +125,6 @@ LINES = {
         "ga.attention_model(n_tokens=2, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, tau=TAU, "
         "student=None, teacher=None, coordinates=None, penalty=None, score_noise=0.1)"
     ),
-    "bayes_fixed_points": "ga.bayes_fixed_points(SQUARED, alpha=1.5, n_points=64, n_replicas=2, seed=0)",
     "bayes_thresholds": "ga.bayes_thresholds(SQUARED, n_points=64, n_replicas=2, seed=0)",
     "branches": ("ga.branches(SHARP, alpha=1.5, starts=('semantic',), rtol=0.1, stability=False, seed=0)"),
     "compare": (
@@ -160,7 +158,6 @@ LINES = {
         "ga.denoise(ga.AttentionLoss(ga.DotProductAttention(), n_tokens=2, rank=1), params=PARAMS, omega=OMEGA, V=WIDE)"
     ),
     "GampState": "ga.gamp_step(DATA, 'exact', ga.GampState(Q=WEIGHTS, V=WIDE, D=OMEGA, z=OMEGA), damping=0.5)",
-    "fix_columns": "ga.fix_columns(GATE, columns={1: [0.0, 1.0]}, convex=False)",
     "gradient": "ga.gradient(DATA, Q=WEIGHTS, risk='exact')",
     "Checkpoint": "ga.Checkpoint('run.npz', every=60.0)",
     "IterationOptions": (
@@ -193,8 +190,6 @@ LINES = {
     "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1)",
     "population_loss": "ga.population_loss(PAPER, FIT.overlaps, n_points=64, n_replicas=2, seed=0)",
     "population_map": "ga.population_map(PAPER, n_grid=5, n_points=64, n_replicas=2, seed=0)",
-    "posterior_directions": "ga.posterior_directions(DATA, k=2, seed=0)",
-    "posterior_start": "ga.posterior_start(DATA, seed=0)",
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, variance=0.25)",
     "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', refits=1)",
     "reference_errors": (
@@ -205,7 +200,7 @@ LINES = {
         "tol=1e-3, max_iter=12, folds=2, seed=0, predict=False, progress=False)"
     ),
     "run_bayes_amp": (
-        "ga.run_bayes_amp(DATA, init=WEIGHTS, model=None, learn=('prior',), damping=0.7, tol=1e-5, max_iter=20, "
+        "ga.run_bayes_amp(DATA, init=WEIGHTS, model=None, damping=0.7, tol=1e-5, max_iter=20, "
         "n_starts=2, seed=0)"
     ),
     "debias": "ga.debias(DATA, FIT).interval(level=0.9)",
@@ -256,7 +251,7 @@ LINES = {
 RESULTS = {
     "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches",
     "BrokenStateEvolutionResult", "Comparison", "OnlineResult", "PopulationLoss", "PopulationMap",
-    "PopulationMinimum", "RecoveryStage", "StagedThresholds", "ConvergenceError", "DataLaw", "DebiasedWeights",
+    "PopulationMinimum", "ConvergenceError", "DataLaw", "DebiasedWeights",
     "Denoised", "Departure", "DescentResult", "FitResult", "GLMModel", "GampResult", "HessianSpectrum", "History",
     "KinkWarning", "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "MixtureModel", "PhaseBoundaries",
     "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SequenceModel", "SpectralDirections",

@@ -10,21 +10,14 @@ from gamp_attention._tools.choices import FURTHER_STARTS
 
 if TYPE_CHECKING:
     from gamp_attention.extensions.bayes.amp import BayesAmpResult as BayesAmpResult, run_bayes_amp as run_bayes_amp
-    from gamp_attention.extensions.bayes.posterior_starts import (
-        posterior_directions as posterior_directions,
-        posterior_start as posterior_start,
-    )
-    from gamp_attention.extensions.bayes.results import (
-        BayesStateEvolution as BayesStateEvolution,
-        BayesThresholds as BayesThresholds,
-        RecoveryStage as RecoveryStage,
-        StagedThresholds as StagedThresholds,
-    )
     from gamp_attention.extensions.bayes.state_evolution import (
-        bayes_fixed_points as bayes_fixed_points,
+        BayesStateEvolution as BayesStateEvolution,
         solve_bayes_state_evolution as solve_bayes_state_evolution,
     )
-    from gamp_attention.extensions.bayes.thresholds import bayes_thresholds as bayes_thresholds
+    from gamp_attention.extensions.bayes.thresholds import (
+        BayesThresholds as BayesThresholds,
+        bayes_thresholds as bayes_thresholds,
+    )
     from gamp_attention.extensions.comparison.comparison import Comparison as Comparison, compare as compare
     from gamp_attention.extensions.comparison.figures import (
         plot_comparison as plot_comparison,
@@ -76,7 +69,6 @@ if TYPE_CHECKING:
         BrokenStateEvolutionResult as BrokenStateEvolutionResult,
         solve_broken as solve_broken,
     )
-    from gamp_attention.extensions.sequence.fixed_columns import fix_columns as fix_columns
     from gamp_attention.extensions.sequence.sequence import (
         SequenceModel as SequenceModel,
         sequence_model as sequence_model,
@@ -114,10 +106,8 @@ if TYPE_CHECKING:
 
 NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.bayes.amp": ("BayesAmpResult", "run_bayes_amp"),
-    "extensions.bayes.posterior_starts": ("posterior_directions", "posterior_start"),
-    "extensions.bayes.results": ("BayesStateEvolution", "BayesThresholds", "RecoveryStage", "StagedThresholds"),
-    "extensions.bayes.state_evolution": ("bayes_fixed_points", "solve_bayes_state_evolution"),
-    "extensions.bayes.thresholds": ("bayes_thresholds",),
+    "extensions.bayes.state_evolution": ("BayesStateEvolution", "solve_bayes_state_evolution"),
+    "extensions.bayes.thresholds": ("BayesThresholds", "bayes_thresholds"),
     "extensions.comparison.comparison": ("Comparison", "compare"),
     "extensions.comparison.figures": ("plot_comparison", "plot_phase_diagram", "plot_trajectory"),
     "extensions.dynamics.gradient_descent": ("GradientDescent",),
@@ -140,7 +130,6 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.phases.phase_boundaries": ("PhaseBoundaries", "phase_boundaries"),
     "extensions.phases.scan": ("Boundary",),
     "extensions.rsb.broken": ("BrokenStateEvolutionResult", "solve_broken"),
-    "extensions.sequence.fixed_columns": ("fix_columns",),
     "extensions.sequence.sequence": ("SequenceModel", "sequence_model"),
     "extensions.sequence.value_layers": ("value_model",),
     "extensions.spectra.hessian_spectrum": ("HessianSpectrum", "hessian_spectrum"),
