@@ -31,8 +31,8 @@ def test_other_shapes(make, parisi, mixture):
     assert np.isfinite(path.train_loss).all()
     if make:
         assert (np.diff(np.trace(path.U, axis1=2, axis2=3), axis=0) < 0).all()
-    assert path.jump_mass.shape == (3, *path.U.shape[1:])
-    assert path.jump_shift.shape == (0,)
+    assert path.V_hat.shape == (3, *path.U.shape[1:])
+    assert path.jump_mass.shape == (0, *path.U.shape[1:])
     assert path.to_dict()["method"] == f"Survey(parisi={parisi}, damping=0.4)"
 
 
