@@ -8,6 +8,8 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.dynamics.stored_times import StoredPaths
+from gamp_attention.extensions.train.survey import SurveyState, survey_step
+from gamp_attention.extensions.train.survey_averages import first_variances
 from gamp_attention.gamp.step import averaged_memory, naive_memory
 from gamp_attention.problem.risk import overlaps
 from gamp_attention.problem.starts import initial_weights
@@ -80,14 +82,26 @@ SLOW = {
 CASES = QUICK | SLOW
 
 
+def run_survey(data, Q, method, n_iter):
+    """Return the states of survey propagation from weights Q, before and after each iteration."""
+    params = data.terms("asymptotic").params
+    samples = [(data.loss, params[rows], sources, float(data.dim)) for rows, sources in data.groups]
+    V, U, _ = first_variances(data.penalty, data.spectra, samples, data.rank)
+    states = [SurveyState(Q, V, U, np.zeros((data.n_samples, data.n_tokens, data.rank)))]
+    for _ in range(n_iter):
+        after = survey_step(data, "asymptotic", states[-1], method.damping, method.parisi)
+        states.append(after[0] if isinstance(after, tuple) else after)
+    return states
+
+
 def run_and_predict(case, seed, n_paths, memory):
     """Return arrays of a run, of the prediction for its instance and of the errors of the prediction, by name."""
     data, start, method = ga.sample(case.make(), case.d, case.alpha, 700 + seed), case.start, case.method
     if isinstance(method, ga.Survey):
         Q = initial_weights(data, "random" if start == WEAK else start, seed)
         Q[: len(data.Q_star)] += 0.03 * data.Q_star * (start == WEAK)  # cosine 0.3 with the teacher; no intercept
-        state = ga.initial_survey(data, "asymptotic", Q)[0]
-        start = overlaps(data, Q, state.V)
+        states = run_survey(data, Q, method, case.n_iter)
+        start = overlaps(data, Q, states[0].V)
     path = ga.trajectory(
         data.instance_model(), data.alpha, start, method, case.n_iter, n_paths=n_paths, n_replicas=2, seed=seed
     )
@@ -100,9 +114,6 @@ def run_and_predict(case, seed, n_paths, memory):
         options = {key: getattr(method, key) for key in ("lr", "momentum", "batch") if getattr(method, key)}
         run = ga.minimize_risk(data, start, risk, name, seed=seed, **limits, **options).history
     else:
-        states = [state]
-        for _ in range(case.n_iter):
-            states.append(ga.survey_step(data, "asymptotic", states[-1], method.damping, method.parisi)[0])
         rows = [overlaps(data, state.Q, state.V).arrays() | {"U": state.U, "train_loss": np.nan} for state in states]
         run = SimpleNamespace(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
     return [
