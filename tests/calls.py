@@ -106,7 +106,7 @@ LINES = {
     "PhaseRetrievalLoss": "ga.glm_model(ga.PhaseRetrievalLoss())",
     "Ridge": "ga.paper_model(penalty=ga.Ridge(lam=0.1))",
     "SinglePass": (
-        "ga.trajectory(PAPER, 1.5, method=ga.SinglePass(lr=0.1, batch=0.1, one_sample=False, spherical=False), "
+        "ga.trajectory(PAPER, 1.5, method=ga.SinglePass(lr=0.1, batch=0.1), "
         "n_iter=3, n_paths=128, n_replicas=2, seed=0)"
     ),
     "SoftmaxTeacher": "ga.attention_model(teacher=ga.SoftmaxTeacher(omega=0.3, A=SQUARE))",
@@ -228,7 +228,6 @@ LINES = {
         "max_iter=10, max_work=1e4, stability=False, seed=0)"
     ),
     "spectral_directions": "ga.spectral_directions(DATA, k=2, weights='fitted', risk='exact', seed=0)",
-    "spectral_overlap": ("ga.spectral_overlap(PAPER, alpha=1.5, weights='fitted', n_points=64, n_replicas=2, seed=0)"),
     "sparse_teacher": "ga.sparse_teacher(fraction=0.5, teacher_rank=1, variance=1.0)",
     "single_pass": (
         "ga.single_pass(PAPER, d=8, alpha=1.5, init=WEIGHTS, method=ga.SinglePass(lr=0.1, batch=0.5), n_iter=3, "
@@ -242,7 +241,7 @@ LINES = {
     "train_loss": "ga.train_loss(DATA, Q=WEIGHTS, risk='exact')",
     "trajectory": (
         "ga.trajectory(PAPER, alpha=1.5, init='semantic', method=ga.MessagePassing(), n_iter=3, n_paths=128, "
-        "n_replicas=2, max_memory=1e9, seed=0)"
+        "n_replicas=2, seed=0)"
     ),
 }
 

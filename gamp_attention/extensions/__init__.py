@@ -26,17 +26,13 @@ if TYPE_CHECKING:
     )
     from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent as GradientDescent
     from gamp_attention.extensions.dynamics.message_passing import MessagePassing as MessagePassing
-    from gamp_attention.extensions.dynamics.online import OnlineResult as OnlineResult, single_pass as single_pass
-    from gamp_attention.extensions.dynamics.online_paths import SinglePass as SinglePass
-    from gamp_attention.extensions.dynamics.population import (
-        PopulationLoss as PopulationLoss,
-        PopulationMap as PopulationMap,
-        PopulationMinimum as PopulationMinimum,
-        population_loss as population_loss,
-        population_map as population_map,
-    )
     from gamp_attention.extensions.dynamics.replicas import Trajectory as Trajectory
-    from gamp_attention.extensions.dynamics.survey_paths import Survey as Survey
+    from gamp_attention.extensions.dynamics.single_pass import (
+        OnlineResult as OnlineResult,
+        SinglePass as SinglePass,
+        single_pass as single_pass,
+    )
+    from gamp_attention.extensions.dynamics.survey import Survey as Survey
     from gamp_attention.extensions.dynamics.trajectory import trajectory as trajectory
     from gamp_attention.extensions.estimators.attention import GampAttention as GampAttention
     from gamp_attention.extensions.inference.debias import DebiasedWeights as DebiasedWeights, debias as debias
@@ -82,10 +78,6 @@ if TYPE_CHECKING:
         LimitingSpectrum as LimitingSpectrum,
         limiting_spectrum as limiting_spectrum,
     )
-    from gamp_attention.extensions.spectra.spectral_overlaps import (
-        SpectralOverlap as SpectralOverlap,
-        spectral_overlap as spectral_overlap,
-    )
     from gamp_attention.extensions.sweeps.scheduler import local_pool as local_pool
     from gamp_attention.extensions.sweeps.sweep import Sweep as Sweep, sweep as sweep, to_dataset as to_dataset
     from gamp_attention.extensions.train.fit_result import FitResult as FitResult, load_result as load_result
@@ -112,13 +104,9 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.comparison.figures": ("plot_comparison", "plot_phase_diagram", "plot_trajectory"),
     "extensions.dynamics.gradient_descent": ("GradientDescent",),
     "extensions.dynamics.message_passing": ("MessagePassing",),
-    "extensions.dynamics.online": ("OnlineResult", "single_pass"),
-    "extensions.dynamics.online_paths": ("SinglePass",),
-    "extensions.dynamics.population": (
-        "PopulationLoss", "PopulationMap", "PopulationMinimum", "population_loss", "population_map",
-    ),
     "extensions.dynamics.replicas": ("Trajectory",),
-    "extensions.dynamics.survey_paths": ("Survey",),
+    "extensions.dynamics.single_pass": ("OnlineResult", "SinglePass", "single_pass"),
+    "extensions.dynamics.survey": ("Survey",),
     "extensions.dynamics.trajectory": ("trajectory",),
     "extensions.estimators.attention": ("GampAttention",),
     "extensions.inference.debias": ("DebiasedWeights", "debias"),
@@ -134,7 +122,6 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.sequence.value_layers": ("value_model",),
     "extensions.spectra.hessian_spectrum": ("HessianSpectrum", "hessian_spectrum"),
     "extensions.spectra.limiting_spectra": ("LimitingSpectrum", "limiting_spectrum"),
-    "extensions.spectra.spectral_overlaps": ("SpectralOverlap", "spectral_overlap"),
     "extensions.sweeps.scheduler": ("local_pool",),
     "extensions.sweeps.sweep": ("Sweep", "sweep", "to_dataset"),
     "extensions.train.fit_result": ("FitResult", "load_result"),
