@@ -64,7 +64,6 @@ OBJECTS = {
     "FIXED_POINT": "ga.solve_state_evolution(SHARP, alpha=1.5, rtol=0.05, stability=False)",
     "LOSS": "DATA.loss",
     "STATE": "ga.initial_state(DATA, WEIGHTS)",
-    "SURVEY": "ga.initial_survey(DATA, 'exact', WEIGHTS)[0]",
     "TEACHER": "ga.SoftmaxTeacher(0.3, SQUARE)",
     "LAW": "ga.coordinate_law()",
 }
@@ -128,8 +127,7 @@ LINES = {
     "bayes_thresholds": "ga.bayes_thresholds(SQUARED, n_points=64, n_replicas=2, seed=0)",
     "branches": ("ga.branches(SHARP, alpha=1.5, starts=('semantic',), rtol=0.1, stability=False, seed=0)"),
     "compare": (
-        "ga.compare(SQUARED, d=10, alpha=1.5, seed=0, risk='asymptotic', branches=None, damping=0.3, rtol=0.1, lr=0.1, "
-        "gd_steps=3, instances=2, device='cpu')"
+        "ga.compare(SQUARED, d=10, alpha=1.5, seed=0, risk='asymptotic', branches=None, rtol=0.1, gd_steps=3)"
     ),
     "continue_branch": (
         "ga.continue_branch(SHARP, alpha=1.5, init='semantic', parameter='alpha', to=1.45, stability=False)"
@@ -209,13 +207,8 @@ LINES = {
         "iteration=ga.IterationOptions(V=WIDE, hold_after=20, empirical_after=5, accelerate=False, settling=True))"
     ),
     "train": (
-        "ga.train(DATA, init=WEIGHTS, risk='exact', n_starts=2, n_finish=1, survey=3.0, escape=True, tol=1e-8, "
+        "ga.train(DATA, init=WEIGHTS, risk='exact', n_starts=2, survey=3.0, escape=True, tol=1e-8, "
         "max_iter=60, seed=0, iteration=ga.IterationOptions(V=WIDE, hold_after=20))"
-    ),
-    "initial_survey": "ga.initial_survey(DATA, 'exact', Q=WEIGHTS)",
-    "survey_step": "ga.survey_step(DATA, 'exact', SURVEY, damping=0.4, parisi=3.0, jumps=True)",
-    "SurveyState": (
-        "ga.survey_step(DATA, 'exact', ga.SurveyState(Q=WEIGHTS, V=WIDE, U=WIDE, D=OMEGA), damping=0.4, parisi=3.0)"
     ),
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64')",
     "sampled_test_error": "ga.sampled_test_error(DATA, Q=WEIGHTS, n_samples=5, seed=0)",
@@ -227,7 +220,6 @@ LINES = {
         "ga.solve_state_evolution(SHARP, alpha=1.5, init='semantic', rtol=0.1, rule='auto', response='stein', "
         "max_iter=10, max_work=1e4, stability=False, seed=0)"
     ),
-    "spectral_directions": "ga.spectral_directions(DATA, k=2, weights='fitted', risk='exact', seed=0)",
     "sparse_teacher": "ga.sparse_teacher(fraction=0.5, teacher_rank=1, variance=1.0)",
     "single_pass": (
         "ga.single_pass(PAPER, d=8, alpha=1.5, init=WEIGHTS, method=ga.SinglePass(lr=0.1, batch=0.5), n_iter=3, "
@@ -255,7 +247,7 @@ RESULTS = {
     "KinkWarning", "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "MixtureModel", "PhaseBoundaries",
     "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SequenceModel", "SpectralDirections",
     "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord",
-    "SurveyReport", "Sweep", "TrainResult", "Trajectory", "__version__",
+    "Sweep", "TrainResult", "Trajectory", "__version__",
 }  # fmt: skip
 TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
     "load_result", "plot_comparison", "plot_phase_diagram", "plot_trajectory",

@@ -82,18 +82,7 @@ if TYPE_CHECKING:
     from gamp_attention.extensions.sweeps.sweep import Sweep as Sweep, sweep as sweep, to_dataset as to_dataset
     from gamp_attention.extensions.train.fit_result import FitResult as FitResult, load_result as load_result
     from gamp_attention.extensions.train.records import StartRecord as StartRecord
-    from gamp_attention.extensions.train.spectral import (
-        SpectralDirections as SpectralDirections,
-        spectral_directions as spectral_directions,
-    )
-    from gamp_attention.extensions.train.survey import (
-        SurveyEnd as SurveyEnd,
-        SurveyRecord as SurveyRecord,
-        SurveyReport as SurveyReport,
-        SurveyState as SurveyState,
-        initial_survey as initial_survey,
-        survey_step as survey_step,
-    )
+    from gamp_attention.extensions.train.survey import SurveyEnd as SurveyEnd, SurveyRecord as SurveyRecord
     from gamp_attention.extensions.train.train import TrainResult as TrainResult, train as train
 
 NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
@@ -126,10 +115,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.sweeps.sweep": ("Sweep", "sweep", "to_dataset"),
     "extensions.train.fit_result": ("FitResult", "load_result"),
     "extensions.train.records": ("StartRecord",),
-    "extensions.train.spectral": ("SpectralDirections", "spectral_directions"),
-    "extensions.train.survey": (
-        "SurveyEnd", "SurveyRecord", "SurveyReport", "SurveyState", "initial_survey", "survey_step",
-    ),
+    "extensions.train.survey": ("SurveyEnd", "SurveyRecord"),
     "extensions.train.train": ("TrainResult", "train"),
 }  # fmt: skip
 __all__ = [name for names in NAMES.values() for name in names if name != "GampAttention"]
