@@ -57,11 +57,6 @@ if TYPE_CHECKING:
         RegularizationPath as RegularizationPath,
         regularization_path as regularization_path,
     )
-    from gamp_attention.extensions.inference.reference import (
-        ReferenceErrors as ReferenceErrors,
-        ReferenceVerdict as ReferenceVerdict,
-        reference_errors as reference_errors,
-    )
     from gamp_attention.extensions.phases.branches import (
         Branches as Branches,
         BranchPath as BranchPath,
@@ -96,7 +91,7 @@ if TYPE_CHECKING:
         spectral_overlap as spectral_overlap,
     )
     from gamp_attention.extensions.sweeps.scheduler import local_pool as local_pool
-    from gamp_attention.extensions.sweeps.sweep import Sweep as Sweep, sweep as sweep, to_dataset as to_dataset
+    from gamp_attention.extensions.sweeps.sweep import Sweep as Sweep, sweep as sweep
     from gamp_attention.extensions.train.fit_result import FitResult as FitResult, load_result as load_result
     from gamp_attention.extensions.train.records import StartRecord as StartRecord
     from gamp_attention.extensions.train.spectral import (
@@ -137,7 +132,6 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.inference.law.law_of": ("law_of",),
     "extensions.inference.leave_one_out": ("LeaveOneOut", "leave_one_out"),
     "extensions.inference.paths": ("RegularizationPath", "regularization_path"),
-    "extensions.inference.reference": ("ReferenceErrors", "ReferenceVerdict", "reference_errors"),
     "extensions.phases.branches": ("BranchPath", "Branches", "branches", "continue_branch"),
     "extensions.phases.phase_boundaries": ("PhaseBoundaries", "phase_boundaries"),
     "extensions.phases.scan": ("Boundary",),
@@ -149,7 +143,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.spectra.limiting_spectra": ("LimitingSpectrum", "limiting_spectrum"),
     "extensions.spectra.spectral_overlaps": ("SpectralOverlap", "spectral_overlap"),
     "extensions.sweeps.scheduler": ("local_pool",),
-    "extensions.sweeps.sweep": ("Sweep", "sweep", "to_dataset"),
+    "extensions.sweeps.sweep": ("Sweep", "sweep"),
     "extensions.train.fit_result": ("FitResult", "load_result"),
     "extensions.train.records": ("StartRecord",),
     "extensions.train.spectral": ("SpectralDirections", "spectral_directions"),
