@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gamp_attention.extensions.dynamics.trajectory import trajectory as trajectory
     from gamp_attention.extensions.estimators.attention import GampAttention as GampAttention
     from gamp_attention.extensions.inference.debias import DebiasedWeights as DebiasedWeights, debias as debias
-    from gamp_attention.extensions.inference.law.law_of import law_of as law_of
+    from gamp_attention.extensions.inference.law_of import law_of as law_of
     from gamp_attention.extensions.inference.leave_one_out import (
         LeaveOneOut as LeaveOneOut,
         leave_one_out as leave_one_out,
@@ -129,7 +129,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.dynamics.trajectory": ("trajectory",),
     "extensions.estimators.attention": ("GampAttention",),
     "extensions.inference.debias": ("DebiasedWeights", "debias"),
-    "extensions.inference.law.law_of": ("law_of",),
+    "extensions.inference.law_of": ("law_of",),
     "extensions.inference.leave_one_out": ("LeaveOneOut", "leave_one_out"),
     "extensions.inference.paths": ("RegularizationPath", "regularization_path"),
     "extensions.phases.branches": ("BranchPath", "Branches", "branches", "continue_branch"),
