@@ -114,7 +114,8 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> FactoredH
     check.require_memory("data", size, size)
     H = data_hessian(scaled_blocks(data), at.hessians, tuple(np.flatnonzero(column) for column in free.T))
     H[np.diag_indices(size)] += curvature.T[free.T]
-    flat = np.array([direction.T[free.T] for direction in rotations(data, Q)]).reshape(-1, size)
+    directions = rotations(data, Q)
+    flat = np.array([direction.T[free.T] for direction in directions]).reshape(len(directions), size)
     level = float(np.trace(H) / max(size, 1))
     raised = H + level * flat.T @ flat
     try:
