@@ -277,7 +277,8 @@ def _violations(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
         elif data.n_samples < law.used.sum() + FREE:
             handled = f"which needs more samples than columns: {data.n_samples} for {law.used.sum()}"
         else:
-            handled = f"which is handled for convex losses of one field and up to {DENSE} independent columns only"
+            allowed = f"convex losses of one field and up to {DENSE} linearly independent columns"
+            handled = f"which is handled for {allowed} only"
         reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
     if dof < EFFECTIVE:
         reasons.append(f"training errors have {dof:.3g} effective degrees of freedom, {EFFECTIVE:g} are needed")

@@ -488,5 +488,3 @@ def test_few_samples_have_wide_intervals_and_are_not_trusted():
         assert loo.trusted == trusted
         assert (f"standard errors need at least 30 samples, got {n}" in loo.message) != trusted
         assert loo.interval()[1] > loo.test_error + stats.t.ppf(0.975, n - 1) * loo.test_error_error
-
-

@@ -186,5 +186,3 @@ def test_fewer_samples_than_the_default_number_of_folds_are_accepted():
     data = ga.sample(ga.paper_model(omega=0.3, sigma=0.8), d=4, alpha=0.75, seed=0)
     assert data.n_samples == 3
     assert ga.regularization_path(data, [0.05, 0.5]).test_error.shape == (2,)
-
-
