@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gamp_attention.extensions.dynamics.trajectory import trajectory as trajectory
     from gamp_attention.extensions.estimators.attention import GampAttention as GampAttention
     from gamp_attention.extensions.inference.debias import DebiasedWeights as DebiasedWeights, debias as debias
-    from gamp_attention.extensions.inference.law.law_of import law_of as law_of
+    from gamp_attention.extensions.inference.law_of import law_of as law_of
     from gamp_attention.extensions.inference.leave_one_out import (
         LeaveOneOut as LeaveOneOut,
         leave_one_out as leave_one_out,
@@ -44,11 +44,6 @@ if TYPE_CHECKING:
     from gamp_attention.extensions.inference.paths import (
         RegularizationPath as RegularizationPath,
         regularization_path as regularization_path,
-    )
-    from gamp_attention.extensions.inference.reference import (
-        ReferenceErrors as ReferenceErrors,
-        ReferenceVerdict as ReferenceVerdict,
-        reference_errors as reference_errors,
     )
     from gamp_attention.extensions.phases.branches import (
         Branches as Branches,
@@ -79,7 +74,7 @@ if TYPE_CHECKING:
         limiting_spectrum as limiting_spectrum,
     )
     from gamp_attention.extensions.sweeps.scheduler import local_pool as local_pool
-    from gamp_attention.extensions.sweeps.sweep import Sweep as Sweep, sweep as sweep, to_dataset as to_dataset
+    from gamp_attention.extensions.sweeps.sweep import Sweep as Sweep, sweep as sweep
     from gamp_attention.extensions.train.fit_result import FitResult as FitResult, load_result as load_result
     from gamp_attention.extensions.train.records import StartRecord as StartRecord
     from gamp_attention.extensions.train.survey import SurveyEnd as SurveyEnd, SurveyRecord as SurveyRecord
@@ -99,10 +94,9 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.dynamics.trajectory": ("trajectory",),
     "extensions.estimators.attention": ("GampAttention",),
     "extensions.inference.debias": ("DebiasedWeights", "debias"),
-    "extensions.inference.law.law_of": ("law_of",),
+    "extensions.inference.law_of": ("law_of",),
     "extensions.inference.leave_one_out": ("LeaveOneOut", "leave_one_out"),
     "extensions.inference.paths": ("RegularizationPath", "regularization_path"),
-    "extensions.inference.reference": ("ReferenceErrors", "ReferenceVerdict", "reference_errors"),
     "extensions.phases.branches": ("BranchPath", "Branches", "branches", "continue_branch"),
     "extensions.phases.phase_boundaries": ("PhaseBoundaries", "phase_boundaries"),
     "extensions.phases.scan": ("Boundary",),
@@ -112,7 +106,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.spectra.hessian_spectrum": ("HessianSpectrum", "hessian_spectrum"),
     "extensions.spectra.limiting_spectra": ("LimitingSpectrum", "limiting_spectrum"),
     "extensions.sweeps.scheduler": ("local_pool",),
-    "extensions.sweeps.sweep": ("Sweep", "sweep", "to_dataset"),
+    "extensions.sweeps.sweep": ("Sweep", "sweep"),
     "extensions.train.fit_result": ("FitResult", "load_result"),
     "extensions.train.records": ("StartRecord",),
     "extensions.train.survey": ("SurveyEnd", "SurveyRecord"),
