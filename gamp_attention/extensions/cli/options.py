@@ -200,7 +200,6 @@ COMMANDS = {
                 "--alphas", float, (0.05, 4.0), "range of α (default 0.05 4)", nargs=2, metavar=("LOW", "HIGH")
             ),
             Option("--tol", float, 1e-3, "error of α"),
-            Option("--bayes", bool, None, "add the thresholds of the Bayes-optimal estimate"),
             Option("--folder", str, None, "folder of finished results, from which the command resumes"),
             Option("--plot", str, None, "save a picture", metavar="FILE"),
             WORKERS,

@@ -13,8 +13,8 @@ from gamp_attention.extensions.comparison.comparison import compare
 from gamp_attention.extensions.comparison.figures import plot_comparison, plot_phase_diagram
 from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
-from gamp_attention.extensions.dynamics.online_paths import SinglePass
-from gamp_attention.extensions.dynamics.survey_paths import Survey
+from gamp_attention.extensions.dynamics.single_pass import SinglePass
+from gamp_attention.extensions.dynamics.survey import Survey
 from gamp_attention.extensions.dynamics.trajectory import trajectory
 from gamp_attention.extensions.phases.phase_boundaries import phase_boundaries
 from gamp_attention.extensions.rsb.broken import solve_broken
@@ -102,7 +102,7 @@ def run_sweep(options: argparse.Namespace) -> int:
 def run_boundaries(options: argparse.Namespace) -> int:
     """Run the command `boundaries` and return its exit status."""
     model = paper_model(sigma=options.sigma, lam=options.lam)
-    wanted = select(options, "alphas", "tol", "bayes", "folder")
+    wanted = select(options, "alphas", "tol", "folder")
     with nullcontext() if options.workers is None else local_pool(options.workers) as executor:
         result = phase_boundaries(model, _join(options.omega), **wanted, executor=executor)
     report(options, str(result), result.to_dict() | {"range": [result.low, result.high]}, result.converged)

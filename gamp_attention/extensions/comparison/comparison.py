@@ -115,8 +115,7 @@ class Branch(Result):
     def _rows(self) -> Rows:
         """Return the table with remarks: how GAMP ended, validity of state evolution, different minima."""
         gamp, fixed, name = self.gamp, self.fixed_point, self.rows[-1].name
-        off = f"{gamp.n_off_global} of {gamp.n_searched} searched samples"
-        notes = [f"  {gamp.message} {off} are not at their global proximal minimum."]
+        notes = [f"  {gamp.message}"]
         if not fixed.consistent and np.isfinite(fixed.replicon):
             notes.append(f"  Replica symmetry of state evolution: {fixed.validity}.")
         gap = self.quasi_newton.train_loss - gamp.train_loss

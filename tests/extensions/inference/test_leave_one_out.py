@@ -11,7 +11,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
-from gamp_attention.extensions.inference.refits import Refitter, sample_errors, tokens_fields
+from gamp_attention.extensions.inference.refits import Refitter, sample_errors
 
 
 def ridge_rows(n=60, d=25, seed=0):
@@ -31,7 +31,6 @@ def test_ridge_errors_equal_the_hat_matrix_and_scikit_learn():
     left_out = cross_val_predict(Ridge(alpha=lam * 25, fit_intercept=False), x, y, cv=LeaveOneOut())
     assert np.allclose(loo.fields[:, 0, 0], left_out, rtol=0, atol=1e-10)
     assert loo.trusted
-    assert not loo.doubtful.any()
     assert not loo.refitted.any()  # the formula is exact
     assert np.allclose(ga.leave_one_out(data, ga.run_gamp(data, "random"), refits=60).errors, loo.errors, rtol=1e-6)
 
@@ -62,12 +61,11 @@ def test_errors_agree_with_refits(name):
     gamp = ga.run_gamp(data, init)
     formula, rough = (ga.leave_one_out(data, gamp, form=form, refits=0) for form in ("hessian", "cavity"))
     loo = ga.leave_one_out(data, gamp, refits=64)
-    fields, samples = loo.fields.copy(), np.flatnonzero(~loo.doubtful)[:12]
-    assert len(samples) == 12
+    fields, samples = loo.fields.copy(), np.arange(12)
     for sample in samples:
-        Q, done = Refitter().refit(data, gamp.Q, sample)
+        Q, done = Refitter(converged=1e-6).refit(data, gamp.Q, sample)
         assert done
-        fields[sample] = tokens_fields(data, Q, np.array([sample]))[0]
+        fields[sample] = data.fields(Q)[sample]
     exact = sample_errors(data, fields)[samples]
     kinks = 0.03 if data.penalty.smooth else 0.1  # without a sample a kink holds other weights
     assert np.median(np.abs(formula.errors[samples] / exact - 1)) < kinks
@@ -154,14 +152,6 @@ def test_weights_that_are_all_zero_have_the_errors_of_training():
     assert loo.test_error == loo.in_training
 
 
-def test_a_rotation_of_the_weights_changes_nothing():
-    data = ga.sample(ga.attention_model(2, 2, 2, omega=0.2, sigma=0.7, lam=0.1), d=60, alpha=3.0, seed=0)
-    gamp = ga.run_gamp(data)
-    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(2, 2)))[0]
-    turned = ga.minimize_risk(data, gamp.Q @ turn, "exact", "lbfgs", tol=1e-6)
-    assert np.allclose(ga.leave_one_out(data, gamp).errors, ga.leave_one_out(data, turned).errors, rtol=1e-3, atol=1e-6)
-
-
 def test_the_asymptotic_risk_is_refused():
     data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
     with pytest.raises(
@@ -233,46 +223,13 @@ def test_the_standard_error_is_the_spread_about_the_error_on_new_data(penalty, f
     assert independent < 0.75 * apart
 
 
-def test_refits_replace_the_errors_of_their_samples():
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.1, lam=0.1), d=80, alpha=2.0, seed=0)
-    gamp = ga.run_gamp(data)
-    loo, none = ga.leave_one_out(data, gamp, refits=10), ga.leave_one_out(data, gamp, refits=0)
-    assert not none.refitted.any()
-    assert np.isnan(none.remainder).all()
-    assert 8 <= loo.refitted.sum() <= 10
-    assert np.isfinite(loo.remainder).sum() == 10
-    assert np.isclose(loo.test_error, loo.errors.mean())
-    for sample in np.flatnonzero(loo.refitted & (loo.remainder < 0.1)):
-        Q, _ = Refitter().refit(data, gamp.Q, int(sample))
-        assert np.allclose(loo.fields[sample], tokens_fields(data, Q, np.array([sample]))[0], rtol=0, atol=1e-3)
-
-
 def test_the_default_factors_no_large_hessian():
-    for n, d, rank, form in ((40, 2500, 1, "hessian"), (550, 520, 4, "cavity")):
+    for n, d, rank, form in ((100, 500, 1, "hessian"), (40, 2500, 1, "cavity")):
         x = np.random.default_rng(0).normal(size=(n, d))
         data = ga.LabelledDataset(x, x[:, :rank], ga.SquaredLoss(), lam=1.0, rank=rank)
         loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
         assert loo.form == form
         assert loo.trusted
-
-
-def test_variances_are_not_needed():
-    data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    gamp = ga.run_gamp(data)
-    bare = replace(gamp, overlaps=replace(gamp.overlaps, V=np.full((2, 1, 1), np.nan)))
-    known, without = (ga.leave_one_out(data, each, form="cavity", refits=150) for each in (gamp, bare))
-    assert np.allclose(known.errors, without.errors, rtol=1e-3)
-
-
-@pytest.mark.parametrize("form", ["hessian", "cavity"])
-def test_with_several_finished_starts_the_choice_is_made_without_each_sample(form):
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6), d=60, alpha=1.0, seed=0)
-    several = ga.train(data, "spectral", n_starts=4, n_finish=4, survey=False, escape=False)
-    one = ga.run_gamp(data, "spectral")
-    assert np.isnan(ga.leave_one_out(data, one, form=form).with_choice)
-    loo = ga.leave_one_out(data, several, form=form)
-    assert np.isfinite(loo.with_choice)
-    assert 0.5 < loo.with_choice / loo.test_error < 2
 
 
 def test_bounds_are_quantiles_of_the_errors():
@@ -314,7 +271,7 @@ def test_errors_have_the_same_bits_for_any_number_of_threads(monkeypatch):
         with threadpool_limits(threads):
             found.append(ga.leave_one_out(data, gamp, form="hessian"))
     assert np.array_equal(found[0].errors, found[1].errors)
-    assert np.array_equal(found[0].remainder, found[1].remainder, equal_nan=True)
+    assert found[0].test_error_error == found[1].test_error_error
 
 
 def test_tokens_on_the_disk_have_the_errors_of_tokens_in_memory(tmp_path):
@@ -357,8 +314,6 @@ def test_samples_that_depend_on_their_neighbors_are_named():
     assert loo.dependent
     assert not loo.trusted
     assert "neighbors of a sample in the order of the arrays" in loo.message
-    blocks = ga.regularization_path(series, [0.1], "random", n_starts=1, groups=np.arange(n) // 30)
-    assert blocks.test_error[0] > 1.1 * loo.test_error
     path = ga.regularization_path(series, [0.1, 1.0], "random", n_starts=1)
     assert path.form != "folds"
     assert "depend on their neighbors" in path.message
@@ -511,7 +466,6 @@ def test_without_the_only_member_of_a_class_there_is_no_fit(penalty):
             loo = ga.leave_one_out(data, ga.run_gamp(data, "random"), form=form)
             assert (loo.trusted, loo.refitted[1]) == (exists, exists)
             assert ("without sample 1, weights that have no penalty grow without bound" in loo.message) != exists
-            assert exists or loo.doubtful[1]
 
 
 def test_without_a_penalty_a_sample_may_be_needed_to_prevent_separation():
@@ -534,20 +488,3 @@ def test_few_samples_have_wide_intervals_and_are_not_trusted():
         assert loo.trusted == trusted
         assert (f"standard errors need at least 30 samples, got {n}" in loo.message) != trusted
         assert loo.interval()[1] > loo.test_error + stats.t.ppf(0.975, n - 1) * loo.test_error_error
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_high_minima_of_a_rough_risk_are_not_trusted(seed):
-    """After random starts with noise, the estimate is 13 to 24 % below the error on new data."""
-    model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3, lam=0.01)
-    data = ga.sample(model, d=100, alpha=2.0, seed=seed)
-    loo = ga.leave_one_out(data, ga.train(data, "random", n_starts=4, seed=1, survey=False, escape=False))
-    assert not loo.trusted
-    assert "many minima" in loo.message
-
-
-def test_both_halves_of_the_samples_are_left_out():
-    """With the first half of each of the two divisions only, the descents return to these weights."""
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2, lam=0.1), d=40, alpha=2.0, seed=0)
-    loo = ga.leave_one_out(data, ga.run_gamp(data, "random", seed=0))
-    assert "many minima" in loo.message

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._tools.files import ARRAY, PICTURE, kind_of
+from gamp_attention._tools.files import PICTURE, kind_of
 from gamp_attention.extensions.comparison.figures import figure
 from tests.conftest import ROOT
 
@@ -48,25 +48,6 @@ def draw_with_matplotlib(path):
     return path.read_bytes()
 
 
-def test_sampled_tokens_replace_sampled_tokens_only(model, tmp_path):
-    path = tmp_path / "tokens.npy"
-    for seed in (0, 1):
-        data = ga.sample(model, 20, 1.5, seed, storage=path)
-    assert kind_of(path) == ARRAY
-    wanted = ga.sample(model, 20, 1.5, 1).tokens
-    for tokens in (np.asarray(data.tokens), np.load(path), np.load(path, mmap_mode="r")):
-        assert np.array_equal(tokens, wanted)
-    np.save(path, np.ones((30, 2, 20)))
-    with pytest.raises(
-        ValueError, match=r"storage: needs the name of a new file, or of an array that .* which holds an array"
-    ):
-        ga.sample(model, 20, 1.5, storage=path)
-    assert np.load(path).sum() == 30 * 2 * 20
-    ga.sample(model, 20, 1.5, 1, storage=path, overwrite=True)
-    assert np.array_equal(np.load(path), wanted)
-    assert [each.name for each in tmp_path.iterdir()] == ["tokens.npy"]
-
-
 OTHERS = {
     "text.npz": b"words",
     "damaged.npz": b"PK\x03\x04" + bytes(50),
@@ -97,7 +78,6 @@ data = ga.sample(ga.paper_model(), 40, 1.5, 0)
 cells = ga.sweep(ga.paper_model(), "first", alpha=1.0, method="GAMP", d=20).dataset()
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 for call in (
-    lambda: ga.sample(ga.paper_model(), 40, 1.5, 0, storage="tokens.npy"),
     lambda: ga.train(data, n_starts=1, checkpoint=ga.Checkpoint("run.npz", 0), tol=0, max_iter=3),
     lambda: ga.sweep(ga.paper_model(), "cells", alpha=1.0, method="GAMP", d=20),
     lambda: ga.plot_phase_diagram(ga.phase_boundaries(ga.paper_model(), omegas=[0.3], tol=0.1), path="f.png"),
@@ -119,8 +99,8 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
     command, environment = [sys.executable, "-c", FULL], os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=True)
     said = done.stdout.splitlines()
-    names = "storage: tokens.npy", "checkpoint: run.npz", "path: f.png", "--out: cells.nc"
-    for line, name in zip([said[0], said[1], said[3], said[4]], names, strict=True):
+    names = "checkpoint: run.npz", "path: f.png", "--out: cells.nc"
+    for line, name in zip([said[0], said[2], said[3]], names, strict=True):
         assert line == f"27 {name} cannot be written: File too large; free space or choose another folder"
     assert not list(tmp_path.rglob("*.part"))
     assert not list(tmp_path.rglob("*.claim"))
