@@ -26,8 +26,7 @@ import numpy as np
 
 from gamp_attention._tools import check, progress
 from gamp_attention._tools.check import read_only
-from gamp_attention._tools.checkpoints import CheckpointFile
-from gamp_attention._tools.checkpoints import Resumable, Tree
+from gamp_attention._tools.checkpoints import CheckpointFile, Resumable, Tree
 from gamp_attention.extensions.train.escapes import leave_saddle
 from gamp_attention.extensions.train.records import AGREEMENT, StartRecord
 from gamp_attention.extensions.train.survey import SurveyEnd, SurveyRecord, SurveyState, run_survey, survey_units

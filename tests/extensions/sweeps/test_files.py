@@ -4,10 +4,8 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-import gamp_attention as ga
 from gamp_attention._tools.files import PICTURE, kind_of
 from gamp_attention.extensions.comparison.figures import figure
 from tests.conftest import ROOT
