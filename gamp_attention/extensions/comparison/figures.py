@@ -10,7 +10,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.files import PICTURE, picture_metadata, require_replaceable, write_atomically
 from gamp_attention._tools.optional import require_modules
-from gamp_attention.extensions.train.records import AGREEMENT
+from gamp_attention.extensions.train.runs import AGREEMENT
 from gamp_attention.extensions.train.train import TrainResult
 
 if TYPE_CHECKING:

@@ -28,7 +28,6 @@ from gamp_attention._tools import check, progress
 from gamp_attention._tools.check import read_only
 from gamp_attention._tools.checkpoints import CheckpointFile, Resumable, Tree
 from gamp_attention.extensions.train.escapes import leave_saddle
-from gamp_attention.extensions.train.records import AGREEMENT, StartRecord
 from gamp_attention.extensions.train.survey import SurveyEnd, SurveyRecord, SurveyState, run_survey, survey_units
 from gamp_attention.gamp.descent import settle
 from gamp_attention.gamp.loop import Loop, Plan, describe_risk
@@ -37,12 +36,45 @@ from gamp_attention.gamp.step import GampState, gamp_step, initial_state, near_f
 from gamp_attention.problem.risk import RiskAtPoint, overlaps, risk_at
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import agreement_of
-from gamp_attention.results import Overlaps, Status
+from gamp_attention.results import Overlaps, Result, Status
 
 ROUNDING = 1e-9  # relative difference of training losses up to which they count as equal
 SAME_LOSS = 1e-6  # relative difference of training losses up to which two minima are equally low
+AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 SAME_WEIGHTS = 0.99  # smallest overlap of the weights of two surveys that count as equal
 NamedStart = tuple[str, GampState]
+
+
+@dataclass(frozen=True, eq=False)
+class StartRecord(Result):
+    """Outcome of one of the starts of `train`.
+
+    Attributes
+    ----------
+    name : "spectral 1" and so on, "random 1" and so on, the name given as `init`, or "given" for an array or a state.
+    kept : whether the result of `train` comes from this start.
+    status : status at the end of the run from this start; None if it was stopped early.
+    n_iter : number of iterations of message passing from this start.
+    train_loss, gradient_norm, overlaps, Q : at the end of the run, or when it was stopped.
+    excess : training loss divided by the training loss of the selected start at its end, minus 1.
+    agreement : overlap between these weights and the weights of the selected start, in [0, 1]; 1 means equal up to the
+        symmetries of the model.
+    """
+
+    name: str
+    kept: bool
+    status: Status | None
+    n_iter: int
+    train_loss: float
+    gradient_norm: float
+    excess: float
+    agreement: float
+    overlaps: Overlaps
+    Q: np.ndarray
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields except Q as plain data."""
+        return {name: value for name, value in super().to_dict().items() if name != "Q"}
 
 
 @dataclass(frozen=True)
@@ -373,3 +405,16 @@ class Runs(Resumable):
 
 def _order_of(loss: float) -> float:
     return loss if np.isfinite(loss) else inf
+
+
+def summarize_starts(records: tuple[StartRecord, ...]) -> str:
+    """Return sentences on the starts: the selected start, how many agree with it, and the losses of the others."""
+    name = next(record.name for record in records if record.kept)
+    others = [1 + record.excess for record in records if record.agreement < AGREEMENT]
+    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(others)
+    if not others:
+        return f"{best} {'Both' if n == 2 else f'All {n}'} gave (nearly) the same weights."
+    same = f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
+    low, high = f"{min(others):.3g}", f"{max(others):.3g}"
+    span = low if low == high else f"{low} to {high}"
+    return f"{best} {same}; the other {len(others)} had {span} times its training loss when they ended or were stopped."

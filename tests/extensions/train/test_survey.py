@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 import gamp_attention as ga
 from gamp_attention._tools.quadrature import gauss_hermite
 from gamp_attention.extensions.train import survey as surveys
-from gamp_attention.extensions.train.survey_averages import average_fields, inner_nodes
+from gamp_attention.extensions.train.survey import average_fields, inner_nodes
 from gamp_attention.problem.losses.attention import pack_attention_parameters
 from gamp_attention.problem.risk import risk_at
 from tests.conftest import CLASSES, MEANS, SIGMA, examples
