@@ -168,7 +168,7 @@ COMMANDS = {
     ),
     "sweep": Command(
         "run solvers on a grid of parameters, resumable, on any number of processes",
-        ("cells --alpha 0.5:3:11 --omega 0.1 0.3", "cells --alpha 1 2 --method SE GAMP --d 500 --out cells.nc"),
+        ("cells --alpha 0.5:3:11 --omega 0.1 0.3", "cells --alpha 1 2 --method SE GAMP --d 500"),
         (
             Option(
                 "folder", str, None, "folder of the finished cells; run the same command again to continue",
@@ -185,7 +185,6 @@ COMMANDS = {
             Option("--rtol", float, 1e-3, "accuracy of state evolution"),
             Option("--risk", RISKS, "exact", "training risk of GAMP and GD"),
             Option("--cold", bool, None, "do not start cells from the solutions of their neighbors"),
-            Option("--out", str, None, "also write all cells as one netCDF file", metavar="FILE.nc"),
             WORKERS,
         ),
     ),
@@ -220,8 +219,8 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, formatter_class=RawDescriptionHelpFormatter, **settings)
         actions = [command.add_argument(option.flag, **option.settings) for option in (*options, *COMMON)]
         flags = {action.dest: action.option_strings[0] for action in actions if action.option_strings}
-        # names in Python that differ from the options; `path` is the file of a picture or dataset
-        flags |= {"path": "--plot" if "plot" in flags else "--out", "lams": "--path", "overwrite": "--force"}
+        # names in Python that differ from the options; `path` is the file of a picture
+        flags |= {"path": "--plot", "lams": "--path", "overwrite": "--force"}
         command.set_defaults(flags=flags)
     return parser
 

@@ -100,7 +100,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     standardize: bool = False
     init: str | ArrayLike = "spectral"
     n_starts: int = 8
-    survey: bool | str | float | Sequence[float] = "auto"
+    survey: bool | str | float = "auto"
     tol: float = 1e-8
     max_iter: int = 10000
     random_state: Any = 0

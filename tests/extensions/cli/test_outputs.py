@@ -61,7 +61,6 @@ REFUSED = {
     "fit z.npz --checkpoint z.fit.npz": f"--out, --checkpoint: {TWICE}",
     "solve --json words.txt": NEW,
     "compare --plot picture.png": NEW,
-    "sweep cells --out words.txt": f"--out: {NEW}, or of a dataset that this package wrote",
 }
 
 
@@ -95,7 +94,6 @@ def test_results_are_replaced_by_their_own_kind_and_others_with_force(here, caps
 
 MISSING = {
     "compare": "gamp-attention compare needs matplotlib: pip install 'gamp-attention[plot]'",
-    "sweep F --method GD --out f.nc": "needs torch, xarray, h5netcdf and h5py: pip install",
     "fit z.npz --plot f.png": "needs matplotlib: pip install 'gamp-attention[plot]'",
 }
 
