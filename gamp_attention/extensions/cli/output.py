@@ -104,13 +104,7 @@ def say(options: argparse.Namespace, text: str) -> None:
     clear()
     for remedy, option in REMEDIES.items():
         text = remedy.sub(option, text)
-    text = quote_options(text, options.flags)
-    try:
-        print(text, file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OSError(f"the output cannot be written: {error.strerror}; free space or choose another file") from error
+    print(quote_options(text, options.flags), file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
 
 
 def report(options: argparse.Namespace, text: str, data: dict[str, Any], finished: bool = True) -> None:

@@ -57,7 +57,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     init, n_starts : the first start, "spectral", "random", "positional" or weights (d, r), and the number of starts;
         see `train`. The result with the lowest training loss is selected; `result_.starts` lists all starts.
     survey : survey propagation, see `train`: "auto" continues from the lowest minimum with a survey where this is
-        likely to help; True, or one or several Parisi parameters, begin with surveys from each start, which takes
+        likely to help; True, or a Parisi parameter, begins with surveys from each start, which takes
         longer and often finds a lower training loss; False makes no surveys.
     tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `train`.
     random_state : seed of the random starts: an integer, a numpy generator, or None for a new seed at each fit.
