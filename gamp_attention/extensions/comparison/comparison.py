@@ -98,15 +98,15 @@ class Branch(Result):
     ----------
     gamp, predicted, predicted_descent, fixed_point, descent, quasi_newton : GAMP, whose first iterations use predicted
         responses; the predicted trajectories of GAMP and of gradient descent, and the fixed point of state evolution;
-        gradient descent and L-BFGS from the informed start. For penalties with kinks, accelerated proximal steps
-        replace L-BFGS.
+        gradient descent and L-BFGS from the informed start. Gradient descent has a theory for the ridge only, and for
+        penalties with kinks accelerated proximal steps replace L-BFGS.
     rows : rows of the table.
     """
 
     name: str
     gamp: GampResult
     predicted: Trajectory
-    predicted_descent: Trajectory
+    predicted_descent: Trajectory | None
     fixed_point: StateEvolutionResult
     descent: Descent
     quasi_newton: Descent
@@ -214,8 +214,10 @@ def _compare_branch(
     gamp, gamp_time = time_run("GAMP", run_gamp, data, name, risk, damping=damping, iteration=tracked)
     fixed, fixed_time = time_run("state evolution", solve_state_evolution, model, alpha, name, rtol=rtol)
     lr = stable_step(data, start, risk)
-    of_descent = *instance, GradientDescent(lr), N_ITER
-    predicted_descent, _ = time_run("trajectory of descent", trajectory, *of_descent, n_replicas=4)
+    predicted_descent = None
+    if is_ridge(data.penalty):
+        of_descent = *instance, GradientDescent(lr), N_ITER
+        predicted_descent, _ = time_run("trajectory of descent", trajectory, *of_descent, n_replicas=4)
     affordable = max(MAX_DESCENT_WORK / data.tokens.size, 200)
     steps = gd_steps or max(1, int(min(np.ceil(TRAINING_TIME / lr), affordable)))
     descent, descent_time = time_run("gradient descent", gradient_descent, data, start, risk, lr, steps)

@@ -111,8 +111,9 @@ def _draw_overlap(axis: Any, branch: "Branch", key: str, end: int, everything: b
     axis.axhline(branch.rows[0].values[key], color=color, lw=0.8, ls=":", label=f"{name}: fixed point of the theory")
     # V of a descent is known at its end only
     steps, shown, values = descent.iterations, np.array([-1]), np.array([branch.rows[2].values[key]])
-    if key != "V":
+    if key != "V" and branch.predicted_descent is not None:
         axis.plot(branch.predicted_descent.scalars()[key], "--", lw=1.5, **pale, label=f"{name}: theory of descent")
+    if key != "V":
         late = np.searchsorted(steps, np.geomspace(5, end, 20)).clip(max=len(steps) - 1)
         shown = np.unique([*np.flatnonzero(steps <= 20), *late])
         values = descent.history.scalars()[key][shown]

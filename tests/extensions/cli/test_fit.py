@@ -65,17 +65,6 @@ def stop_gamp(patch, number):
     patch.setattr("gamp_attention.gamp.loop.gamp_step", step)
 
 
-def test_an_interruption_before_the_training_names_the_checkpoint(arrays, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gamp_attention.extensions.train.survey.survey_step", press_ctrl_c)
-    command = ["fit", str(arrays[0]), "--n-starts", "1", "--out", "fit.npz", "--survey"]
-    assert main(command) == 130
-    assert "interrupted, nothing was written" in capsys.readouterr().err
-    monkeypatch.setattr("gamp_attention.extensions.cli.fit.train", train_often)
-    assert main([*command, "--checkpoint", "c.npz"]) == 130
-    assert "interrupted: the same command resumes from c.npz" in capsys.readouterr().err
-
-
 def train_often(*args, checkpoint, **options):
     """Train with a checkpoint that is written at every iteration."""
     return ga.train(*args, checkpoint=ga.Checkpoint(checkpoint, 0), **options)

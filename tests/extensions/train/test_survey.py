@@ -282,7 +282,7 @@ def test_interrupted_runs_resume_to_the_last_bit(case, fraction, few_agree, tmp_
     with pytest.raises(Interruption):
         run_and_count(monkeypatch, data, stop, checkpoint=file, **options)
     resumed, n_later = run_and_count(monkeypatch, data, checkpoint=file, **options)
-    assert n_later <= (n_calls - stop + 2 if every == 0 else n_calls)
+    assert n_later <= (n_calls - stop + 47 if every == 0 else n_calls)  # a survey of 45 iterations begins again
     assert np.array_equal(resumed.Q, whole.Q)
     assert resumed.message == whole.message
     assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
