@@ -126,9 +126,7 @@ LINES = {
     ),
     "bayes_thresholds": "ga.bayes_thresholds(SQUARED, n_points=64, n_replicas=2, seed=0)",
     "branches": ("ga.branches(SHARP, alpha=1.5, starts=('semantic',), rtol=0.1, stability=False, seed=0)"),
-    "compare": (
-        "ga.compare(SQUARED, d=10, alpha=1.5, seed=0, risk='asymptotic', branches=None, rtol=0.1, gd_steps=3)"
-    ),
+    "compare": ("ga.compare(SQUARED, d=10, alpha=1.5, seed=0, risk='asymptotic', rtol=0.1, gd_steps=3)"),
     "continue_branch": (
         "ga.continue_branch(SHARP, alpha=1.5, init='semantic', parameter='alpha', to=1.45, stability=False)"
     ),
@@ -250,7 +248,7 @@ RESULTS = {
     "Sweep", "TrainResult", "Trajectory", "__version__",
 }  # fmt: skip
 TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
-    "load_result", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
+    "load_result", "plot_comparison", "plot_phase_diagram",
     "register_attention", "register_loss", "register_penalty", "to_dataset",
 }  # fmt: skip
 

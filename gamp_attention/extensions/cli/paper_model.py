@@ -19,7 +19,7 @@ from gamp_attention.extensions.dynamics.trajectory import trajectory
 from gamp_attention.extensions.phases.phase_boundaries import phase_boundaries
 from gamp_attention.extensions.rsb.broken import solve_broken
 from gamp_attention.extensions.sweeps.scheduler import local_pool
-from gamp_attention.extensions.sweeps.sweep import save, sweep
+from gamp_attention.extensions.sweeps.sweep import sweep
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.theory.fixed_points.solve import solve_state_evolution
 from gamp_attention.theory.models.attention import paper_model
@@ -43,10 +43,10 @@ def run_compare(options: argparse.Namespace) -> int:
 def run_solve(options: argparse.Namespace) -> int:
     """Run the command `solve` and return its exit status."""
     names, model = ("alpha", "init", "rtol"), _model(options)
-    if options.steps or options.parisi:
-        result: StateEvolutionResult = solve_broken(model, **select(options, *names, "steps", "parisi"))
+    if options.steps:
+        result: StateEvolutionResult = solve_broken(model, **select(options, *names, "steps"))
     else:
-        result = solve_state_evolution(model, **select(options, *names, "rule", "response", "seed"))
+        result = solve_state_evolution(model, **select(options, *names, "seed"))
     numbers = result.to_dict()
     pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each is written with its error
     numbers |= {name: [numbers[name], numbers[f"{name}_error"]] for name in pairs}
@@ -87,22 +87,18 @@ def _join(lists: list[list[float]] | None) -> list[float] | None:
 
 def run_sweep(options: argparse.Namespace) -> int:
     """Run the command `sweep` and return its exit status."""
-    model = paper_model(A=options.A) if options.A else paper_model()
     axes: dict[str, Any] = {name: _join(getattr(options, name)) for name in ("alpha", "omega", "lam", "sigma")}
     wanted = axes | select(options, "folder", "d", "seed", "branch", "method", "rtol", "risk")
     with nullcontext() if options.workers is None else local_pool(options.workers) as executor:
-        result = sweep(model, **wanted, warm=not options.cold, executor=executor)
+        result = sweep(paper_model(), **wanted, warm=not options.cold, executor=executor)
     finished = all(row["status"] in ("converged", "settled", "lost") for row in result.rows)
     report(options, str(result), result.to_dict(), finished)
-    if options.out:
-        save(result.dataset(), options.out, options.force)
-        say(options, f"The dataset is in {options.out}.")
     return 0 if finished else 1
 
 
 def run_boundaries(options: argparse.Namespace) -> int:
     """Run the command `boundaries` and return its exit status."""
-    model = paper_model(sigma=options.sigma, lam=options.lam, **({"A": options.A} if options.A else {}))
+    model = paper_model(sigma=options.sigma, lam=options.lam)
     wanted = select(options, "alphas", "tol", "folder")
     with nullcontext() if options.workers is None else local_pool(options.workers) as executor:
         result = phase_boundaries(model, _join(options.omega), **wanted, executor=executor)

@@ -4,35 +4,34 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-import gamp_attention as ga
 from gamp_attention._tools.files import PICTURE, kind_of
+from gamp_attention.extensions.comparison.figures import figure
 from tests.conftest import ROOT
 
 
-@pytest.fixture(scope="module")
-def trajectory(model):
-    return ga.trajectory(model, 1.5, n_iter=2, n_paths=64, n_replicas=2)
+def draw(path, overwrite=False):
+    with figure(path, 1, 1, (4, 3), overwrite) as axes:
+        axes[0, 0].plot([0, 1])
 
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg", "svgz", "eps", "ps", "jpg", "jpeg", "tif", "tiff", "webp"])
-def test_pictures_replace_pictures_of_the_package_only(trajectory, tmp_path, suffix):
+def test_pictures_replace_pictures_of_the_package_only(tmp_path, suffix):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"picture.{suffix}"
     for _ in range(2):
-        ga.plot_trajectory(trajectory, path=path)
+        draw(path)
     assert kind_of(path) == PICTURE
     ours = path.read_bytes()
     foreign = draw_with_matplotlib(path)
     assert kind_of(path) is None
     with pytest.raises(ValueError, match=r"path: needs the name of a new file, or of a picture .*overwrite=True"):
-        ga.plot_trajectory(trajectory, path=path)
+        draw(path)
     assert path.read_bytes() == foreign
     if suffix == "png":  # saving takes most of the time of this test, and replaces files of all kinds in the same way
-        ga.plot_trajectory(trajectory, path=path, overwrite=True)
+        draw(path, overwrite=True)
         assert kind_of(path) == PICTURE
         assert len(path.read_bytes()) == pytest.approx(len(ours), rel=0.01)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
@@ -79,7 +78,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 for call in (
     lambda: ga.train(data, n_starts=1, checkpoint=ga.Checkpoint("run.npz", 0), tol=0, max_iter=3),
     lambda: ga.sweep(ga.paper_model(), "cells", alpha=1.0, method="GAMP", d=20),
-    lambda: ga.plot_trajectory(ga.trajectory(ga.paper_model(), 1.5, n_iter=2, n_paths=64, n_replicas=2), path="f.png"),
+    lambda: ga.plot_phase_diagram(ga.phase_boundaries(ga.paper_model(), omegas=[0.3], tol=0.1), path="f.png"),
     lambda: save(cells, "cells.nc"),
 ):
     try:
