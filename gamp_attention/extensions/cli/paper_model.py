@@ -24,7 +24,7 @@ from gamp_attention.extensions.dynamics.trajectory import trajectory
 from gamp_attention.extensions.phases.phase_boundaries import phase_boundaries
 from gamp_attention.extensions.rsb.broken import solve_broken
 from gamp_attention.extensions.sweeps.scheduler import local_pool
-from gamp_attention.extensions.sweeps.sweep import save, sweep
+from gamp_attention.extensions.sweeps.sweep import sweep
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.theory.fixed_points.solve import solve_state_evolution
 from gamp_attention.theory.models.attention import paper_model
@@ -144,9 +144,6 @@ def run_sweep(options: argparse.Namespace) -> int:
         result = sweep(model, **wanted, warm=not options.cold, executor=executor)
     finished = all(row["status"] in ("converged", "settled", "lost") for row in result.rows)
     report(options, str(result), result.to_dict(), finished)
-    if options.out:
-        save(result.dataset(), options.out, options.force)
-        say(options, f"The dataset is in {options.out}.")
     return 0 if finished else 1
 
 
