@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gamp_attention._tools.snapshots import Resumable
+from gamp_attention._tools.checkpoints import Resumable
 from gamp_attention.gamp.step import GampState
 
 

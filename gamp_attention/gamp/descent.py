@@ -190,7 +190,6 @@ def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, samples: np.nd
     at ω = z − V g must return z, up to a relative difference of `UNMOVED`. `samples` are the indices of the samples
     that are checked; None for all.
     """
-    samples = samples if samples is None or len(samples) else np.zeros(1, dtype=int)
     hessians = at.hessians if samples is None else at.hessians[samples]
     lowest = float((hessians if hessians.shape[1] == 1 else np.linalg.eigvalsh(hessians)).min())
     while np.linalg.eigvalsh(V).max() * max(-lowest, 0.0) > 0.9:

@@ -22,8 +22,7 @@ import numpy as np
 
 from gamp_attention._tools import progress
 from gamp_attention._tools.check import read_only
-from gamp_attention._tools.runs import Run
-from gamp_attention._tools.snapshots import Resumable
+from gamp_attention._tools.checkpoints import Resumable, Run
 from gamp_attention.gamp.acceleration import Acceleration
 from gamp_attention.gamp.damping import FIRST_STEP, Damping, Steps
 from gamp_attention.gamp.options import LATE, IterationOptions
@@ -235,7 +234,7 @@ class Loop(Run[Status]):
             )  # fmt: skip
         except (np.linalg.LinAlgError, NotPositiveDefinite):
             return self.state, None
-        if options.search == "auto" and report.denoised is not None:  # an expensive search bounds the later searches
+        if options.search == "auto":  # an expensive search bounds the later searches
             self.bounded |= float(np.mean(report.denoised.n_hessians)) > settings.max_minimizations
         if plan.tol > 0 and not plan.data.penalty.smooth:
             report = replace(report, monitor=partial(report.monitor, exact_below=settings.exact_below * plan.tol))

@@ -14,7 +14,6 @@ from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.columns import column_classes
 from gamp_attention.problem.penalties.standard import on_kinks
 from gamp_attention.problem.risk import RiskAtPoint, hessian_product
-from gamp_attention.problem.stores import token_blocks
 
 BLOCK = 1024  # number of samples in a block of a pass over the tokens
 FLAT = 1e-5  # eigenvalues above minus this value, in units of the strength of the penalty, count as zero
@@ -118,7 +117,7 @@ def _initial_vector(movable: np.ndarray, nearby: np.ndarray | None) -> np.ndarra
 def risk_hessian(data: Dataset, hessians: np.ndarray, free: tuple[np.ndarray, ...] | None = None) -> np.ndarray:
     """Return the Hessian of the losses of a dataset; see `data_hessian`. By default, all weights are free."""
     free = tuple(np.arange(data.dim) for _ in range(data.rank)) if free is None else free
-    if not isinstance(data.tokens, np.ndarray) or data.tokens.dtype != float or data.positions.any():
+    if data.tokens.dtype != float or data.positions.any():
         return data_hessian(scaled_blocks(data), hessians, free)
     # the factor 1/√d of the tokens is moved to the Hessians, which saves a copy of the tokens
     blocks = (slice(first, first + BLOCK) for first in range(0, data.n_samples, BLOCK))
@@ -163,8 +162,6 @@ def data_hessian(
 
 def scaled_blocks(data: Dataset) -> Iterator[tuple[slice, np.ndarray]]:
     """Return rows and (x + p)/√d of blocks of samples, in order."""
-    for rows, _, tokens in token_blocks(data.tokens):
-        for first in range(0, len(tokens), BLOCK):
-            part = tokens[first : first + BLOCK]
-            begin = rows.start + first
-            yield slice(begin, begin + len(part)), (part + data.positions) / np.sqrt(data.dim)
+    for first in range(0, data.n_samples, BLOCK):
+        part = data.tokens[first : first + BLOCK]
+        yield slice(first, first + len(part)), (part + data.positions) / np.sqrt(data.dim)

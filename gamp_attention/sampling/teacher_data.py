@@ -11,13 +11,13 @@ from gamp_attention.problem.losses.attention import RiskTerms, asymptotic_terms
 from gamp_attention.problem.passes import TokenMatrix
 from gamp_attention.problem.penalties.standard import InterceptPenalty
 from gamp_attention.problem.sources import Sources, by_group
-from gamp_attention.problem.stores import Tokens, join_parts, token_blocks
+from gamp_attention.problem.stores import join_parts, token_blocks
 from gamp_attention.theory.models.model import Model
 
 
 def teacher_dataset(
     model: Model,
-    tokens: Tokens,
+    tokens: np.ndarray,
     positions: np.ndarray,
     Q_star: np.ndarray,
     spectra: np.ndarray,
@@ -50,7 +50,7 @@ def _compute_targets(
 
 def label_dataset(
     model: Model,
-    tokens: Tokens,
+    tokens: np.ndarray,
     sources: Sources,
     Q_star: np.ndarray,
     spectra: np.ndarray,

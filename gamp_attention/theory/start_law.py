@@ -4,7 +4,6 @@ A start is a name or overlaps. Overlaps determine the second moments if all coor
 some weights have them (`_reduce_to_possible`).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,18 +18,6 @@ from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.weights import overlaps_of_moments
 from gamp_attention.theory.models.model import Model
 
-SPECTRAL = "spectral"  # name of the start that is computed from the samples, see `sample_starts`
-
-
-@dataclass(frozen=True, eq=False)
-class SampleForces:
-    """Forces g⁻¹ of the samples on initial weights x⁰ = C (H (τ, π) + ζ₋₁), which are a sum over the samples."""
-
-    response: np.ndarray  # (K, r, r) C
-    drift: np.ndarray  # (K, r, S + t) H
-    # function of loss parameters (n, P) and Gaussian fields m + ω̃⁰ (n, L, r) that returns g⁻¹ (n, L, r)
-    evaluate: Callable[[np.ndarray, np.ndarray], np.ndarray]
-
 
 @dataclass(frozen=True, eq=False)
 class StartLaw:
@@ -39,7 +26,6 @@ class StartLaw:
     moments: np.ndarray  # (K, r + S + t, r + S + t)
     V: np.ndarray  # (S, r, r)
     intercept: np.ndarray | None = None  # (r,) initial intercept; 0 if not given
-    forces: SampleForces | None = None  # None if x⁰ does not depend on the samples
     V_is_given: bool = False  # True if overlaps determine V; otherwise it is the V that message passing starts from
 
     def overlaps(self, model: Model) -> Overlaps:

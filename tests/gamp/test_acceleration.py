@@ -99,7 +99,7 @@ def compute_g(data, result, risk):
     return -risk_at(data, result.Q, risk).loss_gradients
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_converged_means_zero_gradient(model, seed):
     data = ga.sample(model, 150, 1.5, seed=seed)
     for branch in ("positional", "random"):
@@ -109,13 +109,6 @@ def test_converged_means_zero_gradient(model, seed):
         assert result.converged == (result.gradient_norm <= 1e-8)
         if result.converged:
             assert result.fixed_point
-
-
-def test_undamped_iterations_converge_or_are_reported():
-    """β = 1 diverges in the mean direction; either the run reports this, or extrapolation makes it converge."""
-    data = ga.sample(ga.paper_model(), 300, 1.5, seed=0)
-    result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300, iteration=ga.IterationOptions(accelerate=True))
-    assert result.converged == (layer_gradient_norm(data, result.Q, "exact") <= 1.1e-8)
 
 
 def make_linear_problem():

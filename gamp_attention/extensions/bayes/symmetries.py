@@ -40,10 +40,9 @@ def keeps_tokens(model: Model, channel: PosteriorChannel) -> bool:
     orders = np.concatenate([tokens[:2][::-1], tokens[2:]]), np.roll(tokens, 1)
     if not all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders):
         return False
-    if channel.is_function:
+    if is_function(model.teacher):
         return L > 1 and all(model.teacher.keeps_targets(L, t, order) for order in orders)
-    attention = attention_of(model.teacher)
-    return not model.attention or all(keeps_order(attention, t, order) for order in orders)
+    return not model.attention or all(keeps_order(attention_of(model.teacher), t, order) for order in orders)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +69,15 @@ def find_column_symmetries(model: Model, channel: PosteriorChannel) -> np.ndarra
     """Return orthogonal matrices O (n, t, t), with the identity, of which each is a symmetry of the columns.
 
     A matrix that commutes with all of them commutes with all symmetries of the search: rotations, exchanges of columns,
-    and changes of signs. For more than `ALL_ORDERS` columns, only exchanges of one or two pairs of columns are tested.
-    Labels other than numbered classes have averages with exact symmetries, for which the identity is returned.
+    and changes of signs. For more than `ALL_ORDERS` columns, only exchanges of one pair of columns are tested. Averages
+    over labels of generalized linear models have exact symmetries, for which the identity is returned.
     """
     from scipy.linalg import expm
 
     law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
-    if t == 1 or not (channel.is_function or model.attention or channel.has_common_shifts):
+    if t == 1 or not channel.is_function:
         return np.eye(t)[None]
     generators = _antisymmetric(t)
-    if channel.has_common_shifts:
-        return np.array([O for O in _exchanges(t) if (O >= 0).all() and _keeps_prior(O, law)])
     labels = model.teacher if is_function(model.teacher) else AttentionTargets(attention_of(model.teacher))
     exchanges, slopes = _symmetries_of_targets(labels, L, t)
     kept = [O for O in exchanges if _keeps_prior(O, law)]
@@ -134,19 +131,10 @@ def _symmetries_of_targets(labels: Targets, L: int, t: int) -> tuple[np.ndarray,
 
 def _exchanges(t: int) -> list[np.ndarray]:
     """Return the matrices (t, t) of the tested exchanges of columns and changes of signs, with the identity."""
-    one = np.eye(t)
-    if t <= ALL_ORDERS:
-        return [
-            one[list(order)] * signs for order in permutations(range(t)) for signs in product((1.0, -1.0), repeat=t)
-        ]
-    found = [one * signs for signs in product((1.0, -1.0), repeat=t)]
-    for a, b, *others in [*combinations(range(t), 2), *permutations(range(t), 4)]:
-        order = list(range(t))
-        order[a], order[b] = b, a
-        if others:
-            order[others[0]], order[others[1]] = others[1], others[0]
-        found.append(one[order])
-    return found
+    orders = list(permutations(range(t)))
+    if t > ALL_ORDERS:
+        orders = [order for order in orders if sum(a != k for k, a in enumerate(order)) <= 2]
+    return [np.eye(t)[list(order)] * signs for order in orders for signs in product((1.0, -1.0), repeat=t)]
 
 
 def _antisymmetric(t: int) -> np.ndarray:

@@ -56,14 +56,12 @@ class SequenceModel(GLMModel):
     prediction : the traced student, as a function of the entries of z.
     functions : names of teacher, student and loss, for displays.
     head : the attention map of a head, if the student is a layer with value matrices; else None.
-    fixed_columns : indices of the columns that `fix_columns` has taken out of the weights.
     Others : as for `Model`.
     """
 
     prediction: Program | None = field(default=None, kw_only=True, repr=False)
     functions: tuple[str, ...] = field(default=("teacher", "student", "loss"), kw_only=True, metadata={"display": True})
     head: Any = field(default=None, kw_only=True, repr=False)
-    fixed_columns: tuple[int, ...] = field(default=(), kw_only=True)
 
     def _items(self) -> list[tuple[str, Any]]:
         """Return the fields for displays, with the user's functions by name."""
@@ -122,23 +120,13 @@ class SequenceModel(GLMModel):
         return are_equal(evaluate(self.teacher(u, noise), z), changed)
 
     def trained_layer(self, data: Any, Q: np.ndarray) -> Any:
-        """Return the layer with weights Q (d, r) of a dataset; None if the predictions are unknown."""
-        if self.prediction is None:
-            return None
+        """Return the layer with weights Q (d, r) of a dataset."""
         d = data.dim - data.intercept  # an intercept is one more coordinate of the data
         weights = Q[:d] * np.sqrt(d / data.dim)
         return TracedLayer(self, weights, data.positions[:, :d], Units.raw(d), data.intercepts(Q))
 
     def predict(self, z: ArrayLike) -> np.ndarray:
-        """Return the student's predictions (N, ...) for fields z (N, L, r).
-
-        Raises
-        ------
-        ValueError : if columns are fixed: the model without fixed columns predicts from the fields of all columns.
-        """
-        if self.prediction is None:
-            needs = "none for predictions: call predict of the model without fixed columns, with fields of all columns"
-            raise check.fail("fixed_columns", list(self.fixed_columns), needs)
+        """Return the student's predictions (N, ...) for fields z (N, L, r)."""
         fields = check.array("z", z, ("N", self.n_tokens, self.rank))
         with np.errstate(all="ignore"):
             rows = evaluate_rows(self.prediction, fields.reshape(len(fields), -1))
@@ -462,10 +450,6 @@ def _derivatives(
     inputs = np.concatenate([y, z.reshape(n, k)], axis=1)
     with np.errstate(all="ignore"):
         rows = evaluate_rows(program, inputs)
-        undefined = np.isnan(rows).any(axis=1) & np.isfinite(rows[:, 0])
-        if undefined.any():
-            limits = evaluate_rows(differentiate_twice(spec.program, spec.n_targets, limits=True), inputs[undefined])
-            rows[undefined] = np.where(np.isnan(rows[undefined]), limits, rows[undefined])
     hessian, (i, j) = np.empty((n, k, k)), np.tril_indices(k)
     hessian[:, i, j] = hessian[:, j, i] = rows[:, 1 + k :]
     return rows[:, 0], rows[:, 1 : 1 + k], hessian

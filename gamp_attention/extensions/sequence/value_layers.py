@@ -1,16 +1,9 @@
-"""Attention layers as sequence models: layers with value matrices, and the loss of layers without them.
+"""Attention layers with value matrices, f(x) = Σ_h S_h[z] z_h R_h, as sequence models.
 
-**Layers with value matrices**, f(x) = Σ_h S_h[z] z_h R_h, are functions of the fields of a sample. The fields z = (x +
-p) Q/√d contain the queries and keys of all heads, and their values z_h (L, v). The read-out R (H v, p) is fixed. Since
-outputs have p numbers for each token, whatever d is, such a layer is a sequence multi-index model with the loss ½ ‖y −
-f(x)‖² of a sample. The layer is traced from Python (`gamp_attention.extensions.sequence.sequence`).
-
-**Layers without value matrices.** The loss of a sample depends on tokens and outputs through G, M and a constant c
-(`AttentionLoss`, `RiskTerms`). With these 2 L² + 1 numbers as its targets, a layer is a sequence model:
-
-    ℓ(y; z) = ½ Tr[S G Sᵀ] − Tr[S M] + c,   y = (G, M, c),   S = S[z]
-
-In the limit d → ∞, a teacher has the targets G = ρ, M = ρ Tᵀ and c = ½ Tr[T ρ Tᵀ], and ℓ = ½ Tr[(S − T) ρ (S − T)ᵀ].
+The fields z = (x + p) Q/√d of a sample contain the queries and keys of all heads, and their values z_h (L, v). The
+read-out R (H v, p) is fixed. Since outputs have p numbers for each token, whatever d is, such a layer is a sequence
+multi-index model with the loss ½ ‖y − f(x)‖² of a sample. The layer is traced from Python
+(`gamp_attention.extensions.sequence.sequence`).
 """
 
 from __future__ import annotations
@@ -26,20 +19,11 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
 from gamp_attention.extensions.sequence.sequence import SequenceModel, sequence_model
-from gamp_attention.extensions.sequence.sequence_labels import UserFunction, trace_teacher
-from gamp_attention.extensions.sequence.sequence_loss import (
-    MAX_OPERATIONS,
-    SequenceLoss,
-    SequenceSpec,
-    TooLargeError,
-    sequence_loss,
-)
-from gamp_attention.problem.losses.attention import DotProductAttention, RiskTerms, require_valid_attention
-from gamp_attention.problem.losses.heads import HeadLayout, require_heads
-from gamp_attention.problem.penalties.columns import layout_of
+from gamp_attention.extensions.sequence.sequence_loss import MAX_OPERATIONS, TooLargeError, sequence_loss
+from gamp_attention.problem.losses.attention import DotProductAttention, HeadLayout, require_valid_attention
+from gamp_attention.problem.losses.heads import require_heads
 from gamp_attention.theory.models.attention import default_mixing
 from gamp_attention.theory.models.coordinate_classes import isotropic_law
-from gamp_attention.theory.models.model import Model
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,48 +182,3 @@ def _teach_outputs(layer: ValueLayer, omega: float, A: np.ndarray, s: float, u: 
         return mixture + s * noise[head * size : (head + 1) * size].reshape(A.shape) if s else mixture
 
     return layer(u, mix_attention)
-
-
-def is_traceable(student: Any) -> bool:
-    """Return whether `attention_loss` accepts the student."""
-    return hasattr(student, "single") and not isinstance(student, type)
-
-
-def attention_loss(student: Any, L: int, r: int) -> SequenceLoss:
-    """Return the loss of a layer with r columns as a function of G, M and c (2 L² + 1,) and of the fields (L, r)."""
-    P, loss = 2 * L * L + 1, partial(_evaluate_loss, student)
-    program = UserFunction("loss", loss, {"target": (P,), "z": (L, r)}, "(2 L² + 1,)", "(L, r)").trace(required=True)
-    assert program is not None
-    layout = layout_of(student, r) or HeadLayout(1, student.parts, r // student.parts, 0, (0,))
-    return sequence_loss(SequenceSpec(program, (P,), L, r, -np.inf, False, student.even, False, layout))
-
-
-def _evaluate_loss(student: Any, target: Any, z: Any) -> Any:
-    """Return the loss of a sample, with operations that can be traced."""
-    L = len(z)
-    G, M = target[:-1].reshape(2, L, L)
-    S = getattr(student, "torch", student)(z)  # the other way to call several heads is compiled
-    return 0.5 * np.sum(S * (S @ G)) - np.sum(S * M.T) + target[-1]
-
-
-def sequence_targets(terms: RiskTerms) -> np.ndarray:
-    """Return the targets (n, 2 L² + 1) of samples of a layer."""
-    return np.column_stack([terms.params, terms.constant])
-
-
-def attention_as_sequence(model: Model) -> SequenceModel:
-    """Return the sequence model of an attention layer, in the limit d → ∞, for a student that `is_traceable`."""
-    L, t, rho = model.n_tokens, model.teacher_rank, model.coordinates.trace
-    teacher = partial(_teach_targets, model.teacher, rho, model.score_noise)
-    labels = trace_teacher(teacher, L, t, L * L if model.score_noise else 0, None)
-    loss = attention_loss(model.student, L, model.rank)
-    return SequenceModel(labels, model.coordinates, model.penalty, model.rank, loss)
-
-
-def _teach_targets(teacher: Any, rho: np.ndarray, s: float, u: Any, noise: Any) -> Any:
-    """Return the targets of a sample with fields u (L, t), with operations that can be traced."""
-    T, L = teacher(u), len(rho)
-    if s:
-        T = T + s * noise.reshape(L, L)
-    constant = 0.5 * np.sum(T * T * rho)
-    return np.concatenate([np.diag(rho).ravel(), (rho[:, None] * T.T).ravel(), np.array([constant])])

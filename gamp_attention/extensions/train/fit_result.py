@@ -1,12 +1,13 @@
-"""Results of the command `gamp-attention fit`, read from their files."""
+"""Arrays in .npz files and folders of .npy files, and results of the command `gamp-attention fit`."""
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention.extensions.train.loading import load_fit
 from gamp_attention.gamp.result import Trained
 from gamp_attention.problem.layer import Layer, Units
 from gamp_attention.problem.losses.heads import with_heads
@@ -70,18 +71,60 @@ def load_result(path: str | Path) -> FitResult:
     """
     if not isinstance(path, str | Path):
         raise check.fail("path", path, "the path of a file", TypeError)
-    return read_result("path", path)
-
-
-def read_result(argument: str, path: str | Path) -> FitResult:
-    """Return the result in a file that an argument names; see `load_result`."""
-    arrays = load_fit(argument, path)
+    names = ("train_loss", "gradient_norm", "lam")
+    arrays = load_arrays(path, ("Q", "positions", "center", "scale", "heads", "status", "n_iter", *names), (), "path")
     Q, heads = check.array("Q", arrays["Q"], ("d", "r")), int(arrays["heads"])
-    d = len(Q)
-    positions = check.array("positions", arrays["positions"], ("L", d))
-    units = Units(check.array("center", arrays["center"], (d,)), check.array("scale", arrays["scale"], (d,)))
-    numbers = {name: float(arrays[name]) for name in ("train_loss", "gradient_norm", "lam")}
+    positions = check.array("positions", arrays["positions"], ("L", len(Q)))
+    units = Units(check.array("center", arrays["center"], (len(Q),)), check.array("scale", arrays["scale"], (len(Q),)))
     return FitResult(
         path=Path(path), status=Status(str(arrays["status"])), n_iter=int(arrays["n_iter"]), Q=Q,
-        layer=Layer(with_heads(None, heads), Q, positions, units), **numbers,
+        layer=Layer(with_heads(None, heads), Q, positions, units), **{name: float(arrays[name]) for name in names},
     )  # fmt: skip
+
+
+def load_arrays(
+    path: str | Path, needed: tuple[str, ...], optional: tuple[str, ...] = (), argument: str = ""
+) -> dict[str, Any]:
+    """Load arrays from an .npz file, or from a folder of .npy files, which stay on the disk; nothing is unpickled.
+
+    Parameters
+    ----------
+    path : the file or folder.
+    needed, optional : names of the arrays.
+    argument : name of the argument that contains the path, for messages.
+
+    Raises
+    ------
+    ValueError : if an array is missing or cannot be read; the message names the file and the reason.
+    """
+    file, start = Path(path), f"{argument}: " if argument else ""
+    if not file.exists():
+        raise ValueError(f"{start}{path}: there is no such file")
+    try:
+        arrays, names = _read(file, (*needed, *optional))
+        missing = [name for name in needed if name not in names]
+        if missing:
+            raise ValueError(f"it lacks the arrays {', '.join(missing)} and has {', '.join(names) or 'none'}")
+        return arrays
+    except Exception as error:  # damaged archives raise many kinds of errors
+        why = str(error).partition("\n")[0][:400]
+        if isinstance(error, zipfile.BadZipFile):
+            why = "it is damaged or incomplete; write or copy the file again"
+        elif "pickle" in why:
+            why = "it holds text or Python objects, whose reading could run any code; it needs arrays of numbers"
+        kind = "a folder of .npy files" if file.is_dir() else ".npz"
+        raise ValueError(f"{start}{path}: cannot be read as {kind} with {', '.join(needed)}: {why}") from error
+
+
+def _read(path: Path, wanted: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
+    """Return the wanted arrays of an .npz file or of a folder, and the names of all of its arrays."""
+    if path.is_dir():
+        files = {file.stem: file for file in sorted(path.glob("*.npy"))}
+        return {name: np.load(files[name], "r", allow_pickle=False) for name in wanted if name in files}, [*files]
+    if not path.is_file():  # to open a named pipe would wait for its writer
+        raise ValueError("it is no regular file, for instance a pipe; write the arrays to a file first")
+    with open(path, "rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array, not an .npz archive; a folder may hold tokens.npy and outputs.npy")
+        return {name: archive[name] for name in wanted if name in archive}, archive.files

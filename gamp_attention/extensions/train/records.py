@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools.display import count_noun
-from gamp_attention.results import Columns, Overlaps, Result, Status
+from gamp_attention.results import Overlaps, Result, Status
 
-MANY_TIMES = 10.0  # relative excess of a training loss from which a factor is printed instead of a percentage
 AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
-
-
-@dataclass(frozen=True)
-class StoppedRun:
-    """Last entry of the history of a run that was stopped early, because other starts had a lower training loss."""
-
-    n_iter: int
-    train_loss: float
-    gradient_norm: float
-    overlaps: Overlaps
-    Q: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,68 +41,22 @@ class StartRecord(Result):
     overlaps: Overlaps
     Q: np.ndarray
 
-    _columns: ClassVar[Columns] = {
-        "ε_t": lambda record: f"{record.train_loss:.6f}",
-        "excess": lambda record: f"{record.excess:.2g}",
-        "agreement": lambda record: f"{record.agreement:.3f}",
-    }
-
-    def _heading(self) -> str:
-        ending = "stopped early" if self.status is None else self.status.value
-        return f"{type(self).__name__}: {self.name}, {ending} after {count_noun(self.n_iter, 'iteration')}"
-
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except Q as plain data."""
         return {name: value for name, value in super().to_dict().items() if name != "Q"}
 
 
-def summarize_starts(records: tuple[StartRecord, ...], risk: str) -> str:
+def summarize_starts(records: tuple[StartRecord, ...]) -> str:
     """Return sentences on the starts: the selected start, how many agree with it, and the losses of the others."""
     name = next(record.name for record in records if record.kept)
-    differ = [record for record in records if record.agreement < AGREEMENT]
-    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(differ)
-    if not differ:
+    others = [1 + record.excess for record in records if record.agreement < AGREEMENT]
+    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(others)
+    if not others:
         return f"{best} {'Both' if n == 2 else f'All {n}'} gave (nearly) the same weights."
-    weights = (
-        f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
-    )
-    # runs that ended without convergence below the selected run, which is a critical point
-    lower = [record for record in differ if record.status is not None and record.excess < 0]
-    others = [record.excess for record in differ if record not in lower]
-    return f"{best} {weights}{_describe_losses(others)}.{_describe_lower(records, lower, risk)}"
-
-
-def _describe_losses(excess: list[float]) -> str:
-    """Return a clause on the training losses of starts with other weights, relative to the selected start."""
-    if not excess:
-        return ""
-    many = min(excess) > 0 and max(excess) >= MANY_TIMES
-    low, high = (f"{1 + ratio:.2g}" if many else _percent(ratio) for ratio in (min(excess), max(excess)))
+    same = f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
+    low, high = f"{min(others):.3g}", f"{max(others):.3g}"
     span = low if low == high else f"{low} to {high}"
-    remainder = f"the other {len(excess)}" if len(excess) > 1 else "the other one"
-    if many:
-        return f"; {remainder} had {span} times its training loss when stopped"
-    if min(excess) < 0:  # iterates of runs that were stopped early are not critical points, so their loss may be lower
-        return f"; the training loss of {remainder} differed by {span} % when stopped"
-    return f"; {remainder} had a training loss {span} % higher when stopped"
-
-
-def _describe_lower(records: tuple[StartRecord, ...], lower: list[StartRecord], risk: str) -> str:
-    """Return a sentence on the lowest run that has a lower loss but did not converge; nothing without such runs."""
-    if not lower:
-        return ""
-    lowest = min(lower, key=lambda record: record.train_loss)
-    weights = f"result.starts[{records.index(lowest)}].Q"
-    return (
-        f" The run from {lowest.name!r} did not converge, although its training loss {lowest.train_loss:.6g} is "
-        f"{_percent(-lowest.excess)} % lower: minimize_risk(data, {weights}, {risk!r}), or another seed, may "
-        "reach a lower minimum."
-    )
-
-
-def _percent(ratio: float) -> str:
-    """Return a ratio in percent: whole percents from 10 % on, otherwise two digits; two digits from 10 000 % on."""
-    return f"{100 * ratio:.0f}" if 0.1 <= abs(ratio) < 100 else f"{100 * ratio:.2g}"
+    return f"{best} {same}; the other {len(others)} had {span} times its training loss when they ended or were stopped."
 
 
 def order_of(loss: float) -> float:

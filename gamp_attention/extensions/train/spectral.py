@@ -1,24 +1,19 @@
 """Spectral starts: weights from the lowest eigenvectors of a sum over the samples; they need no teacher."""
 
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
-from gamp_attention._tools import check
 from gamp_attention._tools.eigenpairs import all_eigenpairs, restarted_lanczos
-from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention.extensions.train.spectral_weights import (
-    WEIGHTS,
     Shape,
     fitted_fields,
     second_moments,
     spectral_weights,
     weights_of_moments,
 )
-from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.passes import TokenMatrix
-from gamp_attention.results import Result
 
 EXTRA_VECTORS = 3  # number of eigenvectors of fitted weights in addition to the columns of one start
 MIXING = 0.5  # factor of a second eigenvector, which is added to the first or subtracted from it
@@ -27,66 +22,6 @@ DENSE = 60  # largest number of weights for which the matrix X̃ᵀ h X̃ is for
 EIGENVALUE_TOL = 1e-3  # relative accuracy of eigenvalues
 MIN_BASIS = 24  # minimum number of vectors in a Lanczos iteration
 MAX_RESTARTS = 300  # maximum number of restarts of the Lanczos iteration
-
-
-@dataclass(frozen=True, eq=False)
-class SpectralDirections(Result):
-    """Lowest eigenvalues and eigenvectors of Σ_μ X̃ᵀ h X̃.
-
-    Attributes
-    ----------
-    eigenvalues : (k,) in increasing order.
-    vectors : (k, d, c) eigenvectors of norm 1. If the student is invariant under rotations of the columns of Q, c is 1,
-        or 2 for separate queries and keys; otherwise c is r.
-    """
-
-    eigenvalues: np.ndarray
-    vectors: np.ndarray
-
-
-@guard_call
-def spectral_directions(
-    data: Dataset, k: int = 3, weights: str = "fitted", *, risk: str = "exact", seed: int | np.random.Generator = 0
-) -> SpectralDirections:
-    """Compute the directions of spectral starts: the lowest eigenvectors of Σ_μ X̃ᵀ h^μ X̃.
-
-    Eq. :eq:`spectral`.
-
-    Parameters
-    ----------
-    data : the samples.
-    k : number of eigenvectors. Fewer are returned if there are no more, and none if the matrices h vanish.
-    weights : matrices h: "fitted", from the fields that fit each sample best; or "hessian", the Hessian of the risk at
-        Q = 0. `posterior_directions` has matrices from the posterior of the teacher's fields.
-    risk : "exact" or "asymptotic".
-    seed : an integer or a numpy Generator, for the initial vector of the Lanczos iteration.
-
-    Returns
-    -------
-    SpectralDirections
-
-    Raises
-    ------
-    TypeError : if `data` is not a Dataset, or an argument has the wrong type.
-    ValueError : if `k` is below 1, `weights` or `risk` is unknown or not available for the data, or `seed` is negative.
-
-    Examples
-    --------
-    >>> import gamp_attention as ga
-    >>> data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d=200, alpha=1.5, seed=0)
-    >>> first = ga.spectral_directions(data).vectors[0, :, 0]
-    >>> teacher = data.Q_star[:, 0] / 200**0.5
-    >>> bool(abs(first @ teacher) > 0.5)
-    True
-    """
-    require_dataset(data).terms(risk)
-    k = check.integer("k", k, low=1)
-    check.require_memory("k", k, data.dim)
-    shape = Shape.of(data.student, data.n_tokens, data.rank)
-    random = generator(seed, Stream.STARTS)
-    return SpectralDirections(
-        *lowest_eigenvectors(data.matrix, spectral_weights_of(data, risk, weights), shape.columns, k, random)
-    )
 
 
 def lowest_eigenvectors(
@@ -124,30 +59,22 @@ def lowest_eigenvectors(
     return values[order], (signs[:, None] * vectors).reshape(-1, *shape)
 
 
-def spectral_weights_of(data: Dataset, risk: str, kind: str) -> np.ndarray:
-    """Return the matrices h (n, L c, L c) of the samples."""
-    check.choice("weights", kind, WEIGHTS)
-    return spectral_weights(kind, data.loss, data.terms(risk).params, Shape.of(data.student, data.n_tokens, data.rank))
-
-
 def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generator) -> list[np.ndarray]:
     """Return up to k spectral starts (d, r); there may be fewer, because they are made of few eigenvectors.
 
     Each start is scaled so that its fields have the norm of the fields that fit the samples one by one. If the loss is
     not even, the first start is X̃ᵀ times these fields.
     """
-    shape = Shape.of(data.student, data.n_tokens, data.rank)
-    z = fitted_fields(data.loss, data.terms(risk).params, shape)
-    size, k = shape.size, min(k, MAX_SPECTRAL)
+    shape, params = Shape.of(data.student, data.n_tokens, data.rank), data.terms(risk).params
+    z, size, k = fitted_fields(data.loss, params, shape), shape.size, min(k, MAX_SPECTRAL)
     n_vectors = size - 1 + EXTRA_VECTORS if k > 1 else size
-    vectors = lowest_eigenvectors(
-        data.matrix, weights_of_moments(second_moments(z, shape)), shape.columns, n_vectors, random
-    )[1]
+    h = weights_of_moments(second_moments(z, shape))
+    vectors = lowest_eigenvectors(data.matrix, h, shape.columns, n_vectors, random)[1]
     starts = [side_by_side(directions, size) for directions in _mixtures(vectors, size)]
     if not data.student.even:
         starts.insert(0, data.matrix.back_project(z))
     if k > 1:
-        h = spectral_weights_of(data, risk, "hessian")
+        h = spectral_weights("hessian", data.loss, params, shape)
         flattest = lowest_eigenvectors(data.matrix, h, shape.columns, size, random)[1]
         if len(flattest):
             starts.insert(1, side_by_side(list(flattest), size))

@@ -21,9 +21,6 @@ from gamp_attention.problem.denoisers.newton import ROUGH_STEP
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.point import sample_derivatives
 
-WEIGHTS = ("fitted", "hessian")
-
-
 REACH = 10.0  # v of fitted fields, in units of the inverse curvature at zero: fields are only weakly drawn to zero
 BLUR = 1.0  # matrix added to z zᵀ/κ, whose diagonal has mean 1, in units of the identity
 NO_INFORMATION = 1e-9  # size of h below which it is rounding error: all samples contain the same information

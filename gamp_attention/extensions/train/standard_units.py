@@ -15,19 +15,11 @@ from gamp_attention.problem.stores import Tokens, as_tokens
 
 
 @guard_call
-def standard_units(tokens: Any, sample_weight: np.ndarray | None = None) -> Units:
-    """Return the mean and standard deviation of each coordinate over all tokens; scale 1 if it is constant.
-
-    Samples have the weights `sample_weight` (n,), if they are given.
-    """
+def standard_units(tokens: Any) -> Units:
+    """Return the mean and standard deviation of each coordinate over all tokens; scale 1 if it is constant."""
     flat = check_squarable("tokens", tokens, ("n", "L", "d"))
-    weights = None if sample_weight is None else np.repeat(sample_weight, flat.shape[1])
     flat = flat.reshape(-1, flat.shape[2])
-    if weights is None:
-        center, scale = flat.mean(axis=0), flat.std(axis=0)
-    else:
-        center = np.average(flat, axis=0, weights=weights)
-        scale = np.sqrt(np.average((flat - center) ** 2, axis=0, weights=weights))
+    center, scale = flat.mean(axis=0), flat.std(axis=0)
     constant = scale <= 1e-12 * np.abs(center)  # equal up to rounding
     return Units(center, np.where(constant, 1.0, scale), int(np.count_nonzero(constant)))
 
@@ -42,7 +34,7 @@ def build_dataset(
     x, y = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
     require_same_shape(x, y)
     L, d = x.shape[1:]
-    units = standard_units(x, options.get("sample_weight")) if standardize else Units.raw(d)
+    units = standard_units(x) if standardize else Units.raw(d)
     if positions is not None:
         positions = check.array("positions", positions, (L, d)) / units.scale
     return Dataset(units.standardize(x), units.standardize(y), positions, **options), units

@@ -28,8 +28,7 @@ from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, in
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from, point_to_field
 from gamp_attention.problem.losses.attention import is_dot_product_loss
-from gamp_attention.problem.losses.indirect import VECTOR, TableSlots, loss_kernel
-from gamp_attention.problem.losses.protocol import differentiate, loss_value, make_work
+from gamp_attention.problem.losses.protocol import VECTOR, TableSlots, differentiate, loss_kernel, loss_value, make_work
 from gamp_attention.problem.losses.two_tokens import is_two_tokens, two_token_expansion
 
 MIN_PIVOT = 1e-14  # smallest pivot of a positive definite matrix, in units of its diagonal entry
@@ -111,7 +110,7 @@ class Workspace(NamedTuple):
 _V, _M, _B = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1))
 METRIC = CPointer(typeof(Metric(_B, _B, 1.0, 1.0, LAST_STEP)))
 WORKSPACE = CPointer(
-    typeof(Workspace(_V, _M, _M, _M, _V, _V, _V, _V, 0, _M, np.zeros(1, int), np.zeros(1, int), _M, _M))
+    typeof(Workspace(_V, _M, _M, _M, _V, _V, _V, _V, _V, _M, np.zeros(1, int), np.zeros(1, int), _M, _M))
 )
 point_to_loss_scratch = point_to_field("loss")
 
@@ -245,14 +244,14 @@ def quadratic_term(metric, omega, z):
 # From here on, `at_metric` and `at_ws` are pointers to a `Metric` and a `Workspace`.
 
 
-@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, deferred=True)
+@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE)
 def objective(loss, p, omega, at_metric, z, at_ws):
     """Return the proximal objective at z."""
     quadratic = quadratic_term(load_from(at_metric), omega, z)
     return quadratic + loss_value(load_from(loss), p, z, point_to_loss_scratch(at_ws))
 
 
-@loss_kernel(TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, deferred=True)
+@loss_kernel(TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE)
 def objective_derivatives(loss, p, omega, at_metric, z, at_ws):
     """Return the objective at z, and fill ws.grad and ws.hess with its gradient and Hessian."""
     metric, ws = load_from(at_metric), load_from(at_ws)

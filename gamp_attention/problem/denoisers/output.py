@@ -31,6 +31,7 @@ from gamp_attention.problem.denoisers.newton import (
     make_metric,
     make_workspace,
     minimize_in_scalars,
+    point_to_loss_scratch,
 )
 from gamp_attention.problem.denoisers.prox import (
     MAX_STARTS,
@@ -42,9 +43,8 @@ from gamp_attention.problem.denoisers.prox import (
     minimize_single_field,
 )
 from gamp_attention.problem.losses.attention import is_dot_product_loss
-from gamp_attention.problem.losses.indirect import IndirectLoss
 from gamp_attention.problem.losses.point import for_kernels
-from gamp_attention.problem.losses.protocol import differentiate
+from gamp_attention.problem.losses.protocol import IndirectLoss, differentiate
 from gamp_attention.problem.losses.two_tokens import is_two_tokens
 from gamp_attention.results import add_display
 
@@ -331,7 +331,7 @@ def _minimize_pair(mu, loss, p, w, at_metric, most, at_ws, at_out):
     value, outcome = minimize_in_scalars(loss, p, w, metric, z, ws, 0)
     solved = outcome == OUTCOME.solved
     if solved and most > 0:
-        solved, _ = is_unique(loss, p, w, metric.smallest, value, ws.loss)
+        solved, _ = is_unique(loss, p, w, metric.smallest, value, point_to_loss_scratch(at_ws))
     shift = MIN_SHIFT * metric.smallest  # as in `factor_hessian`
     leading = hess[0, 0] + shift
     ratio = hess[0, 1] / leading

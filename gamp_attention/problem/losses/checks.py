@@ -13,8 +13,7 @@ import numpy as np
 
 from gamp_attention._kernels.compiled import kernel
 from gamp_attention._kernels.user_code import attempt
-from gamp_attention.problem.losses.maps import attend_all
-from gamp_attention.problem.losses.point import PointLoss
+from gamp_attention.problem.losses.point import PointLoss, attend_all
 from gamp_attention.problem.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value, make_work
 
 
@@ -226,8 +225,7 @@ def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
         maps.append(S[0])
     if not np.ptp(maps, axis=0).any():
         raise ValueError(f"{name}.attend: needs to depend on the fields, got equal S for all fields; {shapes}")
-    # maps of the package are smooth at every temperature
-    if attention.smooth and not getattr(attention, "exact_derivatives", False):
+    if attention.smooth:
         warn_of_kinks(attention, n_tokens, rank)
 
 

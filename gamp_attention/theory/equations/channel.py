@@ -25,7 +25,6 @@ from gamp_attention.theory.equations.symmetry import (
     fold_points,
     gauge_dimension,
     permutation_mean,
-    reflections_of,
     reversal_mean,
     rotation_mean,
     rotation_mean_of_pairs,
@@ -310,9 +309,7 @@ class Channel:
         """Return fields ω̃ (N, L, r) given teacher fields y (N, L, t), for white noise (N, L, r)."""
         return np.einsum("lrt,nlt->nlr", self.slope, y) + np.einsum("lab,nlb->nla", self.root, noise)
 
-    def moments(
-        self, white: np.ndarray, squares: bool, searched: int = 1, weights: np.ndarray | None = None
-    ) -> Moments:
+    def moments(self, white: np.ndarray, squares: bool, searched: int = 1) -> Moments:
         """Return averages over points of white noise.
 
         Parameters
@@ -322,30 +319,29 @@ class Channel:
         searched : 1 to compute the global minimum of the proximal problem at each point; otherwise at a part of the
             points, see `_choose_searched`. The others use the local minimum nearest to the fields, and the difference
             between global and local minima at the searched points corrects the averages (control variate).
-        weights : (N,) ratios of densities, if the points were not drawn from the Gaussian density.
         """
         y, terms, fields = self.at(white)
-        n, means, weights = len(white), self._sign_means(y, fields), np.ones(len(white)) if weights is None else weights
+        means = self._sign_means(y, fields)
 
         def denoise_at(rows: np.ndarray | slice, hold: bool) -> Denoised:
             centers = fields[rows] + self.overlaps.m
             return denoise(self.loss, terms.params[rows], centers, self.overlaps.V, hold=hold, jacobian=squares)
 
-        def average_at(rows: np.ndarray | slice, out: Denoised, weights: np.ndarray) -> Moments:
+        def average_at(rows: np.ndarray | slice, out: Denoised, weights: np.ndarray | None = None) -> Moments:
             chosen = replace(terms, params=terms.params[rows], constant=terms.constant[rows])
             signs = None if means is None else SignMeans(*(values[rows] for values in means))
             return average(y[rows], fields[rows], chosen, out, self.overlaps, weights, signs)
 
         everywhere = slice(None)
         if searched == 1:
-            return average_at(everywhere, denoise_at(everywhere, hold=False), weights)
+            return average_at(everywhere, denoise_at(everywhere, hold=False))
         near = denoise_at(everywhere, hold=True)
         rows, factors = _choose_searched(near.moreau, searched)
         best, near_there = denoise_at(rows, hold=False), Denoised(*(v[rows] if len(v) else v for v in near))
-        factors = factors * weights[rows] * (len(rows) / n)
+        factors *= len(rows) / len(white)
         lowered = best.moreau < near_there.moreau - LOWERED * (1 + np.abs(best.moreau))
         return apply_control_variate(
-            average_at(everywhere, near, weights),
+            average_at(everywhere, near),
             replace(average_at(rows, best, factors), lowered_fraction=float((factors * lowered).mean())),
             average_at(rows, near_there, factors),
         )
@@ -371,25 +367,6 @@ class Channel:
         weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
         return SignMeans(weights @ signs, np.einsum("ns,sa,sb->nab", weights, signs, signs, optimize=True))
-
-    def integrands(self, white: np.ndarray) -> np.ndarray:
-        """Return the integrands (K, N) whose variances limit the averages, at points of white noise (N, n_white).
-
-        They are the squares of g, its products with the noise in Stein's form of V̂ and the derivative form, each
-        summed over tokens for each column, the Moreau envelope and the test error. Minima are local minima.
-        """
-        y, terms, fields = self.at(white)
-        out = denoise(self.loss, terms.params, fields + self.overlaps.m, self.overlaps.V, hold=True)
-        noise = white[:, self.n_teacher :].reshape(fields.shape)
-        stein = out.g * np.einsum("lab,nlb->nla", np.linalg.pinv(self.root, hermitian=True), noise)
-        by_column = [out.g**2, stein, np.diagonal(out.response, axis1=2, axis2=3)]
-        others = [out.moreau + terms.constant, self.model.task.errors(fields + self.overlaps.m, y, terms)]
-        return np.concatenate([*(values.sum(axis=1).T for values in by_column), others])
-
-    @cached_property
-    def reflections(self) -> list[np.ndarray]:
-        """Commuting reflections (n_white, n_white) of white noise that leave the channel unchanged."""
-        return reflections_of(self.symmetry, self.shape, self.n_white)
 
     def errors(self, white: np.ndarray) -> np.ndarray:
         """Return test errors (N,) at points of white noise (N, n_white)."""

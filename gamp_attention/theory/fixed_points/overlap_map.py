@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools.progress import Progress, measure_work
+from gamp_attention._tools.progress import Progress
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats, Moments, conjugates
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
@@ -29,7 +29,6 @@ from gamp_attention.theory.rules.rule import (
     Expansion,
     Rule,
     WorkExceeded,
-    adapt_rule,
     average_channels,
     expand_channels,
     work_of,
@@ -136,10 +135,6 @@ class OverlapMap:
         """
         if self.choices is not None:
             return self
-        return replace(self, rule=adapt_rule(self.rule, self.model, overlaps))._choose_at(overlaps, squares)
-
-    def _choose_at(self, overlaps: Overlaps, squares: bool) -> "OverlapMap":
-        """Return the map with choices from the averages at given overlaps; its rule has been adapted to them."""
         subsampled = self.rule.with_subsampled_search()  # searches for second minima at a few points only
         can_save = subsampled is not self.rule and self.model.task.jumps
         if can_save and not self.model.attention:
@@ -228,8 +223,7 @@ class OverlapMap:
         if not F.is_noisy and expansion is not None and not expansion.jumps:
             return F._linearize(packing, at, expansion, step, central=False)
         with Progress(shown=False) as task:
-            work = len(x) * work_of(F.rule, F.model)
-            task.describe_work(f"derivatives in {len(x)} overlaps, each from an average", work)
+            task.describe(f"derivatives in {len(x)} overlaps, each from an average")
             pairs = F._feasible_pairs(packing, at, step)
             if not pairs:
                 return F._linearize(packing, at, None, step, central=False)
@@ -327,8 +321,7 @@ class OverlapMap:
         key = self._key(self.rule, "expansion", at)
         has_squares = self._key(self.rule, True, at) in self._memory
         if key not in self._memory or (squares and self._memory[key] is not None and not has_squares):
-            with measure_work(work_of(self.rule, self.model) if self.rule.expands else 0.0):
-                expansion = self._memory[key] = expand_channels(self.rule, self.model, at, squares)
+            expansion = self._memory[key] = expand_channels(self.rule, self.model, at, squares)
             if expansion is not None:
                 for included in (False, True) if squares else (False,):
                     self._memory[self._key(self.rule, included, at)] = [expansion.base]
@@ -379,8 +372,7 @@ class OverlapMap:
             known, missing = self._known_replicas(rule, squares, overlaps)
             if self.limit is not None:
                 self.limit.spend(work_of(missing, self.model))
-            with measure_work(work_of(missing, self.model)):
-                self._memory[key] = [*known, *average_channels(missing, self.model, overlaps, squares)]
+            self._memory[key] = [*known, *average_channels(missing, self.model, overlaps, squares)]
             self._forget()
         return self._memory[key]
 

@@ -68,7 +68,6 @@ class RefinementSettings:
     left_factor: float = 2.0
     min_left: float = 0.25
     min_noise_part: float = 0.7  # part of the requested error that at least is allowed for the noise of the points
-    evaluations: int = 3  # typical number of averages on a rule, for the estimate of the time
     further_steps: int = 2  # maximum number of further steps on a random rule if only the last step limits the accuracy
 
 
@@ -188,7 +187,7 @@ class _Refinement:
         finer = self._next_map()
         while finer is not None and (len(self.points) == 1 or work_of(finer.rule, finer.model) <= self.max_work):
             accuracy = f"relative error {self.error:.1g}, rtol = {self.rtol:g} (a larger rtol takes less time)"
-            task.describe_work(accuracy, REFINEMENT.evaluations * work_of(finer.rule, finer.model))
+            task.describe(accuracy)
             try:
                 self._solve(finer)
             except WorkExceeded:

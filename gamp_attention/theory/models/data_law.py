@@ -76,21 +76,12 @@ class DataLaw(Result, CoordinateLaw):
         return {name: value for name, value in super().to_dict().items() if name != "model"}
 
     def _rows(self) -> Rows:
-        classes, sources = self.gamma.shape
-        head = f"DataLaw: {count_noun(self.n_samples, 'sample')}, {count_noun(sources, 'source')}, "
-        head += f"{classes} class{'es' * (classes != 1)} of coordinates"
-        head += f", tr Σ/d {', '.join(f'{trace:.3g}' for trace in self.trace[:8])}{', …' if sources > 8 else ''}"
+        traces = ", ".join(f"{trace:.3g}" for trace in self.trace)
+        head = f"DataLaw: {count_noun(self.n_samples, 'sample')}, coordinates γ {self.gamma.shape}, tr Σ/d {traces}"
         rows: Rows = [head, ["  departure", "measured", "assumed", "", ""]]
         for departure in self.departures:
             assumed = f"{departure.expected:.3g}" if np.isfinite(departure.expected) else ""
             meaning = departure.meaning if departure.verdict != VERDICTS[0] else ""
-            rows.append(
-                [
-                    f"  {departure.name}",
-                    format_to_error(departure.value, departure.error),
-                    assumed,
-                    departure.verdict,
-                    meaning,
-                ]
-            )
+            measured = format_to_error(departure.value, departure.error)
+            rows.append([f"  {departure.name}", measured, assumed, departure.verdict, meaning])
         return rows

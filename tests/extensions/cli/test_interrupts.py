@@ -1,10 +1,5 @@
 """After Ctrl-C finished results remain and a message explains how to resume; killed processes leave no bad files."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -80,43 +75,6 @@ def test_boundaries_with_a_folder_continue_from_it(model, monkeypatch, tmp_path)
         ga.phase_boundaries(model, folder=tmp_path)
 
 
-def test_kill_9_in_the_middle_of_a_write_leaves_the_old_file(start, tmp_path):
-    """The file is the old one or none, and the rest of the new one has another name."""
-    code = (
-        "import sys, time; from gamp_attention._tools.files import write_atomically\n"
-        "def slowly(file):\n"
-        f"    file.write(b'half'); file.flush(); print('half', flush=True); time.sleep({PATIENCE})\n"
-        "write_atomically(sys.argv[1], slowly, overwrite=True)"
-    )
-    for before in (None, b"old and whole"):
-        path = tmp_path / "numbers.json"
-        if before is not None:
-            path.write_bytes(before)
-        process = start("-c", code, str(path))
-        assert process.stdout.readline() == "half\n"
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        assert (path.read_bytes() if path.exists() else None) == before
-        assert list(tmp_path.glob("*.part"))
-
-
-def test_processes_of_a_pool_have_one_thread_each():
-    """Also if the user has set no number; the number of the parent process does not change."""
-    pytest.importorskip("threadpoolctl")
-    code = (
-        "import os, gamp_attention as ga\nfrom threadpoolctl import threadpool_info\n"
-        "if __name__ == '__main__':\n"
-        "    with ga.local_pool(1) as pool:\n"
-        "        print([each['num_threads'] for each in pool.submit(threadpool_info).result()])\n"
-        "    print([name for name in os.environ if name.endswith('_NUM_THREADS')])"
-    )
-    plain = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    done = subprocess.run([sys.executable, "-c", code], env=plain, capture_output=True, text=True, check=True)
-    threads, names = done.stdout.splitlines()
-    assert set(json.loads(threads)) == {1}
-    assert names == "[]"
-
-
 def replaced_solver(name):
     """Return code that runs the command line with a function in place of the solver of `solve`."""
     return (
@@ -166,14 +124,3 @@ def test_an_interrupt_that_a_library_drops_is_sent_again(start):
     assert process.returncode == 130
     assert message.startswith("gamp-attention solve: interrupted")
     assert message.count("\n") == 1
-
-
-def test_an_error_that_an_interrupt_caused_counts_as_the_interrupt(start):
-    work = (
-        "def work(*_, **__):\n"
-        f"    try: os.kill(os.getpid(), signal.SIGINT); time.sleep({PATIENCE})\n"
-        "    except KeyboardInterrupt: raise ImportError('a library turned the interrupt into this') from None\n"
-    )
-    process = start("-c", f"import os, signal, sys, time\n{work}{replaced_solver('work')}", "solve")
-    assert process.communicate(timeout=PATIENCE)[1].startswith("gamp-attention solve: interrupted")
-    assert process.returncode == 130

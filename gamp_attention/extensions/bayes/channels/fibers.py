@@ -551,7 +551,7 @@ class FiberPoints:
         halves = Halves(corrected[:, :, :k].reshape(2, n, L, t), corrected[:, :, k:].reshape(2, n, k, k))
         means, average = of_pair[:, :, :k].swapaxes(0, 1), of_pair.mean(axis=1)
         covariance = average[:, k:].reshape(n, k, k) - symmetric_product(means)
-        return Posterior(average[:, :k].reshape(n, L, t), covariance, log_z + self.shift, None, halves), effective
+        return Posterior(average[:, :k].reshape(n, L, t), covariance, log_z + self.shift, halves), effective
 
 
 def _join_groups(sums: np.ndarray, total: np.ndarray, top: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import combinations, product
 from math import comb
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -117,16 +117,6 @@ class TeacherChannel(PosteriorChannel):
         return self.labels.count
 
     @property
-    def noise(self) -> float:
-        """0 without noise, else NaN: noise enters the teacher in any way."""
-        return float("nan") if self.used else 0.0
-
-    @property
-    def n_seen(self) -> int:
-        """Number of entries of a target."""
-        return len(self.scale)
-
-    @property
     def even(self) -> bool:
         """True if the sign of each column can be changed without a change of targets, so that E[u | y] = 0."""
         return bool(self.signless_columns.all())
@@ -201,7 +191,7 @@ class TeacherChannel(PosteriorChannel):
             if first < last:
                 points = Points(*(np.concatenate([array, np.empty_like(array)]) for array in points))
         shift = np.zeros(n)
-        if subsets.chosen.shape[1] == self.n_seen:  # log Z is the logarithm of the density of y itself
+        if subsets.chosen.shape[1] == len(self.scale):  # log Z is the logarithm of the density of y itself
             shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
         used = Points(*(array[: ends[-1]].copy() for array in points))
         return FiberPoints(used, ends, field_flips, shift), evaluations
@@ -288,18 +278,21 @@ def teacher_channel(labels: SequenceLabels, rho: np.ndarray) -> TeacherChannel:
     ValueError : if the teacher cannot be traced; it has too many fields or random numbers; the number of fields that
         its targets determine is not the same everywhere; or its equations cannot be solved reliably.
     """
-    return _cached_channel(labels, rho.tobytes(), rho.shape)
+    if labels.program is None:
+        raise check.fail_words("model.teacher", "a function that cannot be traced", "arithmetic and functions of numpy")
+    return _cached_channel(labels.program, labels.count, labels.target_shape, rho.tobytes(), rho.shape)
 
 
 @lru_cache(maxsize=64)
-def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ...]) -> Any:
+def _cached_channel(
+    program: Program, count: int, target_shape: tuple[int, ...], content: bytes, shape: tuple[int, ...]
+) -> TeacherChannel:
     rho = np.frombuffer(content).reshape(shape)
     (L, t), rng, settings = rho.shape[:2], np.random.default_rng(2), TeacherSettings()
-    if labels.program is None:
-        raise check.fail_words("model.teacher", "a function that cannot be traced", "arithmetic and functions of numpy")
+    labels = SequenceLabels(None, target_shape, L * t, count, False, program)
     if L * t > settings.max_fields:
         raise check.fail_words("model", f"L t = {L * t} fields of the teacher", f"at most {settings.max_fields}")
-    read = {arguments[0] for name, *arguments in labels.program.drop_unused().code if name == "input"}
+    read = {arguments[0] for name, *arguments in program.drop_unused().code if name == "input"}
     used = tuple(sorted(i - L * t for i in read if i >= L * t))
     D = L * t + len(used)
     if settings.max_variables < D:
@@ -307,7 +300,7 @@ def _cached_channel(labels: SequenceLabels, content: bytes, shape: tuple[int, ..
         raise check.fail_words("model", got, f"at most {settings.max_variables}")
     spread = np.concatenate([np.sqrt(np.diagonal(rho, axis1=1, axis2=2)).ravel(), np.ones(len(used))])
     probes = _draw(rho, len(used), settings.n_probes, rng)
-    h, logarithm, scale = _transform_targets(labels.program, used, probes, settings.positive_at)
+    h, logarithm, scale = _transform_targets(program, used, probes, settings.positive_at)
     compiled = _differentiate(h, D)
     fiber = fiber_program(compiled, len(scale), D)
     rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(len(probes), -1, D) * spread, settings)
