@@ -70,19 +70,14 @@ def test_warm_starts_and_order_stay_within_the_errors(model, tmp_path):
 
 
 def test_models_without_attention_are_swept(tmp_path):
-    model = ga.glm_model(ga.LogisticLoss(), lam=0.1)
-    found = sweep(
-        model, tmp_path, alpha=2.0, lam=[0.1, 0.3], d=80, branch="semantic", method=["SE", "GAMP", "GD"],
-        descent="lbfgs", rtol=1e-2,
-    )  # fmt: skip
-    assert len(found.rows) == 6
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=0.1)
+    found = sweep(model, tmp_path, alpha=2.0, lam=[0.1, 0.3], d=80, branch="semantic", method=["SE", "GAMP"], rtol=1e-2)
+    assert len(found.rows) == 4
     assert all(row["converged"] for row in found.rows)
     assert {row["omega"] for row in found.rows} == {None}
-    values = {(row["method"], row["lam"]): row for row in found.rows}
+    values = {(row["method"], row["lam"]): row["test_error"] for row in found.rows}
     for lam in (0.1, 0.3):
-        gamp, descent, predicted = (values[method, lam] for method in ("GAMP", "GD", "SE"))
-        assert gamp["train_loss"] == pytest.approx(descent["train_loss"], abs=1e-9)
-        assert gamp["test_error"] == pytest.approx(predicted["test_error"], rel=0.2)
+        assert values["GAMP", lam] == pytest.approx(values["SE", lam], rel=0.2)
     with pytest.raises(TypeError, match="SoftmaxTeacher"):
         sweep(model, tmp_path / "omega", alpha=2.0, omega=0.3)
 
