@@ -164,9 +164,7 @@ LINES = {
     "hessian_spectrum": (
         "ga.hessian_spectrum(DATA, Q=WEIGHTS, risk='exact', n_eigenvalues=2, n_probes=2, n_steps=4, seed=0)"
     ),
-    "law_of": (
-        "ga.law_of(LARGE_DATA, teacher=None, target=None, noise=0.1, correlated=False, classes=1, replicas=2, seed=0)"
-    ),
+    "law_of": "ga.law_of(LARGE_DATA, teacher=None, target=None, noise=0.1)",
     "law_from_samples": "ga.law_from_samples(gamma=SPECTRUM_ROWS, tau=SPECTRUM_ROWS, pi=WEIGHTS)",
     "limiting_spectrum": (
         "ga.limiting_spectrum(SHARP, alpha=1.5, fixed_point=FIXED_POINT, x=HALVES[:1], width=0.01, n_points=64, "
@@ -188,12 +186,9 @@ LINES = {
     "population_map": "ga.population_map(PAPER, n_grid=5, n_points=64, n_replicas=2, seed=0)",
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, variance=0.25)",
     "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', refits=1)",
-    "reference_errors": (
-        "ga.reference_errors(DATA, tokens=X, outputs=Y, units=None).verdict(errors=PLUS_MINUS, covariance=0.1)"
-    ),
     "regularization_path": (
-        "ga.regularization_path(DATA, lams=[0.1, 1.0], init='random', n_starts=1, parameter='lam', form='cavity', "
-        "tol=1e-3, max_iter=12, folds=2, seed=0, predict=False, progress=False)"
+        "ga.regularization_path(DATA, lams=[0.1, 1.0], init='random', n_starts=1, form='cavity', "
+        "tol=1e-3, max_iter=12, folds=2, seed=0, progress=False)"
     ),
     "run_bayes_amp": (
         "ga.run_bayes_amp(DATA, init=WEIGHTS, model=None, damping=0.7, tol=1e-5, max_iter=20, "
@@ -243,13 +238,13 @@ RESULTS = {
     "PopulationMinimum", "ConvergenceError", "DataLaw", "DebiasedWeights",
     "Denoised", "Departure", "DescentResult", "FitResult", "GLMModel", "GampResult", "HessianSpectrum", "History",
     "KinkWarning", "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "MixtureModel", "PhaseBoundaries",
-    "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SequenceModel", "SpectralDirections",
+    "RegularizationPath", "SequenceModel", "SpectralDirections",
     "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord",
     "Sweep", "TrainResult", "Trajectory", "__version__",
 }  # fmt: skip
 TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
     "load_result", "plot_comparison", "plot_phase_diagram",
-    "register_attention", "register_loss", "register_penalty", "to_dataset",
+    "register_attention", "register_loss", "register_penalty",
 }  # fmt: skip
 
 
