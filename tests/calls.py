@@ -262,7 +262,7 @@ RESULTS = {
     "BrokenStateEvolutionResult", "Comparison", "OnlineResult", "PopulationLoss", "PopulationMap",
     "PopulationMinimum", "RecoveryStage", "StagedThresholds", "ConvergenceError", "DataLaw", "DebiasedWeights",
     "Denoised", "Departure", "DescentResult", "FitResult", "GLMModel", "GampResult", "HessianSpectrum", "History",
-    "KinkWarning", "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries",
+    "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries",
     "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SequenceModel", "SpectralDirections",
     "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord",
     "SurveyReport", "Sweep", "TrainResult", "Trajectory", "__version__",

@@ -37,7 +37,7 @@ def test_api_pages_have_types_next_to_names_and_descriptions_below(name):
             assert section == "Raises" or "." not in re.sub(
                 r"`[^`]*`|\d\.\d+|'[^']*'", "", entry.type
             )  # a type, not a sentence
-    parameters = {} if name == "KinkWarning" else _docstrings.get_parameters(thing)
+    parameters = _docstrings.get_parameters(thing)
     for entry in shown["Parameters"]:
         annotation = parameters[entry.name].annotation if entry.name in parameters else inspect.Parameter.empty
         if annotation in (int, float, bool, str):
