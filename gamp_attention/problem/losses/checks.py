@@ -11,7 +11,6 @@ from gamp_attention._kernels.user_code import attempt
 from gamp_attention.problem.losses.point import PointLoss, attend_all
 from gamp_attention.problem.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value, make_work
 
-
 VALUE_ERROR = 1e-10  # allowed relative difference of values that a symmetry requires to be equal
 
 
