@@ -32,10 +32,7 @@ class AccelerationSettings:
 class Acceleration(Resumable):
     """Extrapolation from the last iterations, which returns to damped iterations if the gradient norm rises.
 
-    Parameters
-    ----------
-    wait : damped iterations before the first extrapolation; by default `settings.warm_up`.
-    settings : see `AccelerationSettings`.
+    `wait` damped iterations, by default `settings.warm_up`, precede the first extrapolation.
     """
 
     n_refused: int  # number of extrapolations that were undone

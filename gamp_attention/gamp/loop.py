@@ -73,15 +73,12 @@ class Plan:
 class ProgressMonitor(Resumable):
     """Decision at each iteration whether a run continues, and the best states since its start."""
 
-    # best_state, best_norm: state of smallest gradient norm, and this norm
-    best_state: GampState
+    best_state: GampState  # state of smallest gradient norm
     best_norm: float
-    # lowest_Q, lowest_loss: weights of lowest training loss, and this loss
-    lowest_Q: np.ndarray
+    lowest_Q: np.ndarray  # weights of lowest training loss
     lowest_loss: float
-    # mark, mark_norm, mark_loss: iteration of the last progress, and the gradient norm and training loss to improve on
-    mark: int
-    mark_norm: float
+    mark: int  # iteration of the last progress
+    mark_norm: float  # gradient norm and training loss to improve on
     mark_loss: float
 
     def __init__(self, plan: Plan, start: GampState) -> None:
@@ -123,13 +120,6 @@ class ProgressMonitor(Resumable):
             return Status.STALLED
         return None
 
-    def allows_smaller_step(self, trouble: Status) -> bool:
-        """Return whether to retry from the best state with a smaller step.
-
-        A stalled run is not retried if a descent may follow, because the descent ends a cycle sooner.
-        """
-        return not (self._plan.options.settling and trouble is Status.STALLED)
-
     def return_to_best(self, t: int) -> GampState:
         """Return the best state, and measure progress from iteration t on."""
         self._set_mark(t, self.best_norm, np.inf)
@@ -142,33 +132,15 @@ def describe_risk(at: StepReport | RiskAtPoint) -> str:
 
 
 class Loop(Run[Status]):
-    """A run of message passing from a start.
+    """A run of message passing from a start, whose progress is displayed under a name; see also `Run`."""
 
-    Parameters
-    ----------
-    plan : arguments that do not change.
-    state : the start.
-    save : called between two iterations, to write a checkpoint; None for no checkpoints.
-    name : name of the start, for the display of progress.
-
-    Attributes
-    ----------
-    t : number of iterations so far.
-    state : the state before the next iteration.
-    ended : status with which the run ended; None while it continues.
-    recorded_Q : weights of the last entry of the history.
-    bounded : whether searches for global proximal minima are currently bounded.
-    began : iteration at which the run began, or began again from another state.
-    monitor, record : best states since this iteration, and the complete history.
-    """
-
-    state: GampState
-    ended: Status | None
-    recorded_Q: np.ndarray
-    bounded: bool
-    began: int
-    record: Recorder
-    monitor: ProgressMonitor
+    state: GampState  # the state before the next iteration
+    ended: Status | None  # status with which the run ended; None while it continues
+    recorded_Q: np.ndarray  # weights of the last entry of the history
+    bounded: bool  # whether searches for global proximal minima are currently bounded
+    began: int  # iteration at which the run began, or began again from another state
+    record: Recorder  # the complete history
+    monitor: ProgressMonitor  # best states since the run began
     damping: Damping
     acceleration: Acceleration | None
 
@@ -210,7 +182,8 @@ class Loop(Run[Status]):
         if self.t >= plan.max_iter:
             return Status.MAX_ITER
         if verdict is not None:
-            if not self.monitor.allows_smaller_step(verdict) or not self.damping.shrink():
+            # a stalled run is not retried if a descent may follow, because the descent ends a cycle sooner
+            if (plan.options.settling and verdict is Status.STALLED) or not self.damping.shrink():
                 return verdict
             after = self.monitor.return_to_best(t)
             if self.acceleration is not None:

@@ -129,11 +129,8 @@ def data_hessian(
 ) -> np.ndarray:
     """Return X̃ᵀ ∇²ℓ X̃ (k, k) of the free weights, which are ordered column after column of Q.
 
-    Parameters
-    ----------
-    blocks : rows and scaled tokens (m, L, p) of blocks of samples, as returned by `scaled_blocks`.
-    hessians : (n, L r, L r) Hessians of the losses in the fields.
-    free : indices of the free weights in each of the r columns of Q.
+    `blocks` are returned by `scaled_blocks`, `hessians` (n, L r, L r) are the Hessians of the losses in the fields, and
+    `free` has the indices of the free weights in each column of Q.
     """
     r = len(free)
     edges = np.cumsum([0, *map(len, free)])

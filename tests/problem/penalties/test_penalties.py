@@ -14,7 +14,7 @@ from gamp_attention.gamp.descent import settle
 from gamp_attention.problem.denoisers.input import denoise_weights
 from gamp_attention.problem.risk import risk_at
 from gamp_attention.problem.susceptibility import susceptibility
-from gamp_attention.sampling.teacher_data import teacher_dataset
+from gamp_attention.sampling.draw import teacher_dataset
 from tests.conftest import examples, layer_gradient
 
 PENALTIES = {
