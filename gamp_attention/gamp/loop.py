@@ -15,8 +15,7 @@ accurate.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -197,13 +196,12 @@ class Loop(Run[Status]):
                 plan.data, plan.risk, self.state, step, hold=False, V_hat=options.response(t), memory=options.memory,
                 max_starts=self._starts_of_searches(t),
                 last_step=ROUGH_STEP if self.bounded and t < options.last_search else LAST_STEP,
+                exact_below=EXACT_BELOW * plan.tol if plan.tol else math.inf,
             )  # fmt: skip
         except (np.linalg.LinAlgError, NotPositiveDefinite):
             return self.state, None
         if options.search == "auto":  # an expensive search bounds the later searches
             self.bounded |= float(np.mean(report.denoised.n_hessians)) > MAX_MINIMIZATIONS
-        if plan.tol > 0 and not plan.data.penalty.smooth:
-            report = replace(report, monitor=partial(report.monitor, exact_below=EXACT_BELOW * plan.tol))
         return after, report
 
     def _starts_of_searches(self, t: int) -> int:
