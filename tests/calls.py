@@ -136,7 +136,8 @@ LINES = {
         "last_step=1e-10)"
     ),
     "gamp_step": (
-        "ga.gamp_step(DATA, 'exact', STATE, damping=0.5, hold=False, V_hat=WIDE, max_starts=3, last_step=1e-10)"
+        "ga.gamp_step(DATA, 'exact', STATE, damping=0.5, hold=False, V_hat=WIDE, max_starts=3, last_step=1e-10, "
+        "exact_below=1.0)"
     ),
     "glm_model": (
         "ga.glm_model(ga.SquaredLoss(), labels=None, n_tokens=1, rank=1, teacher_rank=1, sigma=1.0, lam=0.1, tau=ONE, "
