@@ -114,6 +114,13 @@ def permutation_mean(values: np.ndarray) -> np.ndarray:
     return np.repeat(values.mean(axis=0, keepdims=True), len(values), axis=0)
 
 
+def permutation_mean_of_pairs(values: np.ndarray) -> np.ndarray:
+    """Return the mean of values (L, L, …) of pairs of tokens over all permutations of the tokens."""
+    L = len(values)
+    same, other = np.eye(L)[:, :, None, None], (1 - np.eye(L))[:, :, None, None]
+    return same * (same * values).sum(axis=(0, 1)) / L + other * (other * values).sum(axis=(0, 1)) / (L * (L - 1))
+
+
 def rotation_mean(values: np.ndarray) -> np.ndarray:
     """Return the mean of matrices (L, r, r) over all rotations, a multiple of the identity; NaN if not square."""
     size = values.shape[1]

@@ -38,7 +38,7 @@ from gamp_attention.theory.equations.units import Packing, subtract_explained
 from gamp_attention.theory.equations.weights import response_pairs, weights_envelope
 from gamp_attention.theory.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.rules.panels import average_error, error_within
+from gamp_attention.theory.rules.panels import average_error, error_within, expand_error
 from gamp_attention.theory.rules.rule import Rule, component_channels
 
 SECTORS = ("symmetric", "m", "theta")
@@ -229,6 +229,7 @@ class GridSettings:
     max_range: float = 7.0  # half-width of a grid in standard deviations
     good: float = 0.05  # error in units of the requested accuracy, below which no finer grid is tried
     degrees: float = 0.5  # number of polynomials in units of the number of nodes
+    expanded_step: float = 1e-6  # the same for averages to first order, which have no noise
     overlap_step: float = 5e-3  # step of finite differences in the packed overlaps
     nearly_all: float = 1e-3  # part of q that the teacher does not explain, below which it has a separate unit
     slope_tol: float = 1e-3  # tolerance of the test errors in these differences, for labels
@@ -291,6 +292,9 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
     if not model.attention and fraction.min() > 0 and fraction.max() < GRIDS.nearly_all:
         pairs = packing.pairs_around(model, overlaps, step, smallest=0.0)
         return np.abs([value(ahead) - value(behind) for ahead, behind in pairs]) / (2 * step)
+    expanded = None if model.attention else expand_error(model, overlaps, GRIDS.slope_tol)
+    if expanded is not None:
+        value, step = expanded, GRIDS.expanded_step  # type: ignore[assignment]
     here, shifts = value(overlaps), step * np.eye(len(at))
     sides = [[value(packing.unpack(at + side * shift)) - here for shift in shifts] for side in (1, -1)]
     return np.abs(sides).max(axis=0) / step

@@ -41,7 +41,7 @@ from gamp_attention.problem.denoisers.prox import (
 from gamp_attention.problem.losses.attention import is_dot_product_loss
 from gamp_attention.problem.losses.point import for_kernels
 from gamp_attention.problem.losses.two_tokens import N_STARTS, is_two_tokens, two_token_start
-from gamp_attention.theory.equations.channel import Channel, Moments
+from gamp_attention.theory.equations.channel import AVERAGES, Channel, Moments
 from gamp_attention.theory.equations.symmetry import contrast_basis
 from gamp_attention.theory.rules.minimizer_path import (
     NORMAL,
@@ -64,7 +64,6 @@ TWO_TOKEN_STARTS = 48  # number of starts of a global search for two tokens, whi
 # the error is of the order of its square
 LAST_STEP, MAX_LAST_STEP, MIN_LAST_STEP = 1e-4, 1e-6, 1e-10
 
-AVERAGES = ("g", "with_noise", "with_teacher", "gg", "response", "square", "moreau", "loss")  # as in `Moments`
 # columns of `LineMoments.scalars`: averages of the Moreau envelope and of ℓ(z); smallest squared jump of z on the line,
 # inf if there is none; numbers of jumps, proximal minimizations and global searches; and, if L r = 1: sum over the
 # panels of the change of g times the density of e, average of g³ e, and sum over the jumps of (Δg)³ times the density

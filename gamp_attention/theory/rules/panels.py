@@ -34,7 +34,7 @@ import numpy as np
 from gamp_attention._tools.quadrature import LegendreRule, gauss_hermite, legendre_rule, pruned_product, tensor_grid
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Moments, average_over_reversal, fields_and_terms
-from gamp_attention.theory.equations.scores import ScoreExpansion, Scores
+from gamp_attention.theory.equations.scores import ScoreExpansion, Scores, change_of
 from gamp_attention.theory.equations.symmetry import Symmetry, contrast_basis
 from gamp_attention.theory.equations.units import MIN_UNEXPLAINED
 from gamp_attention.theory.rules.breakpoints import find_breakpoints
@@ -604,15 +604,40 @@ def average_error(model: Any, overlaps: Overlaps, rtol: float) -> tuple[float, f
 def error_within(model: Any, overlaps: Overlaps, tol: float) -> float:
     """Return the test error with a tolerance of each panel, relative to the size of the errors."""
     channels = component_channels(PanelRule(labels=True), model, overlaps)
-    return sum(probability * _average_errors(channel, tol) for probability, _, channel in channels)
+    return sum(probability * float(_average_errors(channel, tol)[0]) for probability, _, channel in channels)
 
 
-def _average_errors(channel: Channel, tol: float) -> float:
-    """Return the test error of a channel, with a tolerance of each panel relative to the size of the errors."""
-    points, n = gauss_hermite(PILOT_NODES)[0], channel.n_white
-    size = np.abs(channel.errors(tensor_grid(points, n))).mean(keepdims=True) + 1e-300
+def expand_error(model: Any, overlaps: Overlaps, tol: float) -> Callable[[Overlaps], float] | None:
+    """Return the test error to first order in the overlaps, as a function of nearby overlaps.
+
+    Its derivatives are averages of products with scores. None if the teacher nearly determines ω.
+    """
+    rule, parts = PanelRule(labels=True), []
+    for _, _, channel in component_channels(rule, model, overlaps):
+        if not Scores.exist(channel, MIN_EXPANDED**2):
+            return None
+        parts.append((channel.overlaps, _average_errors(channel, tol, Scores(channel))))
+
+    def error(there: Overlaps) -> float:
+        channels = zip(component_channels(rule, model, there), parts, strict=True)
+        values = [p * (v[0] + v[1:] @ change_of(at, new.overlaps, False)) for (p, _, new), (at, v) in channels]
+        return float(sum(values))
+
+    return error
+
+
+def _average_errors(channel: Channel, tol: float, scores: Scores | None = None) -> np.ndarray:
+    """Return the test error of a channel and, with `scores`, its derivatives, (1 + K,).
+
+    `tol` is the tolerance of each panel, relative to the size of the errors.
+    """
+
+    def errors(points: np.ndarray, _: Any = None) -> np.ndarray:
+        y, terms, noise = channel.at(points)
+        values = channel.model.task.errors(noise + channel.overlaps.m, y, terms)[:, None]
+        return values if scores is None else np.hstack([values, values * scores.values(noise, y)])
+
+    size = np.abs(errors(tensor_grid(gauss_hermite(PILOT_NODES)[0], channel.n_white))).mean(axis=0) + 1e-300
+    size[1:] = np.inf
     limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, LABEL_NODES[0])
-    values = panel_average(
-        lambda points, _: channel.errors(points)[:, None], label_cuts(channel), n, limits, size, np.array([limits.tol])
-    )
-    return float(values[0])
+    return panel_average(errors, label_cuts(channel), channel.n_white, limits, size, np.array([limits.tol]))
