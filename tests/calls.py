@@ -134,8 +134,7 @@ LINES = {
         "gd_steps=3, instances=2, device='cpu')"
     ),
     "continue_branch": (
-        "ga.continue_branch(SHARP, alpha=1.5, init='semantic', parameter='alpha', to=1.45, response='stein', "
-        "stability=False)"
+        "ga.continue_branch(SHARP, alpha=1.5, init='semantic', parameter='alpha', to=1.45, stability=False)"
     ),
     "coordinate_law": "ga.coordinate_law(spectra=0.25, tau=TAU, teacher=None, n_tokens=2, teacher_rank=1)",
     "denoise": (
@@ -191,7 +190,7 @@ LINES = {
         "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, penalty=None)"
     ),
     "paper_model": "ga.paper_model(omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, penalty=None, score_noise=0.1)",
-    "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, rsb=0)",
+    "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1)",
     "population_loss": "ga.population_loss(PAPER, FIT.overlaps, n_points=64, n_replicas=2, seed=0)",
     "population_map": "ga.population_map(PAPER, n_grid=5, n_points=64, n_replicas=2, seed=0)",
     "posterior_directions": "ga.posterior_directions(DATA, k=2, seed=0)",

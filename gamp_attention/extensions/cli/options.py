@@ -193,7 +193,6 @@ def _add_boundaries(add: Add) -> None:
     ends: Any = {"nargs": 2, "default": (0.05, 4.0), "metavar": ("LOW", "HIGH")}
     add("--alphas", type=float, **ends, help="range of α (default 0.05 4)")
     add("--tol", type=float, default=1e-3, help="error of α (default 1e-3)")
-    add("--bayes", action="store_true", help="add the thresholds of the Bayes-optimal estimate")
     add("--folder", help="folder of finished results, from which the command resumes")
     add("--plot", metavar="FILE", help="save a picture")
     _add_workers(add)

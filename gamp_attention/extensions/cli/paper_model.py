@@ -153,7 +153,7 @@ def run_sweep(options: argparse.Namespace) -> int:
 def run_boundaries(options: argparse.Namespace) -> int:
     """Run the command `boundaries` and return its exit status."""
     model = paper_model(sigma=options.sigma, lam=options.lam, **({"A": options.A} if options.A else {}))
-    wanted = select(options, "alphas", "tol", "bayes", "folder")
+    wanted = select(options, "alphas", "tol", "folder")
     with _open_executor(options) as executor:
         result = phase_boundaries(model, _join(options.omega), **wanted, executor=executor)
     report(options, str(result), result.to_dict() | {"range": [result.low, result.high]}, result.converged)

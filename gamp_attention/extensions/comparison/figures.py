@@ -32,8 +32,6 @@ BOUNDARIES = (
     ("alpha_l", "α_l: attention beats the linear baseline", {"color": DARK, "fmt": "s--", "mfc": "white"}),
     ("semantic_from", "semantic branch appears", {"color": COLORS["semantic"], "fmt": "^:"}),
     ("semantic_stable_from", "semantic branch becomes stable", {"color": COLORS["semantic"], "fmt": "P-"}),
-    ("weak_recovery", "Bayes-optimal: weak recovery", {"color": COLORS["random"], "fmt": "D:"}),
-    ("full_recovery", "Bayes-optimal: full recovery", {"color": COLORS["random"], "fmt": "X-"}),
     ("positional_to", "positional branch ends", {"color": COLORS["positional"], "fmt": "v:"}),
     ("positional_stable_to", "positional branch becomes unstable", {"color": COLORS["positional"], "fmt": "*-"}),
 )
@@ -226,13 +224,9 @@ def plot_phase_diagram(
     with figure(path, 1, 1, (7.5, 5.4), overwrite) as axes:
         axis = axes[0, 0]
         for name, label, style in BOUNDARIES:
-            value, error = boundaries.line(name) if name in boundaries.lines else (np.full(len(across), np.nan),) * 2
+            value, error = boundaries.line(name)
             if np.isfinite(value).any():
                 axis.errorbar(across, value, error, label=label, capsize=2, ms=6, **style)
-        if "hard_from" in boundaries.lines:
-            ends = [boundaries.line(f"hard_{end}")[0] for end in ("from", "to")]
-            if np.isfinite(ends).any():
-                axis.fill_between(across, *ends, color=COLORS["random"], alpha=0.2, lw=0, label="hard phase")
         axis.set(xlabel=OMEGA, ylabel=ALPHA, ylim=(0, None))
         draw_legend(axis, columns=2)
     return axes
