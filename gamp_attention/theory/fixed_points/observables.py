@@ -131,7 +131,7 @@ def _symmetric_packing(F: OverlapMap, at: Overlaps) -> Packing:
 
     With one class of coordinates all tokens have the same distribution of weights, so that no direction breaks them.
     """
-    packing = replace(Packing.of(F.model, at), diagonal=False, absent=())
+    packing = replace(Packing.of(F.model, at), diagonal=False)
     if len(F.model.coordinates.weight) == 1:
         return packing
     return replace(packing, reversal=False, exchange=False, isotropic=False)

@@ -29,7 +29,6 @@ from gamp_attention.theory.rules.rule import (
     Expansion,
     Rule,
     WorkExceeded,
-    adapt_rule,
     average_channels,
     expand_channels,
     work_of,
@@ -127,11 +126,10 @@ class OverlapMap:
         """
         if self.choices is not None:
             return self
-        F = replace(self, rule=adapt_rule(self.rule, self.model, overlaps))
-        return replace(F, choices=F._choose_at(overlaps, squares))
+        return replace(self, choices=self._choose_at(overlaps, squares))
 
     def _choose_at(self, overlaps: Overlaps, squares: bool) -> Choices:
-        """Return choices from the averages at given overlaps, to which the rule has been adapted.
+        """Return choices from the averages at given overlaps.
 
         If searches for second minima are expected to find few, they are made at a part of the points only. This
         correction has no bias, but much noise if the global minimum is often another minimum.

@@ -274,11 +274,6 @@ class Model(DisplayMixin):
         """True if each column of student and teacher is known to change sign together without effect."""
         return False
 
-    @cached_property
-    def column_signs(self) -> np.ndarray:
-        """Signs (n, r) of columns that are known to leave the loss unchanged at fixed targets; the first are 1."""
-        return np.ones((1, self.rank))
-
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps student, teacher and covariances."""
         law = self.coordinates
