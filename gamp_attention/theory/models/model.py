@@ -332,9 +332,8 @@ def parameter_value(model: Model, alpha: float, name: str) -> float:
 def softmax_teacher(model: Model) -> SoftmaxTeacher:
     """Return the teacher of a model; raise TypeError unless it is the softmax teacher of equation (16)."""
     if not has_omega(model):
-        raise check.fail_words(
-            "model.teacher", type(model.teacher).__name__, "a SoftmaxTeacher, with ω and A", TypeError
-        )
+        got = type(model.teacher).__name__
+        raise check.fail_words("model.teacher", got, "a SoftmaxTeacher, with ω and A", TypeError)
     return model.teacher
 
 
@@ -345,8 +344,7 @@ def has_omega(model: Model) -> bool:
 
 def has_common_variance(model: Model) -> bool:
     """Return whether all tokens have the same isotropic variance σ²."""
-    gamma = model.coordinates.gamma
-    return bool((gamma == gamma.flat[0]).all())
+    return bool(np.ptp(model.coordinates.gamma) == 0)
 
 
 class TokenClasses(Model):
