@@ -52,7 +52,7 @@ BLOCK = 32  # number of lines that a thread takes at a time
 SHORT_FIELDS = 3  # number of fields per sample up to which a block of lines is too short to be interrupted
 # length of the last Newton step in z relative to the tolerance of averages, and its bounds, relative to the size of z:
 # the error is of the order of its square
-LAST_STEP, MAX_LAST_STEP, MIN_LAST_STEP = 1e-4, 1e-6, 1e-10
+LAST_STEP, MAX_LAST_STEP, MIN_LAST_STEP = 1e-6, 1e-8, 1e-10
 
 # columns of `LineMoments.scalars`: averages of the Moreau envelope and of ℓ(z); smallest squared jump of z on the line,
 # inf if there is none; numbers of jumps, proximal minimizations and global searches; and, if L r = 1: sum over the
