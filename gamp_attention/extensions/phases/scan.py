@@ -18,9 +18,8 @@ from gamp_attention._tools.progress import Progress
 from gamp_attention.extensions.phases.branches import continue_branch, curve_of
 from gamp_attention.extensions.phases.crossings import BranchTrack, TrackPoint, crossing, root_along
 from gamp_attention.results import ConvergenceError, Overlaps, add_display
-from gamp_attention.theory.fixed_points.failures import FAMILY_OF, is_off
 from gamp_attention.theory.fixed_points.observables import sector_growth
-from gamp_attention.theory.fixed_points.solve import first_root
+from gamp_attention.theory.fixed_points.solve import FAMILY_OF, first_root, is_off
 from gamp_attention.theory.linear import LinearBaseline
 from gamp_attention.theory.models.model import Model
 

@@ -86,17 +86,6 @@ class SequenceModel(GLMModel):
             return False
         return all(self._keeps_loss(partial(np.multiply, signs)) for signs in 1 - 2 * np.eye(r))
 
-    @cached_property
-    def column_signs(self) -> np.ndarray:
-        """Signs (n, r) of the columns of the fields that leave the loss unchanged at fixed targets; the first are 1."""
-        if self.rank > 6:  # there are 2^r signs
-            return np.ones((1, self.rank))
-        rng, spec = np.random.default_rng(10), self.student.spec
-        u, z = (rng.standard_normal((N_SYMMETRY, self.n_tokens, size)) for size in (self.teacher_rank, self.rank))
-        targets = self.teacher(u, rng.standard_normal((N_SYMMETRY, self.teacher.count)))
-        before, signs = spec.evaluate(targets, z), 1.0 - 2.0 * np.indices((2,) * self.rank).reshape(self.rank, -1).T
-        return np.array([sign for sign in signs if are_equal(before, spec.evaluate(targets, sign * z))])
-
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps the loss of teacher and student, and the covariances."""
         law = self.coordinates

@@ -3,18 +3,13 @@
 Damped steps (`iterate`): the overlaps move a part of the way to their image under the map. This follows message
 passing, and so leads to the fixed point of the branch that a start belongs to, but slowly.
 
-Newton steps (`newton`): a step solves F(x) = x to first order with the Jacobian of F in the packed overlaps. The
-Jacobian is computed by finite differences and then updated from the residuals of later steps (Broyden, 1965). Three
-guards make this safe:
+Newton steps (`newton`) solve F(x) = x to first order with the Jacobian of F, which is updated from the residuals of
+later steps (Broyden, 1965). Three guards make this safe: no step changes an overlap by more than `max_step`; a fraction
+of each step has to reduce the residual (line search), or the Jacobian is computed again; and directions that a symmetry
+leaves free, such as a common rotation of the columns, are left out of the step.
 
-- no step changes an overlap by more than `max_step`, because the Jacobian is only local;
-- the full step or one of three shorter steps has to reduce the residual (line search); if none does, the Jacobian is
-  computed again;
-- directions that a symmetry leaves free, such as a common rotation of the columns, are left out of the step.
-
-Overlaps that go to zero have no scale, so that no residual relative to their size gets small. There are two cases: a
-family, m or θ, fades while the weights remain; or all weights vanish, and q with them. Sizes of families are in units
-of √q, and sizes of q are in units of the teacher's ρ.
+Overlaps that go to zero have no scale: a family, m or θ, fades while the weights remain; or all weights vanish, and q
+with them. Sizes of families are in units of √q, and sizes of q are in units of the teacher's ρ.
 """
 
 from dataclasses import dataclass
