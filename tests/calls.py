@@ -133,9 +133,7 @@ LINES = {
         "ga.compare(SQUARED, d=10, alpha=1.5, seed=0, risk='asymptotic', branches=None, damping=0.3, rtol=0.1, lr=0.1, "
         "gd_steps=3, instances=2, device='cpu')"
     ),
-    "continue_branch": (
-        "ga.continue_branch(SHARP, alpha=1.5, init='semantic', parameter='alpha', to=1.45, stability=False)"
-    ),
+    "continue_branch": "ga.continue_branch(SHARP, alpha=1.5, init='semantic', parameter='alpha', to=1.45)",
     "coordinate_law": "ga.coordinate_law(spectra=0.25, tau=TAU, teacher=None, n_tokens=2, teacher_rank=1)",
     "denoise": (
         "ga.denoise(LOSS, params=PARAMS, omega=OMEGA, V=WIDE, start=OMEGA, hold=False, jacobian=True, max_starts=3, "

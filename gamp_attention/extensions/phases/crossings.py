@@ -12,7 +12,6 @@ times.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -162,14 +161,6 @@ def _between(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
     return Overlaps(**line)
 
 
-class Crossing(NamedTuple):
-    """Parameter value at which growth in a sector crosses 1, with its error."""
-
-    value: float
-    error: float
-    sector: str
-
-
 def crossing(
     curve: BranchCurve,
     ends: tuple[float, float],
@@ -177,16 +168,15 @@ def crossing(
     sector: str,
     growth: Growth = sector_growth,
     tol: float | None = None,
-) -> Crossing:
-    """Return the parameter at which growth in a sector crosses 1, near two values with known overlaps.
+) -> tuple[float, float]:
+    """Return the parameter at which growth in a sector crosses 1, near two values with known overlaps, and its error.
 
     The requested error is `tol`, by default CURVE_TOL in units of the parameter. The stated error is infinite if the
     branch was lost on the way or no crossing is near.
     """
     tol = CURVE_TOL * max(*ends, 0.05) if tol is None else tol
     track = BranchTrack(curve, dict(zip(ends, overlaps, strict=True)), tol)
-    value, error, _ = root_along([track], lambda at: growth(at.F, at.overlaps, sector) - 1, ends, tol, 1.0)
-    return Crossing(value, error, sector)
+    return root_along([track], lambda at: growth(at.F, at.overlaps, sector) - 1, ends, tol, 1.0)[:2]
 
 
 def root_along(

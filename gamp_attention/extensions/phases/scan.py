@@ -158,7 +158,7 @@ def _end(scan: Scan, last: float, outermost: Callable[..., float], tol: float) -
         gone = min(beyond, key=lambda alpha: abs(alpha - here))
         between = f"between α = {gone:.4g} and {here:.4g}"
         try:
-            path = continue_branch(scan.model, here, scan.points[here].overlaps, to=gone, stability=False)
+            path = continue_branch(scan.model, here, scan.points[here].overlaps, to=gone)
         except ConvergenceError:
             return Boundary.none(f"not found: {between}")
         if path.end in ("fold", "vanished"):
@@ -185,7 +185,7 @@ def find_stable_range(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
     for ends in brackets:
         overlaps = scan.points[ends[0]].overlaps, scan.points[ends[1]].overlaps
         change = crossing(curve_of(scan.model, ends[1], "alpha", overlaps[1]), ends, overlaps, sector, tol=tol)
-        boundary = Boundary.found(change.value, change.error, tol, f"in {sector}")
+        boundary = Boundary.found(*change, tol, f"in {sector}")
         if rates[alphas.index(ends[1])] < 1:
             start = boundary
         else:

@@ -29,7 +29,7 @@ from gamp_attention._tools.progress import Progress
 from gamp_attention._tools.statistics import half_width
 from gamp_attention.results import Ended, Overlaps, Status, stack_overlaps
 from gamp_attention.theory.equations.channel import Hats
-from gamp_attention.theory.equations.units import Packing, is_feasible
+from gamp_attention.theory.equations.units import is_feasible
 from gamp_attention.theory.equations.weights import jump_shift
 from gamp_attention.theory.fixed_points.newton import Root, newton, newton_step
 from gamp_attention.theory.fixed_points.observables import (
@@ -66,7 +66,6 @@ class RefinementSettings:
     min_noise_part: float = 0.7  # part of the requested error that at least is allowed for the noise of the points
     further_steps: int = 2  # maximum number of further steps on a random rule if only the last step limits the accuracy
     step_part: float = 1.05  # largest accurate error in units of the error without the part of the last step
-    evaluations: int = 3  # typical number of averages on a rule, for the estimate of the time
     # largest relative error that is stated if replica symmetry is broken; beyond, overlaps of minima may differ by more
     max_broken_error: float = 0.1
     # errors of a point
@@ -81,10 +80,6 @@ class RefinementSettings:
     next_step: float = 0.8
     left_factor: float = 2.0
     min_left: float = 0.25
-    # the test error of a replica at its solution is computed to first order if differences take at most this fraction
-    # of the time of an average, and the solution is at most this part of their width away
-    slope_work: float = 0.5
-    slope_reach: float = 0.25
     # indicators: averages of squared derivatives, which diverge where jumps begin, converge like a square root: the
     # requested errors of jump mass and replicon are these multiples of √rtol, but at most `indicator_limit`
     indicator_errors: tuple[float, ...] = (1.0, 10.0)
@@ -216,8 +211,10 @@ def point_of(
         test_slopes = test_error_slopes(F.model, packing, best) if test_slopes is None else test_slopes
     else:
         moves = np.array([newton_step(J, packing.pack(sample.overlaps) - there) for sample in samples])
-        tests, sample_tests = _tests_of_replicas(F, packing, best, moves)
-        test, test_error, test_slopes = float(tests.mean()), 0.0, np.zeros(len(best))
+        there = [packing.unpack(best + move) for move in moves]
+        sample_tests = [predicted_test_error(F.model, at, F.rule, k)[0] for k, at in enumerate(there)]
+        test = float(predicted_test_error(F.model, packing.unpack(best), F.rule).mean())
+        test_error, test_slopes = 0.0, np.zeros(len(best))
         for sample, move, sample_test in zip(samples, moves, sample_tests, strict=True):
             losses = [train + sample.hats.moreau - image.hats.moreau, sample_test]
             replicas.append(np.concatenate([best + move, losses, (sample.hats.V + shift + slopes[0] @ move).ravel()]))
@@ -227,27 +224,6 @@ def point_of(
     numbers = np.concatenate([best, [train, test], (image.hats.V + shift).ravel()])
     uncertain = np.concatenate([left * np.abs(step), loss_errors, left * np.abs(shift).ravel()])
     return Point(root, image, best, numbers, uncertain, test_slopes, np.array(replicas))
-
-
-def _tests_of_replicas(
-    F: OverlapMap, packing: Packing, best: np.ndarray, moves: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the test errors of the replicas (R,) at the packed overlaps `best`, and at their solutions.
-
-    The solution of a replica differs from `best` by its row of `moves` (R, k). If there are many points, the
-    differences of the test errors are computed to first order.
-    """
-    overlaps, rule, few = packing.unpack(best), F.rule, F.rule.for_stability()
-    tests = predicted_test_error(F.model, overlaps, rule)
-    if 2 * len(best) * work_of(few, F.model) <= REFINEMENT.slope_work * work_of(rule, F.model):
-        pairs = packing.pairs_around(F.model, overlaps, F.settings.noisy_fraction)
-        widths = [packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs]
-        inverse = np.linalg.inv(np.stack(widths, axis=1))
-        if np.abs(moves @ inverse.T).max() <= REFINEMENT.slope_reach:
-            sides = [[predicted_test_error(F.model, side, few).mean() for side in pair] for pair in pairs]
-            return tests, tests - moves @ (np.diff(sides, axis=1)[:, 0] @ inverse)
-    there = [packing.unpack(best + move) for move in moves]
-    return tests, np.array([predicted_test_error(F.model, at, rule, k)[0] for k, at in enumerate(there)])
 
 
 def size_of_hats(hats: Hats) -> float:
@@ -334,7 +310,7 @@ class _Refinement:
         finer = self._next_map()
         while finer is not None and (len(self.points) == 1 or work_of(finer.rule, finer.model) <= self.max_work):
             accuracy = f"relative error {self.error:.1g}, rtol = {self.rtol:g} (a larger rtol takes less time)"
-            task.describe_work(accuracy, REFINEMENT.evaluations * work_of(finer.rule, finer.model))
+            task.describe(accuracy)
             try:
                 self._solve(finer)
             except WorkExceeded:

@@ -84,7 +84,7 @@ WORK, START = WorkSettings(), StartSettings()
 
 
 @guard_call
-@show_progress("state evolution ", logs=True)
+@show_progress("state evolution ")
 def solve_state_evolution(
     model: Model,
     alpha: float,
