@@ -4,9 +4,9 @@ Steps (`refine`), from a fixed point on a coarse quadrature rule:
 
 1. Estimate the error on this rule and choose a finer rule that is likely to reach the requested accuracy.
 2. Solve there by Newton steps from the last point, with its Jacobian, and take one more step without evaluating the
-   map again. A point (`Point`) holds all reported numbers after that step. Points on random rules of successive sizes
-   are averaged (`_average_solutions`). A finer rule may also have more replicas of the same points; then the averages
-   of the other replicas are kept, and one Newton step from the overlaps of these averages is taken.
+   map again. A point (`Point`) holds all reported numbers after that step. A finer rule may also have more replicas of
+   the same points; then the averages of the other replicas are kept, and one Newton step from the overlaps of these
+   averages is taken.
 3. Estimate the errors (`errors_of`): for a deterministic rule from the differences between successive rules, for a
    random rule from the spread of its replicas. Repeat from 1 until they are small enough or the budget is used up.
 4. Compute the indicators of replica symmetry, jump mass and replicon. Averages of squared derivatives are limited by
@@ -20,7 +20,6 @@ The constants are chosen so that stated errors hold in 95 % of cases, which `val
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +61,6 @@ class RefinementSettings:
     total_work: float = 5.0  # limit of the work of all averages on random rules, in units of `max_work`
     min_excess: float = 1.01  # smallest factor by which a refinement reduces the error
     squares_level: int = 1  # level at which averages for the overlaps already include squared derivatives
-    near_size: float = 8.0  # largest ratio of the numbers of points of random rules whose solutions are averaged
     min_noise_part: float = 0.7  # part of the requested error that at least is allowed for the noise of the points
     further_steps: int = 2  # maximum number of further steps on a random rule if only the last step limits the accuracy
     step_part: float = 1.05  # largest accurate error in units of the error without the part of the last step
@@ -273,8 +271,7 @@ class _Refinement:
 
     Attributes
     ----------
-    points : solutions on successive rules; on random rules averaged over rules of similar sizes.
-    estimates : these solutions before they are averaged.
+    points : solutions on successive rules.
     slopes : slopes of both forms of V̂ in the overlaps.
     errors, error : errors of all numbers of the last point, and the largest of them relative to its number; infinite
         and `first_error` before the second point of a deterministic rule.
@@ -289,8 +286,7 @@ class _Refinement:
         self.slopes = root.response_slopes
         if self.slopes is None:
             self.slopes = root.F.linearize(root.packing, root.overlaps)[1]
-        self.estimates = [point_of(root, self.slopes, rtol)]
-        self.points = list(self.estimates)
+        self.points = [point_of(root, self.slopes, rtol)]
         self.error, self.errors = REFINEMENT.first_error, np.full(len(self.points[0].numbers), np.inf)
         if self.random:  # a deterministic rule needs a second point for an error
             self._estimate_errors()
@@ -359,8 +355,7 @@ class _Refinement:
             if counting is not root.F:  # the averages at x, from which the choices follow, showed no jumps
                 root = newton(counting, root.overlaps, tol, jacobian=J, packing=packing)
         self.n_iter += len(root.path) - 1
-        self.estimates.append(self._point_of(root))
-        self.points.append(_average_solutions(self.estimates))
+        self.points.append(self._point_of(root))
         self._estimate_errors()
 
     def _point_of(self, root: Root) -> Point:
@@ -398,11 +393,10 @@ class _Refinement:
                     root = replace(last, path=[last.overlaps, there], residual=float(np.abs(residual).max()))
                 else:
                     root = newton(last.F, there, self.tol, jacobian=last.jacobian, packing=last.packing)
-                self.estimates[-1] = self._point_of(root)
+                self.points[-1] = self._point_of(root)
             except WorkExceeded:
                 return
             self.n_iter += 1
-            self.points[-1] = _average_solutions(self.estimates)
             self._estimate_errors()
 
     def _error_without_step(self) -> float:
@@ -520,35 +514,6 @@ class _Refinement:
             if coarse is F or indicators.are_accurate(self.rtol, last.image.hats, random=True):
                 return indicators
             coarse = coarse.finer()
-
-
-def _average_solutions(points: list[Point]) -> Point:
-    """Return the last point with numbers that are averaged over points on random rules of similar sizes.
-
-    Rules of different sizes have independent points, so that the average, with weights proportional to the numbers of
-    points, has a smaller error than the last point alone. The averages of the replicas give this error.
-    """
-    last = points[-1]
-    F = last.root.F
-    if F.rule.deterministic:
-        return last
-
-    def fits(point: Point) -> bool:
-        other = point.root.F
-        same = point.root.packing is last.root.packing and len(point.replicas) == len(last.replicas)
-        near = REFINEMENT.near_size * other.rule.work(1) >= F.rule.work(1)
-        assert other.choices is not None
-        assert F.choices is not None
-        return same and near and other.choices.counts_jumps == F.choices.counts_jumps
-
-    used = [point for point in points if fits(point)]
-    sizes = np.array([point.root.F.rule.work(1) for point in used])
-    names = ("best", "numbers", "uncertain", "replicas")
-    means: dict[str, Any] = {
-        name: np.einsum("p,p...->...", sizes / sizes.sum(), np.array([getattr(point, name) for point in used]))
-        for name in names
-    }
-    return replace(last, **means) if len(used) > 1 else last
 
 
 def _largest_error(point: Point, errors: np.ndarray) -> float:
