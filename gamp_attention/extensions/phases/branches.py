@@ -18,7 +18,7 @@ from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention.extensions.phases import arclength
 from gamp_attention.extensions.phases.arclength import BranchCurve
-from gamp_attention.extensions.phases.crossings import CURVE_TOL, Measure, crossing, root_on_rules
+from gamp_attention.extensions.phases.crossings import BranchTrack, Measure, root_along, root_on_rules
 from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stack_overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, iterate_at_zero, newton
@@ -36,6 +36,7 @@ MIXTURE_STEPS = 40  # maximum number of Newton steps; a mixture may be far from 
 MAX_POINTS = 200  # maximum number of points of a branch
 SAME = 2e-2  # relative change of the overlaps below which two solutions are considered identical
 MEETING_RANGE = 0.02  # relative distance of two parameter values that give the first slope at the end of a branch
+END_TOL = 5e-4  # requested error of the end of a branch in units of the parameter, or of 0.05 if it is smaller
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,9 +295,10 @@ def _meeting_point(curve: BranchCurve, points: list[np.ndarray], family: str) ->
     first, last = points[-3:-1]
     more, less = (float(np.sum(curve.overlaps(u).arrays()[family] ** 2)) for u in (first, last))
     meeting = last + min(less / abs(more - less), 1.0) * (last - first)
-    bare, p = curve.overlaps(meeting).without(family), float(meeting[-1]) * curve.unit
-    ends = p * (1 - MEETING_RANGE), p * (1 + MEETING_RANGE)
-    return crossing(curve, ends, (bare, bare), family, family_growth)
+    p = float(meeting[-1]) * curve.unit
+    tol, ends = END_TOL * max(p, 0.05), (p * (1 - MEETING_RANGE), p * (1 + MEETING_RANGE))
+    track = BranchTrack(curve, dict.fromkeys(ends, curve.overlaps(meeting).without(family)), tol)
+    return root_along([track], lambda at: family_growth(at.F, at.overlaps, family) - 1, ends, tol, 1.0)[:2]
 
 
 def _vanishing_point(curve: BranchCurve, last: np.ndarray) -> tuple[float, float]:
@@ -308,4 +310,4 @@ def _vanishing_point(curve: BranchCurve, last: np.ndarray) -> tuple[float, float
         return lambda value: iterate_at_zero(on_rule.map(np.array([value / curve.unit])), overlaps)[1] - 1
 
     ends = p * (1 - MEETING_RANGE), p * (1 + MEETING_RANGE)
-    return root_on_rules(measure, curve.rule.at_level(0), ends, CURVE_TOL * p, 1.0)[:2]
+    return root_on_rules(measure, curve.rule.at_level(0), ends, END_TOL * max(p, 0.05), 1.0)[:2]
