@@ -128,7 +128,7 @@ LINES = {
     "branches": ("ga.branches(SHARP, alpha=1.5, starts=('semantic',), rtol=0.1, stability=False, seed=0)"),
     "compare": ("ga.compare(SQUARED, d=10, alpha=1.5, seed=0, risk='asymptotic', rtol=0.1, gd_steps=3)"),
     "continue_branch": (
-        "ga.continue_branch(SHARP, alpha=1.5, init='semantic', parameter='alpha', to=1.45, stability=False)"
+        "ga.continue_branch(SHARP, alpha=1.5, init='semantic', parameter='alpha', to=1.45)"
     ),
     "coordinate_law": "ga.coordinate_law(spectra=0.25, tau=TAU, teacher=None, n_tokens=2, teacher_rank=1)",
     "denoise": (

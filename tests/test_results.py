@@ -103,9 +103,8 @@ def make_trajectory():
 
 
 def make_path():
-    growth = {"symmetric": np.ones(T), "m": np.full(T, np.nan), "theta": np.ones(T)}
     overlaps = ga.Overlaps(**make_arrays(T))
-    return ga.BranchPath("alpha", np.linspace(1, 2, T), overlaps, np.ones(T), growth, "fold", 2.0, 1e-4, [])
+    return ga.BranchPath("alpha", np.linspace(1, 2, T), overlaps, np.ones(T), "fold", 2.0, 1e-4)
 
 
 ONE, PAIR = np.ones(1), np.ones(2)
