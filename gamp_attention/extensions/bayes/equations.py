@@ -22,7 +22,6 @@ from gamp_attention.extensions.bayes.priors import kinds_of
 from gamp_attention.extensions.bayes.symmetries import (
     find_column_symmetries,
     invariant_projector,
-    keeps_tokens,
     restrict_symmetries,
 )
 from gamp_attention.theory.models.model import Model
@@ -68,7 +67,6 @@ class Equations:
         V = averages.V if averages.V.any() else 0.5 * self.rho  # a prior that is certain needs no averages
         self.exact = self.channel.integrate(self.rho - V, V, rule) is not None
         self._n_points, self._rng = n_points, rng
-        self._exchangeable = keeps_tokens(model, self.channel)
         self.symmetries: np.ndarray | None = find_column_symmetries(model, self.channel)
 
     @cached_property
@@ -122,8 +120,6 @@ class Equations:
             V = V + MIN_V * self.rho
         omega, posterior = self.posterior(V, known)
         hats = controlled_products(posterior, omega, V, self.rho, paired=not self.channel.has_mirror_images)
-        if self._exchangeable:
-            hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self.channel.is_function:
             hats = hats * self.channel.coupled_columns
         if self.symmetries is not None and len(self.symmetries) > 1:  # keep the symmetries of `known`

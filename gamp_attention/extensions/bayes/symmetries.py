@@ -24,25 +24,13 @@ from gamp_attention.extensions.bayes.channels.channel import PosteriorChannel
 from gamp_attention.extensions.sequence.sequence_labels import N_SYMMETRY, SequenceLabels, are_equal, is_function
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.models.teachers import SoftmaxTeacher, keeps_order
+from gamp_attention.theory.models.teachers import SoftmaxTeacher
 
 ALL_ORDERS = 4  # number of columns up to which all orders with all signs are tested
 STEP = 1e-5  # angle of difference quotients
 ROTATION_ERROR = 1e-7  # relative change of targets up to which a rotation by one radian is a symmetry
 NO_SLOPE = 1e-12  # eigenvalue, relative to the largest, up to which a squared derivative counts as zero
 SAME_MATRIX = 1e-8  # relative difference of matrices up to which they count as equal
-
-
-def keeps_tokens(model: Model, channel: PosteriorChannel) -> bool:
-    """Return whether permutations of the tokens leave the problem unchanged, so that V_l is the same for all tokens."""
-    law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
-    tokens = np.arange(L)
-    orders = np.concatenate([tokens[:2][::-1], tokens[2:]]), np.roll(tokens, 1)
-    if not all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders):
-        return False
-    if is_function(model.teacher):
-        return L > 1 and all(model.teacher.keeps_targets(L, t, order) for order in orders)
-    return not model.attention or all(keeps_order(attention_of(model.teacher), t, order) for order in orders)
 
 
 @dataclass(frozen=True, eq=False)

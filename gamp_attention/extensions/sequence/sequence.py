@@ -9,7 +9,6 @@ a registered loss (`gamp_attention.extensions.sequence.sequence_loss`) and a lab
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -35,7 +34,6 @@ from gamp_attention.extensions.sequence.sequence_labels import (
 from gamp_attention.extensions.sequence.sequence_loss import SequenceSpec, differentiate_twice, sequence_loss
 from gamp_attention.extensions.sequence.traced_layer import TracedLayer
 from gamp_attention.problem.layer import Units
-from gamp_attention.problem.losses.checks import KinkSearch, KinkWarning
 from gamp_attention.problem.penalties.standard import require_penalty
 from gamp_attention.problem.sources import ClassLaw
 from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, isotropic_law, value_classes
@@ -280,10 +278,6 @@ def sequence_model(
         or `sigma` or `lam` is not positive; `classes` are not probabilities of at least two classes, or `means` or
         `spikes` are given without classes.
 
-    Warns
-    -----
-    KinkWarning : if the slope of the loss jumps upwards along a line of fields, so that minima may lie at kinks.
-
     Examples
     --------
     Two-layer attention, whose second layer reads the tokens that the first layer has averaged:
@@ -416,7 +410,6 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
             got = f"{far[worst]:.6g} at z = {(size * z[worst]).round(3).tolist()}"
             remedy = "add a constant; without a lower bound, proximal problems have no minimum"
             raise ValueError(f"{name}: needs values of at least 0, got {got}; {remedy}")
-    _warn_of_kinks(spec, y, name)
     derivatives = differentiate_twice(spec.program, spec.n_targets)
     eigenvalues = _eigenvalues(derivatives, spec, y, z)
     hessian = derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).drop_unused()
@@ -453,34 +446,3 @@ def _derivatives(
     hessian, (i, j) = np.empty((n, k, k)), np.tril_indices(k)
     hessian[:, i, j] = hessian[:, j, i] = rows[:, 1 + k :]
     return rows[:, 0], rows[:, 1 : 1 + k], hessian
-
-
-def _warn_of_kinks(spec: SequenceSpec, y: np.ndarray, name: str) -> None:
-    """Warn if the slope of the loss jumps upwards along random lines of fields, so that minima may lie at kinks."""
-    if not spec.program.has_choices:
-        return
-    rng = np.random.default_rng(11)
-    for number in range(KinkSearch.n_lines):
-        base, along = rng.standard_normal((2, spec.n_tokens, spec.rank))
-        jump = _convex_kink(spec, y[number], base * (number > 0), along)
-        if jump > KinkSearch.smallest:
-            warnings.warn(
-                f"{name}: the slope of the loss jumps up by {jump:.2g} along a line of fields (by a very large number "
-                "if the loss itself jumps). Minima can lie at such points, where Newton steps do not converge, so runs "
-                "may end near a minimum with a status that states it. Use a smooth function, for example "
-                "np.sqrt(x**2 + 1e-4) in place of abs(x)",
-                KinkWarning,
-                stacklevel=4,
-            )
-            return
-
-
-def _convex_kink(spec: SequenceSpec, target: np.ndarray, base: np.ndarray, along: np.ndarray) -> float:
-    """Return the largest increase of the slope at one point of a line base + t·along, divided by max(slope, 1)."""
-
-    def measure(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values = spec.evaluate(np.tile(target, (len(at), 1)), base + at[:, None, None] * along)
-        slopes = np.diff(values) / (at[1] - at[0])
-        return slopes, np.diff(slopes)
-
-    return KinkSearch(n_points=4001, n_refined=4).largest_change(measure)

@@ -183,17 +183,6 @@ class SequenceLabels:
         inputs = np.concatenate([u.reshape(n, -1), noise.reshape(n, -1)], axis=1)
         return evaluate_rows(self.program, inputs)
 
-    def keeps_targets(self, n_tokens: int, rank: int, order: np.ndarray) -> bool:
-        """Return whether a permutation of the tokens leaves targets unchanged, or permutes their entries.
-
-        Entries in another order contain the same information. Always False for teachers with noise.
-        """
-        if self.count:
-            return False
-        u, no_noise = np.random.default_rng(8).standard_normal((N_SYMMETRY, n_tokens, rank)), np.zeros((N_SYMMETRY, 0))
-        first, second = self(u, no_noise), self(u[:, order], no_noise)
-        return are_equal(first[:, np.argsort(first[0])], second[:, np.argsort(second[0])])
-
 
 @dataclass(frozen=True, eq=False)
 class LabelsOfClasses:

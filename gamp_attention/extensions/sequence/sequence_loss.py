@@ -25,10 +25,6 @@ from gamp_attention.problem.losses.point import LOSSES
 MAX_OPERATIONS = 100_000  # maximum number of operations of a Hessian, which would take minutes to compile
 
 
-class TooLargeError(ValueError):
-    """Error raised if the Hessian of a traced loss needs more than `MAX_OPERATIONS` operations."""
-
-
 class SequenceSpec(NamedTuple):
     """Content of a `SequenceLoss`: plain data, which identifies its class in all processes."""
 
@@ -67,7 +63,7 @@ def differentiate_twice(program: Program, n_targets: int) -> Program:
 
     Raises
     ------
-    TooLargeError : if the Hessian needs more than `MAX_OPERATIONS` operations.
+    ValueError : if the Hessian needs more than `MAX_OPERATIONS` operations.
     """
     graph = Graph(program.n_inputs)
     (value,) = graph.include(program, graph.inputs)
@@ -78,8 +74,8 @@ def differentiate_twice(program: Program, n_targets: int) -> Program:
         hessian += [graph.derivative(slope, j) for j in range(n_targets, i + 1)]
         if len(graph.code) > MAX_OPERATIONS:
             needs = f"second derivatives of the loss that take at most {MAX_OPERATIONS} operations"
-            remedy = "reduce n_tokens, rank or the number of entries of a target"
-            raise TooLargeError(f"student: needs {needs}, got more for L r = {len(fields)} fields; {remedy}")
+            remedy = "reduce n_tokens, the number of columns or the number of entries of a target"
+            raise ValueError(f"student: needs {needs}, got more for L r = {len(fields)} fields; {remedy}")
     return graph.program([value, *gradient, *hessian])
 
 
