@@ -52,9 +52,9 @@ for alpha in alphas:
     ])  # fmt: skip
 
 # %%
-# The query of α = 2, scaled to norm 1, is fixed, and the read-out is fitted to new samples. The fields of the fixed query
-# are known numbers of each sample: they are entries of the target, after the label. A query of norm 0 gives the mean
-# token. The test error follows from the attention weights and from the overlaps of the fitted read-out.
+# The query of α = 2, scaled to norm 1, is fixed, and the read-out is fitted to new samples. The fields of the fixed
+# query are known numbers of each sample: they are entries of the target, after the label. A query of norm 0 gives the
+# mean token. The test error follows from the attention weights and from the overlaps of the fitted read-out.
 cosine, rng = theory[2], np.random.default_rng(0)
 
 
