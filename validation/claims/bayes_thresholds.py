@@ -1,8 +1,9 @@
 """Thresholds of Bayes-optimal estimation agree with closed forms and with published values.
 
-Method: attention of two to four tokens has weak recovery at 1/(L (L + 1)) and full recovery at 1/L: by integrals
-and the curve of fixed points, and by the linearized channel over random samples. Phase retrieval, binary weights learnt from signs and sparse weights seen without noise have
-thresholds in the literature. Noise on the scores increases the weak-recovery threshold and excludes full recovery.
+Method: attention of two to four tokens has weak recovery at 1/(L (L + 1)) and full recovery at 1/L: by integrals and
+the curve of fixed points, and by the linearized channel over random samples. Phase retrieval, binary weights learnt
+from signs and sparse weights seen without noise have thresholds in the literature. Noise on the scores increases the
+weak-recovery threshold and excludes full recovery.
 
 Criterion: thresholds with a closed form are found within twice their stated errors (half-widths of 95 %) plus 1e-6;
 published thresholds within their published digits. There is a hard phase exactly where one is expected. (Bayes page of
