@@ -15,7 +15,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention._tools.runs import Run
-from gamp_attention.extensions.bayes.channels.choice import channel_of
+from gamp_attention.extensions.bayes.channels.labels import channel_of
 from gamp_attention.extensions.bayes.messages import (
     AmpPosterior,
     AmpProblem,

@@ -15,9 +15,9 @@ import numpy as np
 from gamp_attention._tools.numerics import project_psd, psd_root, symmetrize
 from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention.extensions.bayes.channels.channel import Posterior
-from gamp_attention.extensions.bayes.channels.choice import channel_of
 from gamp_attention.extensions.bayes.channels.fibers import symmetric_product
 from gamp_attention.extensions.bayes.channels.integrals import FINE, IntegralRule
+from gamp_attention.extensions.bayes.channels.labels import channel_of
 from gamp_attention.extensions.bayes.priors import kinds_of
 from gamp_attention.extensions.bayes.symmetries import (
     find_column_symmetries,
@@ -120,8 +120,6 @@ class Equations:
             V = V + MIN_V * self.rho
         omega, posterior = self.posterior(V, known)
         hats = controlled_products(posterior, omega, V, self.rho, paired=not self.channel.has_mirror_images)
-        if self.channel.is_function:
-            hats = hats * self.channel.coupled_columns
         if self.symmetries is not None and len(self.symmetries) > 1:  # keep the symmetries of `known`
             projector = invariant_projector(restrict_symmetries(self.symmetries, known, np.arange(V.shape[1])))
             hats = np.einsum("abcd,lcd->lab", projector, hats)

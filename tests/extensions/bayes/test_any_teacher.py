@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 import gamp_attention as ga
-from gamp_attention.extensions.bayes.channels.choice import channel_of
+from gamp_attention.extensions.bayes.channels.labels import channel_of
 from gamp_attention.extensions.bayes.equations import Equations
 
 
