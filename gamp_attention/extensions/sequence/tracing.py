@@ -408,7 +408,7 @@ class _Rebinder:
                 return value
         python = getattr(value, "py_func", value)  # the function that numba compiles
         if isinstance(value, functools.partial):
-            return functools.partial(self.convert(value.func), *value.args, **value.keywords)
+            return functools.partial(self.convert(value.func), *map(self.convert, value.args), **value.keywords)
         if isinstance(python, MethodType):
             return MethodType(self.convert(python.__func__), python.__self__)
         if isinstance(python, FunctionType):
