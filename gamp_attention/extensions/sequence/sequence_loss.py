@@ -117,12 +117,14 @@ class SequenceLoss(NamedTuple):
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r), with the gradient of the traced function."""
         import torch
 
+        program = _value_and_gradient(self.__class__)  # type: ignore[arg-type]
+
         class TracedValue(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, fields: Any) -> Any:
                 inputs = torch.cat([p, fields.flatten(1)], dim=1).numpy(force=True)
                 with np.errstate(all="ignore"):
-                    columns = _value_and_gradient(type(self)).evaluate(list(inputs.T))
+                    columns = program.evaluate(list(inputs.T))
                 rows = torch.as_tensor(np.stack(np.broadcast_arrays(*columns, inputs[:, 0])[:-1], axis=1)).to(fields)
                 ctx.slopes = rows[:, 1:].reshape(fields.shape)
                 return rows[:, 0].clone()
@@ -225,7 +227,8 @@ def _emit_derivatives(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any,
         hessian = context.make_array(matrix)(context, builder, arguments[4])
         for i in range(k):
             builder.store(results[1 + i], _pointer(context, builder, vector, gradient, (i,)))
-        for result, entry in zip(results[1 + k :], zip(*np.tril_indices(k), strict=True), strict=True):
+        entries = [(i, j) for i in range(k) for j in range(i + 1)]
+        for result, entry in zip(results[1 + k :], entries, strict=True):
             for place in {entry, entry[::-1]}:
                 builder.store(result, _pointer(context, builder, matrix, hessian, place))
         return results[0]
