@@ -193,7 +193,7 @@ LINES = {
     ),
     "run_bayes_amp": (
         "ga.run_bayes_amp(DATA, init=WEIGHTS, model=None, damping=0.7, tol=1e-5, max_iter=20, "
-        "n_starts=2, seed=0)"
+        "seed=0)"
     ),
     "debias": "ga.debias(DATA, FIT).interval(level=0.9)",
     "run_gamp": (
