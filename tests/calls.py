@@ -87,7 +87,7 @@ LINES = {
     ),
     "ElasticNet": "ga.paper_model(penalty=ga.ElasticNet(lam=0.1, l1=0.1))",
     "GradientDescent": (
-        "(ga.trajectory(PAPER, 1.5, method=ga.GradientDescent(lr=1.0, momentum=0.5, nesterov=True, compression=0.1), "
+        "(ga.trajectory(PAPER, 1.5, method=ga.GradientDescent(lr=1.0, momentum=0.5, nesterov=True), "
         "n_iter=3, n_paths=128, n_replicas=2, seed=0), "
         "ga.trajectory(PAPER, 1.5, method=ga.GradientDescent(lr=1.0, batch=0.5), n_iter=3, n_paths=128, n_replicas=2))"
     ),
@@ -100,7 +100,7 @@ LINES = {
     "LogisticLabels": "ga.sample(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(temperature=0.5)), 8, 1.5)",
     "LogisticLoss": "ga.glm_model(ga.LogisticLoss())",
     "MessagePassing": (
-        "ga.trajectory(PAPER, 1.5, method=ga.MessagePassing(damping=0.5, hold_after=1, compression=0.1), n_iter=3, "
+        "ga.trajectory(PAPER, 1.5, method=ga.MessagePassing(damping=0.5, hold_after=1), n_iter=3, "
         "n_paths=128, n_replicas=2, seed=0)"
     ),
     "MultinomialLoss": "ga.glm_model(ga.MultinomialLoss(), rank=2)",
