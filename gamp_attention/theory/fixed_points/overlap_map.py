@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools.progress import Progress
 from gamp_attention._tools.progress import describe
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats, Moments, conjugates
