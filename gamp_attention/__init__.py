@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         DotProductAttention as DotProductAttention,
         MultiHeadAttention as MultiHeadAttention,
     )
-    from gamp_attention.problem.losses.checks import KinkWarning as KinkWarning
     from gamp_attention.problem.losses.glm import (
         LogisticLoss as LogisticLoss,
         MultinomialLoss as MultinomialLoss,
@@ -95,7 +94,6 @@ _CORE: dict[str, tuple[str, ...]] = {  # public names of the core, by module
     "problem.dataset": ("Dataset", "LabelledDataset"),
     "problem.denoisers.output": ("Denoised", "denoise"),
     "problem.losses.attention": ("AttentionLoss", "DotProductAttention", "MultiHeadAttention"),
-    "problem.losses.checks": ("KinkWarning",),
     "problem.losses.glm": ("LogisticLoss", "MultinomialLoss", "PhaseRetrievalLoss", "SquaredLoss"),
     "problem.losses.registration": ("register_attention", "register_loss"),
     "problem.penalties.base": ("register_penalty",),

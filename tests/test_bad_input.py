@@ -286,7 +286,6 @@ CASES = {
         lambda d, m: ga.law_of(ga.Dataset(*[rng.normal(size=(20, 2, 7))] * 2), target="map"),
         "target: needs a callable",
     ),
-    "what to learn": (lambda d, m: ga.run_bayes_amp(d, learn=3), "learn: needs"),
     "loss of no tokens": (lambda d, m: ga.denoise(ga.AttentionLoss(d.student, -1, 1), *PROXIMAL), "loss.n_tokens: "),
     "pool of too many": (lambda d, m: ga.local_pool(10**9), "workers.*1024"),
 }

@@ -1,6 +1,7 @@
 """Debiased weights: intervals of planted instances, units, symmetries, and refusals."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ def test_debiased_weights_are_the_teacher_with_gaussian_noise_of_the_stated_size
         data = ga.sample(model, d=200, alpha=1.5, seed=seed)
         found = ga.debias(data, ga.run_gamp(data, "random"))
         scores.append((found.weights - data.Q_star)[:, 0] / found.std[:, 0])
+    zero = replace(found, weights=(found.weights - data.Q_star))  # as if the teacher were zero
+    assert kstest(zero.p_values[:, 0], "uniform").pvalue > 1e-3
     scores = np.concatenate(scores)
     assert abs(scores.mean()) < 4 / 28
     assert abs(scores.std() - 1) < 0.1
@@ -30,23 +33,8 @@ def test_debiased_weights_of_attention_are_proportional_to_the_teacher():
     kappa = np.sum(found.weights * star) / np.sum(star**2)
     scores = (found.weights - kappa * star) / found.std
     assert abs(scores.std() - 1) < 0.12
-    p = data.positions[0]
-    assert abs(p @ found.weights[:, 0]) < 4 * found.std[0, 0] * np.linalg.norm(p) + abs(kappa * (p @ star[:, 0]))
     inside = np.mean((found.interval(0.9)[..., 0] < kappa * star) & (kappa * star < found.interval(0.9)[..., 1]))
     assert 0.85 < inside < 0.95
-
-
-def test_weights_that_are_zero_have_uniform_p_values():
-    rng = np.random.default_rng(0)
-    x, beta = rng.normal(size=(600, 300)), np.zeros(300)
-    beta[:20] = 3.0
-    y = x @ beta / np.sqrt(300) + 0.5 * rng.normal(size=600)
-    data = ga.LabelledDataset(x, y, ga.SquaredLoss(), penalty=ga.ElasticNet(0.0, 0.2))
-    found = ga.debias(data, ga.run_gamp(data, "random"))
-    p = found.p_values[:, 0]
-    assert (p[:20] < 1e-3).all()
-    assert kstest(p[20:], "uniform").pvalue > 1e-3
-    assert str(found).splitlines()[2].split()[0].rstrip(",") in map(str, range(20))
 
 
 def test_fits_that_almost_interpolate_use_the_residuals_of_the_columns():
@@ -231,14 +219,6 @@ def test_columns_that_do_not_vary_or_depend_on_each_other():
     twice = fitted(np.column_stack([x, x[:, :1]]), y, ga.SquaredLoss(), ga.Ridge(0.3))
     assert not twice.trusted
     assert "linearly independent" in twice.message
-
-
-def test_weights_without_noise_have_no_p_value_and_are_not_trusted():
-    data = ga.sample(ga.paper_model(omega=0.3), d=60, alpha=1.5, seed=0)
-    debiased = ga.debias(data, ga.run_gamp(data, np.zeros((60, 1))))  # a saddle, at which all gradients are zero
-    assert not debiased.trusted
-    assert np.isnan(debiased.p_values).all()
-    assert "not to be trusted" in str(debiased)
 
 
 @pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss()], ids=["regression", "classes"])
