@@ -1,7 +1,6 @@
 """The commands of the theory and of sweeps: results, files, exit statuses."""
 
 import json
-import os
 import subprocess
 import sys
 from functools import partial
@@ -58,14 +57,3 @@ def test_the_installed_command_refuses_a_bad_flag(command):
     assert done.returncode == 2
     assert "nowhere" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-def test_terminals_without_greek_letters_get_question_marks(encoding):
-    command = [sys.executable, "-m", "gamp_attention", "solve", "--alpha", "1.5", "--rtol", "1e-2"]
-    env = os.environ | {"PYTHONIOENCODING": encoding}
-    done = subprocess.run(command, env=env, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"?_t" in done.stdout
-    assert done.stdout.decode(encoding).count("stable") > 0

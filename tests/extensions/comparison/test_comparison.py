@@ -8,7 +8,6 @@ import pytest
 from matplotlib.text import Text
 
 import gamp_attention as ga
-from gamp_attention._tools.display import format_to_error, format_with_error
 from gamp_attention.extensions.comparison.comparison import gradient_descent
 
 
@@ -71,15 +70,3 @@ def test_sampled_test_error_matches_its_definition(model, data):
     direct = (difference**2).sum(axis=(1, 2)) / (2 * data.dim)
     both = np.hypot(spread, direct.std() / np.sqrt(len(direct)))
     assert abs(error - direct.mean()) < 4 * both
-
-
-def test_numbers_carry_their_errors():
-    assert format_with_error(0.09396, 0.00012, 4) == "0.0940(2)"
-    assert format_with_error(0.5, float("nan"), 2) == "0.50"
-    assert format_with_error(float("nan"), 1, 2) == "-"
-    numbers = {
-        (0.094, 0.0012): "0.0940(12)",
-        (13112208.0, 2847535.0): "1.31(29)e+07",
-        (3.7e-22, 1.8e-22): "3.7(18)e-22",
-    }
-    assert all(format_to_error(*pair) == text for pair, text in numbers.items())

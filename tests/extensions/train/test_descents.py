@@ -77,17 +77,6 @@ def test_runs_interrupted_in_the_descents_resume_to_the_last_bit(n, d, rank, see
         assert one.to_dict() == other.to_dict()
 
 
-def test_runs_interrupted_after_the_descents_resume_to_the_last_bit(tmp_path):
-    data, file = draw_planted(20, 3, 30, 1, seed=2), ga.Checkpoint(tmp_path / "run.npz", 0)
-    whole, seen = train_and_watch(data, 4)
-    with pytest.raises(Interruption):
-        train_and_watch(data, 4, 4 + 20, checkpoint=file)
-    resumed, rest = train_and_watch(data, 4, checkpoint=file)
-    assert len(rest) == len(seen) - 4 - 20 + 2  # the interrupted iteration, and the end of the lowest descent
-    assert np.array_equal(resumed.Q, whole.Q)
-    assert resumed.message == whole.message
-
-
 def test_samples_with_many_fields_end_at_the_lowest_descent(tmp_path):
     data, file = draw_planted(20, 8, 20, 4, seed=1), ga.Checkpoint(tmp_path / "run.npz", 0)
     result, seen = train_and_watch(data, 4, checkpoint=file)
