@@ -25,9 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             name = "fit" if options.command == "fit" else "paper_model"
             module = import_module(f"gamp_attention.extensions.cli.{name}")
             from gamp_attention._tools.progress import Progress
-            from gamp_attention.extensions.cli.output import check_extras, check_outputs
+            from gamp_attention.extensions.cli.output import check_outputs
 
-            check_extras(options)
             check_outputs(options)
             with Progress(f"{options.command} "):  # solvers nest their progress bars in this bar
                 status: int = getattr(module, f"run_{options.command}")(options)

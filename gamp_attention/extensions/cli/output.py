@@ -22,7 +22,6 @@ from gamp_attention._tools.files import (
     require_replaceable,
     write_atomically,
 )
-from gamp_attention._tools.optional import require_modules
 from gamp_attention._tools.progress import clear
 from gamp_attention.extensions.cli.options import quote_options
 from gamp_attention.extensions.comparison.figures import require_format
@@ -34,14 +33,6 @@ REMEDIES = {
     re.compile(r"(?:a larger max_iter or )?minimize_risk\(data, result\.Q.*?\)(?= continues)"): "--init RESULT.npz",
     re.compile(r"gamp_attention\.train leaves it \(escape=True\)"): "--escape leaves it",
 }
-
-
-def check_extras(options: argparse.Namespace) -> None:
-    """Raise ImportError with all optional packages that a command needs and that are not installed."""
-    given = vars(options)
-    needed = ["torch"] * ("GD" in (given.get("method") or ()))
-    needed += ["matplotlib"] * bool(given.get("plot"))
-    require_modules(f"gamp-attention {options.command}", *needed)
 
 
 def check_outputs(options: argparse.Namespace) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.extensions.cli.fit import split_held_out
 from gamp_attention.extensions.cli.main import main
 from gamp_attention.gamp.step import gamp_step
 from tests.conftest import layer_gradient_norm
@@ -347,13 +346,6 @@ def test_an_interrupted_or_unfinished_fit_continues(arrays, tmp_path, monkeypatc
     with np.load(outs[2]) as left:
         assert layer_gradient_norm(data, left["Q"], "exact") < 1.2e-8
         assert "errors_left_out" not in left
-
-
-def test_a_fraction_of_the_samples_is_held_out_at_random():
-    train, test = split_held_out("share", 0.3, 10, seed=0)
-    assert sorted([*train, *test]) == list(range(10))
-    assert len(test) == 3
-    assert [len(rows) for rows in split_held_out("share", 0, 10, seed=0)] == [10, 0]
 
 
 @pytest.mark.parametrize(

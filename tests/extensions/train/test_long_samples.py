@@ -88,12 +88,3 @@ def test_bounded_searches_lie_between_the_local_and_the_global_minimum():
     assert local.moreau.mean() > two.moreau.mean() > full.moreau.mean() - 1e-12
     assert (local.n_hessians <= two.n_hessians).all()
     assert two.n_hessians.mean() < 0.5 * full.n_hessians.mean()
-
-
-def test_ranks_above_the_dimension_raise_errors():
-    x = np.random.default_rng(0).standard_normal((40, 2, 12))
-    untied = ga.DotProductAttention(tied=False)
-    assert ga.Dataset(x, x, rank=24, student=untied).rank == 24
-    for rank, student, most in ((13, None, 12), (26, untied, 24)):
-        with pytest.raises(ValueError, match=f"rank: needs at most {most}, .* got {rank}"):
-            ga.Dataset(x, x, rank=rank, student=student)

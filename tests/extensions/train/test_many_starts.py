@@ -85,11 +85,6 @@ def test_runs_of_several_starts_may_be_resumed_with_a_larger_max_iter(max_iter, 
         assert one.train_loss == other.train_loss
 
 
-def test_impossible_arguments_raise_named_errors(samples):
-    with pytest.raises(ValueError, match="n_starts"):
-        train_one(samples, n_starts=0)
-
-
 @pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.PhaseRetrievalLoss()])
 def test_labels_have_spectral_starts(loss):
     rng = np.random.default_rng(0)
