@@ -249,7 +249,7 @@ class Runs(Resumable):
         if not np.isfinite(V).all():
             return initial_state(data, Q)
         state = near_fixed_point(data, risk, Q, V)
-        after, _ = gamp_step(data, risk, state, step, max_starts=self._plan.settings.further_starts)
+        after, _ = gamp_step(data, risk, state, step, max_starts=FURTHER_STARTS)
         same, _ = gamp_step(data, risk, state, step, hold=True)
         return state if np.allclose(after.Q, same.Q, rtol=1e-6, atol=1e-9 * np.abs(Q).max()) else after
 
