@@ -28,13 +28,7 @@ def flipped_starts(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> li
 
     The search for z' begins at the mirror image 2ω − z, at which the quadratic part of the proximal objective is equal.
     The states are states after one iteration, because the gradient at the minimum itself is zero. There are none if the
-    loss is convex or V is not positive definite.
-
-    Parameters
-    ----------
-    data, risk : the samples, and "exact" or "asymptotic".
-    Q : (d, r) weights of a minimum.
-    V : (S, r, r) variances of message passing there.
+    loss is convex or V is not positive definite. V are the variances (S, r, r) of message passing at the minimum Q.
     """
     if is_convex(data) or not (np.isfinite(V).all() and np.linalg.eigvalsh(V).min() > 0):
         return []

@@ -105,18 +105,7 @@ class StoppedRun:
 
 
 class Runs(Resumable):
-    """All runs of a call of `train`.
-
-    Parameters
-    ----------
-    plan : arguments that all runs share.
-    escape : whether to leave saddles.
-    file : checkpoint, from which the runs resume; None for no checkpoint.
-
-    Raises
-    ------
-    ValueError : if a run in the checkpoint is beyond `plan.max_iter`.
-    """
+    """All runs of a call of `train`: its plan, whether to leave saddles, and a checkpoint from which they resume."""
 
     surveys: list[SurveyRecord]  # finished surveys
     ends: list[np.ndarray]  # (d, r) weights at the ends of the finished descents

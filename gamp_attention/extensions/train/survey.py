@@ -246,24 +246,18 @@ def average_fields(
     loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray, U: np.ndarray, parisi: float,
     z: np.ndarray | None = None, jumps: bool = False,
 ) -> tuple[InnerAverages, np.ndarray]:  # fmt: skip
-    """Return the averages of the output denoiser over the inner field, and the minimizers at its nodes.
+    """Return the averages of the output denoiser over the inner field, and the minimizers (n, K, L r) at its K nodes.
 
     Eq. :eq:`survey-fields`.
 
     Parameters
     ----------
     loss, params : the per-sample loss and its parameters (n, P).
-    omega : (n, L, r) centers ω.
-    V : (L, r, r) symmetric positive definite blocks.
-    U : (L, r, r) covariance of the inner field, positive semidefinite.
+    omega, V, U : centers ω (n, L, r), variances and covariances (L, r, r) of the inner field.
     parisi : Parisi parameter y >= 0, the inverse of a loss per sample.
-    z : (n, K, L r) minimizers from which the proximal steps at the K nodes start; the fields at the nodes if None.
+    z : (n, K, L r) minimizers from which the proximal steps at the nodes start; the fields at the nodes if None.
     jumps : whether minima at the nodes are searched for globally, and the response contains the jumps of the minimum
         between nodes, as in one step of replica symmetry breaking. Needs U positive definite.
-
-    Returns
-    -------
-    InnerAverages, and the minimizers (n, K, L r) that were reached: minima of the proximal objective.
     """
     n, L, r = omega.shape
     nodes, logs = inner_nodes(L * r)
@@ -335,15 +329,9 @@ def quadratic_clusters(
 ) -> QuadraticClusters:
     """Return the averages of the weights over the inner field for a quadratic penalty. Eq. :eq:`survey-weights`.
 
-    With A = Σ_l γ_l V̂_l, Δ = Σ_l γ_l Δ_l and the field b = X̃ᵀḡ + (A − yΔ) Q, the mean weights are C b. Δ is reduced if
-    y C Δ would exceed `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same.
-
-    Parameters
-    ----------
-    penalty : the penalty.
-    spectra : (L, d), (L, 1) or (L, K) variances γ_l of the coordinates or classes.
-    V_hat, spread : (L, r, r) mean response of the samples at a given inner field, and mean spread of their forces.
-    parisi : Parisi parameter y >= 0.
+    With A = Σ_l γ_l V̂_l, Δ = Σ_l γ_l Δ_l and the field b = X̃ᵀḡ + (A − yΔ) Q, the mean weights are C b. `spectra` are
+    variances γ_l of the coordinates or classes (L, K), and V̂ and Δ have shape (L, r, r). Δ is reduced if y C Δ would
+    exceed `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same.
     """
     A, c, _ = quadratic_response(penalty, spectra, V_hat)
     delta = _limit_gain(np.einsum("li,lab->iab", spectra, spread), c, parisi)
@@ -369,13 +357,10 @@ def first_variances(
 
     Parameters
     ----------
-    penalty : the penalty.
-    spectra : (S, K) variances γ of K coordinates, or of K classes of coordinates.
+    penalty, spectra, rank : the penalty, variances γ (S, K) of K coordinates or classes, and the number of columns r.
     samples : for each group of samples the loss, its parameters (n, P), the sources (L,) of the tokens, and the number
         by which sums over the group are divided: the dimension d.
-    rank : number of columns r.
-    fractions : (K,) fraction of the coordinates in each class; equal if not given.
-    n_steps : number of damped iterations.
+    fractions, n_steps : fractions (K,) of the classes, equal if not given, and the number of damped iterations.
     """
     fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
     U = (spectra @ fractions)[:, None, None] * np.eye(rank)

@@ -91,15 +91,8 @@ def load_arrays(
 ) -> dict[str, Any]:
     """Load arrays from an .npz file, or from a folder of .npy files, which stay on the disk; nothing is unpickled.
 
-    Parameters
-    ----------
-    path : the file or folder.
-    needed, optional : names of the arrays.
-    argument : name of the argument that contains the path, for messages.
-
-    Raises
-    ------
-    ValueError : if an array is missing or cannot be read; the message names the file and the reason.
+    `argument` is the name of the argument that contains the path. Raises ValueError if a needed array is missing or
+    cannot be read; the message names the file and the reason.
     """
     file, start = Path(path), f"{argument}: " if argument else ""
     if not file.exists():
