@@ -248,11 +248,9 @@ def _verdict(errors: np.ndarray, references: np.ndarray, covariance: float) -> t
 def _reference_errors(problem: FitProblem, new: bool) -> np.ndarray:
     """Return the errors (2, n) of the linear layer y = Wx and of the mean output, in the units of the file.
 
-    They are fitted to the training samples, and evaluated at the held-out samples if they are `new`, else at the
-    training samples by exact leave-one-out. The (L, L) matrix W minimizes Σ‖y − Wx‖²/(2d) + (λ/2)‖W‖²; with
-    N = λ + Σ xxᵀ/d and the residual e = y − Wx of a sample in the fit, its residual out of the fit is
-
-        e + (e xᵀ/d) (N − xxᵀ/d)⁻¹ x      (Sherman, Morrison and Woodbury).
+    They are fitted to the training samples, and evaluated at held-out samples if they are `new`, else by exact
+    leave-one-out. W minimizes Σ‖y − Wx‖²/(2d) + (λ/2)‖W‖²; with N = λ + Σ xxᵀ/d, the residual e of a sample in the fit
+    is e + (e xᵀ/d)(N − xxᵀ/d)⁻¹ x out of the fit (Sherman, Morrison and Woodbury).
     """
     units, n = problem.units, len(problem.train)
 
@@ -345,10 +343,9 @@ def _describe_training(result: TrainResult, tol: float) -> list[str]:
     if [record.name for record in result.surveys] == ["minimum"]:
         ends = [record for record in result.starts if record.status is not None]
         before = min(record.train_loss for record in ends if not record.name.startswith(("minimum", "flip")))
-        decrease = f"decreased the training loss by {100 * (1 - result.train_loss / before):.2g} %"
         lines.append(
             "As few starts agreed and the training loss was low, survey propagation continued from the lowest minimum. "
-            f"It {decrease if result.train_loss < before else 'found no lower minimum'}."
+            f"It decreased the training loss by {100 * (1 - result.train_loss / before):.2g} %."
         )
     elif result.surveys:
         collapsed = sum(record.ending is SurveyEnd.COLLAPSED for record in result.surveys)

@@ -75,10 +75,7 @@ class Row(Result):
 
 @dataclass(frozen=True, eq=False)
 class Descent(Ended):
-    """End of a descent on the compiled risk, as of `minimize_risk`.
-
-    `history` and `iterations` are recorded states and their iteration numbers; None and empty for L-BFGS.
-    """
+    """End of a descent on the compiled risk; recorded states and their iteration numbers are empty for L-BFGS."""
 
     status: Status
     n_iter: int

@@ -144,13 +144,13 @@ class Runs(Resumable):
 
     # Surveys
 
-    def make_survey(self, name: str, Q: np.ndarray, parisi: float, absolute: bool, title: str = "") -> SurveyRecord:
+    def make_survey(self, name: str, Q: np.ndarray, parisi: float, absolute: bool) -> SurveyRecord:
         """Return the record of the survey from weights Q (d, r); `parisi` is in units of the data, or `absolute`."""
         self._n_surveys += 1
         if len(self.surveys) < self._n_surveys:
             data, risk, (V, U, unit) = self._plan.data, self._plan.risk, self._survey_units
             start = SurveyState(Q, V, U, initial_state(data, Q).D)
-            self.surveys.append(run_survey(data, risk, name, start, parisi if absolute else parisi * unit, title))
+            self.surveys.append(run_survey(data, risk, name, start, parisi if absolute else parisi * unit))
             self.save()
         return self.surveys[self._n_surveys - 1]
 

@@ -168,10 +168,9 @@ def survey_units(data: Dataset, risk: str) -> tuple[np.ndarray, np.ndarray, floa
 
 
 def run_survey(
-    data: Dataset, risk: str, name: str, start: SurveyState, parisi: float, title: str = "",
-    settings: SurveySettings = SurveySettings(),
-) -> SurveyRecord:  # fmt: skip
-    """Return the record of the survey from a start of a name; the title is for the display of progress.
+    data: Dataset, risk: str, name: str, start: SurveyState, parisi: float, settings: SurveySettings = SurveySettings()
+) -> SurveyRecord:
+    """Return the record of the survey from a start of a name.
 
     It ends as soon as it has come to rest, or if its spread is still large at a late iteration; but not from a minimum,
     where it first seems to rest.
@@ -180,7 +179,7 @@ def run_survey(
     state, t, spread, ending, rests = start, 0, np.inf, SurveyEnd.SPREAD, False
     while t < settings.n_iter and not rests and ending is SurveyEnd.SPREAD:
         if progress.is_shown():
-            progress.describe(f"survey {title}from {name}, iteration {t}, spread {spread:.1e}")
+            progress.describe(f"survey from {name}, iteration {t}, spread {spread:.1e}")
         try:
             after = survey_step(data, risk, state, settings.step, parisi, jumps)
         except (np.linalg.LinAlgError, NotPositiveDefinite):

@@ -163,9 +163,9 @@ def train(
         options = memory, escape, "auto" if automatic else ladder, *(Q for _, Q, _ in surveys)
         file = _open_checkpoint(checkpoint, plan, starts, *options)
     runs = Runs(plan, escape, file)
-    for number, planned in enumerate(surveys, 1):
+    for planned in surveys:
         if ladder or not runs.agree():
-            runs.make_survey(*planned, bool(ladder), f"{number} of at most {len(surveys)} ")
+            runs.make_survey(*planned, bool(ladder))
     if surveys:
         runs.begin(runs.survey_starts())
         runs.compare(SETTINGS.survey_rounds, 0 if runs.agree() else SETTINGS.finished_surveys - 1)
