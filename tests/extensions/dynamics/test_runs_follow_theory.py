@@ -88,8 +88,7 @@ def run_survey(data, Q, method, n_iter):
     V, U, _ = first_variances(data.penalty, data.spectra, samples, data.rank)
     states = [SurveyState(Q, V, U, np.zeros((data.n_samples, data.n_tokens, data.rank)))]
     for _ in range(n_iter):
-        after = survey_step(data, "asymptotic", states[-1], method.damping, method.parisi)
-        states.append(after[0] if isinstance(after, tuple) else after)
+        states.append(survey_step(data, "asymptotic", states[-1], method.damping, method.parisi))
     return states
 
 
