@@ -108,6 +108,7 @@ def test_slices_of_mapped_files_and_other_dtypes_are_read(tmp_path):
 def test_descent_reads_stores_into_memory():
     data = ga.sample(ga.paper_model(), 60, 1.5, seed=0, storage="none")
     assert ga.minimize_risk(data, method="lbfgs").converged
+    assert ga.fit_linear_baseline(data).status.converged
 
 
 def test_bad_stores_raise_named_errors(tmp_path):

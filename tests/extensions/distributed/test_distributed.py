@@ -95,6 +95,8 @@ def test_labels_and_outputs_equal_the_dataset(client):
         assert np.array_equal(remote.outputs, data.outputs)
     labels = ga.DistributedDataset(draw_data(ga.glm_model(ga.SquaredLoss())), client)
     assert np.array_equal(labels.outputs, labels.labels)
+    with pytest.raises(TypeError, match="data: needs samples with outputs, not labels"):
+        ga.fit_linear_baseline(labels)
 
 
 def test_datasets_that_cannot_be_distributed_raise_named_errors(client):
