@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
 from itertools import product
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -163,16 +163,6 @@ def expand_cells(model: Model, cells: Any, **axes: Any) -> list[Cell]:
     return list(dict.fromkeys(result))
 
 
-def cell_key(cell: Cell, base: str, settings: dict[str, Any], predecessor: str | None) -> str:
-    """Return a short hash of all that determines the numbers of a cell.
-
-    These are the model (its `base_digest`), the settings that the method uses, and the key of the cell from which this
-    cell is started.
-    """
-    described = {"format": CELL_FORMAT, "model": base, "settings": settings, "predecessor": predecessor}
-    return short_hash(described | asdict(cell))
-
-
 def _axis(name: str, given: Any, convert: Callable[[str, Any], Any]) -> list[Any]:
     """Return the values on an axis, each checked by `convert`."""
     values = [given] if isinstance(given, str) or check.ndim(name, given) == 0 else list(given)
@@ -191,18 +181,6 @@ USED = {  # settings on which the result of each method depends
     "GAMP": ("risk", "n_test", "gamp_steps", "tol"),
     "GD": ("risk", "n_test", "descent", "gd_steps", "tol"),
 }
-
-
-class SettingOptions(TypedDict, total=False):
-    """Types of the keywords of `sweep` that are fields of `Settings`."""
-
-    rtol: float
-    risk: str
-    n_test: int
-    descent: str
-    gd_steps: int
-    gamp_steps: int
-    tol: float
 
 
 @dataclass(frozen=True)
@@ -229,10 +207,6 @@ class Settings:
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
-
-    def select_for(self, method: str) -> dict[str, Any]:
-        """Return the settings on which the result of a method depends, by name."""
-        return {name: getattr(self, name) for name in USED[method]}
 
 
 @guard_call
@@ -346,6 +320,9 @@ class CellJob:
 def chains(model: Model, cells: Sequence[Cell], settings: Settings, warm: bool = True) -> list[list[CellJob]]:
     """Return cells as chains of jobs; each job is started from the row of the job before it.
 
+    The key of a job is a short hash of all that determines its numbers: the model, the settings that its method uses,
+    and the key of the job before it.
+
     If `warm`, state evolution follows the semantic branch to lower α and the positional branch to higher α. Every other
     cell is a chain of one job: message passing and descent start from their data, and random starts are independent.
     """
@@ -358,7 +335,9 @@ def chains(model: Model, cells: Sequence[Cell], settings: Settings, warm: bool =
     for group in groups.values():
         key, jobs = None, []
         for cell in sorted(group, key=lambda cell: cell.alpha, reverse=DESCENDING.get(group[0].branch, False)):
-            key = cell_key(cell, base, settings.select_for(cell.method), key)
+            used = {name: getattr(settings, name) for name in USED[cell.method]}
+            described = {"format": CELL_FORMAT, "model": base, "settings": used, "predecessor": key}
+            key = short_hash(described | asdict(cell))
             jobs.append(CellJob(key, model, cell, settings))
         result.append(jobs)
     return result

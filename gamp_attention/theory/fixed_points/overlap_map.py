@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools.progress import Progress, measure_work
+from gamp_attention._tools.progress import describe
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats, Moments, conjugates
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
@@ -223,35 +223,31 @@ class OverlapMap:
             return self.on(rule).derivatives(packing, at, step, central=central, columns=columns)
         expansion = self._expansion(at)  # first, because it includes the averages from which choices follow
         F, x, changes = self.with_choices_at(at), packing.pack(at), []
+        describe(f"derivatives in {len(x)} overlaps, each from an average")
         if expansion is not None and expansion.jumps and (not central or F._uses_response):
             expansion = None
         pairs = F._feasible_pairs(packing, at, step) if expansion is None and not odd else []
         if pairs:
-            with Progress(shown=False) as task:
-                text = f"derivatives in {len(x)} overlaps, each from an average"
-                task.describe_work(text, len(x) * work_of(F.rule, F.model))
-                moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
-                changes = [_difference(packing, F._step(ahead), F._step(behind), 1.0) for ahead, behind in pairs]
+            moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
+            changes = [_difference(packing, F._step(ahead), F._step(behind), 1.0) for ahead, behind in pairs]
             inverse = np.linalg.inv(moves)
             J, V_slopes = (np.stack(parts, axis=-1) @ inverse for parts in zip(*changes, strict=True))
             return J[:, :columns], V_slopes[..., :columns]
         if odd and F.is_noisy:
             step = max(step, self.settings.noisy_fraction)
-        h = self.settings.expanded_step
         for shift in np.eye(len(x))[:columns]:
-            if expansion is not None and (expansion.includes_V or np.array_equal(packing.unpack(x + shift).V, at.V)):
-                ahead, behind = (packing.unpack(x + sign * h * shift) for sign in (1, -1))
-                images = F._image(ahead, expansion.at(ahead)), F._image(behind, expansion.at(behind))
-                changes.append(_difference(packing, *images, 2 * h))
-                continue
-            ahead_image = F._step(packing.unpack(x + step * shift))
-            if odd:
-                zeros = np.zeros((2, *at.V.shape))
-                changes.append((packing.pack(ahead_image.overlaps) / step, zeros))
-            elif central:
-                changes.append(_difference(packing, ahead_image, F._step(packing.unpack(x - step * shift)), 2 * step))
+            expands = expansion is not None and (
+                expansion.includes_V or np.array_equal(packing.unpack(x + shift).V, at.V)
+            )
+            image_at = (lambda there: F._image(there, expansion.at(there))) if expands else F._step
+            h = self.settings.expanded_step if expands else step
+            ahead, behind = packing.unpack(x + h * shift), packing.unpack(x - h * shift)
+            if expands or (central and not odd):
+                changes.append(_difference(packing, image_at(ahead), image_at(behind), 2 * h))
+            elif odd:
+                changes.append((packing.pack(F(ahead)) / h, np.zeros((2, *at.V.shape))))
             else:
-                changes.append(_difference(packing, ahead_image, F._step(at), step))
+                changes.append(_difference(packing, F._step(ahead), F._step(at), h))
         J, V_slopes = (np.stack(parts, axis=-1) for parts in zip(*changes, strict=True))
         return J, V_slopes
 
@@ -282,8 +278,7 @@ class OverlapMap:
         key = self._key(self.rule, "expansion", at)
         has_squares = self._key(self.rule, True, at) in self._memory
         if key not in self._memory or (squares and self._memory[key] is not None and not has_squares):
-            with measure_work(work_of(self.rule, self.model) if self.rule.expands else 0.0):
-                expansion = self._memory[key] = expand_channels(self.rule, self.model, at, squares)
+            expansion = self._memory[key] = expand_channels(self.rule, self.model, at, squares)
             if expansion is not None:
                 for included in (False, True) if squares else (False,):
                     self._memory[self._key(self.rule, included, at)] = [expansion.base]
@@ -327,8 +322,7 @@ class OverlapMap:
             known, missing = self._known_replicas(rule, squares, overlaps)
             if self.limit is not None:
                 self.limit.spend(work_of(missing, self.model))
-            with measure_work(work_of(missing, self.model)):
-                self._memory[key] = [*known, *average_channels(missing, self.model, overlaps, squares)]
+            self._memory[key] = [*known, *average_channels(missing, self.model, overlaps, squares)]
             self._forget()
         return self._memory[key]
 

@@ -4,9 +4,9 @@ Steps (`refine`), from a fixed point on a coarse quadrature rule:
 
 1. Estimate the error on this rule and choose a finer rule that is likely to reach the requested accuracy.
 2. Solve there by Newton steps from the last point, with its Jacobian, and take one more step without evaluating the
-   map again. A point (`Point`) holds all reported numbers after that step. Points on random rules of successive sizes
-   are averaged (`_average_solutions`). A finer rule may also have more replicas of the same points; then the averages
-   of the other replicas are kept, and one Newton step from the overlaps of these averages is taken.
+   map again. A point (`Point`) holds all reported numbers after that step. A finer rule may also have more replicas of
+   the same points; then the averages of the other replicas are kept, and one Newton step from the overlaps of these
+   averages is taken.
 3. Estimate the errors (`errors_of`): for a deterministic rule from the differences between successive rules, for a
    random rule from the spread of its replicas. Repeat from 1 until they are small enough or the budget is used up.
 4. Compute the indicators of replica symmetry, jump mass and replicon. Averages of squared derivatives are limited by
@@ -20,7 +20,6 @@ The constants are chosen so that stated errors hold in 95 % of cases, which `val
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from gamp_attention._tools.progress import Progress
 from gamp_attention._tools.statistics import half_width
 from gamp_attention.results import Ended, Overlaps, Status, stack_overlaps
 from gamp_attention.theory.equations.channel import Hats
-from gamp_attention.theory.equations.units import Packing, is_feasible
+from gamp_attention.theory.equations.units import is_feasible
 from gamp_attention.theory.equations.weights import jump_shift
 from gamp_attention.theory.fixed_points.newton import Root, newton, newton_step
 from gamp_attention.theory.fixed_points.observables import (
@@ -62,11 +61,9 @@ class RefinementSettings:
     total_work: float = 5.0  # limit of the work of all averages on random rules, in units of `max_work`
     min_excess: float = 1.01  # smallest factor by which a refinement reduces the error
     squares_level: int = 1  # level at which averages for the overlaps already include squared derivatives
-    near_size: float = 8.0  # largest ratio of the numbers of points of random rules whose solutions are averaged
     min_noise_part: float = 0.7  # part of the requested error that at least is allowed for the noise of the points
     further_steps: int = 2  # maximum number of further steps on a random rule if only the last step limits the accuracy
     step_part: float = 1.05  # largest accurate error in units of the error without the part of the last step
-    evaluations: int = 3  # typical number of averages on a rule, for the estimate of the time
     # largest relative error that is stated if replica symmetry is broken; beyond, overlaps of minima may differ by more
     max_broken_error: float = 0.1
     # errors of a point
@@ -81,10 +78,6 @@ class RefinementSettings:
     next_step: float = 0.8
     left_factor: float = 2.0
     min_left: float = 0.25
-    # the test error of a replica at its solution is computed to first order if differences take at most this fraction
-    # of the time of an average, and the solution is at most this part of their width away
-    slope_work: float = 0.5
-    slope_reach: float = 0.25
     # indicators: averages of squared derivatives, which diverge where jumps begin, converge like a square root: the
     # requested errors of jump mass and replicon are these multiples of √rtol, but at most `indicator_limit`
     indicator_errors: tuple[float, ...] = (1.0, 10.0)
@@ -216,8 +209,10 @@ def point_of(
         test_slopes = test_error_slopes(F.model, packing, best) if test_slopes is None else test_slopes
     else:
         moves = np.array([newton_step(J, packing.pack(sample.overlaps) - there) for sample in samples])
-        tests, sample_tests = _tests_of_replicas(F, packing, best, moves)
-        test, test_error, test_slopes = float(tests.mean()), 0.0, np.zeros(len(best))
+        there = [packing.unpack(best + move) for move in moves]
+        sample_tests = [predicted_test_error(F.model, at, F.rule, k)[0] for k, at in enumerate(there)]
+        test = float(predicted_test_error(F.model, packing.unpack(best), F.rule).mean())
+        test_error, test_slopes = 0.0, np.zeros(len(best))
         for sample, move, sample_test in zip(samples, moves, sample_tests, strict=True):
             losses = [train + sample.hats.moreau - image.hats.moreau, sample_test]
             replicas.append(np.concatenate([best + move, losses, (sample.hats.V + shift + slopes[0] @ move).ravel()]))
@@ -227,27 +222,6 @@ def point_of(
     numbers = np.concatenate([best, [train, test], (image.hats.V + shift).ravel()])
     uncertain = np.concatenate([left * np.abs(step), loss_errors, left * np.abs(shift).ravel()])
     return Point(root, image, best, numbers, uncertain, test_slopes, np.array(replicas))
-
-
-def _tests_of_replicas(
-    F: OverlapMap, packing: Packing, best: np.ndarray, moves: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the test errors of the replicas (R,) at the packed overlaps `best`, and at their solutions.
-
-    The solution of a replica differs from `best` by its row of `moves` (R, k). If there are many points, the
-    differences of the test errors are computed to first order.
-    """
-    overlaps, rule, few = packing.unpack(best), F.rule, F.rule.for_stability()
-    tests = predicted_test_error(F.model, overlaps, rule)
-    if 2 * len(best) * work_of(few, F.model) <= REFINEMENT.slope_work * work_of(rule, F.model):
-        pairs = packing.pairs_around(F.model, overlaps, F.settings.noisy_fraction)
-        widths = [packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs]
-        inverse = np.linalg.inv(np.stack(widths, axis=1))
-        if np.abs(moves @ inverse.T).max() <= REFINEMENT.slope_reach:
-            sides = [[predicted_test_error(F.model, side, few).mean() for side in pair] for pair in pairs]
-            return tests, tests - moves @ (np.diff(sides, axis=1)[:, 0] @ inverse)
-    there = [packing.unpack(best + move) for move in moves]
-    return tests, np.array([predicted_test_error(F.model, at, rule, k)[0] for k, at in enumerate(there)])
 
 
 def size_of_hats(hats: Hats) -> float:
@@ -297,8 +271,7 @@ class _Refinement:
 
     Attributes
     ----------
-    points : solutions on successive rules; on random rules averaged over rules of similar sizes.
-    estimates : these solutions before they are averaged.
+    points : solutions on successive rules.
     slopes : slopes of both forms of V̂ in the overlaps.
     errors, error : errors of all numbers of the last point, and the largest of them relative to its number; infinite
         and `first_error` before the second point of a deterministic rule.
@@ -313,8 +286,7 @@ class _Refinement:
         self.slopes = root.response_slopes
         if self.slopes is None:
             self.slopes = root.F.linearize(root.packing, root.overlaps)[1]
-        self.estimates = [point_of(root, self.slopes, rtol)]
-        self.points = list(self.estimates)
+        self.points = [point_of(root, self.slopes, rtol)]
         self.error, self.errors = REFINEMENT.first_error, np.full(len(self.points[0].numbers), np.inf)
         if self.random:  # a deterministic rule needs a second point for an error
             self._estimate_errors()
@@ -334,7 +306,7 @@ class _Refinement:
         finer = self._next_map()
         while finer is not None and (len(self.points) == 1 or work_of(finer.rule, finer.model) <= self.max_work):
             accuracy = f"relative error {self.error:.1g}, rtol = {self.rtol:g} (a larger rtol takes less time)"
-            task.describe_work(accuracy, REFINEMENT.evaluations * work_of(finer.rule, finer.model))
+            task.describe(accuracy)
             try:
                 self._solve(finer)
             except WorkExceeded:
@@ -383,8 +355,7 @@ class _Refinement:
             if counting is not root.F:  # the averages at x, from which the choices follow, showed no jumps
                 root = newton(counting, root.overlaps, tol, jacobian=J, packing=packing)
         self.n_iter += len(root.path) - 1
-        self.estimates.append(self._point_of(root))
-        self.points.append(_average_solutions(self.estimates))
+        self.points.append(self._point_of(root))
         self._estimate_errors()
 
     def _point_of(self, root: Root) -> Point:
@@ -422,11 +393,10 @@ class _Refinement:
                     root = replace(last, path=[last.overlaps, there], residual=float(np.abs(residual).max()))
                 else:
                     root = newton(last.F, there, self.tol, jacobian=last.jacobian, packing=last.packing)
-                self.estimates[-1] = self._point_of(root)
+                self.points[-1] = self._point_of(root)
             except WorkExceeded:
                 return
             self.n_iter += 1
-            self.points[-1] = _average_solutions(self.estimates)
             self._estimate_errors()
 
     def _error_without_step(self) -> float:
@@ -544,35 +514,6 @@ class _Refinement:
             if coarse is F or indicators.are_accurate(self.rtol, last.image.hats, random=True):
                 return indicators
             coarse = coarse.finer()
-
-
-def _average_solutions(points: list[Point]) -> Point:
-    """Return the last point with numbers that are averaged over points on random rules of similar sizes.
-
-    Rules of different sizes have independent points, so that the average, with weights proportional to the numbers of
-    points, has a smaller error than the last point alone. The averages of the replicas give this error.
-    """
-    last = points[-1]
-    F = last.root.F
-    if F.rule.deterministic:
-        return last
-
-    def fits(point: Point) -> bool:
-        other = point.root.F
-        same = point.root.packing is last.root.packing and len(point.replicas) == len(last.replicas)
-        near = REFINEMENT.near_size * other.rule.work(1) >= F.rule.work(1)
-        assert other.choices is not None
-        assert F.choices is not None
-        return same and near and other.choices.counts_jumps == F.choices.counts_jumps
-
-    used = [point for point in points if fits(point)]
-    sizes = np.array([point.root.F.rule.work(1) for point in used])
-    names = ("best", "numbers", "uncertain", "replicas")
-    means: dict[str, Any] = {
-        name: np.einsum("p,p...->...", sizes / sizes.sum(), np.array([getattr(point, name) for point in used]))
-        for name in names
-    }
-    return replace(last, **means) if len(used) > 1 else last
 
 
 def _largest_error(point: Point, errors: np.ndarray) -> float:

@@ -1,8 +1,8 @@
 """Fixed points of state evolution, equations (7) to (9), from a named start or given overlaps.
 
 `solve_state_evolution` has three stages: a search from the start on a coarse rule finds the fixed point
-(`find_fixed_point`), on random rules after damped steps on few points (`take_first_steps`); a refinement brings all
-errors within the requested accuracy (`refine`); finally the stability is computed. If the named branch has no fixed
+(`find_fixed_point`), in most cases after damped steps on few points (`find_on_branch`); a refinement brings all errors
+within the requested accuracy (`refine`); finally the stability is computed. If the named branch has no fixed
 point, the result describes the point at which the branch was lost. `solve_near` starts from a solution at another α.
 """
 
@@ -20,7 +20,7 @@ from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
-from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained
+from gamp_attention.theory.equations.units import is_feasible, relative_change
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, breakdown, has_faded, iterate, last_with
 from gamp_attention.theory.fixed_points.observables import (
     NEGLIGIBLE_JUMPS,
@@ -65,16 +65,13 @@ class WorkSettings:
 
 @dataclass(frozen=True)
 class StartSettings:
-    """Settings of the first steps of a search, of the search next to the teacher, and from a known solution."""
+    """Settings of the first steps of a search, and of a search from a known solution."""
 
     n_steps: int = 20  # maximum number of damped steps on few random points from a named start
     n_points: int = 256  # number of these points in each of two replicas, enough to come close to the right branch
     change: float = 0.05  # relative change of the overlaps by a step at which these steps end
     named_damped: int = 4  # damped steps of the search before its first Newton step, after these steps
     given_damped: int = 1  # the same from given overlaps, which may be near a fixed point that repels
-    small_V: float = 1e-3  # largest entry of V at the start next to the teacher, in units of the largest entry of q
-    # part of q that the teacher does not explain after a step from there, up to which the search is done
-    max_unexplained: float = 0.01
     same_point: float = 3e-4  # relative change of the overlaps up to which known derivatives hold at the solution
     # maximum number of damped steps from a known solution; beyond, the solution from a named start is faster
     near_steps: int = 60
@@ -84,7 +81,7 @@ WORK, START = WorkSettings(), StartSettings()
 
 
 @guard_call
-@show_progress("state evolution ", logs=True)
+@show_progress("state evolution ")
 def solve_state_evolution(
     model: Model,
     alpha: float,
@@ -188,7 +185,7 @@ def solve_state_evolution(
     if stability and last is not None:
         describe("stability")
         result = _add_stability(result, last, max_work)
-    return finish(_mention_breaking(result, model), raise_on_failure, "solve_state_evolution")
+    return finish(result, raise_on_failure, "solve_state_evolution")
 
 
 def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvolutionResult:
@@ -204,15 +201,6 @@ def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvoluti
     return replace(result, status=Status.DIVERGED, consistent=False, validity=unbounded, message=message)
 
 
-def _mention_breaking(result: StateEvolutionResult, model: Model) -> StateEvolutionResult:
-    """Return the result; if replica symmetry is broken, its `validity` mentions `solve_broken` for one column."""
-    solved = result.status in (Status.CONVERGED, Status.INACCURATE) and np.isfinite(result.replicon)
-    one_column = model.rank == model.teacher_rank == 1
-    if result.consistent or not solved or result.response != "stein" or not one_column:
-        return result
-    return replace(result, validity=f"{result.validity}; solve_broken, if it accepts the model, computes the changes")
-
-
 def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) -> StateEvolutionResult:
     """Return the result with the stability at its overlaps; a failed result if the map breaks down there."""
     F, at = last.F.on(last.F.rule.for_stability()), result.overlaps
@@ -225,51 +213,25 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
         return _build_failed(_record_breakdown(last, error), max_work)
 
 
-def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int) -> list[Overlaps]:
-    """Return overlaps from a named start after damped steps on few random points, from which the search begins.
-
-    Near the teacher of labels with several fields, Stein's form of V̂ is noise on few points: q can grow, and a column
-    can lose its overlap. Then the steps omit the jumps of V̂.
-    """
-    several_fields = not F.model.attention and F.model.n_tokens * F.model.rank > 1
-    G = replace(F.on(SobolRule(START.n_points, 2)), response="derivative" if several_fields else F.response)
-    with suppress(*BREAKDOWNS):
-        return iterate(G.with_choices_at(start), start, START.change, min(START.n_steps, max_steps))[0]
-    return [start]
-
-
 def find_on_branch(F: OverlapMap, branch: str, max_iter: int) -> tuple[Root, list[Overlaps]]:
     """Return the fixed point that damped steps from a named start lead to, and the overlaps before the search.
 
-    For labels with a deterministic rule, the search begins at the start itself, unless the map breaks down there: the
-    first V are large, so that proximal maps can have more jumps than the work allows.
+    The search begins after damped steps on few random points. Near the teacher of labels with several fields, Stein's
+    form of V̂ is noise on few points: these steps omit the jumps of V̂. For labels with a deterministic rule, the search
+    begins at the start itself, unless the map breaks down there: the first V are large, so that proximal maps can have
+    more jumps than the work allows.
     """
-    start = start_law(F.model, branch).overlaps(F.model)
+    start, tol = start_law(F.model, branch).overlaps(F.model), F.rule.initial_tolerance
     if F.rule.deterministic and not F.model.attention:
-        root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, START.named_damped)
+        root = find_fixed_point(F, start, tol, max_iter, START.named_damped)
         if len(root.path) > 1 or root.status.converged:
             return root, [start]
-    path = take_first_steps(F, start, max_iter)
-    return find_fixed_point(F, path[-1], F.rule.initial_tolerance, max_iter, START.named_damped), path
-
-
-def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int) -> Root | None:
-    """Return the fixed point next to the teacher if damped steps lost the semantic branch; None if there is none.
-
-    Damped steps start with V of weights without data, of order 1/λ. With few data the first steps then go so far that
-    they miss a fixed point next to the teacher. A start at the teacher with a small V finds it. Without noise, the
-    teacher explains nearly all weights after one step from there; otherwise there is no such fixed point.
-    """
-    if branch != "semantic" or status not in (Status.LOST, Status.NONFINITE):
-        return None
-    start = start_law(F.model, branch).overlaps(F.model)
-    start = replace(start, V=START.small_V * np.abs(start.q).max() / np.abs(start.V).max() * start.V)
+    several_fields = not F.model.attention and F.model.n_tokens * F.model.rank > 1
+    few = replace(F.on(SobolRule(START.n_points, 2)), response="derivative" if several_fields else F.response)
+    path = [start]
     with suppress(*BREAKDOWNS):
-        image = F(start)
-        if np.abs(subtract_explained(F.model, image)).max() < START.max_unexplained * np.abs(image.q).max():
-            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, START.named_damped)
-            return root if root.status.converged and not is_off(branch, root.overlaps) else None
-    return None
+        path = iterate(few.with_choices_at(start), start, START.change, min(START.n_steps, max_iter))[0]
+    return find_fixed_point(F, path[-1], tol, max_iter, START.named_damped), path
 
 
 def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Root:
@@ -279,24 +241,15 @@ def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) 
         return find_fixed_point(F, init, F.rule.initial_tolerance, max_iter, START.given_damped)
     root = find_on_branch(F, init, max_iter)[0]
     lost = root.status.converged and is_off(init, root.overlaps)
-    root = replace(root, status=Status.LOST) if lost else root
-    return find_near_teacher(F, init, root.status, max_iter) or root
+    return replace(root, status=Status.LOST) if lost else root
 
 
 def solve_branch(
     F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.attention, max_iter: int = MAX_DAMPED_STEPS
 ) -> tuple[StateEvolutionResult, Root | None]:
-    """Solve on a named branch; return the result, and the root on the last rule, None without a solution.
-
-    If damped steps lose the branch, it is solved from a start next to the teacher.
-    """
+    """Solve on a named branch; return the result, and the root on the last rule, None without a solution."""
     root, path = find_on_branch(F, branch, max_iter)
     result, last = refine_on_branch(root, branch, rtol, max_work)
-    near = find_near_teacher(F, branch, result.status, max_iter)
-    if near is not None:
-        again, last_near = refine_on_branch(near, branch, rtol, max_work)
-        if last_near is not None:
-            return again, last_near
     if branch in FAMILY_OF and result.status is Status.LOST and result.validity != VANISHED:
         result = _describe_lost_branch(result, F, branch, path)
     return result, last

@@ -70,9 +70,8 @@ def attention_model(
     t = check.integer("teacher_rank", teacher_rank, low=1)
     check.require_memory("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
     student = DotProductAttention() if student is None else student
-    if hasattr(student, "head_layout"):
-        r *= check.integer("student.heads", getattr(student, "heads", None), low=1)
-        check.require_memory("rank", r, r)
+    r *= check.integer("student.heads", getattr(student, "heads", 1), low=1)
+    check.require_memory("rank", r, r)
     penalty = require_penalty(penalty, lam)
     given = omega is not None or A is not None
     if teacher is not None and given:
