@@ -97,13 +97,11 @@ def linear_baseline(
             total[:, -1] += D**2 @ np.tile(weight, L) / L
         return total
 
-    def results(means: np.ndarray) -> np.ndarray:
-        error = means[-1] - np.tile(trace, L) @ means[:-1] ** 2 / L
-        return np.append(center.ravel() + means[:-1], max(error, 0.0) + model.score_noise**2 * trace.sum())
-
     def mean(points: np.ndarray, weights: np.ndarray, size: int = 1 << 14) -> np.ndarray:
         chunks = [slice(k, k + size) for k in range(0, len(points), size)]
-        return results(np.sum([weights[chunk] @ values(points[chunk]) for chunk in chunks], axis=0))
+        means = np.sum([weights[chunk] @ values(points[chunk]) for chunk in chunks], axis=0)
+        error = means[-1] - np.tile(trace, L) @ means[:-1] ** 2 / L
+        return np.append(center.ravel() + means[:-1], max(error, 0.0) + model.score_noise**2 * trace.sum())
 
     even = all(part.teacher.even and not part.teacher_shift.any() for _, _, part in parts)
     numbers, errors, worst = _average(mean, int(used.sum()), even, rtol, max_points, generator(seed))
@@ -145,9 +143,8 @@ def _average(
     n = FIRST_POINTS
     while (best is None or best[2] > max(rtol, 3e-5)) and n * REPLICAS <= max_points:  # replicas are less accurate
         half = n // 2 if even else n
-        samples = np.array(
-            [mean(gaussian_points(n, dim, rng)[:half], np.full(half, 1 / half)) for _ in range(REPLICAS)]
-        )
+        sets = (gaussian_points(n, dim, rng)[:half] for _ in range(REPLICAS))
+        samples = np.array([mean(points, np.full(half, 1 / half)) for points in sets])
         numbers = samples.mean(axis=0)
         averages = _complete(numbers, _relative(half_width(samples), numbers), rtol)
         best, n = averages if best is None or averages[2] < best[2] else best, 4 * n
@@ -157,12 +154,12 @@ def _average(
 
 def _largest(numbers: np.ndarray) -> np.ndarray:
     """Return for each number the largest of its kind: of the entries of the weights, or the test error."""
-    return np.repeat([max(np.abs(part).max(), 1e-300) for part in (numbers[:-1], numbers[-1:])], [len(numbers) - 1, 1])
+    return np.repeat([np.abs(part).max() for part in (numbers[:-1], numbers[-1:])], [len(numbers) - 1, 1])
 
 
 def _relative(errors: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Return the largest error of the weights and of the test error, relative to the largest number, for each entry."""
-    return _largest(errors) / _largest(numbers)
+    return _largest(errors) / np.maximum(_largest(numbers), 1e-300)
 
 
 def _complete(numbers: np.ndarray, relative: np.ndarray, rtol: float) -> Average:

@@ -25,12 +25,9 @@ def make_overlaps(L, r, t, q, theta, V, m=None):
 SKEWED = [[0.5, 0.3, 0.2], [0.15, 0.7, 0.15], [0.2, 0.3, 0.5]]
 CASES = {
     "any order": (ga.attention_model(3), make_overlaps(3, 1, 1, 0.17, 0.195, 11.9)),
-    "four tokens": (ga.attention_model(4), make_overlaps(4, 1, 1, 0.2, 0.21, 10.0)),
     "reversed": (ga.attention_model(3, A=SKEWED), make_overlaps(3, 1, 1, 0.17, 0.195, 11.9)),
     "no teacher": (ga.attention_model(3), make_overlaps(3, 1, 1, 0.05, 0.0, 14.0, [0.25, 0, -0.25])),
     "columns": (ga.attention_model(2, 2, 2), make_overlaps(2, 2, 2, 0.105, 0.138, 15.0)),
-    "three columns": (ga.attention_model(2, 3, 3), make_overlaps(2, 3, 3, 0.105, 0.138, 12.0)),
-    "columns of three tokens": (ga.attention_model(3, 2, 2), make_overlaps(3, 2, 2, 0.105, 0.138, 12.0)),
     "noisy scores": (ga.attention_model(3, score_noise=0.2), make_overlaps(3, 1, 1, 0.17, 0.195, 5.0)),
     "sign": (ga.attention_model(2, sigma=[0.5, 0.6]), make_overlaps(2, 1, 1, 0.1, 0.13, 16.0)),
 }
@@ -124,21 +121,12 @@ def test_isotropic_overlaps_stay_isotropic_and_have_the_same_solution():
 
 
 def test_only_models_with_rotational_symmetry_are_isotropic():
-    assert ga.attention_model(2, 2, 2).isotropic
-    assert not ga.attention_model(2, 1, 1).isotropic
-    assert not ga.attention_model(2, 2, 1).isotropic
-    assert not ga.attention_model(2, 2, 2, student=ga.DotProductAttention(tied=False)).isotropic
     law = ga.coordinate_law(teacher_rank=2)
     wide = replace(law, teacher_cov=law.teacher_cov * np.diag([1.0, 2.0]))
+    assert ga.attention_model(2, 2, 2).isotropic
+    assert not ga.attention_model(2, 2, 1).isotropic
+    assert not ga.attention_model(2, 2, 2, student=ga.DotProductAttention(tied=False)).isotropic
     assert not ga.attention_model(2, 2, 2, coordinates=wide).isotropic
-
-    class FirstColumn:
-        even = True
-
-        def __call__(self, u):
-            return ga.SoftmaxTeacher(0.3, np.eye(2))(u[..., :1])
-
-    assert not ga.attention_model(2, 2, 2, teacher=FirstColumn()).isotropic
 
 
 def test_far_from_jumps_the_derivative_replaces_steins_form():
@@ -161,13 +149,3 @@ def test_far_from_jumps_the_derivative_replaces_steins_form():
     jumpy = CASES["no teacher"][1]
     assert (H.images(jumpy)[0].hats.jump_mass == 0).all()
     assert H.count_jumps(jumpy).images(jumpy)[0].hats.jump_mass.sum() < 0
-
-
-@pytest.mark.slow
-def test_a_map_without_jumps_bounds_the_jump_mass():
-    se = ga.solve_state_evolution(ga.attention_model(3), 1.5, rtol=2e-3)
-    assert se.converged
-    assert (se.jump_mass == 0).all()
-    assert 0 < se.jump_mass_error.max() < 2e-3 * se.V_hat.max()
-    assert se.consistent
-    assert se.stability.stable

@@ -93,9 +93,9 @@ def test_split_rule_agrees_with_random_points(model, at):
             ), name
 
 
-@pytest.mark.parametrize("at", [SEMANTIC, POSITIONAL], ids=["semantic", "positional"])
-def test_mirror_images_can_be_left_out(model, at):
+def test_mirror_images_can_be_left_out(model):
     """Overlaps at a distance of 1e-7 from symmetry require all nodes, and have the same averages."""
+    at = POSITIONAL
     moved = replace(at, m=at.m + np.array([[1e-7], [2e-7]]), theta=at.theta + np.array([[[1e-7]], [[3e-7]]]))
     few, all_nodes = (PanelRule(level=1).moments(Channel(model, o))[0] for o in (at, moved))
     for name in ("g", "with_noise", "with_teacher", "gg", "moreau", "response"):
@@ -105,14 +105,6 @@ def test_mirror_images_can_be_left_out(model, at):
         size = max(np.abs(b).max(), 0.05 * np.sqrt(all_nodes.gg.max()))
         # half of the tolerance of the level for the derivative, which is large near onsets of jumps
         assert np.allclose(a, b, atol=(5e-4 if name == "response" else 5e-5) * size), name
-
-
-def test_levels_converge(model):
-    values = [PanelRule(level=level).moments(Channel(model, POSITIONAL))[0].with_noise[0, 0, 0] for level in range(4)]
-    away = np.abs(np.array(values[:-1]) - values[-1]) / abs(values[-1])
-    assert away[0] < 1e-2
-    assert away[2] < 3e-5
-    assert away[2] < away[0] / 5
 
 
 def test_squares_of_the_derivative_converge_at_onsets_of_jumps(model):

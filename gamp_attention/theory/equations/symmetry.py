@@ -17,7 +17,7 @@ from gamp_attention.theory.models.model import Model
 
 @dataclass(frozen=True)
 class Symmetry:
-    """Transformations that leave the channel at given overlaps unchanged; all but one need an even loss and teacher."""
+    """Transformations that leave the channel at given overlaps unchanged; all need an even loss and teacher."""
 
     m_zero: bool  # m = 0, so all fields may change sign together; then E[g] = 0
     theta_zero: bool  # θ = 0, so the teacher's fields may change sign separately; then E[g yᵀ] = 0

@@ -51,8 +51,9 @@ CUT_DEPTH = 4  # a tie counts as four halvings, so that at most ten ties are nes
 BLOCK = 32  # number of lines that a thread takes at a time
 SHORT_FIELDS = 3  # number of fields per sample up to which a block of lines is too short to be interrupted
 # length of the last Newton step in z relative to the tolerance of averages, and its bounds, relative to the size of z:
-# the error is of the order of its square
-LAST_STEP, MAX_LAST_STEP, MIN_LAST_STEP = 1e-6, 1e-8, 1e-10
+# the error is of the order of its square. For one field it is shorter by the last factor, as near folds of the path the
+# derivative has a large error
+LAST_STEP, MAX_LAST_STEP, MIN_LAST_STEP, SINGLE_FIELD = 1e-4, 1e-6, 1e-10, 1e-2
 
 # columns of `LineMoments.scalars`: averages of the Moreau envelope and of ℓ(z); smallest squared jump of z on the line,
 # inf if there is none; numbers of jumps, proximal minimizations and global searches; and, if L r = 1: sum over the
@@ -320,7 +321,8 @@ class FieldLines:
     def __init__(self, channel: Channel, tol: float, n_nodes: int, max_work: float = np.inf, odd: bool = False) -> None:
         (L, r, t), overlaps = channel.shape, channel.overlaps
         self._channel, self._work_left = channel, max_work
-        self.metric = make_metric(overlaps.V, min(max(LAST_STEP * tol, MIN_LAST_STEP), MAX_LAST_STEP))
+        last_step = min(LAST_STEP * tol, MAX_LAST_STEP) * (SINGLE_FIELD if L * r == 1 else 1.0)
+        self.metric = make_metric(overlaps.V, max(last_step, MIN_LAST_STEP))
         self.square_unit = min(self.metric.smallest, 1e150) ** 2  # V⁻², the unit of products of ∂g/∂ω, kept finite
         basis = contrast_basis(L, r)
         self._across = basis[:, 1:]

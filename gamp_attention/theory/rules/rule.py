@@ -32,9 +32,13 @@ class Rule:
 
     name: ClassVar[str]  # name in arguments and results
     deterministic: ClassVar[bool]  # whether levels, not the spread of replicas, estimate errors
-    expands: bool = False  # whether derivatives of the averages hardly take more time than the averages
     level: int = 0  # level of accuracy; 0 for rules without levels
     n_replicas: int = 1  # number of independent replicas of the averages; 1 for deterministic rules
+
+    @property
+    def expands(self) -> bool:
+        """True if derivatives of the averages hardly take more time than the averages."""
+        return False
 
     @property
     def initial_tolerance(self) -> float:

@@ -5,10 +5,8 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.theory.fixed_points.observables import predicted_test_error
-from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.choice import first_rule
 from gamp_attention.theory.rules.rule import average_channels
-from tests.conftest import CLASSES, MEANS, SIGMA
 
 
 def single():
@@ -42,14 +40,6 @@ def test_one_class_is_the_plain_model(model):
     assert ga.sampled_test_error(plain, one.Q) == ga.sampled_test_error(mixed, one.Q)
     one, two = (ga.trajectory(each, 1.5, n_iter=3, n_paths=256, n_replicas=2) for each in (model, single()))
     assert np.array_equal(vector(one), vector(two))
-
-
-@pytest.mark.parametrize("branch", ["semantic", "positional"])
-def test_one_class_has_the_plain_fixed_point(model, branch):
-    one, two = (ga.solve_state_evolution(each, 1.5, branch, rtol=1e-2, stability=False) for each in (model, single()))
-    assert np.allclose(vector(one.overlaps), vector(two.overlaps), rtol=1e-12)
-    assert one.test_error == pytest.approx(two.test_error, rel=1e-12)
-    assert one.replicon == pytest.approx(two.replicon, rel=1e-12)
 
 
 def average_by_brute_force(model, overlaps, n, seed=0):
@@ -90,21 +80,9 @@ def test_averages_agree_with_brute_force(mixture, rule):
     rule_averages = first_rule(rule, mixture, (0,))
     assert rule_averages.name == rule
     moments = average_channels(rule_averages, mixture, at)
-    for name, (value, error) in average_by_brute_force(mixture, at, 40_000).items():
+    for name, (value, error) in average_by_brute_force(mixture, at, 20_000).items():
         mean = np.mean([np.ravel(getattr(each, name)) for each in moments], axis=0)
         assert (np.abs(mean - value) <= 4.5 * error).all(), name
-
-
-def test_permuting_class_labels_permutes_state_evolution():
-    means, sigma = ([values[0][::-1], values[1]] for values in (MEANS, SIGMA))
-    one = ga.mixture_model(CLASSES, MEANS, sigma=SIGMA, teacher_mean=[0.4])
-    two = ga.mixture_model(CLASSES[::-1], means, sigma=sigma, teacher_mean=[0.4])
-    order = [1, 0, 2, 3]
-    at = make_overlaps(one)
-    moved = ga.Overlaps(**{name: values[order] for name, values in at.arrays().items()})
-    images = [OverlapMap(m, 1.5, first_rule("panels", m, (0,)))(x) for m, x in ((one, at), (two, moved))]
-    for name, values in images[0].arrays().items():
-        assert np.allclose(values[order], images[1].arrays()[name], rtol=1e-9, atol=1e-12), name
 
 
 def test_samples_have_the_law_of_the_mixture(mixture):
@@ -144,7 +122,7 @@ def test_linear_baseline_is_the_mean_over_classes(mixture):
     """It agrees with a sum over many samples of the mixture."""
     base = ga.linear_baseline(mixture, rtol=1e-5)
     rng = np.random.default_rng(0)
-    n, law = 200_000, mixture.classes
+    n, law = 50_000, mixture.classes
     at = law.patterns[rng.choice(len(law.probability), n, p=law.probability)]
     rho, trace = mixture.coordinates.rho[at, 0, 0], mixture.coordinates.trace[at]
     T = mixture.teacher((np.sqrt(rho) * rng.standard_normal((n, 2)) + mixture.teacher_shift[at, 0])[..., None])
