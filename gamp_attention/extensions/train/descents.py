@@ -22,10 +22,10 @@ import numpy as np
 
 from gamp_attention._tools import progress
 from gamp_attention._tools.check import read_only
-from gamp_attention._tools.checkpoints import Resumable, Tree
+from gamp_attention._tools.snapshots import Resumable, Tree
 from gamp_attention.extensions.train.records import AGREEMENT, StoppedRun, order_of
 from gamp_attention.gamp.descent import settle
-from gamp_attention.gamp.loop import FURTHER_STARTS, Plan, describe_risk
+from gamp_attention.gamp.loop import Plan, describe_risk
 from gamp_attention.gamp.step import GampState, gamp_step, initial_state, near_fixed_point
 from gamp_attention.problem.risk import RiskAtPoint, overlaps, risk_at
 from gamp_attention.problem.susceptibility import susceptibility
@@ -156,6 +156,6 @@ class DescentPhase(Resumable):
         if not np.isfinite(V).all():
             return initial_state(data, Q)
         state = near_fixed_point(data, risk, Q, V)
-        after, _ = gamp_step(data, risk, state, settings.search_step, max_starts=FURTHER_STARTS)
+        after, _ = gamp_step(data, risk, state, settings.search_step, max_starts=self._plan.settings.further_starts)
         same, _ = gamp_step(data, risk, state, settings.search_step, hold=True)
         return state if np.allclose(after.Q, same.Q, rtol=1e-6, atol=1e-9 * np.abs(Q).max()) else after

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.checkpoints import CheckpointFile, Resumable, Tree
+from gamp_attention._tools.checkpoints import CheckpointFile
+from gamp_attention._tools.snapshots import Resumable, Tree
 from gamp_attention.extensions.train.records import StartRecord, StoppedRun, order_of
 from gamp_attention.extensions.train.saddles import MAX_SADDLES, leave_saddle
 from gamp_attention.gamp.loop import Loop, Plan

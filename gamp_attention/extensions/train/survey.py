@@ -34,9 +34,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gamp_attention._tools import check, progress
-from gamp_attention._tools.checkpoints import Resumable, Tree
 from gamp_attention._tools.display import DisplayMixin, count_noun
 from gamp_attention._tools.numerics import guard_call, symmetrize
+from gamp_attention._tools.snapshots import Resumable, Tree
 from gamp_attention.extensions.train.survey_averages import (
     InnerAverages,
     average_fields,

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.checkpoints import Checkpoint, CheckpointFile, Resumable
+from gamp_attention._tools.checkpoints import Checkpoint, CheckpointFile
 from gamp_attention._tools.numerics import guard_call, hash_bytes
 from gamp_attention._tools.progress import show_progress
+from gamp_attention._tools.snapshots import Resumable
 from gamp_attention.extensions.train.descents import DescentPhase
 from gamp_attention.extensions.train.flips import flipped_starts
 from gamp_attention.extensions.train.halving import SAME_LOSS, SuccessiveHalving

@@ -112,16 +112,7 @@ class Ridge(NamedTuple):
 
     lam: float
     even = smooth = quadratic = True  # type: ignore[misc]
-
-    @property
-    def strength(self) -> float:
-        """Return λ."""
-        return self.lam
-
-    @property
-    def convexity(self) -> float:
-        """Return λ."""
-        return self.lam
+    strength = convexity = property(lambda self: self.lam)  # type: ignore[misc]
 
     def checked(self, owner: str) -> "Ridge":
         """Return this penalty after checking λ, whose name follows `owner` in errors."""
@@ -162,26 +153,13 @@ class ElasticNet(NamedTuple):
 
     lam: float
     l1: float
-
-    @property
-    def strength(self) -> float:
-        """Return λ + l₁."""
-        return self.lam + self.l1
-
-    @property
-    def convexity(self) -> float:
-        """Return λ."""
-        return self.lam
-
-    @property
-    def even(self) -> bool:
-        """Return whether ρ(−x) = ρ(x)."""
-        return True
+    even = True  # type: ignore[misc]
+    strength = property(lambda self: self.lam + self.l1)  # type: ignore[misc]
+    convexity = property(lambda self: self.lam)  # type: ignore[misc]
 
     def checked(self, owner: str) -> "ElasticNet":
         """Return this penalty after checking λ and l₁, whose names follow `owner` in errors."""
-        numbers = (check.real(owner + k, v, low=0) for k, v in self._asdict().items())
-        penalty = ElasticNet(*numbers)
+        penalty = ElasticNet(*(check.real(owner + name, value, low=0) for name, value in self._asdict().items()))
         if penalty.strength == 0:
             raise check.fail("penalty", penalty, "λ or l₁ above 0")
         return penalty
