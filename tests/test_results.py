@@ -72,11 +72,6 @@ def make_labelled():
     return ga.LabelledDataset(x, np.sign(x[:, 0]), ga.LogisticLoss())
 
 
-def make_sampled_law():
-    rng = np.random.default_rng(0)
-    return ga.law_from_samples(rng.random((D, L)), rng.normal(size=(D, L)), rng.normal(size=(D, 1)))
-
-
 def make_boundaries():
     names = [
         f"{name}_{what}" for name in ("semantic", "positional") for what in ("from", "to", "stable_from", "stable_to")
@@ -108,9 +103,8 @@ def make_trajectory():
 
 
 def make_path():
-    growth = {"symmetric": np.ones(T), "m": np.full(T, np.nan), "theta": np.ones(T)}
     overlaps = ga.Overlaps(**make_arrays(T))
-    return ga.BranchPath("alpha", np.linspace(1, 2, T), overlaps, np.ones(T), growth, "fold", 2.0, 1e-4, [])
+    return ga.BranchPath("alpha", np.linspace(1, 2, T), overlaps, np.ones(T), "fold", 2.0, 1e-4)
 
 
 ONE, PAIR = np.ones(1), np.ones(2)
@@ -158,7 +152,6 @@ MADE = {
         "lam", NUMBERS, NUMBERS, NUMBERS / 10, np.zeros((3, 3)), NUMBERS, np.ones((3, 90)), "cavity", 1, 2,
         (False, True, True), NUMBERS * np.nan, (fill(ga.GampResult),) * 3, None, "The smallest test error is at 0.1.",
     ),
-    "SampledLaw": make_sampled_law,
     "SequenceModel": lambda: ga.sequence_model(lambda u, _: u[0, 0], lambda z: z[0, 0], n_tokens=1, rank=1),
     "SoftmaxTeacher": lambda: ga.paper_model().teacher,
     "StateEvolutionResult": make_state_evolution,

@@ -48,7 +48,7 @@ def run_gamp(
     ----------
     data : the samples.
     init : a named start: "semantic", "positional", "random", or "spectral" (computed from the data); weights (d, r),
-        for example of `posterior_start`; a `GampState`, from which the run continues with its memory; or the
+        a `GampState`, from which the run continues with its memory; or the
         `GampResult` of a run on nearly the same data, from whose fixed point the run continues.
         If None, "semantic" for data with a teacher, and "spectral" for other data.
     risk : "exact", equation (3), or "asymptotic", equation (41), to compare with state evolution.

@@ -410,8 +410,9 @@ def require_dataset(data: Any) -> Dataset:
 def require_rank(rank: Any, student: Any, d: int) -> int:
     """Return a rank; raise TypeError or ValueError if scores of tokens in d dimensions cannot have it."""
     rank = check.integer("rank", rank, low=1)
-    if isinstance(student, DotProductAttention) and rank > d * student.parts:
-        needs = f"at most {d * student.parts}, the largest rank of scores of tokens in d = {d} dimensions"
+    most = d * student.parts * getattr(student, "heads", 1)
+    if isinstance(student, DotProductAttention) and rank > most:
+        needs = f"at most {most}, the largest rank of scores of tokens in d = {d} dimensions"
         raise check.fail("rank", rank, needs)
     return rank
 

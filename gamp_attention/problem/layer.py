@@ -69,7 +69,7 @@ class Layer(Predictor):
 
     def head_attention(self, tokens: np.ndarray) -> np.ndarray:
         """Return the attention matrices (n, H, L, L) of the heads."""
-        if not hasattr(self.student, "head_layout"):
+        if getattr(self.student, "heads", 1) == 1:
             return self.attention(tokens)[:, None]
         return attention_of_heads(self.student.single, self.student, self._fields(tokens))
 

@@ -1,12 +1,11 @@
-"""Runs of Bayes-optimal message passing from data: the problem of the data, stages of starts, and results.
+"""Runs of Bayes-optimal message passing from data: the problem of the data, and results.
 
 `gamp_attention.extensions.bayes.messages` has the iteration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +15,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention._tools.snapshots import Run
-from gamp_attention.extensions.bayes.channels.choice import channel_of
+from gamp_attention.extensions.bayes.channels.labels import channel_of
 from gamp_attention.extensions.bayes.messages import (
     AmpPosterior,
     AmpProblem,
@@ -25,9 +24,8 @@ from gamp_attention.extensions.bayes.messages import (
     build_start,
     free_entropy,
     overlap_with,
-    start_remaining_columns,
 )
-from gamp_attention.extensions.bayes.priors import MixturePrior, kinds_of
+from gamp_attention.extensions.bayes.priors import kinds_of
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.passes import token_products
 from gamp_attention.results import Columns, Ended, Result, Status, finish
@@ -83,8 +81,7 @@ def _labels_or_targets(data: Dataset) -> np.ndarray:
     return np.linalg.solve(gram, cross.transpose(0, 2, 1)).transpose(0, 2, 1)
 
 
-BAYES_AMP_STARTS = ("spectral", "staged", "random", "informed")
-LEARNED = ("prior", "noise")
+BAYES_AMP_STARTS = ("spectral", "random", "informed")
 ENDINGS = {
     Status.CONVERGED: "converged",
     Status.MAX_ITER: "stopped",
@@ -96,13 +93,10 @@ ENDINGS = {
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings of a run of message passing, and of the runs after which columns are started."""
+    """Settings of a run of message passing."""
 
-    stage_tol: float = 1e-2  # residual of a run after which columns are started
-    stage_iter: int = 60  # maximum number of iterations of such a run
     lost: float = 1e-7  # ‖Q‖², in units of the prior's, below which a run without prior mean has lost its signal
     known: float = 1e-11  # variance of the fields, in units of the prior's, below which the teacher is known exactly
-    learn_after: int = 15  # iterations before hyperparameters are learned, because the first posteriors are poor
     patience: int = 10  # excess of iterations that reverse the previous change, after which the step is halved
     window: int = 75  # number of iterations without a change below 0.9 of all before, after which the step is halved
     min_step: float = 0.05  # smallest step β that halving leads to
@@ -132,11 +126,7 @@ class BayesAmpResult(Ended):
     overlap : (t, t) QᵀQ★/d, NaN if no teacher is known. It is defined up to a sign, or a rotation of the columns, if
         the data do not determine these.
     V : (L, t, t) posterior variances of the fields.
-    free_entropy : Bethe free entropy per dimension; of several starts the start with the largest value is selected.
-    priors : prior of each kind of coordinate, as given or as learned: `weight` (K,), `mean` (K, t) and `cov` (K, t, t)
-        of a mixture of Gaussians.
-    noise : standard deviation of the noise, as given or as learned.
-    starts : name, status and free entropy of every start.
+    free_entropy : Bethe free entropy per dimension; of several runs, the largest value belongs to the best estimate.
     message : the outcome in words.
     """
 
@@ -149,9 +139,6 @@ class BayesAmpResult(Ended):
     overlap: np.ndarray
     V: np.ndarray
     free_entropy: float
-    priors: tuple[MixturePrior, ...]
-    noise: float
-    starts: tuple[tuple[str, Status, float], ...]
     message: str
 
     _columns: ClassVar[Columns] = {
@@ -171,11 +158,9 @@ def run_bayes_amp(
     init: str | ArrayLike = "spectral",
     *,
     model: Model | None = None,
-    learn: str | Sequence[str] = (),
     damping: float = 0.7,
     tol: float = 1e-5,
     max_iter: int = 500,
-    n_starts: int = 1,
     seed: int | np.random.Generator = 0,
     raise_on_failure: bool = False,
 ) -> BayesAmpResult:
@@ -187,18 +172,13 @@ def run_bayes_amp(
     ----------
     data : the samples; their student, penalty and positions are not used.
     init : "spectral", from the lowest eigenvectors of posterior weights, see `spectral_directions`; "random";
-        "informed", the teacher; or weights (d, t). Further starts are random. "staged" begins as "spectral"; when a run
-        has converged, columns without overlap start from the lowest eigenvector of separate posterior weights, given
-        the fields of the other columns (see `start_remaining_columns`).
+        "informed", the teacher; or weights (d, t).
     model : model of teacher, tokens and noise; None for the model from which the data were sampled.
-    learn : hyperparameters to learn by expectation maximization: any of "prior" (weights and covariances of the
-        components of the prior) and "noise".
     damping : first step in (0, 1]; unless tol = 0, it is halved when the iterates oscillate.
     tol : maximum change of Q in an iteration at convergence, divided by the step and by the norm of the prior; 0 runs
         exactly `max_iter` iterations.
     max_iter : maximum number of iterations.
-    n_starts : number of starts; the run with the largest free entropy is returned.
-    seed : seed of the random starts.
+    seed : seed of random starts.
     raise_on_failure : raise ConvergenceError if the run does not converge.
 
     Returns
@@ -209,7 +189,7 @@ def run_bayes_amp(
     ------
     TypeError : if an argument does not have the documented type.
     ValueError : if a name is unknown, a number is out of its range, `init` does not have the shape (d, t), no model is
-        known or it does not fit the data, or its channel or noise has no known posterior.
+        known or it does not fit the data, or the posterior of its channel is not available.
     ConvergenceError : if the run does not converge and `raise_on_failure` is True.
 
     Examples
@@ -227,35 +207,14 @@ def run_bayes_amp(
         init = check.array("init", init, (data.dim, "t"))
     else:
         check.choice("init", init, BAYES_AMP_STARTS)
-    if not isinstance(learn, str | tuple | list):
-        raise check.fail("learn", learn, "names of hyperparameters", TypeError)
-    learn = (learn,) if isinstance(learn, str) else tuple(learn)
-    for part in learn:
-        check.choice("learn", part, LEARNED)
     damping = check.real("damping", damping, low=0, high=1, strict=True)
     tol, max_iter = check.real("tol", tol, low=0), check.integer("max_iter", max_iter, low=1)
-    n_starts = check.integer("n_starts", n_starts, low=1, high=10_000)
     problem = build_problem(data, model)
-    if "noise" in learn:
-        problem.channel.with_noise(problem.channel.noise)  # raises if the noise of this channel cannot be learned
-    random = generator(seed, Stream.STARTS)
-    selected, outcomes = None, list[tuple[str, Status, float]]()
-    for k in range(n_starts):
-        name = f"random {k}" if k else init if isinstance(init, str) else "given"
-        first = "spectral" if isinstance(init, str) and init == "staged" else init
-        start = build_start(problem, first if not k else "random", random)
-        if name == "staged":
-            start = start_in_stages(problem, start, damping, random)
-        run = AmpRun(replace(problem), start, learn, damping, tol, max_iter)
-        status = run.run()
-        assert status is not None
-        result = run.result(status)
-        outcomes.append((name, status, result.free_entropy))
-        # `not >=` instead of `<`, so that a run with free entropy NaN is replaced as well
-        if selected is None or (not selected.free_entropy >= result.free_entropy and np.isfinite(result.Q).all()):
-            selected = result
-    assert selected is not None
-    return finish(replace(selected, starts=tuple(outcomes)), raise_on_failure, "run_bayes_amp")
+    start = build_start(problem, init, generator(seed, Stream.STARTS))
+    run = AmpRun(problem, start, damping, tol, max_iter)
+    status = run.run()
+    assert status is not None
+    return finish(run.result(status), raise_on_failure, "run_bayes_amp")
 
 
 class AmpRun(Run[Status]):
@@ -263,7 +222,7 @@ class AmpRun(Run[Status]):
 
     Attributes
     ----------
-    problem : the problem, with hyperparameters as learned so far.
+    problem : the problem.
     state, before : the state, and the state before the last iteration.
     posterior : posteriors of the last iteration; None before the first.
     residual : last change of Q, divided by the step and by the norm of the prior.
@@ -271,14 +230,12 @@ class AmpRun(Run[Status]):
 
     settings = RunSettings()
 
-    def __init__(
-        self, problem: AmpProblem, start: AmpState, learn: tuple[str, ...], damping: float, tol: float, max_iter: int
-    ) -> None:
+    def __init__(self, problem: AmpProblem, start: AmpState, damping: float, tol: float, max_iter: int) -> None:
         super().__init__()
         self.problem, self.state, self.before = problem, start, start
         self.posterior: AmpPosterior | None = None
         self.residual = np.inf
-        self._learn, self._damping, self._tol, self._max_iter = learn, damping, tol, max_iter
+        self._damping, self._tol, self._max_iter = damping, tol, max_iter
         self._change, self._n_reversals, self._residuals = np.zeros_like(start.Q), 0, list[float]()
         Q_star = problem.data.Q_star
         self._Q_star = Q_star if Q_star is not None and Q_star.shape == start.Q.shape else None
@@ -305,18 +262,15 @@ class AmpRun(Run[Status]):
         self._adapt_damping(change)
         self.before, self.state = self.state, after
         self._record()
-        settings, learning = self.settings, bool(self._learn) and self.t >= self.settings.learn_after
+        settings = self.settings
         self.t += 1
         if np.linalg.norm(after.Q) > settings.max_norm * self._norm:
             return Status.DIVERGED
         if self._may_be_lost and np.sum(after.Q**2) < settings.lost * self._norm**2:
             return Status.LOST
-        settled = self.residual <= self._tol and (learning or not self._learn)
         is_certain = (np.trace(after.V, axis1=1, axis2=2) < settings.known * self._prior_V).all()
-        if self._tol > 0 and (settled or is_certain):
+        if self._tol > 0 and (self.residual <= self._tol or is_certain):
             return Status.CONVERGED
-        if learning:
-            self.problem = self.problem.learn(self.posterior, self._learn)
         return Status.MAX_ITER if self.t == self._max_iter else None
 
     def _adapt_damping(self, change: np.ndarray) -> None:
@@ -342,24 +296,6 @@ class AmpRun(Run[Status]):
         return BayesAmpResult(
             status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
             variance=variance, overlap=overlap_with(Q, self._Q_star), V=self.state.V,
-            free_entropy=entropy, priors=tuple(problem.priors), noise=problem.channel.noise, starts=(),
+            free_entropy=entropy,
             message=f"{ENDINGS[status]} after {count_noun(self.t, 'iteration')}",
         )  # fmt: skip
-
-
-def start_in_stages(problem: AmpProblem, start: AmpState, damping: float, random: np.random.Generator) -> AmpState:
-    """Return a state in which each column has started from a spectral direction, one group of columns after another.
-
-    Columns that are not found first are small in the spectral start, and are zero until the others have converged.
-    """
-    norms = np.sum(start.Q**2, axis=0)
-    state = start._replace(Q=np.where(norms > 0.5 * norms.max(), start.Q, 0.0))
-    for _ in range(start.Q.shape[1] - 1):
-        run = AmpRun(replace(problem), state, (), damping, AmpRun.settings.stage_tol, AmpRun.settings.stage_iter)
-        if run.run() not in (Status.CONVERGED, Status.MAX_ITER):
-            return state
-        after = start_remaining_columns(problem, run.state, random)
-        if after is None:
-            return run.state
-        state = after
-    return state

@@ -15,7 +15,7 @@ with the posterior means in place of proximal maps; its fixed points are station
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,10 +24,8 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import project_psd
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, channel_response
-from gamp_attention.extensions.bayes.channels.choice import field_moments
 from gamp_attention.extensions.bayes.priors import InputPosterior, MixturePrior
-from gamp_attention.extensions.train.spectral import lowest_eigenvectors
-from gamp_attention.extensions.train.spectral_weights import posterior_weights
+from gamp_attention.extensions.train.spectral import lowest_eigenvectors, posterior_weights
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.passes import TokenMatrix
 
@@ -35,7 +33,6 @@ from gamp_attention.problem.passes import TokenMatrix
 RANDOM = 0.01
 SPECTRAL = 0.1
 INFORMED = 0.999  # below 1, so that the variances V stay positive
-UNFOUND = 0.02  # the same fraction, below which a column counts as not found when a run has converged
 
 
 class AmpState(NamedTuple):
@@ -95,17 +92,6 @@ class AmpProblem:
     def posterior(self) -> Callable[[np.ndarray, np.ndarray], Posterior]:
         """Posterior of the samples as a function of ω and V, which may reuse its points in several iterations."""
         return self.channel.reuse(self.y, self.variances(self.second_moments))
-
-    def learn(self, posterior: AmpPosterior, parts: tuple[str, ...]) -> "AmpProblem":
-        """Return the problem with hyperparameters by expectation maximization; `parts` are "prior" and "noise"."""
-        problem = self
-        if "prior" in parts:
-            priors = [prior.learn(rows) for prior, rows in zip(self.priors, posterior.rows, strict=True)]
-            problem = replace(problem, priors=priors)
-        if "noise" in parts and posterior.samples.misfit is not None:
-            noise = float(np.sqrt(posterior.samples.misfit.mean() / self.channel.n_seen))
-            problem = replace(problem, channel=self.channel.with_noise(noise))
-        return problem
 
 
 def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpState, AmpPosterior]:
@@ -190,13 +176,19 @@ def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> 
 def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np.ndarray | None:
     """Return the lowest eigenvectors (d, t) of `posterior_weights`, with entries of order one; None without a signal.
 
+    Eq. :eq:`posterior-moments`.
+
     Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known in advance. For
     functions, one eigenvector has all columns, and only columns that are found first have large entries. Small random
     entries are added to the other columns, which grow once the first columns are found.
     """
     d, t = problem.data.dim, problem.second_moments.shape[1]
     rho, is_function = problem.variances(problem.second_moments), problem.channel.is_function
-    h = posterior_weights(field_moments(problem.channel, problem.y, rho, is_function), rho, problem.data.alpha)
+    n, L = problem.data.n_samples, problem.data.n_tokens
+    moments = np.mean(problem.channel.posterior(problem.y, np.zeros((n, L, t)), rho).second_moments(), axis=0)
+    if not is_function:  # columns are equivalent
+        moments = np.trace(moments.reshape(n, L, t, L, t), axis1=2, axis2=4)
+    h = posterior_weights(moments, rho, problem.data.alpha)
     if d <= t or not h.any():
         return None
     columns, number = (t, 1) if is_function else (1, t)
@@ -205,35 +197,3 @@ def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np
         return None
     noise = np.sqrt(RANDOM / SPECTRAL) * random.standard_normal((d, t)) if is_function else 0.0
     return np.sqrt(d) * (vectors[0] if is_function else vectors[:, :, 0].T) + noise
-
-
-def start_remaining_columns(problem: AmpProblem, state: AmpState, random: np.random.Generator) -> AmpState | None:
-    """Return the state with a spectral start of the columns without overlap, given the fields of the other columns.
-
-    The posterior weights are computed from the second moments of the remaining columns' fields given the targets and
-    the fields ω of the known columns, instead of the moments given the targets only.
-
-    Returns
-    -------
-    AmpState; None if no column is without overlap, or all are, or the samples contain no information.
-    """
-    second = problem.second_moments
-    norms = np.sum(state.Q**2, axis=0) / np.diagonal(second.sum(axis=0))
-    remaining = norms < UNFOUND
-    if not remaining.any() or remaining.all() or not problem.channel.is_function:
-        return None
-    columns, rho = np.nonzero(remaining)[0], problem.variances(second)
-    outside = np.outer(remaining, remaining)
-    V = np.where(outside, rho, state.V * np.outer(~remaining, ~remaining))
-    omega = np.where(remaining, 0.0, problem.fields(state.Q) - state.D)
-    moments = np.mean(problem.channel.posterior(problem.y, omega, V).second_moments(), axis=0)
-    (L, t, _), k = rho.shape, len(columns)
-    chosen = moments.reshape(-1, L, t, L, t)[:, :, columns][:, :, :, :, columns].reshape(-1, L * k, L * k)
-    h = posterior_weights(chosen, rho[:, columns[:, None], columns], problem.data.alpha)
-    _, vectors = lowest_eigenvectors(problem.matrix, h, k, 1, random)
-    if not len(vectors):
-        return None
-    deviation = np.sqrt(np.diagonal(second, axis1=1, axis2=2))[:, columns]
-    Q = state.Q.copy()
-    Q[:, columns] = np.sqrt(SPECTRAL * k * len(Q)) * deviation * vectors[0]
-    return AmpState(Q, np.where(outside, (1 - SPECTRAL) * rho, V), np.where(remaining, 0.0, state.D))

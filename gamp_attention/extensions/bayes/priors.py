@@ -1,6 +1,6 @@
 """Prior of the teacher's rows: a Gaussian mixture for each kind of coordinates with equal covariances and positions."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +18,7 @@ class PriorPanels:
 
     nodes: int = 12  # number of nodes in each panel
     reach: float = 10.0  # integration limit, in standard deviations of the component
-    max_panels: int = (
-        80  # maximum number in a standard deviation, which separates atoms up to a probability of e^(−200)
-    )
+    max_panels: int = 80  # maximum number in a standard deviation: separates atoms up to a probability of e^(−200)
     n_doublings: int = 30  # number of panels on each side of a component's mean, each twice as wide as the last
 
     def component(self, k: int, centers: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -58,8 +56,6 @@ class InputPosterior(NamedTuple):
     mean: np.ndarray  # (N, t)
     cov: np.ndarray  # (N, t, t)
     log_z: np.ndarray  # (N,) log of ∫ P(q) exp(bᵀq − qᵀAq/2) dq
-    probability: np.ndarray  # (N, K) posterior probability of each component
-    second: np.ndarray  # (N, K, t, t) posterior second moment of each component, about its prior mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +86,7 @@ class MixturePrior:
         cov = np.einsum("nk,kab->nab", probability, narrow) + np.einsum(
             "nk,nka,nkb->nab", probability, deviations, deviations
         )
-        second = narrow + shift[:, :, :, None] * shift[:, :, None, :]
-        return InputPosterior(mean, cov, log_z, probability, second)
+        return InputPosterior(mean, cov, log_z)
 
     @property
     def first(self) -> np.ndarray:
@@ -137,16 +132,6 @@ class MixturePrior:
             known += weight * float(density @ posterior.mean[:, 0] ** 2)
             log_z += weight * float(density @ posterior.log_z)
         return PriorAverages(np.array([[cov]]), np.array([[known]]), log_z, log_z - 0.5 * a * known)
-
-    def learn(self, posterior: InputPosterior) -> "MixturePrior":
-        """Return the prior after one step of expectation maximization of weights and covariances.
-
-        Means do not change. Atoms stay atoms, because the posterior covariance of an atom is zero.
-        """
-        probability = posterior.probability.mean(axis=0)
-        total = np.maximum(posterior.probability.sum(axis=0), np.finfo(float).tiny)
-        second = np.einsum("nk,nkab->kab", posterior.probability, posterior.second) / total[:, None, None]
-        return replace(self, weight=np.maximum(probability, np.finfo(float).tiny), cov=symmetrize(second))
 
 
 class Kind(NamedTuple):

@@ -1,13 +1,15 @@
 """Straight-line programs: sequences of elementary operations, their derivatives, and their evaluation on arrays.
 
 A `Graph` collects operations on numbers while a function is traced (`gamp_attention.extensions.sequence.tracing`).
-Every operation is stored once (common subexpressions are shared), and operations on constants are evaluated at once.
-`Graph.derivative` applies the chain rule forwards, so derivatives of any order are exact up to rounding.
-`Graph.program` returns the operations that given results need, as a `Program`: plain data that can be compared, stored
-and sent to other processes. `Program.evaluate` computes the results for arrays, element by element. Expressions that
-overflow or lose digits in their tails, such as log(1 + exp(x)), are replaced by functions that do not. `emit` adds a
-program to a kernel that numba is compiling, as LLVM instructions: this takes a small fraction of the time that numba
-needs for the same program as Python source.
+Every operation is stored once (common subexpressions are shared), operations on constants are evaluated at once, and
+`REWRITES` replaces operations by simpler ones, or by functions that neither overflow nor lose digits in their tails.
+`Graph.derivative` applies the chain rule forwards, with the partial derivatives `PARTIALS`, so derivatives of any order
+are exact up to rounding. `Graph.program` returns the operations that given results need, as a `Program`: plain data
+that can be compared, stored and sent to other processes. `Program.evaluate` computes the results for arrays, element by
+element. `emit` adds a program to a kernel that numba is compiling, as LLVM instructions: this takes a small fraction of
+the time that numba needs for the same program as Python source.
+
+A formula is a number, the name of a variable, or a tuple (operation, *formulas).
 """
 
 import math
@@ -22,98 +24,123 @@ from scipy import special
 
 MAX_POWER = 16  # largest integer exponent that is computed by multiplications
 CONDITIONS = frozenset({"lt", "le", "eq", "and", "or", "not"})  # operations whose result is True or False
+COMMUTATIVE = frozenset({"add", "mul", "logaddexp", "and", "or", "eq"})
 
-# elementary functions of one number, as functions of numpy
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+OPERATIONS: dict[str, Callable[..., Any]] = {  # as functions of numpy
     "neg": np.negative, "inv": np.reciprocal, "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p,
     "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos, "tan": np.tan, "arcsin": np.arcsin, "arccos": np.arccos,
     "arctan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "arcsinh": np.arcsinh, "erf": special.erf,
     "erfc": special.erfc, "expit": special.expit, "softplus": lambda x: np.logaddexp(0.0, x), "abs": np.abs,
-    "sign": np.sign, "floor": np.floor, "not": np.logical_not, "cbrt": np.cbrt, "gammaln": special.gammaln,
-}  # fmt: skip
-
-
-def multiply_limits(a: Any, b: Any) -> Any:
-    """Return a b, and 0 if a factor is 0, also if the other factor is infinite or NaN."""
-    return np.where((np.asarray(a) == 0) | (np.asarray(b) == 0), 0.0, np.multiply(a, b))
-
-
-OPERATIONS: dict[str, Callable[..., Any]] = FUNCTIONS | {
+    "sign": np.sign, "floor": np.floor, "cbrt": np.cbrt, "gammaln": special.gammaln,
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "arctan2": np.arctan2,
-    "hypot": np.hypot, "logaddexp": np.logaddexp, "product": multiply_limits,
-    "lt": np.less, "le": np.less_equal, "eq": np.equal, "and": np.logical_and, "or": np.logical_or, "where": np.where,
+    "hypot": np.hypot, "logaddexp": np.logaddexp, "lt": np.less, "le": np.less_equal, "eq": np.equal,
+    "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "where": np.where,
 }  # fmt: skip
 
-# logarithms and quotients that `Graph._rewrite` replaces: an operation and the operation of its last argument
-REWRITTEN = frozenset({
-    ("log", "exp"), ("log", "expit"), ("log", "add"), ("log", "div"), ("log", "erfc"), ("log", "mul"), ("log1p", "exp"),
-    ("inv", "add"), ("div", "add"), ("sub", "expit"), ("sub", "erf"), ("sub", "mul"), ("mul", "sqrt"), ("mul", "hypot"),
-})  # fmt: skip
-DIGAMMA_SERIES = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)  # B_2k/(2k)
+Formula = Any  # a number, the name of a variable, or a tuple (operation, *formulas)
 
 
-def erfcx(graph: "Graph", x: int) -> int:
-    """Return the index of exp(x²) erfc(x), without overflow for large x."""
-    half = graph.build(("mul", 0.5, ("inv", ("mul", x, x))))
-    series = graph.constant(1.0)
+def _build_erfcx() -> Formula:
+    """Return a formula of exp(x²) erfc(x), without overflow for large x."""
+    half, series = ("mul", 0.5, ("inv", ("mul", "x", "x"))), 1.0  # type: tuple[Any, ...], Any
     for n in range(13, 0, -1):
-        series = graph.build(("sub", 1.0, ("mul", ("mul", 2.0 * n - 1, half), series)))
-    far = ("mul", ("mul", 1 / math.sqrt(math.pi), ("inv", x)), series)
-    return graph.build(("where", ("lt", x, 10.0), ("mul", ("exp", ("mul", x, x)), ("erfc", x)), far))
+        series = ("sub", 1.0, ("mul", ("mul", 2.0 * n - 1, half), series))
+    far = ("mul", ("mul", 1 / math.sqrt(math.pi), ("inv", "x")), series)
+    return "where", ("lt", "x", 10.0), ("mul", ("exp", ("mul", "x", "x")), ("erfc", "x")), far
 
 
-def log_half_erfc(graph: "Graph", x: int) -> int:
-    """Return the index of log(erfc(x)/2), without underflow for large x."""
-    far = ("sub", ("log", ("mul", 0.5, erfcx(graph, x))), ("mul", x, x))
-    return graph.build(("where", ("lt", 0.0, x), far, ("log1p", ("mul", -0.5, ("erfc", ("neg", x))))))
+ERFCX = _build_erfcx()
+# log(erfc(x)/2), without underflow for large x
+LOG_HALF_ERFC: Formula = (
+    "where", ("lt", 0.0, "x"), ("sub", ("log", ("mul", 0.5, ERFCX)), ("mul", "x", "x")),
+    ("log1p", ("mul", -0.5, ("erfc", ("neg", "x")))),
+)  # fmt: skip
 
+# simpler or more accurate formulas, and the formulas that they replace; equal variables are equal operations
+REWRITES: tuple[tuple[Formula, Formula], ...] = (
+    (("neg", ("neg", "x")), "x"),
+    (("inv", ("inv", "x")), "x"),
+    (("add", 0.0, "x"), "x"),
+    (("sub", "x", 0.0), "x"),
+    (("sub", 0.0, "x"), ("neg", "x")),
+    (("mul", 0.0, "x"), 0.0),
+    (("mul", 1.0, "x"), "x"),
+    (("mul", -1.0, "x"), ("neg", "x")),
+    (("div", 0.0, "x"), 0.0),
+    (("div", "x", 1.0), "x"),
+    (("div", 1.0, "x"), ("inv", "x")),
+    (("logaddexp", -math.inf, "x"), "x"),
+    (("logaddexp", 0.0, "x"), ("softplus", "x")),
+    (("and", 0.0, "x"), 0.0),
+    (("and", 1.0, "x"), "x"),
+    (("or", 0.0, "x"), "x"),
+    (("or", 1.0, "x"), 1.0),
+    (("where", 1.0, "x", "y"), "x"),
+    (("where", 0.0, "x", "y"), "y"),
+    (("where", "c", "x", "x"), "x"),
+    (("mul", ("sqrt", "x"), ("sqrt", "x")), "x"),
+    (("mul", ("hypot", "x", "y"), ("hypot", "x", "y")), ("add", ("mul", "x", "x"), ("mul", "y", "y"))),
+    (("inv", ("add", 1.0, ("exp", "x"))), ("expit", ("neg", "x"))),
+    (("div", ("exp", "x"), ("add", 1.0, ("exp", "x"))), ("expit", "x")),
+    (("div", "y", ("add", 1.0, ("exp", "x"))), ("mul", "y", ("expit", ("neg", "x")))),
+    (("sub", 1.0, ("expit", "x")), ("expit", ("neg", "x"))),
+    (("sub", 1.0, ("erf", "x")), ("erfc", "x")),
+    (("sub", 1.0, ("mul", 0.5, ("erfc", "x"))), ("mul", 0.5, ("erfc", ("neg", "x")))),
+    (("log", ("exp", "x")), "x"),
+    (("log", ("add", 1.0, ("exp", "x"))), ("softplus", "x")),
+    (("log1p", ("exp", "x")), ("softplus", "x")),
+    (("log", ("expit", "x")), ("neg", ("softplus", ("neg", "x")))),
+    (("log", ("div", ("exp", "x"), "y")), ("sub", "x", ("log", "y"))),
+    (("log", ("erfc", "x")), ("add", math.log(2), LOG_HALF_ERFC)),
+    (("log", ("mul", 0.5, ("erfc", "x"))), LOG_HALF_ERFC),
+)
+RULES = {name: [rule for rule in REWRITES if rule[0][0] == name] for name in OPERATIONS}
 
-def digamma(graph: "Graph", x: int) -> int:
-    """Return the index of the derivative of log |Γ(x)|: an asymptotic series at a number of at least 10."""
-    positive = graph.build(("where", ("lt", 0.0, x), x, ("sub", 1.0, x)))
-    is_small = graph.build(("lt", positive, 10.0))
-    t = graph.build(("where", is_small, ("add", positive, 10.0), positive))
-    square = graph.build(("inv", ("mul", t, t)))
-    total, series = graph.constant(0.0), graph.constant(0.0)
-    for n in range(10):
-        total = graph.build(("add", total, ("inv", ("add", positive, float(n)))))
-    for coefficient in reversed(DIGAMMA_SERIES):
-        series = graph.build(("mul", square, ("add", coefficient, series)))
-    near = ("sub", ("sub", ("log", t), ("mul", 0.5, ("inv", t))), series)
-    reflected = ("where", ("lt", 0.0, x), 0.0, ("div", -math.pi, ("tan", ("mul", math.pi, x))))
-    return graph.build(("add", ("sub", near, ("where", is_small, total, 0.0)), reflected))
-
-
-# derivatives of elementary functions of x; "k" is the function itself, a tuple an operation and its arguments, and a
-# function returns the index of the derivative
-SLOPES: dict[str, Any] = {
-    "neg": -1.0,
-    "inv": ("neg", ("mul", "k", "k")),
-    "exp": "k",
-    "expm1": ("exp", "x"),
-    "log": ("inv", "x"),
-    "log1p": ("inv", ("add", 1.0, "x")),
-    "sqrt": ("mul", 0.5, ("inv", "k")),
-    "sin": ("cos", "x"),
-    "cos": ("neg", ("sin", "x")),
-    "tan": ("add", 1.0, ("mul", "k", "k")),
-    "arcsin": ("inv", ("sqrt", ("sub", 1.0, ("mul", "x", "x")))),
-    "arccos": ("neg", ("inv", ("sqrt", ("sub", 1.0, ("mul", "x", "x"))))),
-    "arctan": ("inv", ("add", 1.0, ("mul", "x", "x"))),
-    "sinh": ("cosh", "x"),
-    "cosh": ("sinh", "x"),
-    "tanh": ("sub", 1.0, ("mul", "k", "k")),
-    "arcsinh": ("inv", ("sqrt", ("add", 1.0, ("mul", "x", "x")))),
-    "erf": ("mul", 2 / math.sqrt(math.pi), ("exp", ("neg", ("mul", "x", "x")))),
-    "erfc": ("mul", -2 / math.sqrt(math.pi), ("exp", ("neg", ("mul", "x", "x")))),
-    "expit": ("mul", "k", ("expit", ("neg", "x"))),
-    "softplus": ("expit", "x"),
-    "abs": ("sign", "x"),
-    "sign": 0.0,
-    "floor": 0.0,
-    "cbrt": ("inv", ("mul", 3.0, ("mul", "k", "k"))),
-    "gammaln": digamma,
+_ROOT = ("inv", ("sqrt", ("sub", 1.0, ("mul", "x", "x"))))
+_SAFE_INVERSE = ("where", ("eq", "k", 0.0), 0.0, ("inv", "k"))  # slopes of √x and hypot at 0 count as 0, as of |x|
+# partial derivatives of each operation k of x, or of x and y
+PARTIALS: dict[str, tuple[Formula, ...]] = {
+    "neg": (-1.0,),
+    "inv": (("neg", ("mul", "k", "k")),),
+    "exp": ("k",),
+    "expm1": (("exp", "x"),),
+    "log": (("inv", "x"),),
+    "log1p": (("inv", ("add", 1.0, "x")),),
+    "sqrt": (("mul", 0.5, _SAFE_INVERSE),),
+    "sin": (("cos", "x"),),
+    "cos": (("neg", ("sin", "x")),),
+    "tan": (("add", 1.0, ("mul", "k", "k")),),
+    "arcsin": (_ROOT,),
+    "arccos": (("neg", _ROOT),),
+    "arctan": (("inv", ("add", 1.0, ("mul", "x", "x"))),),
+    "sinh": (("cosh", "x"),),
+    "cosh": (("sinh", "x"),),
+    "tanh": (("sub", 1.0, ("mul", "k", "k")),),
+    "arcsinh": (("inv", ("sqrt", ("add", 1.0, ("mul", "x", "x")))),),
+    "erf": (("mul", 2 / math.sqrt(math.pi), ("exp", ("neg", ("mul", "x", "x")))),),
+    "erfc": (("mul", -2 / math.sqrt(math.pi), ("exp", ("neg", ("mul", "x", "x")))),),
+    "expit": (("mul", "k", ("expit", ("neg", "x"))),),
+    "softplus": (("expit", "x"),),
+    "abs": (("sign", "x"),),
+    "sign": (0.0,),
+    "floor": (0.0,),
+    "cbrt": (("inv", ("mul", 3.0, ("mul", "k", "k"))),),
+    "add": (1.0, 1.0),
+    "sub": (1.0, -1.0),
+    "mul": ("y", "x"),
+    "div": (("inv", "y"), ("neg", ("mul", "k", ("inv", "y")))),
+    "pow": (("mul", "y", ("pow", "x", ("sub", "y", 1.0))), ("mul", "k", ("log", "x"))),
+    "hypot": (("mul", "x", _SAFE_INVERSE), ("mul", "y", _SAFE_INVERSE)),
+    "arctan2": (
+        ("mul", ("mul", "y", ("inv", ("hypot", "x", "y"))), ("inv", ("hypot", "x", "y"))),
+        ("neg", ("mul", ("mul", "x", ("inv", ("hypot", "x", "y"))), ("inv", ("hypot", "x", "y")))),
+    ),
+    "logaddexp": (("expit", ("sub", "x", "y")), ("expit", ("sub", "y", "x"))),
 }
+
+
+class UntraceableError(TypeError):
+    """Error of a function that uses an operation which cannot be recorded or differentiated."""
 
 
 class Program(NamedTuple):
@@ -153,15 +180,10 @@ class Program(NamedTuple):
 
 
 class Graph:
-    """Operations on n_inputs numbers, each stored once; an operation is identified by its index in `code`.
+    """Operations on n_inputs numbers, each stored once; an operation is identified by its index in `code`."""
 
-    With `limits`, derivatives are limits if one factor of the chain rule is 0 and another is infinite, which is NaN
-    otherwise: the product is 0, as for 1/cosh(x) if cosh(x) overflows, or for |z|³ at z = 0. The slope of √x at x = 0
-    counts as 0, as the slope of |x| does.
-    """
-
-    def __init__(self, n_inputs: int, limits: bool = False) -> None:
-        self.n_inputs, self._limits = n_inputs, limits
+    def __init__(self, n_inputs: int) -> None:
+        self.n_inputs = n_inputs
         self.code: list[tuple[Any, ...]] = []
         self._indices: dict[tuple[Any, ...], int] = {}
         self._derivatives: dict[tuple[int, int], int] = {}
@@ -179,38 +201,26 @@ class Graph:
         return arguments[0] if name == "constant" else None
 
     def apply(self, name: str, *arguments: int) -> int:
-        """Return the index of an operation on earlier operations, simplified if an argument is a constant."""
-        if name not in OPERATIONS:
-            raise ValueError(f"name: needs an operation of OPERATIONS, got {name!r}")
+        """Return the index of an operation on earlier operations, evaluated or rewritten if possible."""
         values = [self.value(argument) for argument in arguments]
         if all(value is not None for value in values):
             with np.errstate(all="ignore"):
                 return self.constant(float(OPERATIONS[name](*values)))
-        simpler = self._simplify(name, arguments, values)
-        if simpler is not None:
-            return simpler
-        if name in ("add", "mul", "product", "logaddexp", "and", "or", "eq"):
-            arguments = tuple(sorted(arguments))
-        return self._store((name, *arguments))
+        if name == "pow":
+            power = self._multiply(*arguments)
+            if power is not None:
+                return power
+        for pattern, formula in RULES[name]:
+            variables: dict[str, int] = {}
+            if self._match(pattern[1:], name, arguments, variables):
+                return self.build(formula, **variables)
+        return self._store((name, *(sorted(arguments) if name in COMMUTATIVE else arguments)))
 
-    def build(self, formula: Any) -> int:
-        """Return the index of a formula: a number, the index of an operation, or a tuple (operation, *formulas)."""
+    def build(self, formula: Formula, **variables: int) -> int:
+        """Return the index of a formula whose variables are operations of given indices."""
         if isinstance(formula, tuple):
-            return self.apply(formula[0], *map(self.build, formula[1:]))
-        return self.constant(formula) if isinstance(formula, float) else formula
-
-    def power(self, base: int, exponent: int) -> int:
-        """Return the index of a power; small integer exponents become multiplications."""
-        n = self.value(exponent)
-        if n == 0.5:
-            return self.apply("sqrt", base)
-        if n is None or n != int(n) or abs(n) > MAX_POWER:
-            return self.apply("pow", base, exponent)
-        result, square, left = self.constant(1.0), base, int(abs(n))
-        while left:
-            result = self.apply("mul", result, square) if left & 1 else result
-            square, left = self.apply("mul", square, square), left >> 1
-        return self.apply("inv", result) if n < 0 else result
+            return self.apply(formula[0], *(self.build(part, **variables) for part in formula[1:]))
+        return variables[formula] if isinstance(formula, str) else self.constant(formula)
 
     def derivative(self, index: int, variable: int) -> int:
         """Return the index of the derivative of an operation in an input."""
@@ -220,18 +230,14 @@ class Graph:
             name, *arguments = self.code[k]
             if (k, variable) in self._derivatives:
                 pending.pop()
-                continue
-            if name in ("input", "constant") or name in CONDITIONS:
+            elif name in ("input", "constant") or name in CONDITIONS:
                 value = float(name == "input" and arguments[0] == variable)
                 self._derivatives[k, variable] = self.constant(value)
-                continue
-            needed = arguments[1:] if name == "where" else arguments
-            missing = [a for a in needed if (a, variable) not in self._derivatives]
-            if missing:
+            elif missing := [a for a in arguments if (a, variable) not in self._derivatives]:
                 pending.extend(missing)
-                continue
-            slopes = [self._derivatives[a, variable] for a in needed]
-            self._derivatives[k, variable] = self._chain_rule(k, name, arguments, slopes)
+            else:
+                slopes = [self._derivatives[a, variable] for a in arguments]
+                self._derivatives[k, variable] = self._chain_rule(k, name, arguments, slopes)
         return self._derivatives[index, variable]
 
     def program(self, outputs: Sequence[int]) -> Program:
@@ -271,146 +277,55 @@ class Graph:
             self.code.append(operation)
         return self._indices[key]
 
-    def _simplify(self, name: str, arguments: tuple[int, ...], values: list[float | None]) -> int | None:
-        """Return the index of a simpler operation of the same value, or None."""
-        if name == "where":
-            first, second = arguments[1:]
-            if values[0] is not None:
-                return first if values[0] else second
-            return first if first == second else None
-        if name in ("neg", "inv") and self.code[arguments[0]][0] == name:
-            return self.code[arguments[0]][1]
-        if (name, self.code[arguments[-1]][0]) in REWRITTEN:
-            rewritten = self._rewrite(name, arguments, values)
-            if rewritten is not None:
-                return rewritten
-        if len(arguments) != 2:
+    def _multiply(self, base: int, exponent: int) -> int | None:
+        """Return the index of a power by multiplications or a square root; None for other exponents."""
+        n = self.value(exponent)
+        if n == 0.5:
+            return self.apply("sqrt", base)
+        if n is None or n != int(n) or abs(n) > MAX_POWER:
             return None
-        (x, y), (a, b) = arguments, values
-        if name == "add":
-            return y if a == 0 else x if b == 0 else None
-        if name == "sub":
-            return x if b == 0 else self.apply("neg", y) if a == 0 else None
-        if name in ("mul", "product"):
-            if a == 0 or b == 0:
-                return self.constant(0.0)
-            if a == -1 or b == -1:
-                return self.apply("neg", y if a == -1 else x)
-            return y if a == 1 else x if b == 1 else None
-        if name == "logaddexp":
-            for value, other in ((a, y), (b, x)):
-                if value in (0.0, -math.inf):
-                    return other if value else self.apply("softplus", other)
-        if name in ("and", "or"):
-            absorbing = float(name == "or")  # False and x is False; True or x is True
-            if a is not None or b is not None:
-                value, other = (a, y) if a is not None else (b, x)
-                return self.constant(absorbing) if bool(value) == bool(absorbing) else other
-            return None
-        if name == "div":
-            return self.constant(0.0) if a == 0 else x if b == 1 else self.apply("inv", y) if a == 1 else None
-        return None
+        result, square, left = self.constant(1.0), base, int(abs(n))
+        while left:
+            result = self.apply("mul", result, square) if left & 1 else result
+            square, left = self.apply("mul", square, square), left >> 1
+        return self.apply("inv", result) if n < 0 else result
 
-    def _rewrite(self, name: str, arguments: tuple[int, ...], values: list[float | None]) -> int | None:
-        """Return the index of an operation that is equal, but exact in the tails or at zero too, or None."""
-        first, x = arguments[0], arguments[-1]
-        inner, *parts = self.code[x]
-        if name == "mul":
-            squares = [("mul", part, part) for part in parts]
-            return None if first != x else parts[0] if inner == "sqrt" else self.build(("add", *squares))
-        if inner == "add":
-            return self._rewrite_sum(name, first, *parts)
-        half = self._half_erfc(inner, parts)
-        if name == "sub":
-            formulas: dict[str, Any] = {"expit": ("expit", ("neg", parts[0])), "erf": ("erfc", parts[0])}
-            if values[0] != 1.0 or (inner == "mul" and (half is None or half[0] != 0.5)):
-                return None
-            return self.build(formulas.get(inner) or ("mul", 0.5, ("erfc", ("neg", half[1]))))  # type: ignore[index]
-        if half is not None:
-            return self.build(("add", math.log(2 * half[0]), log_half_erfc(self, half[1])))
-        if inner == "exp":
-            return parts[0] if name == "log" else self.apply("softplus", parts[0])
-        if inner == "expit":
-            return self.build(("neg", ("softplus", ("neg", parts[0]))))
-        if inner == "div" and self.code[parts[0]][0] == "exp":
-            return self.build(("sub", self.code[parts[0]][1], ("log", parts[1])))
-        return None
+    def _match(
+        self, patterns: Sequence[Formula], name: str, arguments: Sequence[int], variables: dict[str, int]
+    ) -> bool:
+        """Return whether arguments have the form of patterns, in any order for commutative operations.
 
-    def _rewrite_sum(self, name: str, first: int, *terms: int) -> int | None:
-        """Return the index of the logarithm or of a quotient of 1 + exp(x); None for other sums."""
-        for one, power in (terms, terms[::-1]):
-            if self.value(one) == 1.0 and self.code[power][0] == "exp":
-                x = self.code[power][1]
-                if name == "log":
-                    return self.apply("softplus", x)
-                if name == "div" and first == power:
-                    return self.apply("expit", x)
-                share = self.build(("expit", ("neg", x)))
-                return self.apply("mul", first, share) if name == "div" else share
-        return None
+        The indices of the variables of the patterns are added to `variables`.
+        """
+        orders = [arguments, arguments[::-1]] if name in COMMUTATIVE and arguments[0] != arguments[1] else [arguments]
+        for order in orders:
+            bound = dict(variables)
+            if all(self._match_one(pattern, k, bound) for pattern, k in zip(patterns, order, strict=True)):
+                variables |= bound
+                return True
+        return False
 
-    def _half_erfc(self, name: str, parts: list[Any]) -> tuple[float, int] | None:
-        """Return c > 0 and x of an operation c erfc(x); None for other operations."""
-        if name == "erfc":
-            return 1.0, parts[0]
-        for c, other in (parts, parts[::-1]) if name == "mul" else ():
-            factor = self.value(c)
-            if factor is not None and factor > 0 and self.code[other][0] == "erfc":
-                return factor, self.code[other][1]
-        return None
+    def _match_one(self, pattern: Formula, k: int, variables: dict[str, int]) -> bool:
+        if isinstance(pattern, str):
+            return variables.setdefault(pattern, k) == k
+        name, *arguments = self.code[k]
+        if isinstance(pattern, tuple):
+            return name == pattern[0] and self._match(pattern[1:], name, arguments, variables)
+        return name == "constant" and arguments[0] == pattern
 
     def _chain_rule(self, k: int, name: str, arguments: list[int], slopes: list[int]) -> int:
         """Return the index of the derivative of operation k, given the derivatives of its arguments."""
-        names = "add", "sub", "product" if self._limits else "mul"
-        add, sub, mul = (lambda a, b, operation=op: self.apply(operation, a, b) for op in names)
-        if name in ("add", "sub"):
-            return self.apply(name, *slopes)
         if name == "where":
-            return self.apply("where", arguments[0], *slopes)
-        if all(self.value(slope) == 0 for slope in slopes):
-            return self.constant(0.0)
-        if name in ("mul", "product"):
-            return add(mul(slopes[0], arguments[1]), mul(arguments[0], slopes[1]))
-        if name == "div":
-            return mul(sub(slopes[0], mul(k, slopes[1])), self.apply("inv", arguments[1]))
-        if name == "pow":
-            base, exponent = arguments
-            lower = self.power(base, sub(exponent, self.constant(1.0)))
-            result = mul(mul(exponent, lower), slopes[0])
-            if self.value(slopes[1]) != 0:
-                result = add(result, mul(mul(k, self.apply("log", base)), slopes[1]))
-            return result
-        if name == "arctan2":
-            y, x = arguments
-            share = self.apply("inv", self.apply("hypot", x, y))
-            return mul(sub(mul(mul(x, share), slopes[0]), mul(mul(y, share), slopes[1])), share)
-        if name == "logaddexp":
-            difference = sub(*arguments)
-            shares = self.apply("expit", difference), self.apply("expit", self.apply("neg", difference))
-            return add(mul(shares[0], slopes[0]), mul(shares[1], slopes[1]))
-        if name == "hypot":
-            share = self.apply("inv", k)
-            return add(*(mul(mul(a, share), slope) for a, slope in zip(arguments, slopes, strict=True)))
-        return mul(self._slope(k, name, arguments[0]), slopes[0])
-
-    def _slope(self, k: int, name: str, x: int) -> int:
-        """Return the index of the derivative of an elementary function of x; k is the function itself."""
-        if name not in SLOPES:
-            raise ValueError(f"name: needs a function of one number with a known derivative, got {name!r}")
-
-        formula = SLOPES[name]
-        if callable(formula):
-            return int(formula(self, x))
-        if name == "sqrt" and self._limits:
-            formula = "where", ("eq", "k", 0.0), 0.0, formula
-        return self.build(self._bind(formula, {"k": k, "x": x}))
-
-    def _bind(self, formula: Any, names: dict[str, int]) -> Any:
-        """Return a formula with indices of operations in place of names; products are limits if derivatives are."""
-        if not isinstance(formula, tuple):
-            return names.get(formula, formula)
-        name = "product" if self._limits and formula[0] == "mul" else formula[0]
-        return name, *(self._bind(part, names) for part in formula[1:])
+            return self.apply("where", arguments[0], *slopes[1:])
+        total = self.constant(0.0)
+        for number, slope in enumerate(slopes):
+            if self.value(slope) == 0:
+                continue
+            if name not in PARTIALS:
+                raise UntraceableError(f"cannot differentiate {name}")
+            partial = self.build(PARTIALS[name][number], k=k, **dict(zip("xy", arguments, strict=False)))
+            total = self.apply("add", total, self.apply("mul", partial, slope))
+        return total
 
 
 FLOAT = ir.DoubleType()
@@ -442,13 +357,6 @@ def emit(context: Any, builder: Any, program: Program, inputs: Sequence[Any]) ->
         below = builder.select(builder.fcmp_ordered("<", x, zero), ir.Constant(FLOAT, -1.0), zero)
         return builder.select(builder.fcmp_ordered(">", x, zero), one, below)
 
-    def product(a: Any, b: Any) -> Any:
-        is_zero = builder.or_(builder.fcmp_ordered("==", a, zero), builder.fcmp_ordered("==", b, zero))
-        return builder.select(is_zero, zero, builder.fmul(a, b))
-
-    def cbrt(x: Any) -> Any:
-        return call("copysign", call("pow", call("abs", x), ir.Constant(FLOAT, 1 / 3)), x)
-
     def softplus(x: Any) -> Any:
         top = builder.select(builder.fcmp_ordered(">", x, zero), x, zero)
         return builder.fadd(top, call("log1p", call("exp", builder.fneg(call("abs", x)))))
@@ -460,7 +368,6 @@ def emit(context: Any, builder: Any, program: Program, inputs: Sequence[Any]) ->
         return builder.fadd(top, builder.select(equal, ir.Constant(FLOAT, math.log(2)), tail))
 
     operations: dict[str, Callable[..., Any]] = {
-        "logaddexp": logaddexp,
         "add": builder.fadd,
         "sub": builder.fsub,
         "mul": builder.fmul,
@@ -476,10 +383,10 @@ def emit(context: Any, builder: Any, program: Program, inputs: Sequence[Any]) ->
         "where": builder.select,
         "sign": sign,
         "floor": lambda x: builder.call(builder.module.declare_intrinsic("llvm.floor", [FLOAT]), [x]),
-        "product": product,
-        "cbrt": cbrt,
+        "cbrt": lambda x: call("copysign", call("pow", call("abs", x), ir.Constant(FLOAT, 1 / 3)), x),
         "expit": lambda x: builder.fdiv(one, builder.fadd(one, call("exp", builder.fneg(x)))),
         "softplus": softplus,
+        "logaddexp": logaddexp,
     }
     values: list[Any] = []
     for name, *arguments in program.code:
@@ -487,8 +394,7 @@ def emit(context: Any, builder: Any, program: Program, inputs: Sequence[Any]) ->
             values.append(inputs[arguments[0]])
         elif name == "constant":
             values.append(ir.Constant(FLOAT, arguments[0]))
-        elif name in operations:
-            values.append(operations[name](*(values[k] for k in arguments)))
         else:
-            values.append(call(name, *(values[k] for k in arguments)))
+            parts = [values[k] for k in arguments]
+            values.append(operations[name](*parts) if name in operations else call(name, *parts))
     return [values[k] for k in program.outputs]

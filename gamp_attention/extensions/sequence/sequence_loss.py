@@ -12,23 +12,17 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from gamp_attention._kernels.compiled import inline_kernel
-from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import hash_bytes
-from gamp_attention.extensions.sequence.expressions import FLOAT, Graph, Program, emit
-from gamp_attention.problem.losses.heads import HeadLayout
+from gamp_attention.extensions.sequence.expressions import Graph, Program, emit
+from gamp_attention.problem.losses.attention import HeadLayout
 from gamp_attention.problem.losses.point import LOSSES
 
 MAX_OPERATIONS = 100_000  # maximum number of operations of a Hessian, which would take minutes to compile
-
-
-class TooLargeError(ValueError):
-    """Error raised if the Hessian of a traced loss needs more than `MAX_OPERATIONS` operations."""
 
 
 class SequenceSpec(NamedTuple):
@@ -64,16 +58,14 @@ class SequenceSpec(NamedTuple):
             return np.broadcast_to(self.program.evaluate(inputs)[0], len(fields)).astype(float)
 
 
-def differentiate_twice(program: Program, n_targets: int, limits: bool = False) -> Program:
+def differentiate_twice(program: Program, n_targets: int) -> Program:
     """Return the program of value, gradient (k,) and lower triangle of the Hessian, row by row, in the last inputs.
-
-    `limits` is as for `Graph`.
 
     Raises
     ------
-    TooLargeError : if the Hessian needs more than `MAX_OPERATIONS` operations.
+    ValueError : if the Hessian needs more than `MAX_OPERATIONS` operations.
     """
-    graph = Graph(program.n_inputs, limits)
+    graph = Graph(program.n_inputs)
     (value,) = graph.include(program, graph.inputs)
     fields = range(n_targets, program.n_inputs)
     gradient = [graph.derivative(value, i) for i in fields]
@@ -82,8 +74,8 @@ def differentiate_twice(program: Program, n_targets: int, limits: bool = False) 
         hessian += [graph.derivative(slope, j) for j in range(n_targets, i + 1)]
         if len(graph.code) > MAX_OPERATIONS:
             needs = f"second derivatives of the loss that take at most {MAX_OPERATIONS} operations"
-            remedy = "reduce n_tokens, rank or the number of entries of a target"
-            raise TooLargeError(f"student: needs {needs}, got more for L r = {len(fields)} fields; {remedy}")
+            remedy = "reduce n_tokens, the number of columns or the number of entries of a target"
+            raise ValueError(f"student: needs {needs}, got more for L r = {len(fields)} fields; {remedy}")
     return graph.program([value, *gradient, *hessian])
 
 
@@ -157,9 +149,9 @@ LOSSES.add(SequenceLoss, inline_kernel)
 
 @cache
 def _value_and_gradient(cls: Any) -> Program:
-    """Return the program of a loss and its gradient, which are limits where a factor is infinite, see `Graph`."""
+    """Return the program of a loss and its gradient."""
     spec: SequenceSpec = cls.spec
-    graph = Graph(spec.program.n_inputs, limits=True)
+    graph = Graph(spec.program.n_inputs)
     (value,) = graph.include(spec.program, graph.inputs)
     return graph.program([value, *(graph.derivative(value, i) for i in graph.inputs[spec.n_targets :])])
 
@@ -228,76 +220,21 @@ def _emit_derivatives(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any,
     spec = loss.instance_class.spec
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        program = differentiate_twice(spec.program, spec.n_targets)
         inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
-        results = emit(context, builder, program, inputs)
-        places = _places(context, builder, signature, arguments)
-        undefined = context.get_constant(types.boolean, False)
-        for first, second in zip(results[1::2], [*results[2::2], results[-1]], strict=False):
-            undefined = builder.or_(undefined, builder.fcmp_unordered("uno", first, second))
-        zero = builder.fsub(results[0], results[0])  # NaN if the loss is not finite
-        undefined = builder.and_(undefined, builder.fcmp_ordered("ord", zero, zero))
-        for k, *place in places:
-            builder.store(results[k], _pointer(context, builder, *place))
-        numbers = cgutils.alloca_once(builder, FLOAT, len(inputs) + len(results))
-        with builder.if_then(undefined, likely=False):
-            # only this address is passed, as more arguments would occupy registers during all calls
-            inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
-            for k, value in enumerate(inputs):
-                builder.store(value, _entry(builder, numbers, k))
-            kinds = types.CPointer(loss), types.voidptr
-            values = context.get_constant_null(kinds[0]), builder.bitcast(numbers, ir.IntType(8).as_pointer())
-            _fill_limits.emit(context, builder, kinds, values)
-            for k, *place in places:
-                pointer, limit = _pointer(context, builder, *place), _entry(builder, numbers, len(inputs) + k)
-                before = builder.load(pointer)
-                is_nan = builder.fcmp_unordered("uno", before, before)
-                builder.store(builder.select(is_nan, builder.load(limit), before), pointer)
+        results = emit(context, builder, differentiate_twice(spec.program, spec.n_targets), inputs)
+        (vector, matrix), k = signature.args[3:5], spec.n_fields
+        gradient = context.make_array(vector)(context, builder, arguments[3])
+        hessian = context.make_array(matrix)(context, builder, arguments[4])
+        for i in range(k):
+            builder.store(results[1 + i], _pointer(context, builder, vector, gradient, (i,)))
+        entries = [(i, j) for i in range(k) for j in range(i + 1)]
+        for result, entry in zip(results[1 + k :], entries, strict=True):
+            for place in {entry, entry[::-1]}:
+                builder.store(result, _pointer(context, builder, matrix, hessian, place))
         return results[0]
 
     return types.float64(loss, p, z, grad, hess), generate
 
 
-def _places(context: Any, builder: Any, signature: Any, arguments: Any) -> list[tuple[Any, ...]]:
-    """Return the index of the result and the arguments of `_pointer` for each entry of gradient and Hessian."""
-    (vector, matrix), k = signature.args[3:5], signature.args[0].instance_class.spec.n_fields
-    gradient = context.make_array(vector)(context, builder, arguments[3])
-    hessian = context.make_array(matrix)(context, builder, arguments[4])
-    places: list[tuple[Any, ...]] = [(1 + i, vector, gradient, (i,)) for i in range(k)]
-    for result, place in enumerate(zip(*np.tril_indices(k), strict=True), start=1 + k):
-        places += [(result, matrix, hessian, entry) for entry in {place, place[::-1]}]
-    return places
-
-
-def _entry(builder: Any, numbers: Any, index: int) -> Any:
-    return builder.gep(numbers, [ir.IntType(64)(index)])
-
-
-def _emit_limits(typing_context: Any, loss: Any, numbers: Any) -> Any:
-    """Evaluate loss and derivatives, with limits as for `Graph`, for a pointer to a loss, whose type is all it needs.
-
-    `numbers` is the address of the entries of p and z, and of the results after them.
-    """
-    spec = loss.dtype.instance_class.spec
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        program = differentiate_twice(spec.program, spec.n_targets, limits=True)
-        values = builder.bitcast(arguments[1], FLOAT.as_pointer())
-        inputs = [builder.load(_entry(builder, values, k)) for k in range(program.n_inputs)]
-        for k, result in enumerate(emit(context, builder, program, inputs), start=len(inputs)):
-            builder.store(result, _entry(builder, values, k))
-        return context.get_dummy_value()
-
-    return types.void(loss, numbers), generate
-
-
 _value: Any = intrinsic(_emit_value)
 _derivatives: Any = intrinsic(_emit_derivatives)
-_limits: Any = intrinsic(_emit_limits)
-
-
-@deferred_kernel(types.float64)
-def _fill_limits(loss, numbers):
-    """Evaluate limits of derivatives, see `_emit_limits`; return 0."""
-    _limits(loss, numbers)
-    return 0.0

@@ -17,14 +17,16 @@ from typing import Any, TypeGuard
 import numpy as np
 from scipy import special
 
-from gamp_attention.extensions.sequence.expressions import CONDITIONS, OPERATIONS, Graph, Program, digamma, erfcx
+from gamp_attention.extensions.sequence.expressions import (
+    CONDITIONS,
+    OPERATIONS,
+    Graph,
+    Program,
+    UntraceableError,
+)
 
 MAX_BRANCHES = 64  # maximum number of combinations of outcomes of conditions in one function
 MAX_OPERATIONS = 200_000  # maximum number of recorded operations
-
-
-class UntraceableError(TypeError):
-    """Error of a function that uses an operation which cannot be recorded."""
 
 
 class _Recorder:
@@ -44,8 +46,6 @@ class _Recorder:
         if name not in ("and", "or", "not"):  # a condition in arithmetic counts as 1 or 0
             first = int(name == "where")
             indices[first:] = [self._as_float(k) for k in indices[first:]]
-        if name == "pow":
-            return Number(self, self.graph.power(*indices))
         return Number(self, self.graph.apply(name, *indices))
 
     def index(self, value: Any) -> int:
@@ -177,7 +177,7 @@ _where = _operation("where", lambda condition, a, b: a if condition else b)
 _less, _less_equal = _operation("lt", np.less), _operation("le", np.less_equal)
 _equal, _not = _operation("eq", np.equal), _operation("not", np.logical_not)
 _exp, _log, _log1p = _operation("exp", np.exp), _operation("log", np.log), _operation("log1p", np.log1p)
-_hypot, _logaddexp = _operation("hypot", np.hypot), _operation("logaddexp", np.logaddexp)
+_logaddexp = _operation("logaddexp", np.logaddexp)
 
 
 def _maximum(a: Any, b: Any) -> Any:
@@ -192,33 +192,12 @@ def _softplus(x: Any) -> Any:
     return _operation("softplus", lambda x: np.logaddexp(0.0, x))(x)
 
 
-def _composite(build: Callable[[Graph, int], int], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of a number that records the operations which `build` adds to the graph."""
-
-    def apply(x: Any) -> Any:
-        return Number(x.recorder, build(x.recorder.graph, x.index)) if _is_number(x) else plain(x)
-
-    return apply
-
-
 def _xlogy(x: Any, y: Any) -> Any:
     """Return x log y, and 0 at x = y = 0, with the derivative in x at the smallest positive number."""
     if not (_is_number(x) or _is_number(y)):
         return special.xlogy(x, y)
     both_zero = _operation("and", np.logical_and)(_equal(x, 0.0), _equal(y, 0.0))
     return x * _log(_where(both_zero, math.ulp(0.0), y))
-
-
-def _rel_entr(x: Any, y: Any) -> Any:
-    return _xlogy(x, x / _where(_equal(x, 0.0), 1.0, y))
-
-
-def _huber(delta: Any, r: Any) -> Any:
-    return _where(_less_equal(abs(r), delta), 0.5 * r * r, delta * (abs(r) - 0.5 * delta))
-
-
-def _pseudo_huber(delta: Any, r: Any) -> Any:
-    return r * (r / (1.0 + _hypot(1.0, r / delta)))
 
 
 _UFUNCS: dict[Any, Callable[..., Any]] = {
@@ -243,13 +222,12 @@ _UFUNCS |= {
     special.ndtr: lambda x: 0.5 * _operation("erfc", special.erfc)(x * -math.sqrt(0.5)),
     special.log_expit: lambda x: -_softplus(-x),
     special.log_ndtr: lambda x: _log(0.5 * _operation("erfc", special.erfc)(x * -math.sqrt(0.5))),
-    special.erfcx: _composite(erfcx, special.erfcx), special.psi: _composite(digamma, special.psi),
-    special.xlogy: _xlogy, special.xlog1py: lambda x, y: _xlogy(x, 1.0 + y), special.entr: lambda x: -_xlogy(x, x),
-    special.rel_entr: _rel_entr, special.kl_div: lambda x, y: _rel_entr(x, y) - x + y,
-    special.huber: _huber, special.pseudo_huber: _pseudo_huber,
+    special.xlogy: _xlogy,
+    special.huber: lambda delta, r: _where(
+        _less_equal(abs(r), delta), 0.5 * r * r, delta * (abs(r) - 0.5 * delta)
+    ),
     special.logit: lambda x: _log(x) - _log1p(-x), special.cbrt: _operation("cbrt", np.cbrt),
     special.log1p: _log1p, special.expm1: _operation("expm1", np.expm1),
-    special.exp2: lambda x: _exp(x * math.log(2)), special.exp10: lambda x: _exp(x * math.log(10)),
 }  # fmt: skip
 _IDENTITIES = {np.add: 0, np.multiply: 1, np.logical_or: False, np.logical_and: True}
 _ELEMENTWISE = {
@@ -293,14 +271,6 @@ def _as_floats(value: Any) -> Any:
     return value
 
 
-def _refusal(function: Any) -> str:
-    """Return a message that a function cannot be differentiated."""
-    name = getattr(function, "__name__", "")
-    if getattr(special, name, None) is not function:
-        return f"cannot differentiate np.{name}; use other functions of numpy"
-    return f"cannot differentiate scipy.special.{name}; use other functions, of scipy.special {', '.join(SPECIAL)}"
-
-
 def _call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Return the result of a function of numpy that acts element by element, or of its reduction."""
     out = options.pop("out", None)
@@ -313,7 +283,7 @@ def _call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[
     elif not any(map(_is_recorded, arguments)):
         result = getattr(ufunc, method)(*map(_as_floats, inputs), **options)
     else:
-        raise UntraceableError(_refusal(ufunc))
+        raise UntraceableError(f"cannot differentiate {ufunc.__name__}; write it with other functions")
     if out is None:
         return _wrap_result(result)
     if not _is_array(out[0]):
@@ -406,25 +376,7 @@ _REPLACED: dict[Any, Any] = {
     math.cosh: np.cosh, math.tanh: np.tanh, math.asinh: np.arcsinh, math.erf: special.erf, math.erfc: special.erfc,
     math.pow: np.power, math.fabs: np.abs, math.floor: np.floor, math.hypot: np.hypot,
 }  # fmt: skip
-# functions of scipy.special that can be differentiated
-SPECIAL = sorted({name for name in special.__all__ if getattr(special, name) in {*_UFUNCS, *_REPLACED}})
 _REPLACED[np.diag] = lambda v, k=0: _wrap_result(np.diag(_plain(v), k))
-
-
-def _guard(function: Any) -> Any:
-    """Return a function of scipy whose errors about recorded numbers name it."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except UntraceableError:
-            raise
-        except TypeError as error:
-            if not _is_recorded([*args, *kwargs.values()]):
-                raise
-            raise UntraceableError(_refusal(function)) from error
-
-    return call
 
 
 class _Module:
@@ -456,14 +408,12 @@ class _Rebinder:
                 return value
         python = getattr(value, "py_func", value)  # the function that numba compiles
         if isinstance(value, functools.partial):
-            return functools.partial(self.convert(value.func), *value.args, **value.keywords)
+            return functools.partial(self.convert(value.func), *map(self.convert, value.args), **value.keywords)
         if isinstance(python, MethodType):
             return MethodType(self.convert(python.__func__), python.__self__)
         if isinstance(python, FunctionType):
             library = (python.__module__ or "").partition(".")[0]
-            if library == "scipy":
-                return _guard(python)
-            return python if library in ("numpy", "functools", "gamp_attention") else self._copy(python)
+            return python if library in ("numpy", "scipy", "functools", "gamp_attention") else self._copy(python)
         return value
 
     def callable(self, function: Any) -> Any:

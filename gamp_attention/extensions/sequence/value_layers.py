@@ -1,16 +1,9 @@
-"""Attention layers as sequence models: layers with value matrices, and the loss of layers without them.
+"""Attention layers with value matrices, f(x) = Σ_h S_h[z] z_h R_h, as sequence models.
 
-**Layers with value matrices**, f(x) = Σ_h S_h[z] z_h R_h, are functions of the fields of a sample. The fields z = (x +
-p) Q/√d contain the queries and keys of all heads, and their values z_h (L, v). The read-out R (H v, p) is fixed. Since
-outputs have p numbers for each token, whatever d is, such a layer is a sequence multi-index model with the loss ½ ‖y −
-f(x)‖² of a sample. The layer is traced from Python (`gamp_attention.extensions.sequence.sequence`).
-
-**Layers without value matrices.** The loss of a sample depends on tokens and outputs through G, M and a constant c
-(`AttentionLoss`, `RiskTerms`). With these 2 L² + 1 numbers as its targets, a layer is a sequence model:
-
-    ℓ(y; z) = ½ Tr[S G Sᵀ] − Tr[S M] + c,   y = (G, M, c),   S = S[z]
-
-In the limit d → ∞, a teacher has the targets G = ρ, M = ρ Tᵀ and c = ½ Tr[T ρ Tᵀ], and ℓ = ½ Tr[(S − T) ρ (S − T)ᵀ].
+The fields z = (x + p) Q/√d of a sample contain the queries and keys of all heads, and their values z_h (L, v). The
+read-out R (H v, p) is fixed. Since outputs have p numbers for each token, whatever d is, such a layer is a sequence
+multi-index model with the loss ½ ‖y − f(x)‖² of a sample. The layer is traced from Python
+(`gamp_attention.extensions.sequence.sequence`).
 """
 
 from __future__ import annotations
@@ -26,20 +19,11 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
 from gamp_attention.extensions.sequence.sequence import SequenceModel, sequence_model
-from gamp_attention.extensions.sequence.sequence_labels import UserFunction, trace_teacher
-from gamp_attention.extensions.sequence.sequence_loss import (
-    MAX_OPERATIONS,
-    SequenceLoss,
-    SequenceSpec,
-    TooLargeError,
-    sequence_loss,
-)
-from gamp_attention.problem.losses.attention import DotProductAttention, RiskTerms, require_valid_attention
-from gamp_attention.problem.losses.heads import HeadLayout, require_heads
-from gamp_attention.problem.penalties.columns import layout_of
+from gamp_attention.extensions.sequence.sequence_loss import MAX_OPERATIONS, sequence_loss
+from gamp_attention.problem.losses.attention import DotProductAttention, HeadLayout, require_valid_attention
+from gamp_attention.problem.losses.heads import require_heads
 from gamp_attention.theory.models.attention import default_mixing
 from gamp_attention.theory.models.coordinate_classes import isotropic_law
-from gamp_attention.theory.models.model import Model
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,15 +43,6 @@ class ValueLayer:
             rows = slice(head * self.layout.values, (head + 1) * self.layout.values)
             total = total + weights @ (z[:, self.layout.value_columns(head)] @ self.readout[rows])
         return total
-
-    def least_operations(self, L: int) -> float:
-        """Return a lower bound of the number of operations of the second derivatives of the loss for L tokens.
-
-        It is 5 to 9 times smaller than the numbers of softmax layers with 2 to 8 tokens.
-        """
-        H, columns, v = self.layout.heads, self.layout.rank, self.layout.values
-        scores, outputs_of_value = columns / H - v, np.count_nonzero(self.readout) / (H * v)
-        return 2 * H * L**2 * (outputs_of_value + scores) * L * columns
 
     def _attend(self, queries: Any, keys: Any) -> Any:
         """Return the attention weights (L, L) of a head, with operations that can be traced."""
@@ -164,29 +139,18 @@ def value_model(
     omega, noise = check.real("omega", omega, low=0, high=1), check.real("score_noise", score_noise, low=0)
     A = default_mixing(L) if A is None else check.array("A", A, (L, L))
     layer, taught = _build_layer(student, H, r, v, R), _build_layer(student, H, t, v, R, "teacher_rank")
-    error = _too_large(layer, L)
-    if layer.least_operations(L) > MAX_OPERATIONS:
-        raise error
-    try:
-        model = sequence_model(
-            partial(_teach_outputs, taught, omega, A, noise), layer, n_tokens=L, rank=layer.layout.rank,
-            teacher_rank=taught.layout.rank, n_noise=H * L * L * (noise > 0), sigma=sigma, lam=lam, intercept=intercept,
-        )  # fmt: skip
-    except TooLargeError:
-        raise error from None
+    columns, p = layer.layout.rank, np.count_nonzero(R) / (H * v)  # outputs that each value enters
+    if 2 * H * L**3 * (p + columns / H - v) * columns > MAX_OPERATIONS:  # at least 5 times fewer than are needed
+        got = f"{L} tokens, {count_noun(H, 'head')} with {count_noun(v, 'value')}, {count_noun(R.shape[1], 'output')}"
+        needs = "a small layer with value matrices, which is compiled as one function of all fields"
+        raise check.fail_words("n_tokens, heads, values, readout", got, needs)
+    model = sequence_model(
+        partial(_teach_outputs, taught, omega, A, noise), layer, n_tokens=L, rank=columns,
+        teacher_rank=taught.layout.rank, n_noise=H * L * L * (noise > 0), sigma=sigma, lam=lam, intercept=intercept,
+    )  # fmt: skip
     loss = sequence_loss(model.student.spec._replace(layout=layer.layout))
     law = isotropic_law(L, taught.layout.rank, sigma, np.linspace(1, -1, L) * (L > 1) if tau is None else tau)
     return replace(model, student=loss, head=layer.attention, coordinates=law)
-
-
-def _too_large(layer: ValueLayer, L: int) -> ValueError:
-    """Return the error that is raised for a layer with value matrices that is too large to be compiled."""
-    layout, p = layer.layout, layer.readout.shape[1]
-    needs = "a small layer with value matrices: its second derivatives are compiled as one function of all fields"
-    got = f"{L} tokens, {count_noun(layout.heads, 'head')} with value matrices of {count_noun(layout.values, 'column')}"
-    remedy = "4 tokens, one head, 4 columns and 20 outputs are possible; without value matrices there is no such limit"
-    got = f"{got}, and {count_noun(p, 'output')} of a token"
-    return ValueError(f"{check.fail_words('n_tokens, heads, values, readout', got, needs)}; {remedy}")
 
 
 def _teach_outputs(layer: ValueLayer, omega: float, A: np.ndarray, s: float, u: Any, noise: Any) -> Any:
@@ -198,48 +162,3 @@ def _teach_outputs(layer: ValueLayer, omega: float, A: np.ndarray, s: float, u: 
         return mixture + s * noise[head * size : (head + 1) * size].reshape(A.shape) if s else mixture
 
     return layer(u, mix_attention)
-
-
-def is_traceable(student: Any) -> bool:
-    """Return whether `attention_loss` accepts the student."""
-    return hasattr(student, "single") and not isinstance(student, type)
-
-
-def attention_loss(student: Any, L: int, r: int) -> SequenceLoss:
-    """Return the loss of a layer with r columns as a function of G, M and c (2 L² + 1,) and of the fields (L, r)."""
-    P, loss = 2 * L * L + 1, partial(_evaluate_loss, student)
-    program = UserFunction("loss", loss, {"target": (P,), "z": (L, r)}, "(2 L² + 1,)", "(L, r)").trace(required=True)
-    assert program is not None
-    layout = layout_of(student, r) or HeadLayout(1, student.parts, r // student.parts, 0, (0,))
-    return sequence_loss(SequenceSpec(program, (P,), L, r, -np.inf, False, student.even, False, layout))
-
-
-def _evaluate_loss(student: Any, target: Any, z: Any) -> Any:
-    """Return the loss of a sample, with operations that can be traced."""
-    L = len(z)
-    G, M = target[:-1].reshape(2, L, L)
-    S = getattr(student, "torch", student)(z)  # the other way to call several heads is compiled
-    return 0.5 * np.sum(S * (S @ G)) - np.sum(S * M.T) + target[-1]
-
-
-def sequence_targets(terms: RiskTerms) -> np.ndarray:
-    """Return the targets (n, 2 L² + 1) of samples of a layer."""
-    return np.column_stack([terms.params, terms.constant])
-
-
-def attention_as_sequence(model: Model) -> SequenceModel:
-    """Return the sequence model of an attention layer, in the limit d → ∞, for a student that `is_traceable`."""
-    L, t, rho = model.n_tokens, model.teacher_rank, model.coordinates.trace
-    teacher = partial(_teach_targets, model.teacher, rho, model.score_noise)
-    labels = trace_teacher(teacher, L, t, L * L if model.score_noise else 0, None)
-    loss = attention_loss(model.student, L, model.rank)
-    return SequenceModel(labels, model.coordinates, model.penalty, model.rank, loss)
-
-
-def _teach_targets(teacher: Any, rho: np.ndarray, s: float, u: Any, noise: Any) -> Any:
-    """Return the targets of a sample with fields u (L, t), with operations that can be traced."""
-    T, L = teacher(u), len(rho)
-    if s:
-        T = T + s * noise.reshape(L, L)
-    constant = 0.5 * np.sum(T * T * rho)
-    return np.concatenate([np.diag(rho).ravel(), (rho[:, None] * T.T).ravel(), np.array([constant])])

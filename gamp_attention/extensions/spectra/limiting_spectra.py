@@ -42,7 +42,7 @@ from gamp_attention.problem.sources import Group
 from gamp_attention.results import Columns, Overlaps, Result
 from gamp_attention.theory.equations.channel import Channel, Hats, n_white, select_sources
 from gamp_attention.theory.equations.weights import drift_and_noise, linear_response
-from gamp_attention.theory.fixed_points.indicators import INDICATORS
+from gamp_attention.theory.fixed_points.observables import NEGLIGIBLE_JUMPS
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.theory.models.coordinates import CoordinateLaw
@@ -259,7 +259,7 @@ def _draw_ensemble(
         law, C = _with_student(model, hats, fixed_point.V_hat)
         student = Student(g, C)
     ensemble = Ensemble(law, alpha, h, y, ridge, weight, tuple(groups), student)
-    jumps = np.abs(fixed_point.jump_mass).max() > INDICATORS.few_jumps * np.abs(fixed_point.V_hat).max()
+    jumps = np.abs(fixed_point.jump_mass).max() > NEGLIGIBLE_JUMPS * np.abs(fixed_point.V_hat).max()
     return ensemble, overlaps.V if jumps else None
 
 

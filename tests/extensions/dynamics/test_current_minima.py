@@ -99,13 +99,3 @@ def test_stated_errors_cover_the_end_with_more_paths():
 def test_settings_that_do_not_fit_are_refused(arguments, sizes, message):
     with pytest.raises(ValueError, match=message):
         ga.trajectory(ga.paper_model(), 1.5, "positional", ga.MessagePassing(**arguments), **sizes)
-
-
-@pytest.mark.parametrize(
-    "model",
-    [ga.paper_model(penalty=ga.ElasticNet(0.01, 0.01)), ga.glm_model(ga.LogisticLoss(), intercept=True)],
-    ids=["penalty", "intercept"],
-)
-def test_models_without_these_equations_are_refused(model):
-    with pytest.raises(ValueError, match="hold_after"):
-        ga.trajectory(model, 1.5, "random", ga.MessagePassing(hold_after=5))

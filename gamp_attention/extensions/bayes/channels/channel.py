@@ -6,11 +6,10 @@ The fields have a Gaussian prior u_l ~ N(ω_l, V_l), independent over the tokens
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools import check
 from gamp_attention._tools.numerics import symmetrize
 
 
@@ -33,7 +32,6 @@ class Posterior(NamedTuple):
     mean: np.ndarray  # (N, L, t)
     cov: np.ndarray  # (N, L t, L t)
     log_z: np.ndarray  # (N,) log of ∫ N(u; ω, V) P(y | u) du; without noise, up to terms that do not depend on ω and V
-    misfit: np.ndarray | None = None  # (N,) posterior mean of the sum of squares of the noise, if it is Gaussian
     halves: Halves | None = None  # only if the posterior was computed from random points of each sample
 
     def second_moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -53,26 +51,14 @@ class PosteriorChannel:
     shape : shape (L, t) of the fields.
     is_function : whether targets are a function of a user, whose columns are found separately, and whose posteriors
         without exact moments are sums over random points.
-    has_common_shifts : whether a common shift of all columns, or another order of the columns, does not change labels.
     """
 
     shape: tuple[int, int]
-    is_function = has_common_shifts = False
-
-    if TYPE_CHECKING:  # at run time, a property would be taken for the default of a field of a subclass
-
-        @property
-        def noise(self) -> float:
-            """Standard deviation of Gaussian noise; 0 if there is none."""
+    is_function = False
 
     @property
     def n_noise(self) -> int:
         """Number of Gaussian random numbers per sample that observations need in addition to the fields."""
-        return 0
-
-    @property
-    def n_seen(self) -> int:
-        """Number of components of a sample's y with Gaussian noise of the standard deviation `noise`."""
         return 0
 
     @property
@@ -95,12 +81,6 @@ class PosteriorChannel:
         """Columns (t,) whose sign can be changed, alone or with others, without a change of the distribution of y."""
         return np.asarray((self.column_signs < 0).any(axis=0))
 
-    @property
-    def coupled_columns(self) -> np.ndarray:
-        """True for pairs of columns (t, t) whose averages do not vanish by a change of signs of columns."""
-        signs = self.column_signs
-        return np.asarray((signs[:, :, None] * signs[:, None, :] > 0).all(axis=0))
-
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
         """Return observations y of fields (N, L, t), given white noise (N, n_noise)."""
         raise NotImplementedError
@@ -120,10 +100,6 @@ class PosteriorChannel:
     def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> "PosteriorChannel":
         """Return the channel with other random points, if posteriors for rho (L, t, t) are sums over them."""
         return self
-
-    def with_noise(self, noise: float) -> "PosteriorChannel":
-        """Return the channel with another standard deviation of its Gaussian noise; ValueError if it has none."""
-        raise check.fail("learn", "noise", "a model whose noise has one standard deviation, not a function as teacher")
 
     def integrate(self, known: np.ndarray, V: np.ndarray, rule: Any) -> tuple[np.ndarray, float] | None:
         """Return E[g gᵀ] (L, t, t) and E[log Z] by an `IntegralRule`, or None if these averages are not integrals.
