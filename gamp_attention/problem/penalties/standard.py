@@ -257,12 +257,6 @@ def penalty_total(penalty: Any, Q: np.ndarray) -> float:
 
 
 @_by_rows
-def penalty_of_rows(penalty: Any, Q: np.ndarray) -> np.ndarray:
-    """Return the penalty of each row, Σ_a ρ(Q_ia), (d,) for Q (d, r)."""
-    return _fill(values, penalty, Q)[0].sum(axis=1)
-
-
-@_by_rows
 def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
     """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points."""
     if penalty.quadratic:
