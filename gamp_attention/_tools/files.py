@@ -167,15 +167,10 @@ def contents(path: str | Path) -> str:
         if start[:2] == b"PK":
             names = [name.removesuffix(".npy") for name in zipfile.ZipFile(path).namelist()]
             return f"an archive with {', '.join(names[:6])}{', …' * (len(names) > 6)}"
-        if is_text(start):
+        text = start.decode(errors="replace").rstrip("\ufffd")  # the last character may be cut
+        if all((letter.isprintable() or letter in "\r\n\t\ufeff") and letter != "\ufffd" for letter in text):
             return "text"
     return "something else"
-
-
-def is_text(start: bytes) -> bool:
-    """Return whether the first bytes of a file are text in UTF-8."""
-    text = start.decode(errors="replace").rstrip("\ufffd")  # the last character may be cut
-    return all((letter.isprintable() or letter in "\r\n\t\ufeff") and letter != "\ufffd" for letter in text)
 
 
 def require_checkpoint(name: str, path: str | Path) -> None:

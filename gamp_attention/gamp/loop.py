@@ -84,9 +84,10 @@ class ProgressMonitor(Resumable):
         self._plan = plan
         self.best_state, self.best_norm = start, np.inf
         self.lowest_Q, self.lowest_loss = start.Q, np.inf
-        self._set_mark(0, np.inf, np.inf)
+        self.set_mark(0, np.inf, np.inf)
 
-    def _set_mark(self, t: int, norm: float, loss: float) -> None:
+    def set_mark(self, t: int, norm: float, loss: float) -> None:
+        """Measure progress from iteration t on, in comparison with a gradient norm and a training loss."""
         self.mark, self.mark_norm, self.mark_loss = t, norm, loss
 
     def assess(
@@ -112,17 +113,12 @@ class ProgressMonitor(Resumable):
         if norm > settings.max_growth * max(self.best_norm, self._plan.unit):
             return Status.DIVERGED
         if t <= self._plan.options.last_search:  # changes of the proximal minima may raise gradient and loss
-            self._set_mark(t, norm, loss)
+            self.set_mark(t, norm, loss)
         elif norm <= settings.norm_ratio * self.mark_norm or loss <= settings.loss_ratio * self.mark_loss:
-            self._set_mark(t, min(norm, self.mark_norm), min(loss, self.mark_loss))
+            self.set_mark(t, min(norm, self.mark_norm), min(loss, self.mark_loss))
         elif t - self.mark > patience * FIRST_STEP / min(step, FIRST_STEP):
             return Status.STALLED
         return None
-
-    def return_to_best(self, t: int) -> GampState:
-        """Return the best state, and measure progress from iteration t on."""
-        self._set_mark(t, self.best_norm, np.inf)
-        return self.best_state
 
 
 def describe_risk(at: StepReport | RiskAtPoint) -> str:
@@ -184,7 +180,8 @@ class Loop(Run[Status]):
             # a stalled run is not retried if a descent may follow, because the descent ends a cycle sooner
             if (plan.options.settling and verdict is Status.STALLED) or not self.damping.shrink():
                 return verdict
-            after = self.monitor.return_to_best(t)
+            after = self.monitor.best_state
+            self.monitor.set_mark(t, self.monitor.best_norm, np.inf)
             if self.acceleration is not None:
                 self.acceleration.restart()
         elif self.acceleration is not None and report is not None and self._may_extrapolate(t, report):
