@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     )
     from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent as GradientDescent
     from gamp_attention.extensions.dynamics.message_passing import MessagePassing as MessagePassing
-    from gamp_attention.extensions.dynamics.replicas import Trajectory as Trajectory
-    from gamp_attention.extensions.dynamics.single_pass import (
+    from gamp_attention.extensions.dynamics.online_paths import (
         OnlineResult as OnlineResult,
         SinglePass as SinglePass,
         single_pass as single_pass,
     )
-    from gamp_attention.extensions.dynamics.survey import Survey as Survey
+    from gamp_attention.extensions.dynamics.replicas import Trajectory as Trajectory
+    from gamp_attention.extensions.dynamics.survey_paths import Survey as Survey
     from gamp_attention.extensions.dynamics.trajectory import trajectory as trajectory
     from gamp_attention.extensions.estimators.attention import GampAttention as GampAttention
     from gamp_attention.extensions.inference.debias import DebiasedWeights as DebiasedWeights, debias as debias
@@ -88,8 +88,8 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.dynamics.gradient_descent": ("GradientDescent",),
     "extensions.dynamics.message_passing": ("MessagePassing",),
     "extensions.dynamics.replicas": ("Trajectory",),
-    "extensions.dynamics.single_pass": ("OnlineResult", "SinglePass", "single_pass"),
-    "extensions.dynamics.survey": ("Survey",),
+    "extensions.dynamics.online_paths": ("OnlineResult", "SinglePass", "single_pass"),
+    "extensions.dynamics.survey_paths": ("Survey",),
     "extensions.dynamics.trajectory": ("trajectory",),
     "extensions.estimators.attention": ("GampAttention",),
     "extensions.inference.debias": ("DebiasedWeights", "debias"),

@@ -17,8 +17,6 @@ def test_pictures_replace_pictures_of_the_package_only(tmp_path, suffix):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    from gamp_attention.extensions.comparison.figures import figure
-
     def draw(overwrite=False):
         with figure(path, 1, 1, (2, 2), overwrite) as axes:
             axes[0, 0].plot([0, 1])
