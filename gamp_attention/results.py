@@ -7,8 +7,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gamp_attention._tools.checkpoints import Resumable
 from gamp_attention._tools.display import DisplayMixin, Rows, count_noun, format_with_error, to_json
+from gamp_attention._tools.snapshots import Resumable
 
 __all__ = ["ConvergenceError", "History", "Overlaps", "Status"]
 

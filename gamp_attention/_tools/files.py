@@ -22,16 +22,15 @@ import numpy as np
 
 from gamp_attention._version import __version__
 
-MARK = "gamp_attention"  # key of the mark in archives, JSON and netCDF
+MARK = "gamp_attention"  # key of the mark in archives and JSON
 SIGNATURE = f"Written by gamp_attention {__version__}"  # mark of pictures
-CHECKPOINT, DATASET, PICTURE, REPORT = "a checkpoint", "a dataset", "a picture", "a report in JSON"  # kinds of files
+CHECKPOINT, PICTURE, REPORT = "a checkpoint", "a picture", "a report in JSON"  # kinds of files
 UNREADABLE = (KeyError, OSError, ValueError, zipfile.BadZipFile)
 UNFINISHED = "unfinished"  # part of the names of outputs that must not take the place of outputs of finished runs
 MAX_BYTES = 1 << 26  # maximum number of bytes of a file that are searched for the mark
-MARKED = re.compile(
-    rb'(\{"gamp_attention": |PK.*?|\x89HDF.*?)\{"version": "[^"]*", "kind": "([^"]+)", "finished": (true|false)',
-    re.DOTALL,
-)  # beginning of a report, an archive or a dataset
+MARKED = re.compile(  # beginning of a report or an archive
+    rb'(\{"gamp_attention": |PK.*?)\{"version": "[^"]*", "kind": "([^"]+)", "finished": (true|false)', re.DOTALL
+)
 PICTURES = re.compile(rb"\x89PNG|%PDF|%!PS|<\?xml|<svg")
 
 
@@ -168,15 +167,10 @@ def contents(path: str | Path) -> str:
         if start[:2] == b"PK":
             names = [name.removesuffix(".npy") for name in zipfile.ZipFile(path).namelist()]
             return f"an archive with {', '.join(names[:6])}{', …' * (len(names) > 6)}"
-        if is_text(start):
+        text = start.decode(errors="replace").rstrip("\ufffd")  # the last character may be cut
+        if all((letter.isprintable() or letter in "\r\n\t\ufeff") and letter != "\ufffd" for letter in text):
             return "text"
     return "something else"
-
-
-def is_text(start: bytes) -> bool:
-    """Return whether the first bytes of a file are text in UTF-8."""
-    text = start.decode(errors="replace").rstrip("\ufffd")  # the last character may be cut
-    return all((letter.isprintable() or letter in "\r\n\t\ufeff") and letter != "\ufffd" for letter in text)
 
 
 def require_checkpoint(name: str, path: str | Path) -> None:

@@ -63,7 +63,10 @@ def sobol_points(n_points: int, dim: int, rng: np.random.Generator | None = None
     n_points need not be a power of two.
     """
     if dim > MAX_DIM:
-        return _scipy_points(n_points, dim, rng)
+        from scipy.stats import qmc  # has more coordinates, but takes long to load
+
+        points = qmc.Sobol(dim, scramble=rng is not None, rng=rng).random(1 << max(n_points - 1, 0).bit_length())
+        return points[:n_points]
     numbers, shift = _direction_numbers(dim), np.zeros(dim, dtype=np.uint32)
     if rng is not None:
         shift, numbers = _scramble(numbers, rng.spawn(1)[0])
@@ -74,11 +77,3 @@ def sobol_points(n_points: int, dim: int, rng: np.random.Generator | None = None
         size = 1 << k
         points[size : 2 * size] = points[size - 1 :: -1] ^ numbers[:, k]
     return points[:n_points] * 2.0**-BITS
-
-
-def _scipy_points(n_points: int, dim: int, rng: np.random.Generator | None) -> np.ndarray:
-    """Return the points of `sobol_points` from scipy, which has more coordinates."""
-    from scipy.stats import qmc  # imported here because it takes long to load
-
-    engine = qmc.Sobol(dim, scramble=rng is not None, rng=rng)
-    return engine.random(1 << max(n_points - 1, 0).bit_length())[:n_points]

@@ -93,7 +93,7 @@ def quasi_newton(
             [Q], lr=lr, max_iter=min(100, max_iter - n_iter), history_size=memory,
             tolerance_grad=0.5 * tol / math.sqrt(Q.numel()) / unit, tolerance_change=0.0, line_search_fn=search or None,
         )  # fmt: skip
-        optimizer.step(partial(_value_in_units, function, Q, unit))
+        optimizer.step(lambda unit=unit: value_and_norm(lambda weights: function(weights) / unit, Q)[0])
         n_iter += max(1, optimizer.state[Q].get("n_iter", 1))
         loss, norm = value_and_norm(function, Q)
         if not search and not norm < before:  # steps of length 1 overshot
@@ -105,14 +105,6 @@ def quasi_newton(
         search = "" if norm > 0.5 * before else search
         unit = 1.0 if search else norm
     return status_of(loss, norm, tol, Status.STALLED if n_iter < max_iter else Status.MAX_ITER), n_iter
-
-
-def _risk_in_units(function: Risk, unit: float, gain: float, Q: torch.Tensor) -> torch.Tensor:
-    return function(unit * Q) / gain
-
-
-def _value_in_units(function: Risk, Q: torch.Tensor, unit: float) -> float:
-    return value_and_norm(lambda weights: function(weights) / unit, Q)[0]
 
 
 def _step_function(
@@ -286,7 +278,7 @@ def minimize_risk(
                 Q.data.copy_(unit * scaled.detach())
                 visit(t, gain * value, norm * gain / unit, always)
 
-            scaled_tol, in_units = tol * size * unit / gain, partial(_risk_in_units, function, unit, gain)
+            scaled_tol, in_units = tol * size * unit / gain, lambda weights: function(unit * weights) / gain
             status, n_iter = quasi_newton(in_units, scaled, rate, max_iter, scaled_tol, visit_weights)
         else:
             step = _step_function(function, Q, data.penalty, method, steps, batch, seed)

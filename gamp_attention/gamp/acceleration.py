@@ -11,7 +11,7 @@ run returns to the damped successor of its best state, and makes some damped ite
 
 import numpy as np
 
-from gamp_attention._tools.checkpoints import Resumable
+from gamp_attention._tools.snapshots import Resumable
 from gamp_attention.gamp.step import GampState
 
 DEPTH = 15  # maximum number of differences Δf in the least-squares problem

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.checkpoints import Resumable
+from gamp_attention._tools.snapshots import Resumable
 
 DAMPING = {"semantic": 0.5, "positional": 0.3}  # default steps β, with which runs on these branches converge
 Steps = float | Sequence[float] | np.ndarray | str  # a step, a step for each iteration, or "adaptive"

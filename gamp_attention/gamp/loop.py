@@ -21,7 +21,7 @@ import numpy as np
 
 from gamp_attention._tools import progress
 from gamp_attention._tools.check import read_only
-from gamp_attention._tools.checkpoints import Resumable, Run
+from gamp_attention._tools.snapshots import Resumable, Run
 from gamp_attention.gamp.acceleration import WARM_UP, Acceleration
 from gamp_attention.gamp.damping import FIRST_STEP, Damping, Steps
 from gamp_attention.gamp.options import LATE, IterationOptions
@@ -32,19 +32,25 @@ from gamp_attention.problem.denoisers.prox import MAX_STARTS
 from gamp_attention.problem.risk import RiskAtPoint, is_convex, overlaps, risk_at
 from gamp_attention.results import Recorder, Status
 
-# thresholds at which a loop changes its way or ends; gradient norms are in units of `small_unit` of the data
-PATIENCE = 40  # iterations without progress, at the first adaptive step, after which a run has stalled
-BOUNDED_PATIENCE = 12  # the same with bounded searches, whose descent costs less than further iterations
-NORM_RATIO = 0.5  # ratio to the gradient norm at the last progress, at or below which there is progress
-LOSS_RATIO = 0.99  # the same ratio for the training loss: while it falls, a minimum is still being selected
-MAX_GROWTH = 1e4  # ratio of the gradient norm to max(1, its minimum) above which a run diverges
-EXACT_BELOW = 3.0  # estimate of the gradient norm, over the tolerance, below which it is computed for weights at kinks
-# gradient norm below which runs extrapolate if `accelerate` is LATE: at larger norms they may still cycle; convex risks
-# have one minimum, which is reached in fewer iterations
-LATE_BELOW, CONVEX_BELOW = 0.03, 1.0
-MAX_MINIMIZATIONS = 100.0  # minimizations per sample above which search="auto" bounds further searches
-SEARCH_INTERVAL = 2  # number of iterations between bounded searches; the first iteration makes no search
-FURTHER_STARTS = 2  # starts of a bounded search: mirror image of the last minimum, and center ω
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """Thresholds at which a loop changes its way or ends; gradient norms are in units of `small_unit` of the data."""
+
+    patience: int = 40  # iterations without progress, at the first adaptive step, after which a run has stalled
+    bounded_patience: int = 12  # the same with bounded searches, whose descent costs less than further iterations
+    norm_ratio: float = 0.5  # ratio to the gradient norm at the last progress, at or below which there is progress
+    loss_ratio: float = 0.99  # the same ratio for the training loss: while it falls, a minimum is still being selected
+    max_growth: float = 1e4  # ratio of the gradient norm to max(1, its minimum) above which a run diverges
+    # estimate of the gradient norm, over the tolerance, below which it is computed for weights at kinks
+    exact_below: float = 3.0
+    # gradient norm below which runs extrapolate if `accelerate` is LATE: at larger norms they may still cycle; convex
+    # risks have one minimum, which is reached in fewer iterations
+    late_below: float = 0.03
+    convex_below: float = 1.0
+    max_minimizations: float = 100.0  # minimizations per sample above which search="auto" bounds further searches
+    search_interval: int = 2  # number of iterations between bounded searches; the first iteration makes no search
+    further_starts: int = 2  # starts of a bounded search: mirror image of the last minimum, and center ω
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class Plan:
     unit: float = 1.0  # thresholds of the gradient norm are multiplied by it, see `small_unit`
     # (d, r) initial vector of the search for the direction of lowest curvature; None for a random vector
     direction: np.ndarray | None = None
+    settings: LoopSettings = LoopSettings()
 
 
 class ProgressMonitor(Resumable):
@@ -77,9 +84,10 @@ class ProgressMonitor(Resumable):
         self._plan = plan
         self.best_state, self.best_norm = start, np.inf
         self.lowest_Q, self.lowest_loss = start.Q, np.inf
-        self._set_mark(0, np.inf, np.inf)
+        self.set_mark(0, np.inf, np.inf)
 
-    def _set_mark(self, t: int, norm: float, loss: float) -> None:
+    def set_mark(self, t: int, norm: float, loss: float) -> None:
+        """Measure progress from iteration t on, in comparison with a gradient norm and a training loss."""
         self.mark, self.mark_norm, self.mark_loss = t, norm, loss
 
     def assess(
@@ -91,7 +99,7 @@ class ProgressMonitor(Resumable):
         """
         if report is None:
             return Status.DIVERGED
-        norm, loss = report.gradient_norm, report.train_loss
+        norm, loss, settings = report.gradient_norm, report.train_loss, self._plan.settings
         if not np.isfinite(norm):
             return Status.NONFINITE
         if norm < self.best_norm:
@@ -102,20 +110,15 @@ class ProgressMonitor(Resumable):
             return None
         if norm <= self._plan.tol:
             return Status.CONVERGED
-        if norm > MAX_GROWTH * max(self.best_norm, self._plan.unit):
+        if norm > settings.max_growth * max(self.best_norm, self._plan.unit):
             return Status.DIVERGED
         if t <= self._plan.options.last_search:  # changes of the proximal minima may raise gradient and loss
-            self._set_mark(t, norm, loss)
-        elif norm <= NORM_RATIO * self.mark_norm or loss <= LOSS_RATIO * self.mark_loss:
-            self._set_mark(t, min(norm, self.mark_norm), min(loss, self.mark_loss))
+            self.set_mark(t, norm, loss)
+        elif norm <= settings.norm_ratio * self.mark_norm or loss <= settings.loss_ratio * self.mark_loss:
+            self.set_mark(t, min(norm, self.mark_norm), min(loss, self.mark_loss))
         elif t - self.mark > patience * FIRST_STEP / min(step, FIRST_STEP):
             return Status.STALLED
         return None
-
-    def return_to_best(self, t: int) -> GampState:
-        """Return the best state, and measure progress from iteration t on."""
-        self._set_mark(t, self.best_norm, np.inf)
-        return self.best_state
 
 
 def describe_risk(at: StepReport | RiskAtPoint) -> str:
@@ -166,7 +169,7 @@ class Loop(Run[Status]):
         plan, t = self.plan, self.t - self.began
         step = self.damping(t)
         after, report = self._iterate(t, step)
-        patience = BOUNDED_PATIENCE if self.bounded else PATIENCE
+        patience = plan.settings.bounded_patience if self.bounded else plan.settings.patience
         verdict = self.monitor.assess(t, self.state, report, step, patience)
         at = self._record(report)
         if verdict is Status.CONVERGED:
@@ -177,7 +180,8 @@ class Loop(Run[Status]):
             # a stalled run is not retried if a descent may follow, because the descent ends a cycle sooner
             if (plan.options.settling and verdict is Status.STALLED) or not self.damping.shrink():
                 return verdict
-            after = self.monitor.return_to_best(t)
+            after = self.monitor.best_state
+            self.monitor.set_mark(t, self.monitor.best_norm, np.inf)
             if self.acceleration is not None:
                 self.acceleration.restart()
         elif self.acceleration is not None and report is not None and self._may_extrapolate(t, report):
@@ -196,20 +200,21 @@ class Loop(Run[Status]):
                 plan.data, plan.risk, self.state, step, hold=False, V_hat=options.response(t), memory=options.memory,
                 max_starts=self._starts_of_searches(t),
                 last_step=ROUGH_STEP if self.bounded and t < options.last_search else LAST_STEP,
-                exact_below=EXACT_BELOW * plan.tol if plan.tol else math.inf,
+                exact_below=plan.settings.exact_below * plan.tol if plan.tol else math.inf,
             )  # fmt: skip
         except (np.linalg.LinAlgError, NotPositiveDefinite):
             return self.state, None
         if options.search == "auto":  # an expensive search bounds the later searches
-            self.bounded |= float(np.mean(report.denoised.n_hessians)) > MAX_MINIMIZATIONS
+            self.bounded |= float(np.mean(report.denoised.n_hessians)) > plan.settings.max_minimizations
         return after, report
 
     def _starts_of_searches(self, t: int) -> int:
         """Return the maximum number of further starts of each sample's search at iteration t."""
+        settings = self.plan.settings
         if t >= self.plan.options.last_search:
             return 0
         if self.bounded:
-            return FURTHER_STARTS if t % SEARCH_INTERVAL == SEARCH_INTERVAL - 1 else 0
+            return settings.further_starts if t % settings.search_interval == settings.search_interval - 1 else 0
         return MAX_STARTS
 
     def _may_extrapolate(self, t: int, report: StepReport) -> bool:
@@ -218,8 +223,8 @@ class Loop(Run[Status]):
         if plan.options.accelerate != LATE:
             return True
         if is_convex(plan.data):
-            return report.gradient_norm < CONVEX_BELOW * plan.unit
-        return t >= plan.options.last_search and report.gradient_norm < LATE_BELOW * plan.unit
+            return report.gradient_norm < plan.settings.convex_below * plan.unit
+        return t >= plan.options.last_search and report.gradient_norm < plan.settings.late_below * plan.unit
 
     def _record(self, report: StepReport | None) -> StepReport | RiskAtPoint:
         """Add the current state to the history, show it, and call the callback; return its risk."""

@@ -255,10 +255,9 @@ class Dataset(DisplayMixin):
         assert self.model is not None
         assert self.Q_star is not None
         means, root = self.source_means, np.sqrt(self.dim)
-        class_means = means - self.positions[self.model.classes.token]
-        gamma = np.broadcast_to(self.spectra, means.shape).T
+        tau, shift = root * means.T, root * (means - self.positions[self.model.classes.token]).T
         rows = slice(0, self.dim - self.intercept)  # state evolution has a separate equation for the intercept
-        return gamma[rows], root * means.T[rows], root * class_means.T[rows], self.Q_star[rows]
+        return np.broadcast_to(self.spectra, means.shape).T[rows], tau[rows], shift[rows], self.Q_star[rows]
 
     def _items(self) -> list[tuple[str, Any]]:
         names = ("n_samples", "n_tokens", "dim", "alpha", "rank", "student", "penalty", "Q_star")
@@ -339,15 +338,12 @@ class Dataset(DisplayMixin):
     @property
     def outputs(self) -> np.ndarray:
         """Outputs y (n, L, d), or labels; outputs of a teacher are computed from its targets at each call."""
-        return self.read_outputs(slice(None)) if self.labels is None else self.labels
-
-    def read_outputs(self, rows: slice) -> np.ndarray:
-        """Return the outputs y of a range of samples, (rows, L, d), without the outputs of other samples in memory."""
+        if self.labels is not None:
+            return self.labels
         if self._outputs is not None:
-            return self._outputs[rows]
-        if self.targets is None or self.labels is not None:
-            raise ValueError("data: needs samples with outputs, got labels")
-        return self.targets[rows] @ self.tokens[rows]
+            return self._outputs
+        assert self.targets is not None
+        return self.targets @ self.tokens
 
     def terms(self, risk: str) -> RiskTerms:
         """Return the loss parameters of a risk.

@@ -313,34 +313,25 @@ def _pass_in_strides(first, last, tokens, problem, work, output):
 
 @kernel
 def _curve(first, last, tokens, hessians, sums, totals):
-    """Allocate the scratch memory of one thread, and pass over samples whose rows start with the first sample."""
-    k, r = tokens.shift.shape[0], tokens.columns.shape[0]
-    fields, weights = np.empty((tokens.stride, k)), np.zeros((tokens.stride * (k // r), sums.shape[0]))
-    work = fields, fields.reshape((tokens.stride * (k // r), r)), weights
-    _curve_in_strides(first, last, tokens, hessians, work, sums, totals)
-
-
-@sample_kernel
-def _curve_in_strides(first, last, tokens, hessians, work, sums, totals):
-    fields, projections, weights = work
+    """Add x v and v_l to the sums, with v = H z, for samples whose rows start with the first sample."""
     stride, rows, columns, shift = tokens
     k, r = shift.shape[0], columns.shape[0]
     L = k // r
+    fields, weights = np.empty((stride * L, r)), np.zeros((stride * L, sums.shape[0]))
     for begin in range(first, last, stride):
         here = (begin - first) * L
         ahead = here + stride * L if begin + stride < last else here
-        project(here, ahead, rows, columns, projections)
-        for mu in range(begin, begin + stride):
-            z = fields[mu - begin]
-            for i in range(k):
-                z[i] += shift[i]
-            for i in range(k):
+        project(here, ahead, rows, columns, fields)
+        for row in range(stride * L):
+            mu, l = begin + row // L, row % L
+            for a in range(r):
                 force = 0.0
                 if mu < last:
                     for j in range(k):
-                        force += hessians[mu, i, j] * z[j]
-                weights[(mu - begin) * L + i // r, i % r] = force
-                totals[i // r, i % r] += force
+                        z = fields[row - l + j // r, j % r] + shift[j]
+                        force += hessians[mu, l * r + a, j] * z
+                weights[row, a] = force
+                totals[l, a] += force
         add_up(here, ahead, rows, weights, sums)
 
 

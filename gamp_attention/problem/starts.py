@@ -34,8 +34,8 @@ def several_starts(
         starts += FURTHER_STARTS[init](data, risk, n_starts, random)
     elif init != "random":
         starts.append((init, _draw_start(data, init, random)))
-    n_random = n_starts - len(starts)
-    return starts + [(f"random {k + 1}", _draw_start(data, "random", random)) for k in range(n_random)]
+    further = range(1, n_starts - len(starts) + 1)
+    return starts + [(f"random {k}", _draw_start(data, "random", random)) for k in further]
 
 
 def _draw_start(data: Dataset, init: str, random: np.random.Generator) -> np.ndarray:

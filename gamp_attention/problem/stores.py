@@ -9,7 +9,6 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention.problem.sources import Group, single_group
 
-Tokens = np.ndarray  # (n, L, d), also a numpy.memmap
 BLOCK_BYTES = 1 << 24  # maximum size in bytes of a block of a memory-mapped file; a block has at least one sample
 
 
@@ -24,11 +23,6 @@ def as_tokens(name: str, value: Any) -> np.ndarray:
     for rows, _, x in token_blocks(value):
         check.require_finite(name, x, rows.start)
     return value
-
-
-def read_rows(values: np.ndarray, rows: slice) -> np.ndarray:
-    """Return a range of samples (rows, L, d) of tokens or outputs."""
-    return values[rows]
 
 
 def join_parts(parts: Sequence[Any]) -> Any:

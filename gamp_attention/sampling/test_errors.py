@@ -47,12 +47,6 @@ def sampled_test_error(
     >>> 0 < standard_error < error < ga.sampled_test_error(data, 0 * data.Q_star)[0]
     True
     """
-    mean, error = mean_and_error(sample_test_errors(data, Q, n_samples, seed))
-    return require_finite_at(Q, mean), error
-
-
-def sample_test_errors(data: Dataset, Q: ArrayLike, n_samples: int, seed: int | np.random.Generator) -> np.ndarray:
-    """Return the errors (n,) of weights Q (d, r) on fresh samples of the same teacher, see `sampled_test_error`."""
     require_dataset(data)
     if data.model is None or data.Q_star is None:
         raise ValueError("data: needs samples drawn from a model, got your arrays, whose distribution is unknown")
@@ -64,11 +58,11 @@ def sample_test_errors(data: Dataset, Q: ArrayLike, n_samples: int, seed: int | 
     errors, block = [], 500  # number of samples in memory at a time
     for first in range(0, n, block):
         count = min(block, n - first)
-        drawn, sources = draw_tokens(rng, count, *law)
-        tokens = np.asarray(drawn)
+        tokens, sources = draw_tokens(rng, count, *law)
         y = tokens @ data.Q_star / np.sqrt(data.dim)
         z = TokenMatrix(tokens, data.positions).fields(Q)
         for rows, token_sources in sources.groups:
             task = data.model.task_of(token_sources)
             errors.append(task.errors_at(tokens[rows], data.positions, z[rows], y[rows], rng))
-    return np.concatenate(errors)
+    mean, error = mean_and_error(np.concatenate(errors))
+    return require_finite_at(Q, mean), error

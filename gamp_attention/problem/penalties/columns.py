@@ -51,15 +51,8 @@ class ColumnRidge:
             raise check.fail("lams", lams, needs)
         object.__setattr__(self, "lams", tuple(check.real(f"lams[{a}]", value) for a, value in enumerate(lams)))
 
-    @property
-    def rank(self) -> int:
-        """Number of columns."""
-        return len(self.lams)
-
-    @property
-    def curvature(self) -> np.ndarray:
-        """λ_a of each column (r,)."""
-        return np.array(self.lams)
+    rank = property(lambda self: len(self.lams))  # number of columns
+    curvature = property(lambda self: np.array(self.lams))  # (r,) λ_a of each column
 
     @property
     def lam(self) -> float:
@@ -71,10 +64,7 @@ class ColumnRidge:
         """Unit of gradients and variances: the largest absolute value of λ_a, or 0.01 if all are zero."""
         return self.lam or DEFAULT_UNIT
 
-    @property
-    def convexity(self) -> float:
-        """Smallest λ_a."""
-        return min(self.lams)
+    convexity = property(lambda self: min(self.lams))
 
     @property
     def floor(self) -> float:

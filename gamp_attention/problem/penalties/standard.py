@@ -112,16 +112,7 @@ class Ridge(NamedTuple):
 
     lam: float
     even = smooth = quadratic = True  # type: ignore[misc]
-
-    @property
-    def strength(self) -> float:
-        """Return λ."""
-        return self.lam
-
-    @property
-    def convexity(self) -> float:
-        """Return λ."""
-        return self.lam
+    strength = convexity = property(lambda self: self.lam)  # type: ignore[misc]
 
     def checked(self, owner: str) -> "Ridge":
         """Return this penalty after checking λ, whose name follows `owner` in errors."""
@@ -180,8 +171,7 @@ class ElasticNet(NamedTuple):
 
     def checked(self, owner: str) -> "ElasticNet":
         """Return this penalty after checking λ and l₁, whose names follow `owner` in errors."""
-        numbers = (check.real(owner + k, v, low=0) for k, v in self._asdict().items())
-        penalty = ElasticNet(*numbers)
+        penalty = ElasticNet(*(check.real(owner + name, value, low=0) for name, value in self._asdict().items()))
         if penalty.strength == 0:
             raise check.fail("penalty", penalty, "λ or l₁ above 0")
         return penalty
@@ -276,12 +266,6 @@ def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     if penalty.quadratic:
         return 0.5 * penalty.lam * np.sum(Q**2)
     return float(_fill(values, penalty, Q)[0].sum())
-
-
-@_by_rows
-def penalty_of_rows(penalty: Any, Q: np.ndarray) -> np.ndarray:
-    """Return the penalty of each row, Σ_a ρ(Q_ia), (d,) for Q (d, r)."""
-    return _fill(values, penalty, Q)[0].sum(axis=1)
 
 
 @_by_rows
