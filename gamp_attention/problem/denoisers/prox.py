@@ -30,6 +30,7 @@ from gamp_attention.problem.denoisers.newton import (
     minimize_from,
     objective,
     objective_derivatives,
+    point_to_loss_scratch,
 )
 from gamp_attention.problem.losses.protocol import VECTOR, TableSlots, loss_curvature, loss_floor, loss_kernel
 
@@ -170,7 +171,7 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     if few:
         copy_matrix(ws.kept, ws.hess)
     else:  # for long samples the bound takes longer than few starts
-        unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
+        unique, radius = is_unique(loss, p, omega, metric.smallest, value, point_to_loss_scratch(at_ws))
     if unique and outcome == OUTCOME.solved:
         return value, np.inf, outcome
     n_known = 0
@@ -227,7 +228,7 @@ def minimize_single_field(loss, p, omega, at_metric, z, max_starts, search, at_w
     """
     metric, ws = load_from(at_metric), load_from(at_ws)
     value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)
-    unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
+    unique, radius = is_unique(loss, p, omega, metric.smallest, value, point_to_loss_scratch(at_ws))
     if unique and outcome == OUTCOME.solved:
         return value, np.inf, outcome
     if not (np.isfinite(radius) and outcome == OUTCOME.solved):
