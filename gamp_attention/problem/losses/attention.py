@@ -107,10 +107,7 @@ class DotProductAttention(NamedTuple):
     softmax: bool = True
     heads: int = 1
 
-    @property
-    def even(self) -> bool:
-        """True: S[−z] = S[z]."""
-        return True
+    even = True  # type: ignore[misc]
 
     @property
     def rotations(self) -> bool:
@@ -253,13 +250,8 @@ class AttentionLoss(NamedTuple):
 
     @property
     def by_differences(self) -> bool:
-        """True if derivatives are computed by differences of values, as for user-defined maps."""
+        """True for user-defined maps: derivatives are differences of values, and kernels call the loss by a table."""
         return not isinstance(self.attention, DotProductAttention)
-
-    @property
-    def is_indirect(self) -> bool:
-        """True for user-defined maps: kernels are not compiled again for each of them."""
-        return self.by_differences
 
     def torch(self, params: Any, z: Any) -> Any:
         """Return losses (n,) for tensors; independent of the compiled code, so that tests can compare both."""
