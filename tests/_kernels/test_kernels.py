@@ -58,21 +58,6 @@ def highest(x):
     return middle(x) + 10 * middle(1.0)
 """
 CALL = "from above import highest\nshow(highest(2.0))"
-RAISE = """
-from above import highest
-try:
-    highest(-2.0)
-except ValueError as error:
-    assert str(error) == "below zero", error
-    show(1)
-"""
-RAISE_INLINED = """
-from above import highest
-try:
-    highest(200.0)
-except ValueError as error:
-    show(error.args[1])
-"""
 
 
 @kernel
@@ -126,13 +111,6 @@ def tower(stored_tower):
     return shutil.copytree(copy, folder)
 
 
-@pytest.fixture
-def empty_tower(tower):
-    """Folder with the sources of kernels that call each other."""
-    shutil.rmtree(tower / "cache")
-    return tower
-
-
 def count_compiled(script, folder):
     return test_compile_cache.count_compiled(script, folder, head=BARE)
 
@@ -170,13 +148,6 @@ def test_exceptions_of_callees_reach_python():
 
 def test_a_second_process_compiles_nothing(tower):
     assert count_compiled(CALL, tower) == (0, 47)
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize(("script", "value"), [(RAISE, 1), (RAISE_INLINED, 200)])
-def test_exceptions_and_their_arguments_are_raised_with_an_empty_and_a_full_cache(script, value, empty_tower):
-    assert count_compiled(script, empty_tower) == (4, value)
-    assert count_compiled(script, empty_tower) == (0, value)
 
 
 def test_a_callee_missing_from_disk_is_compiled_before_its_caller_is_loaded(tower):

@@ -24,7 +24,7 @@ def compute_objective(loss, p, omega, V):
     return values
 
 
-def minimize_by_brute_force(values, omega, V, n_scan=3000, n_polish=12):
+def minimize_by_brute_force(values, omega, V, n_scan=2000, n_polish=8):
     """Return the best of many random points and sign patterns, refined by scipy with central differences."""
     rng = np.random.default_rng(5)
     spread = np.minimum(np.sqrt(np.linalg.eigvalsh(V).max()), 3.0)
@@ -43,7 +43,7 @@ def minimize_by_brute_force(values, omega, V, n_scan=3000, n_polish=12):
     return min(minimize(with_slope, point, jac=True, method="BFGS", options={"gtol": 1e-8}).fun for point in best)
 
 
-@examples(15)
+@examples(10)
 @given(proximal_problems(n=2))
 def test_brute_force_finds_no_lower_minimum(problem):
     loss, params, omega, V = problem

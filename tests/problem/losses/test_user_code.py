@@ -9,7 +9,6 @@ import pytest
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
 from docs.examples.sigmoid_attention import SigmoidAttention
-from gamp_attention._kernels.compiled import key_of_types, user_classes
 from gamp_attention.problem.losses.checks import check_loss
 from gamp_attention.problem.losses.point import sample_derivatives, sample_loss
 
@@ -91,10 +90,6 @@ def test_wrong_losses_raise_errors_that_name_the_fault(flag):
         check_loss(sample_loss(WrongLoss(flag), 2, 1), np.zeros((1, 1)))
 
 
-def not_compiled(z):
-    return z[0, 0]
-
-
 @ga.register_loss
 class FaultyLoss(NamedTuple):
     """A user's loss; the tests replace a method by a faulty method."""
@@ -112,10 +107,6 @@ def gradient_in_the_shape_of_z(self, p, z, grad, hess):
 
 def unknown_function(self, p, z):
     return np.no_such_function(z)
-
-
-def python_function(self, p, z):
-    return not_compiled(z)
 
 
 def wrong_argument(self, p, z):
@@ -144,7 +135,6 @@ def describe_line_of(function):
     ("value", "cause"),
     [
         (unknown_function, "module 'numpy' has no attribute 'no_such_function'"),
-        (python_function, "decorate this function with numba.njit"),
         (wrong_argument, "NumPy sum only supports integer axis value or tuple of integers"),
     ],
 )
@@ -200,18 +190,6 @@ def test_compiled_in_traits_must_be_booleans_of_the_class(trait):
     attention = type("Steep", (TiedSoftmax,), {"bounded": trait, "attend": vars(TiedSoftmax)["attend"]})
     with pytest.raises(TypeError, match="bounded: needs True or False"):
         ga.register_attention(attention)
-
-
-def test_kernels_are_stored_for_importable_classes_only():
-    class Local(NamedTuple):
-        width: float
-
-    from numba import typeof
-
-    assert key_of_types((typeof(PseudoHuber(1.0)),)) is not None
-    assert key_of_types((typeof(Local(1.0)),)) is None
-    assert user_classes((typeof(sample_loss(PseudoHuber(1.0), 1, 1)),)) == [PseudoHuber]
-    assert user_classes((typeof(ga.SquaredLoss()),)) == []
 
 
 def test_indices_outside_of_the_arguments_raise_although_compiled_code_does_not_check_them():
