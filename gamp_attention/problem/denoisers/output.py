@@ -57,7 +57,7 @@ class Denoised(NamedTuple):
     loss : (n,) ℓ(z).
     gap : (n,) difference to the next higher minimum found; inf if none was found or `hold` was set.
     solved : (n,) True if the minimization reached a minimum with finite values.
-    n_hessians : (n,) number of evaluated Hessians; for two tokens and one column, number of minimizations.
+    n_hessians : (n,) number of evaluated Hessians; of minimizations for two tokens and one column, or one field.
     """
 
     z: np.ndarray

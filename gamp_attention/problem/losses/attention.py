@@ -107,7 +107,10 @@ class DotProductAttention(NamedTuple):
     softmax: bool = True
     heads: int = 1
 
-    even = True  # type: ignore[misc]
+    @property
+    def even(self) -> bool:
+        """True: S[−z] = S[z]."""
+        return True
 
     @property
     def rotations(self) -> bool:
