@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 from numba.core import types
-from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
@@ -43,21 +42,12 @@ def hash_content(value: Any) -> str | None:
 
 
 def check_helpers(cls: type) -> None:
-    """Make numba check everything that a stored helper function of a class depends on before it loads the function.
-
-    Of a function with `cache=True`, numba checks only the file that defines it.
-    """
+    """Stop numba from loading stored helper functions of a class, as it checks only the file that defines each."""
     walk = _Walk()
     with suppress(UnknownContentError):  # the functions up to there are known
         walk.describe(cls)
     for helper in walk.helpers:
-        cache: Any = helper._cache
-        if isinstance(cache, FunctionCache):
-            content = hash_content(helper)
-            if content is None:
-                cache.disable()
-            else:
-                cache._cache_file._source_stamp = cache._impl.locator.get_source_stamp(), content
+        helper._cache.disable()
 
 
 class _Walk:

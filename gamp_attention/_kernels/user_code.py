@@ -55,9 +55,6 @@ class Registry:
         """Register a class that has all methods of a registered class."""
         self._methods[cls] = self._methods[registered]
 
-    def __contains__(self, cls: Any) -> bool:
-        return cls in self._methods
-
     def method(self, numba_type: Any, name: str) -> Any:
         """Return a compiled method of the class of a numba type; None if it has none or is not registered."""
         return self._methods.get(getattr(numba_type, "instance_class", object), {}).get(name)

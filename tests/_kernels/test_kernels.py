@@ -2,10 +2,8 @@
 
 import importlib
 import inspect
-import pickle
 import re
 import shutil
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,9 +17,7 @@ from gamp_attention._kernels.compiled import (
     inner_kernel,
     kernel,
     overload,
-    sample_kernel,
 )
-from gamp_attention._kernels.pointers import load_from, point_to, point_to_field
 from tests._kernels import test_compile_cache
 from tests.test_imports import PACKAGE
 
@@ -61,36 +57,7 @@ def middle(x):
 def highest(x):
     return middle(x) + 10 * middle(1.0)
 """
-WITHIN = """
-from above import highest, kernel
-
-def make(factor):
-    @kernel
-    def inner(x):
-        return factor * x
-
-    @kernel
-    def outer(x):
-        return inner(x) + highest(x)
-
-    return outer
-"""
 CALL = "from above import highest\nshow(highest(2.0))"
-RAISE = """
-from above import highest
-try:
-    highest(-2.0)
-except ValueError as error:
-    assert str(error) == "below zero", error
-    show(1)
-"""
-RAISE_INLINED = """
-from above import highest
-try:
-    highest(200.0)
-except ValueError as error:
-    show(error.args[1])
-"""
 
 
 @kernel
@@ -144,13 +111,6 @@ def tower(stored_tower):
     return shutil.copytree(copy, folder)
 
 
-@pytest.fixture
-def empty_tower(tower):
-    """Folder with the sources of kernels that call each other."""
-    shutil.rmtree(tower / "cache")
-    return tower
-
-
 def count_compiled(script, folder):
     return test_compile_cache.count_compiled(script, folder, head=BARE)
 
@@ -186,29 +146,8 @@ def test_exceptions_of_callees_reach_python():
             sum_of_cubes(-1.0)
 
 
-@pytest.mark.slow
-def test_kernels_defined_in_functions_are_compiled_in_every_process(tower):
-    (tower / "within.py").write_text(WITHIN)
-    script = "from within import make\nfirst, second = make(3.0), make(4.0)\nshow(second(2.0) + 100 * first(2.0))"
-    compiled, value = count_compiled(script, tower)
-    assert (compiled, value) == (4, 55 + 100 * 53)  # two kernels for each factor
-    assert count_compiled(script, tower) == (2, value)  # kernels whose callee is defined in a function
-
-
-def test_a_kernel_is_pickled_and_called():
-    loaded = pickle.loads(pickle.dumps(sum_of_cubes))
-    assert loaded(1) == 36
-
-
 def test_a_second_process_compiles_nothing(tower):
     assert count_compiled(CALL, tower) == (0, 47)
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize(("script", "value"), [(RAISE, 1), (RAISE_INLINED, 200)])
-def test_exceptions_and_their_arguments_are_raised_with_an_empty_and_a_full_cache(script, value, empty_tower):
-    assert count_compiled(script, empty_tower) == (4, value)
-    assert count_compiled(script, empty_tower) == (0, value)
 
 
 def test_a_callee_missing_from_disk_is_compiled_before_its_caller_is_loaded(tower):
@@ -220,42 +159,11 @@ def test_a_callee_missing_from_disk_is_compiled_before_its_caller_is_loaded(towe
     assert count_compiled(CALL, tower) == (0, 47)
 
 
-def test_a_damaged_callee_is_compiled_again(tower):
-    for path in list_files(tower, "lowest"):
-        path.write_bytes(path.read_bytes()[:100])
-    assert count_compiled(CALL, tower) == (1, 47)
-
-
-def test_callers_use_an_edited_callee(tower):
-    (tower / "below.py").write_text(BELOW.replace("3 * x", "4 * x"))
-    _, value = count_compiled(CALL, tower)
-    assert value == 9 + 10 * 5
-
-
 def test_a_caller_is_compiled_again_if_its_callee_returns_another_type(tower):
     (tower / "below.py").write_text(BELOW.replace("3 * x", "(3 * x, x)").replace("lowest(x) + 1", "lowest(x)[0] + 1"))
     compiled, value = count_compiled(CALL, tower)
     assert (compiled, value) == (3, 47)  # the highest kernel is unchanged
     assert count_compiled(CALL, tower) == (0, 47)
-
-
-def test_arrays_and_tuples_are_arguments_and_results():
-    @kernel
-    def fill(arrays, number):
-        for each in arrays:
-            each[:] = number
-        return arrays[0].sum(), len(arrays)
-
-    @kernel
-    def run(arrays):
-        total, count = fill(arrays, 2.0)
-        return total * count, arrays[1]
-
-    arrays = np.zeros(3), np.zeros(4)
-    total, second = run(arrays)
-    assert total == 12
-    assert second is arrays[1] or np.shares_memory(second, arrays[1])
-    assert second.tolist() == [2.0] * 4
 
 
 @dispatch_on_type
@@ -285,56 +193,3 @@ def test_a_stub_has_the_code_for_the_types_of_its_arguments():
         call_describe(True)
     with pytest.raises(NotImplementedError, match=r"describe\(\) can be called by compiled code only"):
         describe(2.0)
-
-
-class Inner(NamedTuple):
-    """Structure within a structure."""
-
-    numbers: np.ndarray
-    scale: float
-
-
-class Outer(NamedTuple):
-    """Structure that kernels pass by a pointer."""
-
-    inner: Inner
-    offset: float
-
-
-point_to_inner, read_offset = point_to_field("inner"), point_to_field("offset")
-
-
-@sample_kernel
-def _add_once(pointer):
-    inner = load_from(point_to_inner(pointer))
-    inner.numbers[1] += inner.scale * inner.numbers[0] + read_offset(pointer)
-    return load_from(pointer).inner.numbers[1]
-
-
-@kernel
-def add_twice(outer):
-    """Return the sum after two additions by kernels that receive a pointer."""
-    return _add_pair(outer)
-
-
-@sample_kernel
-def _add_pair(outer):
-    pointer = point_to(outer)
-    return _add_once(pointer) + 100.0 * _add_once(pointer)
-
-
-def test_kernels_pass_structures_by_pointers():
-    numbers = np.array([2.0, 0.0])
-    assert add_twice(Outer(Inner(numbers, 3.0), 1.0)) == 7.0 + 100.0 * 14.0
-    assert numbers.tolist() == [2.0, 14.0]
-
-
-def test_kernels_that_count_references_make_no_pointers():
-    """Their arrays might be freed while a pointer to them is in use."""
-
-    @kernel
-    def wrong(outer):
-        return read_offset(point_to(outer))
-
-    with pytest.raises(Exception, match="needs a kernel that does not count references"):
-        wrong(Outer(Inner(np.zeros(2), 3.0), 1.0))

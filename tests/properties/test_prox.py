@@ -1,4 +1,4 @@
-"""The proximal denoiser compared with brute force and finite differences, and its symmetries."""
+"""The proximal denoiser compared with brute force and finite differences."""
 
 import numpy as np
 from hypothesis import given
@@ -24,7 +24,7 @@ def compute_objective(loss, p, omega, V):
     return values
 
 
-def minimize_by_brute_force(values, omega, V, n_scan=3000, n_polish=12):
+def minimize_by_brute_force(values, omega, V, n_scan=2000, n_polish=8):
     """Return the best of many random points and sign patterns, refined by scipy with central differences."""
     rng = np.random.default_rng(5)
     spread = np.minimum(np.sqrt(np.linalg.eigvalsh(V).max()), 3.0)
@@ -43,7 +43,7 @@ def minimize_by_brute_force(values, omega, V, n_scan=3000, n_polish=12):
     return min(minimize(with_slope, point, jac=True, method="BFGS", options={"gtol": 1e-8}).fun for point in best)
 
 
-@examples(25)
+@examples(10)
 @given(proximal_problems(n=2))
 def test_brute_force_finds_no_lower_minimum(problem):
     loss, params, omega, V = problem
@@ -55,7 +55,7 @@ def test_brute_force_finds_no_lower_minimum(problem):
         assert out.moreau[mu] <= minimize_by_brute_force(values, omega[mu], V) + 1e-9
 
 
-@examples(30)
+@examples(20)
 @given(proximal_problems())
 def test_envelope_gradient_is_minus_g_and_z_is_stationary(problem):
     """∇_ω of the Moreau envelope is −g = V⁻¹(ω − z), by central differences away from jumps."""
@@ -75,7 +75,7 @@ def test_envelope_gradient_is_minus_g_and_z_is_stationary(problem):
     assert np.allclose(out.g, np.einsum("lab,nlb->nla", np.linalg.inv(V), out.z - omega), rtol=1e-9, atol=1e-11)
 
 
-@examples(60)
+@examples(40)
 @given(proximal_problems())
 def test_jacobian_agrees_with_finite_differences(problem):
     """Compare ∂z/∂ω with central differences of the local minimum, unless its curvature is tiny."""
@@ -95,26 +95,3 @@ def test_jacobian_agrees_with_finite_differences(problem):
     for l in range(L):
         block = out.jacobian[:, l * r : (l + 1) * r, l * r : (l + 1) * r]
         assert np.allclose(out.response[:, l], inverse[l] - inverse[l] @ block, rtol=1e-7, atol=1e-8 * inverse[l].max())
-
-
-@examples(60)
-@given(proximal_problems())
-def test_opposite_centers_have_opposite_minima(problem):
-    """ℓ(−z) = ℓ(z), so z(−ω) = −z(ω) and the envelope is even, away from ties."""
-    loss, params, omega, V = problem
-    out, mirrored = ga.denoise(loss, params, omega, V), ga.denoise(loss, params, -omega, V)
-    assert np.allclose(out.moreau, mirrored.moreau, rtol=0, atol=1e-9)
-    clear = out.gap > 1e-6
-    assert np.allclose(out.z[clear], -mirrored.z[clear], rtol=1e-5, atol=1e-6)
-
-
-@examples(60)
-@given(proximal_problems())
-def test_no_start_leads_lower_if_the_gap_is_large(problem):
-    """If the gap is infinite or large, no local minimum from other starts is lower."""
-    loss, params, omega, V = problem
-    out = ga.denoise(loss, params, omega, V)
-    rng = np.random.default_rng(1)
-    for scale in (0.3, 1.0, 2.0, 4.0):
-        other = ga.denoise(loss, params, omega, V, omega + scale * rng.normal(size=omega.shape), hold=True)
-        assert np.all(out.moreau <= np.where(other.solved, other.moreau, np.inf) + 1e-9)

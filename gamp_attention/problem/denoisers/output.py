@@ -57,7 +57,7 @@ class Denoised(NamedTuple):
     loss : (n,) ℓ(z).
     gap : (n,) difference to the next higher minimum found; inf if none was found or `hold` was set.
     solved : (n,) True if the minimization reached a minimum with finite values.
-    n_hessians : (n,) number of evaluated Hessians; for two tokens and one column, number of minimizations.
+    n_hessians : (n,) number of evaluated Hessians; of minimizations for two tokens and one column, or one field.
     """
 
     z: np.ndarray
@@ -224,7 +224,7 @@ def _denoise_in_scalars(mu, loss, p, w, at_metric, most, at_ws, at_out):
     metric, ws, out = load_from(at_metric), load_from(at_ws), load_from(at_out)
     z, hess, is_pair = out.z[mu], ws.hess, w.shape[0] > 1
     x, y = z[0], z[1] if is_pair else 0.0
-    value, outcome = minimize_in_scalars(loss, p, w, at_metric, z, at_ws, 0)
+    value, outcome = minimize_in_scalars(loss, p, w, at_metric, z, at_ws, np.int64(0))
     solved = outcome == OUTCOME.solved
     if solved and most > 0:
         solved, _ = is_unique(loss, p, w, metric.smallest, value, point_to_loss_scratch(at_ws))

@@ -30,6 +30,7 @@ from gamp_attention.problem.denoisers.newton import (
     minimize_from,
     objective,
     objective_derivatives,
+    point_to_loss_scratch,
 )
 from gamp_attention.problem.losses.protocol import VECTOR, TableSlots, loss_curvature, loss_floor, loss_kernel
 
@@ -139,16 +140,6 @@ def next_start(number, loss, p, omega, at_metric, search, radius, z, at_ws):
                 assign(ws.point, ws.trial)
 
 
-@inline_kernel
-def is_worth_a_descent(number, loss, p, omega, at_metric, value, at_ws):
-    """Return whether a bounded search minimizes from the start ws.point.
-
-    Start number 0 is the mirror image −z of the current minimum z, which is close to another minimum. If the objective
-    is higher at −z than at z, this other minimum is nearly always higher, too, so it is not computed.
-    """
-    return number > 0 or not objective(loss, p, omega, at_metric, load_from(at_ws).point, at_ws) > value
-
-
 @deferred_kernel(SEARCHED)
 def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     """Find the global minimum of the proximal objective from the start z, in place.
@@ -159,7 +150,7 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     The search ends if the Bayesian estimate of the number of minima, w (s − 1)/(s − w − 2) after s starts that found w
     minima, exceeds w by at most one half (Boender and Rinnooy Kan, 1987), but not before the number of starts has
     reached the number of features of ℓ that fit into the ellipsoid. `max_starts` bounds the number of starts. A search
-    of at most `n_attempts` starts skips unpromising starts (`is_worth_a_descent`). For `max_starts` = 0 the result is
+    of at most `n_attempts` starts skips an unpromising start. For `max_starts` = 0 the result is
     the local minimum next to z.
     """
     metric, ws = load_from(at_metric), load_from(at_ws)
@@ -170,7 +161,7 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     if few:
         copy_matrix(ws.kept, ws.hess)
     else:  # for long samples the bound takes longer than few starts
-        unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
+        unique, radius = is_unique(loss, p, omega, metric.smallest, value, point_to_loss_scratch(at_ws))
     if unique and outcome == OUTCOME.solved:
         return value, np.inf, outcome
     n_known = 0
@@ -196,7 +187,9 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
         if number - first >= (max_starts if n_known > 0 else max(max_starts, search.n_attempts)):
             break
         next_start(number, loss, p, omega, at_metric, search, radius, z, at_ws)
-        if bounded and n_known > 0 and not is_worth_a_descent(number, loss, p, omega, at_metric, value, at_ws):
+        # Number 0 is −z, which is close to another minimum. If the objective is higher there than at z, this other
+        # minimum is nearly always higher, too.
+        if bounded and n_known > 0 and number == 0 and objective(loss, p, omega, at_metric, ws.point, at_ws) > value:
             continue
         trial, trial_outcome = minimize_from(loss, p, omega, at_metric, ws.point, at_ws, n_known)
         if trial_outcome != OUTCOME.solved or is_known(ws.point, ws.minima, n_known):
@@ -227,7 +220,7 @@ def minimize_single_field(loss, p, omega, at_metric, z, max_starts, search, at_w
     """
     metric, ws = load_from(at_metric), load_from(at_ws)
     value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)
-    unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
+    unique, radius = is_unique(loss, p, omega, metric.smallest, value, point_to_loss_scratch(at_ws))
     if unique and outcome == OUTCOME.solved:
         return value, np.inf, outcome
     if not (np.isfinite(radius) and outcome == OUTCOME.solved):

@@ -253,13 +253,8 @@ class AttentionLoss(NamedTuple):
 
     @property
     def by_differences(self) -> bool:
-        """True if derivatives are computed by differences of values, as for user-defined maps."""
+        """True for user-defined maps: derivatives are differences of values, and kernels call the loss by a table."""
         return not isinstance(self.attention, DotProductAttention)
-
-    @property
-    def is_indirect(self) -> bool:
-        """True for user-defined maps: kernels are not compiled again for each of them."""
-        return self.by_differences
 
     def torch(self, params: Any, z: Any) -> Any:
         """Return losses (n,) for tensors; independent of the compiled code, so that tests can compare both."""
@@ -633,7 +628,7 @@ def _simplex_floor(L, p, S, slack):
     return floor
 
 
-@inline_kernel
+@deferred_kernel(float64)
 def _quadratic_floor(L, p, chol, x):
     # −½ Σ_i M_i·G⁻¹ M_i, the minimum of Σ_i ½ S_i·G S_i − S_i·M_i over all rows S_i, by a Cholesky factor of G;
     # −inf if G is not positive definite
@@ -659,7 +654,7 @@ def _quadratic_floor(L, p, chol, x):
     return floor
 
 
-@inline_kernel
+@deferred_kernel(float64)
 def _curvature_in_ball(loss, p, radius):
     """Return a lower bound of the eigenvalues of ∇²ℓ on ‖z‖ ≤ radius."""
     # Let b = 1/temperature, and let u_i and B_i be the gradient and Hessian of φ_i in its scores. For one tied head,

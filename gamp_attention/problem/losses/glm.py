@@ -87,16 +87,12 @@ class LogisticLoss(NamedTuple):
 
     def value(self, p, z):
         """Return ℓ. Compiled code."""
-        total = 0.0
-        for l in range(z.shape[0]):
-            total += p[0] * z[l, 0]
+        total = p[0] * z.sum()
         return np.log1p(np.exp(-abs(total))) + max(-total, 0.0)
 
     def derivatives(self, p, z, grad, hess):
         """Return ℓ and fill its gradient and Hessian. Compiled code."""
-        total = 0.0
-        for l in range(z.shape[0]):
-            total += p[0] * z[l, 0]
+        total = p[0] * z.sum()
         small = np.exp(-abs(total))
         wrong = small / (1 + small) if total > 0 else 1 / (1 + small)  # probability of the other label
         for i in range(z.size):
@@ -197,16 +193,12 @@ class PhaseRetrievalLoss(NamedTuple):
 
     def value(self, p, z):
         """Return ℓ. Compiled code."""
-        total = 0.0
-        for l in range(z.shape[0]):
-            total += z[l, 0]
+        total = z.sum()
         return 0.25 * (total * total - p[0]) ** 2
 
     def derivatives(self, p, z, grad, hess):
         """Return ℓ and fill its gradient and Hessian. Compiled code."""
-        total = 0.0
-        for l in range(z.shape[0]):
-            total += z[l, 0]
+        total = z.sum()
         for i in range(z.size):
             grad[i] = total * (total * total - p[0])
             for j in range(z.size):

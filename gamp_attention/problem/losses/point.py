@@ -138,7 +138,7 @@ class PointLoss(NamedTuple):
     n_tokens: int
     rank: int
 
-    is_indirect, by_differences, n_params = True, True, None  # type: ignore[misc]
+    by_differences, n_params = True, None  # type: ignore[misc]
 
     @property
     def n_fields(self) -> int:

@@ -12,8 +12,8 @@ fields z (L, r) of a sample are flat, with z[l * r + a], and p (P,) are the para
 - `loss_curvature(loss, p, center, reach)` returns a lower bound of the eigenvalues of ∇²ℓ on ‖z − center‖ ≤ reach.
 
 A loss without a bound returns −inf. In Python, a loss has the attributes `n_tokens`, `rank` and `n_fields`, `n_params`
-(the number P, or None if any number is possible), `is_indirect` (whether kernels call it through a table),
-`by_differences` (whether derivatives may be central differences of values), and the method `torch(params, z)`.
+(the number P, or None if any number is possible), `by_differences` (whether derivatives may be central differences of
+values, and kernels call the loss through a table), and the method `torch(params, z)`.
 
 **Indirect calls.** Passes over the tokens, denoisers and searches for minima call a few kernels that depend on the
 loss: the functions decorated with `loss_kernel`. To compile all of these callers again for every user-defined loss or
@@ -137,7 +137,7 @@ def _layout(kind: Any) -> Any:
 
 def for_kernels(loss: Any) -> Any:
     """Return a loss as kernels receive it: an `IndirectLoss` if it is registered and contains nothing but numbers."""
-    content = _content(loss) if getattr(loss, "is_indirect", False) else None
+    content = _content(loss) if getattr(loss, "by_differences", False) else None
     if content is None:
         return loss
     if content not in _TABLES:

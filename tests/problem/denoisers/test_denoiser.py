@@ -28,25 +28,6 @@ def test_a_saddle_at_the_origin_is_left():
     assert out.moreau[0] < origin - 1e-3
 
 
-def test_a_flat_direction_of_two_columns_is_solved():
-    """For r = 2 and ω = 0, a circle of minima has equal objectives."""
-    loss, params = problem(POSITIVE, rank=2)
-    out = ga.denoise(loss, params, np.zeros((1, 2, 2)), np.tile(50.0 * np.eye(2), (2, 1, 1)))
-    single, one_column = problem(POSITIVE)
-    reference = ga.denoise(single, one_column, np.zeros((1, 2, 1)), np.full((2, 1, 1), 50.0))
-    assert out.solved.all()
-    assert out.moreau[0] <= reference.moreau[0] + 1e-12
-
-
-def test_gap_falls_to_zero_at_the_jump():
-    loss, params = problem(POSITIVE, n=5)
-    sizes = np.array([0.4, 0.2, 0.1, 0.05, 0.0])
-    omega = (sizes[:, None] * np.array([1.0, -1.0]))[:, :, None]
-    out = ga.denoise(loss, params, omega, np.full((2, 1, 1), 50.0))
-    assert np.all(np.diff(out.gap) < 0)
-    assert out.gap[-1] < 1e-12 < out.gap[-2]
-
-
 def test_small_variance_is_certified_by_one_start():
     rng = np.random.default_rng(0)
     loss, params = problem(rng.dirichlet(np.ones(2), (200, 2)), n=200)
@@ -62,16 +43,6 @@ def test_hold_returns_the_local_minimum_of_the_start():
     assert np.sign(held.z[0, 0, 0]) == -np.sign(best.z[0, 0, 0])
     assert held.moreau[0] > best.moreau[0]
     assert held.moreau[0] - best.moreau[0] == pytest.approx(best.gap[0], rel=1e-6)
-
-
-def test_one_token_attends_to_itself():
-    """L = 1: S = 1 for all z, so z = ω and g = 0."""
-    loss, params = problem(np.ones((1, 1)), n=3)
-    omega = np.arange(3.0).reshape(3, 1, 1)
-    out = ga.denoise(loss, params, omega, np.ones((1, 1, 1)))
-    assert np.allclose(out.z, omega)
-    assert np.allclose(out.g, 0)
-    assert np.allclose(out.response, 0)
 
 
 def test_minima_of_sixteen_fields_are_global():
@@ -93,7 +64,7 @@ def test_variance_must_be_positive_definite():
         ga.denoise(loss, params, np.zeros((1, 2, 1)), np.array([[[1.0]], [[-1.0]]]))
 
 
-@pytest.mark.parametrize("V", [0.1, 3.0, 16.0, 400.0])
+@pytest.mark.parametrize("V", [0.1, 16.0, 400.0])
 def test_two_tokens_match_the_minimum_on_a_dense_grid(V):
     """Two tokens have separate code for Newton steps, in scalars instead of arrays."""
     rng = np.random.default_rng(3)

@@ -8,19 +8,14 @@ import gamp_attention as ga
 from gamp_attention.problem.losses.attention import pack_attention_parameters
 from gamp_attention.problem.losses.point import sample_derivatives
 
-MAPS = [
-    pytest.param(
-        ga.DotProductAttention(t, tied, causal, softmax),
-        id=f"{t}{'-tied' * tied}{'-causal' * causal}{'-softmax' * softmax}",
-    )
-    for t, tied, causal, softmax in (
-        (1.0, 1, 0, 1),
-        (0.7, 0, 0, 1),
-        (1.5, 1, 1, 1),
-        (1.0, 0, 1, 1),
-        (1.0, 1, 0, 0),
-        (2.0, 0, 1, 0),
-    )
+MAPS = [  # temperature, tied, causal, softmax, heads
+    ga.DotProductAttention(1.0, True, False, True),
+    ga.DotProductAttention(0.7, False, False, True),
+    ga.DotProductAttention(1.5, True, True, True),
+    ga.DotProductAttention(1.0, True, False, False),
+    ga.DotProductAttention(2.0, False, True, False),
+    ga.MultiHeadAttention(2, 0.7),
+    ga.MultiHeadAttention(3, 1.0, tied=False, causal=True),
 ]
 
 
@@ -30,10 +25,11 @@ def draw_parameters(rng, n, L):
     return pack_attention_parameters(x @ x.transpose(0, 2, 1) / 12, x @ y.transpose(0, 2, 1) / 12)
 
 
-@pytest.mark.parametrize("student", MAPS)
-@pytest.mark.parametrize("L", [1, 3])
+@pytest.mark.parametrize("student", MAPS, ids=str)
+@pytest.mark.parametrize("L", [1, 3, 6])
 def test_derivatives_agree_with_autograd(student, L):
-    rng, r = np.random.default_rng(L), 2 * student.parts
+    """Six tokens are more than `FEW_TOKENS`."""
+    rng, r = np.random.default_rng(L), 2 * student.parts * student.heads
     params, z = draw_parameters(rng, 4, L), rng.normal(size=(4, L, r))
     value, grad, hess = sample_derivatives(ga.AttentionLoss(student, L, r), params, z)
     for mu in range(4):
@@ -51,9 +47,9 @@ def test_derivatives_agree_with_autograd(student, L):
         assert hess[mu] == pytest.approx(torch.autograd.functional.hessian(torch_loss, at).numpy(), rel=1e-9, abs=1e-11)
 
 
-@pytest.mark.parametrize("student", MAPS)
+@pytest.mark.parametrize("student", MAPS, ids=str)
 def test_numpy_and_torch_forms_agree(student):
-    z = np.random.default_rng(0).normal(size=(5, 4, 2 * student.parts))
+    z = np.random.default_rng(0).normal(size=(5, 4, 2 * student.parts * student.heads))
     assert student(z) == pytest.approx(student(torch.tensor(z)).numpy(), abs=1e-14)
 
 

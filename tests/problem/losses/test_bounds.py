@@ -15,22 +15,22 @@ def _near(loss, p, center, reach):
     return loss_curvature(loss, p, center, reach)
 
 
-@pytest.mark.parametrize("L", [2, 3])
-def test_curvature_in_a_ball_is_above_its_lower_bound(L):
-    rng = np.random.default_rng(L)
-    loss = ga.AttentionLoss(ga.DotProductAttention(0.7), L, 1)
+@pytest.mark.parametrize(("L", "heads"), [(2, 1), (3, 1), (3, 2)])
+def test_curvature_in_a_ball_is_above_its_lower_bound(L, heads):
+    rng, k = np.random.default_rng(L), L * heads
+    loss = ga.AttentionLoss(ga.MultiHeadAttention(heads, 0.7), L, heads)
     for size, reach in [(0.3, 1e-6), (0.3, 0.05), (1.0, 0.3), (3.0, 0.1), (40.0, 1e-3)] * 20:
         x = rng.normal(size=(L, 8))
         M = x @ x.T @ rng.dirichlet(np.ones(L), L).T + rng.normal(size=(L, L)) * rng.choice([0.0, 1.0])
         p = pack_attention_parameters((x @ x.T)[None], M[None])[0]
-        center = size * rng.normal(size=L)
-        steps = rng.normal(size=(400, L))
-        steps *= reach * rng.uniform(size=(400, 1)) ** (1 / L) / np.linalg.norm(steps, axis=1, keepdims=True)
-        z = (center + steps)[:, :, None]
+        center = size * rng.normal(size=k)
+        steps = rng.normal(size=(400, k))
+        steps *= reach * rng.uniform(size=(400, 1)) ** (1 / k) / np.linalg.norm(steps, axis=1, keepdims=True)
+        z = (center + steps).reshape(400, L, heads)
         hessians = sample_derivatives(loss, np.tile(p, (400, 1)), z)[2]
         lowest, bound = np.linalg.eigvalsh(hessians).min(), _near(loss, p, center, reach)
         assert bound <= lowest + 1e-9 * np.abs(hessians).max()
-        assert L > 2 or bound >= _near(loss, p, np.zeros(L), np.linalg.norm(center) + reach)
+        assert L > 2 or bound >= _near(loss, p, np.zeros(k), np.linalg.norm(center) + reach)
 
 
 def test_most_minima_of_two_tokens_are_certified(model):

@@ -1,73 +1,10 @@
-"""Attention with several heads: values, derivatives and bounds against torch, and the symmetries of its weights."""
+"""Attention with several heads: runs end at zero gradient of torch, and the symmetries of the weights."""
 
 import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.problem.losses.checks import curvature_bound
-from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.problem.symmetries import agreement_of
-
-CASES = [(2, 1, True, False), (2, 2, False, True), (3, 1, False, False), (1, 2, True, True)]
-
-
-def random_samples(heads, size, tied, causal, n=3, L=3):
-    """Return a loss, its parameters (n, 2 L²) with G ≥ 0, and fields (n, L, r)."""
-    rng = np.random.default_rng(0)
-    x, rank = rng.normal(size=(n, L, 5)), heads * size * (1 if tied else 2)
-    params = np.concatenate([(x @ x.transpose(0, 2, 1) / 5).reshape(n, -1), rng.normal(size=(n, L * L))], axis=1)
-    loss = ga.AttentionLoss(ga.MultiHeadAttention(heads, 0.7, tied, causal), L, rank)
-    return loss, params, rng.normal(size=(n, L, rank))
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_derivatives_equal_automatic_differentiation(case):
-    torch = pytest.importorskip("torch")
-    loss, params, z = random_samples(*case)
-    values, gradients, hessians = sample_derivatives(loss, params, z)
-    for mu in range(len(z)):
-
-        def risk(fields, mu=mu):
-            return loss.torch(torch.tensor(params[mu : mu + 1]), fields.reshape(1, *z[mu].shape))[0]
-
-        at = torch.tensor(z[mu].ravel())
-        np.testing.assert_allclose(values[mu], risk(at).item(), rtol=1e-13)
-        np.testing.assert_allclose(
-            gradients[mu].ravel(), torch.autograd.functional.jacobian(risk, at).numpy(), atol=1e-13
-        )
-        np.testing.assert_allclose(hessians[mu], torch.autograd.functional.hessian(risk, at).numpy(), atol=1e-12)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_weights_are_the_mean_of_single_heads(case):
-    """The columns are the queries of all heads, one head after the other, and then their keys."""
-    heads, size, tied, causal = case
-    loss, _, z = random_samples(*case)
-    single, half = ga.DotProductAttention(0.7, tied, causal), 0 if tied else heads * size
-    maps = []
-    for h in range(heads):
-        columns = [*range(h * size, (h + 1) * size)]
-        maps.append(single(z[..., columns + ([] if tied else [half + a for a in columns])]))
-    np.testing.assert_allclose(loss.attention(z), np.mean(maps, axis=0), atol=1e-15)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_no_eigenvalue_is_below_the_bound_of_the_curvature(case):
-    loss, params, z = random_samples(*case)
-    for scale in (0.1, 1.0, 3.0):
-        fields = scale * z
-        lowest = np.linalg.eigvalsh(sample_derivatives(loss, params, fields)[2]).min(axis=1)
-        zero = np.zeros(z[0].size)
-        for mu in range(len(z)):
-            assert curvature_bound(loss, params[mu], zero, float(np.linalg.norm(fields[mu]))) <= lowest[mu]
-
-
-def test_one_head_is_the_usual_layer():
-    plain, heads = (ga.sample(ga.attention_model(rank=2, student=s), d=60, alpha=2.0, seed=0)
-                    for s in (None, ga.MultiHeadAttention(heads=1)))  # fmt: skip
-    Q = np.random.default_rng(1).normal(size=(60, 2))
-    assert ga.train_loss(heads, Q) == pytest.approx(ga.train_loss(plain, Q), rel=1e-12)
-    np.testing.assert_allclose(ga.gradient(heads, Q), ga.gradient(plain, Q), atol=1e-12)
 
 
 def test_runs_end_at_zero_gradient_of_torch():

@@ -4,14 +4,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from gamp_attention.problem.losses.indirect import IndirectLoss
 
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
 from docs.examples.sigmoid_attention import SigmoidAttention
 from gamp_attention.problem import passes
 from gamp_attention.problem.denoisers import output, prox
-from gamp_attention.problem.losses.point import PointLoss, WeightedLoss, for_kernels, sample_derivatives, sample_loss
+from gamp_attention.problem.losses.point import PointLoss, sample_derivatives, sample_loss
+from gamp_attention.problem.losses.protocol import IndirectLoss, for_kernels
 
 
 @ga.register_loss
@@ -47,23 +47,6 @@ class DoubleWellOfArray(NamedTuple):
         return 0.0
 
 
-@ga.register_attention
-class SigmoidOfArray(NamedTuple):
-    """The map of the manual with an array, so that it is compiled into its callers."""
-
-    factor: np.ndarray
-
-    even = True
-
-    def attend(self, z, S):
-        for i in range(z.shape[0]):
-            for j in range(z.shape[0]):
-                score = 0.0
-                for a in range(z.shape[1]):
-                    score += z[i, a] * z[j, a]
-                S[i, j] = self.factor[0] / (1.0 + np.exp(-score))
-
-
 def compute_results(student, n_params=1):
     """Return results of the denoiser, of one pass over tokens, and of the derivatives."""
     rng, n, L = np.random.default_rng(0), 40, 2
@@ -83,15 +66,6 @@ def test_indirect_and_compiled_in_losses_are_identical_to_the_last_bit():
     indirect = compute_results(DoubleWell(0.3))
     assert np.isfinite(indirect[6]).any()  # gaps: several minima are found
     for a, b in zip(indirect, compute_results(DoubleWellOfArray(np.array([0.3]))), strict=True):
-        assert np.array_equal(a, b)
-
-
-@pytest.mark.slow  # compiles all callers for a map with an array
-def test_indirect_and_compiled_in_attention_maps_are_identical_to_the_last_bit():
-    assert isinstance(for_kernels(sample_loss(SigmoidAttention(), 2, 1)), IndirectLoss)
-    compiled_in = SigmoidOfArray(np.ones(1))
-    assert for_kernels(sample_loss(compiled_in, 2, 1)).attention is compiled_in
-    for a, b in zip(compute_results(SigmoidAttention(), 8), compute_results(compiled_in, 8), strict=True):
         assert np.array_equal(a, b)
 
 
@@ -144,7 +118,6 @@ def test_losses_of_single_fields_equal_compiled_losses():
     """Many samples are computed in numpy, by formulas that are compiled for one sample elsewhere."""
     rng = np.random.default_rng(5)
     z, p = 3 * rng.standard_normal((50, 1, 1)), np.sign(rng.standard_normal((50, 1)))
-    weighted = np.column_stack([p, np.full(50, 0.3)])
     for loss in (ga.SquaredLoss(), ga.LogisticLoss()):
         value, slope, curvature = (part.ravel() for part in sample_derivatives(PointLoss(loss, 1, 1), p, z))
         expected = [loss.value(label, field) for label, field in zip(p, z, strict=True)]
@@ -153,7 +126,3 @@ def test_losses_of_single_fields_equal_compiled_losses():
         for mu in range(50):
             assert np.isclose(loss.derivatives(p[mu], z[mu], grad, hess), value[mu], rtol=1e-14)
             assert np.allclose([grad[0], hess[0, 0]], [slope[mu], curvature[mu]], rtol=1e-13)
-        parts = sample_derivatives(WeightedLoss(PointLoss(loss, 1, 1)), weighted, z)
-        assert np.allclose(
-            np.array([part.ravel() for part in parts]), 0.3 * np.array([value, slope, curvature]), rtol=1e-14
-        )
