@@ -9,12 +9,12 @@ the Jacobian of F(x; p) − x in u. A step (`walk`) has three parts:
    fails or takes long steps is abandoned, because a shorter arclength is cheaper than the line search of `newton`.
 3. Accept the point if the tangent turned by a small angle, and otherwise halve the arclength.
 
-A fold is located from parabolas of p in the arclength, on which three points close to the fold are solved (`extremum`).
-The next finer rule then shifts it to first order.
+The ends of a branch are located from points next to them (`locate_fold`, `locate_meeting`, `locate_vanishing`), and
+shifted by the change of the parameter on the next finer rule.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,6 +41,7 @@ class WalkSettings:
     difference: float = 5e-3  # step of finite differences of the residual
     shift_error: float = 0.5  # error of a fold, in units of its shift by the next finer rule
     zero: float = 1e-2  # size below which m or θ, in units of √q, or q, in units of its first value, counts as zero
+    small_family: float = 0.1  # size of m or θ next to the end at which it vanishes, in units of the last point's
     max_parabolas: int = 5  # maximum number of parabolas fitted to a fold
     parabola_arc: float = 0.04  # smallest half-width of a parabola, for which the noise of the averages is negligible
 
@@ -154,22 +155,23 @@ def _correct(
     return (u, J, WALK.max_corrections) if np.abs(residual).max() <= WALK.residual else None
 
 
-def has_folded(points: list[np.ndarray]) -> bool:
-    """Return whether the parameter changed its direction at the last step, so that the branch passed a fold."""
-    a, b, c = (u[-1] for u in points[-3:])
-    return (b - a) * (c - b) < 0
+def find_end(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
+    """Return the reason for which a branch ends at the last points, or None.
 
-
-def fading_family(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
-    """Return "m" or "theta" if it goes to zero at the last points, where another branch crosses; otherwise None."""
+    It is "fold" if the parameter changed its direction, "m" or "theta" if this family goes to zero, where a branch
+    without it crosses, or "weights" if all weights go to zero and a family has reached it.
+    """
+    if len(points) < 3:
+        return None
     before, after = curve.overlaps(points[-3]), curve.overlaps(points[-1])
     for name in ("m", "theta"):
         old, new = before.arrays()[name], after.arrays()[name]
         if name in curve.packing.names and (
             np.sum(old * new) < 0 or np.abs(new).max() < WALK.zero * np.sqrt(np.abs(after.q).max())
         ):
-            return name
-    return None
+            return "weights" if weights_vanish(curve, points[:-1]) else name
+    a, b, c = (u[-1] for u in points[-3:])
+    return "fold" if (b - a) * (c - b) < 0 else None
 
 
 def weights_vanish(curve: BranchCurve, points: list[np.ndarray]) -> bool:
@@ -178,8 +180,8 @@ def weights_vanish(curve: BranchCurve, points: list[np.ndarray]) -> bool:
     return bool(np.abs(last.q).max() < WALK.zero * np.abs(first.q).max())
 
 
-def extremum(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float, list[np.ndarray]]:
-    """Return the parameter at a fold from parabolas in arclength, its error, and the points before the fold."""
+def locate_fold(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float]:
+    """Return the parameter at a fold from parabolas in arclength, and its error."""
     a, b, c = points[-3:]
     values = []
     for _ in range(WALK.max_parabolas):
@@ -189,8 +191,7 @@ def extremum(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float
         values.append(float(np.polyval(fit, at)) * curve.unit)
         tangent = (c - a) / np.linalg.norm(c - a)
         middle = b + at * tangent
-        J = curve.derivative(middle)
-        corrected = _correct(curve, middle, tangent, J)
+        corrected = _correct(curve, middle, tangent, curve.derivative(middle))
         if corrected is None:
             break
         step = max(0.5 * min(-s[0], s[2]), WALK.parabola_arc)
@@ -202,19 +203,50 @@ def extremum(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float
         if len(values) > 1 and abs(values[-1] - values[-2]) < 1e-6 * abs(values[-1]):
             break
     spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(a[-1] - c[-1]) * curve.unit
-    shift = _rule_shift(curve, b)
-    return values[-1] + shift, spread + WALK.shift_error * abs(shift), points[:-1]
+    shift = _rule_shift(curve, b, (c - a) / np.linalg.norm(c - a))
+    return values[-1] + shift, spread + WALK.shift_error * abs(shift)
 
 
-def _rule_shift(curve: BranchCurve, u: np.ndarray) -> float:
-    """Return the shift of a fold by the next finer rule; NaN if there is none.
+def locate_meeting(curve: BranchCurve, points: list[np.ndarray], family: str) -> tuple[float, float]:
+    """Return the parameter where the branch meets the branch without a vanishing family, and its error.
 
-    It is −wᵀ δF / wᵀ ∂F/∂p, with the left null vector w of 1 − ∂F/∂x.
+    The parameter and the other overlaps are even functions of the family. From the last two points before it vanished
+    they are extrapolated to a small family, at which the equations are solved; from there, to zero.
     """
-    finer = curve.map(u).finer()
-    base, J = curve.residual(u), curve.derivative(u)
-    if finer is None or not np.isfinite(J).all():
+    first, last = points[-3:-1]
+    x = curve.overlaps(last)
+    direction = np.append(last[:-1] - curve.packing.pack(x.without(family)), 0.0)
+    more, less = (float(np.sum(curve.overlaps(u).arrays()[family] ** 2)) for u in (first, last))
+    meeting = last + min(less / abs(more - less), 1.0) * (last - first)
+    small, normal = WALK.small_family, direction / np.linalg.norm(direction)
+    near = meeting + small**2 * (last - meeting)
+    near += (small * direction @ normal - near @ normal) * normal
+    corrected = _correct(curve, near, normal, curve.derivative(near))
+    if corrected is None:
+        return np.nan, np.inf
+    remainder = small**2 / (1 - small**2) * (corrected[0][-1] - last[-1]) * curve.unit
+    shift = _rule_shift(curve, corrected[0], normal)
+    error = WALK.shift_error * (abs(remainder) + abs(shift))
+    return float(corrected[0][-1]) * curve.unit + remainder + shift, error
+
+
+def locate_vanishing(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float]:
+    """Return the parameter at which all weights vanish, extrapolated as a smooth function of q, and its error."""
+    sizes = np.array([np.abs(curve.overlaps(u).q).max() for u in points])
+    clear = int(np.flatnonzero(sizes > 10 * WALK.zero * sizes[0])[-1])  # the last point at which rules differ clearly
+    fits = [np.polyfit(sizes[-5:-2], [u[-1] for u in points[-5:-2]], degree)[-1] * curve.unit for degree in (1, 2)]
+    tangent = (points[clear] - points[clear - 1]) / np.linalg.norm(points[clear] - points[clear - 1])
+    shift = _rule_shift(curve, points[clear], tangent)
+    return float(fits[1]) + shift, float(abs(fits[1] - fits[0])) + WALK.shift_error * abs(shift)
+
+
+def _rule_shift(curve: BranchCurve, u: np.ndarray, normal: np.ndarray) -> float:
+    """Return the change of the parameter by the next finer rule, in the plane through u; NaN if it is unknown."""
+    finer = curve.rule.finer()
+    if finer is None:
         return np.nan
-    shift = curve.packing.pack(finer(curve.overlaps(u))) - u[:-1] - base
-    w = np.linalg.svd(J[:, :-1])[0][:, -1]
-    return -float(w @ shift / (w @ J[:, -1])) * curve.unit
+    on_finer = replace(curve, rule=finer)
+    solved = [_correct(each, u, normal, each.derivative(u)) for each in (curve, on_finer)]
+    if solved[0] is None or solved[1] is None:
+        return np.nan
+    return float(solved[1][0][-1] - solved[0][0][-1]) * curve.unit
