@@ -20,7 +20,8 @@ import numpy as np
 
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible
-from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, broyden_update
+from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, broyden_update, newton
+from gamp_attention.theory.fixed_points.observables import family_growth
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.models.model import Model, with_parameter
 from gamp_attention.theory.rules.rule import Rule
@@ -41,7 +42,9 @@ class WalkSettings:
     difference: float = 5e-3  # step of finite differences of the residual
     shift_error: float = 0.5  # error of a fold, in units of its shift by the next finer rule
     zero: float = 1e-2  # size below which m or θ, in units of √q, or q, in units of its first value, counts as zero
-    small_family: float = 0.1  # size of m or θ next to the end at which it vanishes, in units of the last point's
+    meeting_step: float = 0.01  # relative change of the parameter for the first slope where branches meet
+    meeting_residual: float = 1e-4  # residual of the branch without the family there
+    max_meeting: int = 20  # maximum number of Newton steps to this branch
     max_parabolas: int = 5  # maximum number of parabolas fitted to a fold
     parabola_arc: float = 0.04  # smallest half-width of a parabola, for which the noise of the averages is negligible
 
@@ -210,24 +213,30 @@ def locate_fold(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, fl
 def locate_meeting(curve: BranchCurve, points: list[np.ndarray], family: str) -> tuple[float, float]:
     """Return the parameter where the branch meets the branch without a vanishing family, and its error.
 
-    The parameter and the other overlaps are even functions of the family. From the last two points before it vanished
-    they are extrapolated to a small family, at which the equations are solved; from there, to zero.
+    There the family becomes unstable on the branch without it. The parameter and the other overlaps are even functions
+    of the family: they are extrapolated to zero from the last two points before it vanished. Secant steps on the rule
+    of the curve and a step on each of two finer rules then solve for a growth of 1.
     """
     first, last = points[-3:-1]
-    x = curve.overlaps(last)
-    direction = np.append(last[:-1] - curve.packing.pack(x.without(family)), 0.0)
     more, less = (float(np.sum(curve.overlaps(u).arrays()[family] ** 2)) for u in (first, last))
     meeting = last + min(less / abs(more - less), 1.0) * (last - first)
-    small, normal = WALK.small_family, direction / np.linalg.norm(direction)
-    near = meeting + small**2 * (last - meeting)
-    near += (small * direction @ normal - near @ normal) * normal
-    corrected = _correct(curve, near, normal, curve.derivative(near))
-    if corrected is None:
+    bare, p, finer = curve.overlaps(meeting).without(family), float(meeting[-1]), curve.rule.finer()
+    rules = [curve.rule] * 3 + [rule for rule in (finer, finer and finer.deterministic and finer.finer()) if rule]
+
+    def growth(rule: Rule, p: float) -> float:
+        root = newton(replace(curve, rule=rule).map(np.array([p])), bare, WALK.meeting_residual, WALK.max_meeting)
+        return family_growth(root.F, root.overlaps, family) - 1 if root.status.converged else np.nan
+
+    try:
+        slope, step, value = np.nan, WALK.meeting_step * p, growth(curve.rule, (1 - WALK.meeting_step) * p)
+        for k, rule in enumerate(rules):
+            before, value = value, growth(rule, p)
+            slope = (value - before) / step if k < 3 and step else slope
+            step = -value / slope
+            p += step
+    except BREAKDOWNS:
         return np.nan, np.inf
-    remainder = small**2 / (1 - small**2) * (corrected[0][-1] - last[-1]) * curve.unit
-    shift = _rule_shift(curve, corrected[0], normal)
-    error = WALK.shift_error * (abs(remainder) + abs(shift))
-    return float(corrected[0][-1]) * curve.unit + remainder + shift, error
+    return p * curve.unit, abs(step) * curve.unit if np.isfinite(step) else np.inf
 
 
 def locate_vanishing(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float]:

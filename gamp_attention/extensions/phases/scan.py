@@ -263,7 +263,7 @@ def _brackets(values: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def find_root(
-    coarse: Callable[[float], float], measure: Measure, ends: tuple[float, float], tol: float, rtol: float = 1e-3,
+    coarse: Callable[[float], float], measure: Measure, ends: tuple[float, float], tol: float, rtol: float = 2e-3,
     max_rounds: int = 3,
 ) -> tuple[float, float]:  # fmt: skip
     """Return the root of a function of α, and its error, which is infinite if the root is not found.
@@ -276,23 +276,24 @@ def find_root(
     root, error, (low, high) = np.nan, np.inf, ends
     sign = np.sign(coarse(low))
     for _ in range(4):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if np.sign(coarse(middle)) == sign else (low, middle)
+        value_there = coarse(0.5 * (low + high))
+        if np.isfinite(value_there):
+            low, high = (0.5 * (low + high), high) if np.sign(value_there) == sign else (low, 0.5 * (low + high))
     margin = high - low
     try:
         for _ in range(max_rounds):
             value = lru_cache(partial(measure, rtol=rtol))
-            if value(low)[0] * value(high)[0] > 0:
-                low, high = low - margin, high + margin
-            root = float(brentq(lambda alpha: value(alpha)[0], low, high, xtol=0.1 * tol))  # noqa: B023
+            while value(low)[0] * value(high)[0] > 0 and margin < ends[1] - ends[0]:
+                low, high, margin = low - margin, high + margin, 2 * margin
+            root = float(brentq(lambda alpha: value(alpha)[0], low, high, xtol=0.2 * tol))  # noqa: B023
             step = max(5 * tol, 0.1 * (high - low))
             step = step if root + step < high else -step
             here, uncertain = value(root)
-            error = 0.1 * tol + uncertain / abs((value(root + step)[0] - here) / step)
+            error = 0.2 * tol + uncertain / abs((value(root + step)[0] - here) / step)
             if error <= tol:
                 break
             rtol *= max(0.5 * tol / error, 1e-2)
-            low, high, margin = root - 3 * error, root + 3 * error, 0.0
+            low, high, margin = root - 3 * error, root + 3 * error, 3 * error
     except (ConvergenceError, ValueError):  # the second if the signs are equal
         pass
     return root, error
