@@ -84,17 +84,3 @@ def test_errors_hold_if_student_fields_hardly_vary():
         for name in ("train_loss", "test_error"):
             away = abs(getattr(rough, name) - getattr(fine, name))
             assert away <= getattr(rough, f"{name}_error") + getattr(fine, f"{name}_error")
-
-
-@pytest.mark.extensions
-def test_failure_near_jumps_states_its_reason():
-    """Labels that jump in their noise, and a proximal map that jumps in the fields: the nested rule needs much work."""
-    model = ga.sequence_model(
-        lambda u, noise: np.floor(2 * noise[0]) + u[0, 0], lambda z: np.sin(z[0, 0]), n_tokens=1, rank=1, n_noise=1,
-        lam=0.05,
-    )  # fmt: skip
-    se = ga.solve_state_evolution(model, 3.0, rtol=1e-2, max_work=1e4)
-    assert se.status is ga.Status.MAX_ITER
-    assert se.rule == "panels"
-    assert se.validity.startswith("unknown: no fixed point was found, because the proximal map jumps")
-    assert 'rule="sobol"' in se.message

@@ -8,9 +8,6 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.theory.equations.channel import Channel
-from gamp_attention.theory.equations.units import Packing
-from gamp_attention.theory.fixed_points.observables import sector_jacobian
-from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.solve import solve_near
 from gamp_attention.theory.rules.panels import PanelRule
 
@@ -25,15 +22,6 @@ def test_a_known_solution_leads_to_its_branch_and_not_beyond_its_end(model):
         error = getattr(near.overlaps_error, name) + getattr(cold.overlaps_error, name)
         assert np.all(np.abs(value - getattr(cold.overlaps, name)) <= error), name
     assert solve_near(model, 0.68, "semantic", start, 1e-3)[0].status is ga.Status.LOST
-
-
-@pytest.mark.parametrize("branch", ["semantic", "positional"])
-def test_reversal_of_tokens_gives_half_of_the_columns_of_a_sector(branch, model):
-    se = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-2, stability=False)
-    F, sector = OverlapMap(model, 1.5, PanelRule(level=2)), {"semantic": "m", "positional": "theta"}[branch]
-    half = sector_jacobian(F, se.overlaps, sector)
-    whole, _ = F.derivatives(Packing(se.overlaps, (sector,)), se.overlaps, 1e-2, central=True, odd=True)
-    np.testing.assert_allclose(half, whole, atol=1e-3 * np.abs(whole).max())
 
 
 POINTS = {  # q, m, θ and V of both tokens, with all symmetries of a branch or without any
