@@ -1,6 +1,5 @@
 """Solutions predicted from a solution at another α, and derivatives of which symmetries give one half."""
 
-import json
 from dataclasses import replace
 from itertools import product
 
@@ -9,67 +8,20 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.theory.equations.channel import Channel
-from gamp_attention.theory.equations.units import Packing
-from gamp_attention.theory.fixed_points.nearby import Derivatives, root_near, solve_near
-from gamp_attention.theory.fixed_points.observables import sector_jacobian
-from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.fixed_points.solve import solve_near
 from gamp_attention.theory.rules.panels import PanelRule
 
 
-@pytest.fixture(scope="module")
-def known(model):
-    """The semantic solution at α = 1.5 and derivatives there."""
-    return solve_near(model, 1.5, "semantic", None, 1e-3)
-
-
-def test_the_tangent_agrees_with_solutions_at_two_alphas(model, known):
-    se, derivatives, warm = known
-    assert not warm
-    ahead = ga.solve_state_evolution(model, 1.53, rtol=1e-4, stability=False).overlaps
-    behind = ga.solve_state_evolution(model, 1.47, rtol=1e-4, stability=False).overlaps
-    packing = Packing.of(model, se.overlaps)
-    slope = (packing.pack(ahead) - packing.pack(behind)) / 0.06
-    np.testing.assert_allclose(derivatives.tangent / packing.sizes, slope, atol=0.03 * np.abs(slope).max())
-
-
-def test_a_known_solution_saves_averages(model, known, monkeypatch):
-    """The result agrees with the result from the name, and takes at most half of the averages on the first rule."""
-    se, derivatives, _ = known
-    count = []
-    plain = PanelRule.moments
-    monkeypatch.setattr(PanelRule, "moments", lambda self, *args: count.append(self.level) or plain(self, *args))
-    cold = solve_near(model, 1.4, "semantic", None, 1e-3)[0]
-    named = count.count(0)
-    count.clear()
-    kept = Derivatives.from_dict(json.loads(json.dumps(derivatives.to_dict())))
-    near, after, warm = solve_near(model, 1.4, "semantic", se.overlaps, 1e-3, kept)
-    assert warm
-    assert near.converged
-    assert count.count(0) <= named / 2
-    assert after.alpha == 1.4
+def test_a_known_solution_leads_to_its_branch_and_not_beyond_its_end(model):
+    """The result from a solution at another α agrees with the result from the name; the branch ends at 0.719."""
+    start = ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-3, stability=False).overlaps
+    near, warm = solve_near(model, 1.4, "semantic", start, 1e-3)
+    cold, from_name = solve_near(model, 1.4, "semantic", None, 1e-3)
+    assert (warm, from_name) == (True, False)
     for name, value in near.overlaps.arrays().items():
         error = getattr(near.overlaps_error, name) + getattr(cold.overlaps_error, name)
         assert np.all(np.abs(value - getattr(cold.overlaps, name)) <= error), name
-    assert abs(near.train_loss - cold.train_loss) <= near.train_loss_error + cold.train_loss_error
-
-
-@pytest.mark.slow
-def test_a_known_solution_is_not_used_if_it_is_far_or_its_branch_ends(model, known):
-    se, derivatives, _ = known
-    F = OverlapMap(model, 0.9, PanelRule(level=0))
-    assert root_near(F, se.overlaps, derivatives, 1e-4) is None  # too far in α
-    near, closer, _ = solve_near(model, 0.76, "semantic", None, 1e-3)
-    assert root_near(OverlapMap(model, 0.68, PanelRule(level=0)), near.overlaps, closer, 1e-4) is None
-    assert solve_near(model, 0.68, "semantic", near.overlaps, 1e-3, closer)[0].status is ga.Status.LOST
-
-
-@pytest.mark.parametrize("branch", ["semantic", "positional"])
-def test_reversal_of_tokens_gives_half_of_the_columns_of_a_sector(branch, model):
-    se = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-2, stability=False)
-    F, sector = OverlapMap(model, 1.5, PanelRule(level=2)), {"semantic": "m", "positional": "theta"}[branch]
-    half = sector_jacobian(F, se.overlaps, sector)
-    whole = F.jacobian(Packing(se.overlaps, (sector,)), se.overlaps, 1e-2, odd=True)
-    np.testing.assert_allclose(half, whole, atol=1e-3 * np.abs(whole).max())
+    assert solve_near(model, 0.68, "semantic", start, 1e-3)[0].status is ga.Status.LOST
 
 
 POINTS = {  # q, m, θ and V of both tokens, with all symmetries of a branch or without any

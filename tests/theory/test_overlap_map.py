@@ -48,7 +48,7 @@ def test_values_do_not_depend_on_the_order_of_evaluations(name, chosen):
         F = F.with_choices_at(at)
     numbers = list(range(OverlapMap.settings.memory + 2)) if name != "rare minima" else [0, 1, 2]
     forwards = evaluate(F, numbers, at)
-    F.linearize(Packing.of(F.model, at), at, 5e-3)
+    F.linearize(Packing.of(F.model, at), at)
     assert evaluate(F, numbers[::-1], at) == forwards
     # with an empty memory
     assert evaluate(replace(F, _memory={}), numbers, at) == forwards

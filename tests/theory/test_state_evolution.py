@@ -65,13 +65,6 @@ def test_symmetries_are_exact(branch):
     assert np.array_equal(se.overlaps.q[0], se.overlaps.q[1])
 
 
-def test_history_starts_at_the_start(model):
-    start = ga.Overlaps(np.full((2, 1, 1), 0.09), np.zeros((2, 1)), np.full((2, 1, 1), 0.13), np.full((2, 1, 1), 16.0))
-    se = ga.solve_state_evolution(model, 1.5, start, rtol=1e-2, stability=False)
-    assert se.converged
-    assert np.array_equal(se.history.q[0], start.q)
-
-
 def test_too_few_iterations_are_reported(model):
     start = ga.Overlaps(np.full((2, 1, 1), 0.2), np.zeros((2, 1)), np.full((2, 1, 1), 0.02), np.full((2, 1, 1), 5.0))
     se = ga.solve_state_evolution(model, 1.5, start, max_iter=1)
@@ -90,9 +83,9 @@ def test_vanishing_weights_have_a_definite_status(init):
     assert se.validity == "none: all weights go to zero"
     assert se.n_iter < 40
     assert se.overlaps.q.max() < 1e-7
-    data = ga.sample(model, 300, 1.5, 0)
-    at = risk_at(data, np.zeros((300, 1)), "exact")
-    hessian = np.column_stack([hessian_product(data, at, e[:, None], model.lam) for e in np.eye(300)])
+    data = ga.sample(model, 100, 1.5, 0)
+    at = risk_at(data, np.zeros((100, 1)), "exact")
+    hessian = np.column_stack([hessian_product(data, at, e[:, None], model.lam) for e in np.eye(100)])
     assert np.linalg.eigvalsh(hessian)[0] > 0.2 * model.lam
 
 
@@ -108,13 +101,6 @@ def test_vanishing_penalty_has_a_clear_status():
     se = ga.solve_state_evolution(ga.paper_model(0.3, lam=1e-8), 1.5, "semantic", rtol=1e-2, stability=False)
     assert se.converged
     assert se.overlaps.theta[0, 0, 0] ** 2 / (0.25 * se.overlaps.q[0, 0, 0]) > 0.9
-
-
-def test_equal_seeds_give_equal_results(model):
-    one, two = (
-        ga.solve_state_evolution(model, 1.0, rtol=5e-2, rule="sobol", stability=False, seed=4) for _ in range(2)
-    )
-    assert np.array_equal(one.overlaps.q, two.overlaps.q)
 
 
 @pytest.mark.parametrize("response", ["stein", "derivative"])

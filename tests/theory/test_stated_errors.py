@@ -51,10 +51,3 @@ def test_a_lost_branch_reports_unstable_replica_symmetry():
     assert "not below 1" in se.message
     assert se.message in str(se)
     assert se.validity.startswith("inconsistent")
-
-
-def test_a_lost_branch_reports_stable_replica_symmetry(model):
-    se = ga.solve_state_evolution(model, 0.6, "semantic", rtol=1e-2, stability=False)
-    assert se.status is ga.Status.LOST
-    assert se.replicon < 1
-    assert "overlap theta decays to zero" in se.message

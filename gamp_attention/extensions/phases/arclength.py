@@ -9,18 +9,19 @@ the Jacobian of F(x; p) − x in u. A step (`walk`) has three parts:
    fails or takes long steps is abandoned, because a shorter arclength is cheaper than the line search of `newton`.
 3. Accept the point if the tangent turned by a small angle, and otherwise halve the arclength.
 
-A fold is located from parabolas of p in the arclength, on which three points close to the fold are solved (`extremum`).
-The next finer rule then shifts it to first order.
+The ends of a branch are located from points next to them (`locate_fold`, `locate_meeting`, `locate_vanishing`), and
+shifted by the change of the parameter on the next finer rule.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible
-from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, broyden_update
+from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, broyden_update, newton
+from gamp_attention.theory.fixed_points.observables import family_growth
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.models.model import Model, with_parameter
 from gamp_attention.theory.rules.rule import Rule
@@ -41,6 +42,9 @@ class WalkSettings:
     difference: float = 5e-3  # step of finite differences of the residual
     shift_error: float = 0.5  # error of a fold, in units of its shift by the next finer rule
     zero: float = 1e-2  # size below which m or θ, in units of √q, or q, in units of its first value, counts as zero
+    meeting_step: float = 0.01  # relative change of the parameter for the first slope where branches meet
+    meeting_residual: float = 1e-4  # residual of the branch without the family there
+    max_meeting: int = 20  # maximum number of Newton steps to this branch
     max_parabolas: int = 5  # maximum number of parabolas fitted to a fold
     parabola_arc: float = 0.04  # smallest half-width of a parabola, for which the noise of the averages is negligible
 
@@ -154,22 +158,23 @@ def _correct(
     return (u, J, WALK.max_corrections) if np.abs(residual).max() <= WALK.residual else None
 
 
-def has_folded(points: list[np.ndarray]) -> bool:
-    """Return whether the parameter changed its direction at the last step, so that the branch passed a fold."""
-    a, b, c = (u[-1] for u in points[-3:])
-    return (b - a) * (c - b) < 0
+def find_end(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
+    """Return the reason for which a branch ends at the last points, or None.
 
-
-def fading_family(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
-    """Return "m" or "theta" if it goes to zero at the last points, where another branch crosses; otherwise None."""
+    It is "fold" if the parameter changed its direction, "m" or "theta" if this family goes to zero, where a branch
+    without it crosses, or "weights" if all weights go to zero and a family has reached it.
+    """
+    if len(points) < 3:
+        return None
     before, after = curve.overlaps(points[-3]), curve.overlaps(points[-1])
     for name in ("m", "theta"):
         old, new = before.arrays()[name], after.arrays()[name]
         if name in curve.packing.names and (
             np.sum(old * new) < 0 or np.abs(new).max() < WALK.zero * np.sqrt(np.abs(after.q).max())
         ):
-            return name
-    return None
+            return "weights" if weights_vanish(curve, points[:-1]) else name
+    a, b, c = (u[-1] for u in points[-3:])
+    return "fold" if (b - a) * (c - b) < 0 else None
 
 
 def weights_vanish(curve: BranchCurve, points: list[np.ndarray]) -> bool:
@@ -178,8 +183,8 @@ def weights_vanish(curve: BranchCurve, points: list[np.ndarray]) -> bool:
     return bool(np.abs(last.q).max() < WALK.zero * np.abs(first.q).max())
 
 
-def extremum(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float, list[np.ndarray]]:
-    """Return the parameter at a fold from parabolas in arclength, its error, and the points before the fold."""
+def locate_fold(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float]:
+    """Return the parameter at a fold from parabolas in arclength, and its error."""
     a, b, c = points[-3:]
     values = []
     for _ in range(WALK.max_parabolas):
@@ -189,8 +194,7 @@ def extremum(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float
         values.append(float(np.polyval(fit, at)) * curve.unit)
         tangent = (c - a) / np.linalg.norm(c - a)
         middle = b + at * tangent
-        J = curve.derivative(middle)
-        corrected = _correct(curve, middle, tangent, J)
+        corrected = _correct(curve, middle, tangent, curve.derivative(middle))
         if corrected is None:
             break
         step = max(0.5 * min(-s[0], s[2]), WALK.parabola_arc)
@@ -202,19 +206,56 @@ def extremum(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float
         if len(values) > 1 and abs(values[-1] - values[-2]) < 1e-6 * abs(values[-1]):
             break
     spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(a[-1] - c[-1]) * curve.unit
-    shift = _rule_shift(curve, b)
-    return values[-1] + shift, spread + WALK.shift_error * abs(shift), points[:-1]
+    shift = _rule_shift(curve, b, (c - a) / np.linalg.norm(c - a))
+    return values[-1] + shift, spread + WALK.shift_error * abs(shift)
 
 
-def _rule_shift(curve: BranchCurve, u: np.ndarray) -> float:
-    """Return the shift of a fold by the next finer rule; NaN if there is none.
+def locate_meeting(curve: BranchCurve, points: list[np.ndarray], family: str) -> tuple[float, float]:
+    """Return the parameter where the branch meets the branch without a vanishing family, and its error.
 
-    It is −wᵀ δF / wᵀ ∂F/∂p, with the left null vector w of 1 − ∂F/∂x.
+    There the family becomes unstable on the branch without it. The parameter and the other overlaps are even functions
+    of the family: they are extrapolated to zero from the last two points before it vanished. Secant steps on the rule
+    of the curve and a step on each of two finer rules then solve for a growth of 1.
     """
-    finer = curve.map(u).finer()
-    base, J = curve.residual(u), curve.derivative(u)
-    if finer is None or not np.isfinite(J).all():
+    first, last = points[-3:-1]
+    more, less = (float(np.sum(curve.overlaps(u).arrays()[family] ** 2)) for u in (first, last))
+    meeting = last + min(less / abs(more - less), 1.0) * (last - first)
+    bare, p, finer = curve.overlaps(meeting).without(family), float(meeting[-1]), curve.rule.finer()
+    rules = [curve.rule] * 3 + [rule for rule in (finer, finer and finer.deterministic and finer.finer()) if rule]
+
+    def growth(rule: Rule, p: float) -> float:
+        root = newton(replace(curve, rule=rule).map(np.array([p])), bare, WALK.meeting_residual, WALK.max_meeting)
+        return family_growth(root.F, root.overlaps, family) - 1 if root.status.converged else np.nan
+
+    try:
+        slope, step, value = np.nan, WALK.meeting_step * p, growth(curve.rule, (1 - WALK.meeting_step) * p)
+        for k, rule in enumerate(rules):
+            before, value = value, growth(rule, p)
+            slope = (value - before) / step if k < 3 and step else slope
+            step = -value / slope
+            p += step
+    except BREAKDOWNS:
+        return np.nan, np.inf
+    return p * curve.unit, abs(step) * curve.unit if np.isfinite(step) else np.inf
+
+
+def locate_vanishing(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float]:
+    """Return the parameter at which all weights vanish, extrapolated as a smooth function of q, and its error."""
+    sizes = np.array([np.abs(curve.overlaps(u).q).max() for u in points])
+    clear = int(np.flatnonzero(sizes > 10 * WALK.zero * sizes[0])[-1])  # the last point at which rules differ clearly
+    fits = [np.polyfit(sizes[-5:-2], [u[-1] for u in points[-5:-2]], degree)[-1] * curve.unit for degree in (1, 2)]
+    tangent = (points[clear] - points[clear - 1]) / np.linalg.norm(points[clear] - points[clear - 1])
+    shift = _rule_shift(curve, points[clear], tangent)
+    return float(fits[1]) + shift, float(abs(fits[1] - fits[0])) + WALK.shift_error * abs(shift)
+
+
+def _rule_shift(curve: BranchCurve, u: np.ndarray, normal: np.ndarray) -> float:
+    """Return the change of the parameter by the next finer rule, in the plane through u; NaN if it is unknown."""
+    finer = curve.rule.finer()
+    if finer is None:
         return np.nan
-    shift = curve.packing.pack(finer(curve.overlaps(u))) - u[:-1] - base
-    w = np.linalg.svd(J[:, :-1])[0][:, -1]
-    return -float(w @ shift / (w @ J[:, -1])) * curve.unit
+    on_finer = replace(curve, rule=finer)
+    solved = [_correct(each, u, normal, each.derivative(u)) for each in (curve, on_finer)]
+    if solved[0] is None or solved[1] is None:
+        return np.nan
+    return float(solved[1][0][-1] - solved[0][0][-1]) * curve.unit

@@ -1,14 +1,13 @@
 """Several fixed points of one model, and branches of fixed points as a parameter changes.
 
-`branches` lists the fixed points at one sample complexity that are found from given starts and from mixtures of the
-solutions. `continue_branch` follows one branch in a parameter up to its end, through unstable parts and around folds.
+`branches` lists the fixed points at one sample complexity that are found from given starts. `continue_branch` follows
+one branch in a parameter up to its end, through unstable parts and around folds.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 
@@ -18,25 +17,16 @@ from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention.extensions.phases import arclength
 from gamp_attention.extensions.phases.arclength import BranchCurve
-from gamp_attention.extensions.phases.crossings import BranchTrack, Measure, root_along, root_on_rules
 from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stack_overlaps
-from gamp_attention.theory.equations.units import Packing, is_feasible, relative_change
-from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, iterate_at_zero, newton
-from gamp_attention.theory.fixed_points.observables import family_growth, stationary_loss
-from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.equations.units import Packing, relative_change
+from gamp_attention.theory.fixed_points.observables import stationary_loss
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.theory.fixed_points.solve import solve_state_evolution
 from gamp_attention.theory.models.model import PARAMETERS, Model, parameter_value, require_model
 from gamp_attention.theory.rules.choice import first_rule
-from gamp_attention.theory.rules.rule import Rule
 
-MIXTURES = (0.3, 0.5, 0.7)  # weights of linear mixtures of two solutions, used as starts
-MIXTURE_RESIDUAL = 1e-4  # residual to which Newton steps solve from a mixture
-MIXTURE_STEPS = 40  # maximum number of Newton steps; a mixture may be far from a solution
 MAX_POINTS = 200  # maximum number of points of a branch
 SAME = 2e-2  # relative change of the overlaps below which two solutions are considered identical
-MEETING_RANGE = 0.02  # relative distance of two parameter values that give the first slope at the end of a branch
-END_TOL = 5e-4  # requested error of the end of a branch in units of the parameter, or of 0.05 if it is smaller
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +36,7 @@ class Branches(Result):
     Attributes
     ----------
     solutions : the fixed points, lowest training loss first.
-    names : start, or mixture of two solutions, from which each was first found.
+    names : start from which each was first found.
     missing : for each start without a new solution: the status, or the name of the start with the same solution.
     """
 
@@ -79,12 +69,9 @@ def branches(
     stability: bool = True,
     seed: int = 0,
 ) -> Branches:
-    """List the fixed points of state evolution found from given starts and from mixtures of the solutions.
+    """List the different fixed points of state evolution that are found from given starts.
 
-    Eq. :eq:`conjugates`, :eq:`weights`.
-
-    From mixtures only Newton steps are used, which also converge to unstable solutions that separate two basins. The
-    list need not be complete.
+    Eq. :eq:`conjugates`, :eq:`weights`. The list need not be complete.
 
     Parameters
     ----------
@@ -130,15 +117,6 @@ def branches(
             missing[name] = f"the solution found from {twin}"
         else:
             solutions.append((name, se))
-    F = OverlapMap(model, float(alpha), first_rule("auto", model, (seed,)))
-    for (first, a), (second, b) in combinations(list(solutions), 2):
-        for weight in MIXTURES:
-            rough = _newton_from(F, a.overlaps, b.overlaps, weight)
-            if rough is None or _find_same(rough, solutions):
-                continue
-            se = solve(rough)
-            if se.converged and not _find_same(se.overlaps, solutions):
-                solutions.append((f"{first} and {second}, mixed", se))
     solutions.sort(key=lambda entry: entry[1].train_loss)
     return Branches([se for _, se in solutions], [name for name, _ in solutions], missing)
 
@@ -150,16 +128,6 @@ def _find_same(overlaps: Overlaps, solutions: list[tuple[str, StateEvolutionResu
             mirrored = replace(solution.overlaps, m=s * solution.overlaps.m, theta=t * solution.overlaps.theta)
             if relative_change(mirrored, overlaps) < SAME:
                 return name
-    return None
-
-
-def _newton_from(F: OverlapMap, a: Overlaps, b: Overlaps, weight: float) -> Overlaps | None:
-    """Return a fixed point found by Newton steps, without damped steps, from a mixture of two solutions, or None."""
-    mixed = Overlaps(**{name: v + weight * (b.arrays()[name] - v) for name, v in a.arrays().items()})
-    if is_feasible(F.model, mixed):
-        with suppress(*BREAKDOWNS):
-            root = newton(F, mixed, MIXTURE_RESIDUAL, MIXTURE_STEPS)
-            return root.overlaps if root.status.converged else None
     return None
 
 
@@ -242,13 +210,23 @@ def continue_branch(
     to = check.real("to", to, low=0, strict=parameter != "omega", high=1 if parameter == "omega" else np.inf)
     start = solve_state_evolution(model, alpha, init, rtol=1e-3, stability=False, raise_on_failure=True)
     curve = curve_of(model, alpha, parameter, start.overlaps)
-    points, end, family = _walk_branch(curve, start.overlaps, parameter_value(model, alpha, parameter), to)
+    points, end, reason = [], "stalled", None
+    for u in arclength.walk(curve, start.overlaps, parameter_value(model, alpha, parameter), to):
+        points.append(u)
+        reason = arclength.find_end(curve, points)
+        end = "reached" if u[-1] == to / curve.unit else end
+        if reason or end == "reached" or len(points) >= MAX_POINTS:
+            break
+    else:
+        reason = "weights" if arclength.weights_vanish(curve, points) else None
     value, error = np.nan, np.nan
-    if end == "fold":
-        value, error, points = arclength.extremum(curve, points)
-    elif end == "vanished":
-        limit = _meeting_point(curve, points, family) if family else _vanishing_point(curve, points[-3])
-        (value, error), points = limit, points[:-1]
+    if reason == "fold":
+        end, (value, error) = "fold", arclength.locate_fold(curve, points)
+    elif reason == "weights":
+        end, (value, error) = "vanished", arclength.locate_vanishing(curve, points)
+    elif reason:
+        end, (value, error) = "vanished", arclength.locate_meeting(curve, points, reason)
+    points = points[:-1] if reason else points
     overlaps, values = [curve.overlaps(u) for u in points], np.array([u[-1] for u in points]) * curve.unit
     if end == "reached":
         values[-1] = to
@@ -263,51 +241,3 @@ def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps) -> Bran
     rule = first_rule("auto", model, (0,)).at_level(1)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
     return BranchCurve(model, alpha, parameter, rule, Packing.of(model, like), unit)
-
-
-def _walk_branch(
-    curve: BranchCurve, start: Overlaps, first: float, to: float
-) -> tuple[list[np.ndarray], str, str | None]:
-    """Return the points of the branch, its end as in `BranchPath`, and the family that vanishes there, if any."""
-    points: list[np.ndarray] = []
-    end = "stalled"
-    for u in arclength.walk(curve, start, first, to):
-        points.append(u)
-        family = arclength.fading_family(curve, points) if len(points) > 2 else None
-        if family:
-            return points, "vanished", None if arclength.weights_vanish(curve, points[:-1]) else family
-        if len(points) > 2 and arclength.has_folded(points):
-            end = "fold"
-            break
-        if u[-1] == to / curve.unit:
-            return points, "reached", None
-        if len(points) >= MAX_POINTS:
-            return points, end, None
-    return points, "vanished" if arclength.weights_vanish(curve, points) else end, None
-
-
-def _meeting_point(curve: BranchCurve, points: list[np.ndarray], family: str) -> tuple[float, float]:
-    """Return the parameter where the branch meets the branch without the vanishing family, and its error.
-
-    There the vanishing family becomes unstable on the branch without it. The other overlaps and the parameter are even
-    functions of this family: they are extrapolated to zero from the last two points before it vanished.
-    """
-    first, last = points[-3:-1]
-    more, less = (float(np.sum(curve.overlaps(u).arrays()[family] ** 2)) for u in (first, last))
-    meeting = last + min(less / abs(more - less), 1.0) * (last - first)
-    p = float(meeting[-1]) * curve.unit
-    tol, ends = END_TOL * max(p, 0.05), (p * (1 - MEETING_RANGE), p * (1 + MEETING_RANGE))
-    track = BranchTrack(curve, dict.fromkeys(ends, curve.overlaps(meeting).without(family)), tol)
-    return root_along([track], lambda at: family_growth(at.F, at.overlaps, family) - 1, ends, tol, 1.0)[:2]
-
-
-def _vanishing_point(curve: BranchCurve, last: np.ndarray) -> tuple[float, float]:
-    """Return the parameter, near the last point, at which small weights neither grow nor shrink, and its error."""
-    overlaps, p = curve.overlaps(last), float(last[-1]) * curve.unit
-
-    def measure(rule: Rule) -> Measure:
-        on_rule = replace(curve, rule=rule)
-        return lambda value: iterate_at_zero(on_rule.map(np.array([value / curve.unit])), overlaps)[1] - 1
-
-    ends = p * (1 - MEETING_RANGE), p * (1 + MEETING_RANGE)
-    return root_on_rules(measure, curve.rule.at_level(0), ends, END_TOL * max(p, 0.05), 1.0)[:2]

@@ -1,13 +1,14 @@
 """Boundaries of the phases of one model.
 
-`Scan` solves a branch of state evolution on a grid of α, and at further values on request. From scans of the two
-branches the functions below compute the values of α at which a branch appears, ends, and gains or loses stability, at
-which the two branches have equal training loss (α_c), and from which attention is better than the linear baseline
-(α_l).
+`Scan` solves a branch of state evolution on a grid of α with the coarsest rule. From scans of the two branches the
+functions below compute the values of α at which a branch appears, ends, and gains or loses stability, at which the two
+branches have equal training loss (α_c), and from which attention is better than the linear baseline (α_l). The roots
+are solved between two α of the grid with accurate solutions, whose stated errors give the error of the root.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,15 +16,36 @@ import numpy as np
 
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.progress import Progress
-from gamp_attention.extensions.phases.branches import continue_branch, curve_of
-from gamp_attention.extensions.phases.crossings import BranchTrack, TrackPoint, root_along
-from gamp_attention.results import ConvergenceError, Overlaps, add_display
-from gamp_attention.theory.fixed_points.observables import sector_growth
-from gamp_attention.theory.fixed_points.solve import FAMILY_OF, first_root, is_off
+from gamp_attention.extensions.phases.branches import continue_branch
+from gamp_attention.results import ConvergenceError, add_display
+from gamp_attention.theory.fixed_points.newton import Root
+from gamp_attention.theory.fixed_points.observables import predicted_test_error, sector_growth, stationary_loss
+from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
+from gamp_attention.theory.fixed_points.solve import first_root, is_off, solve_near
 from gamp_attention.theory.linear import LinearBaseline
 from gamp_attention.theory.models.model import Model
+from gamp_attention.theory.rules.choice import first_rule
 
 ZERO = {"semantic": "m", "positional": "theta"}  # the overlap family that is zero on each branch
+Measure = Callable[[float, float], tuple[float, float]]  # value and error of a function of α, for an accuracy rtol
+
+
+@dataclass(frozen=True, eq=False)
+class ScanPoint:
+    """Fixed point on the coarsest rule, with the numbers that boundaries compare."""
+
+    root: Root
+
+    @cached_property
+    def train_loss(self) -> float:
+        """Training loss ε_t."""
+        return stationary_loss(self.root.F, self.root.overlaps, self.root.F.images(self.root.overlaps)[0])
+
+    @cached_property
+    def test_error(self) -> float:
+        """Test error ε_g."""
+        return float(predicted_test_error(self.root.F.model, self.root.overlaps, self.root.F.rule).mean())
 
 
 @dataclass(eq=False)
@@ -32,65 +54,48 @@ class Scan:
 
     model: Model
     branch: str
-    points: dict[float, TrackPoint] = field(default_factory=dict)  # points of the branch by α
+    points: dict[float, ScanPoint] = field(default_factory=dict)  # points of the branch by α
     lost: set[float] = field(default_factory=set)  # values of α at which the branch was not found
-    track: BranchTrack = field(init=False)  # interpolates all of `points`; exists after the first point
-    rough: float = 1e-2  # tolerance of the overlaps and of α during a scan, enough to identify the branch
     max_iter: int = 104  # maximum number of iterations; near an end, the branch is continued instead
     points_per_e: float = 2.2  # number of α of the grid for each factor e
     inside: float = 0.04  # relative distance in α from an end at which the branch, which changes fast, is solved too
 
-    def at(self, alpha: float) -> TrackPoint | None:
-        """Return the fixed point at α, continued from known points or started by name; None if there is none."""
+    def at(self, alpha: float) -> ScanPoint | None:
+        """Return the fixed point at α, from the nearest known point or from its name; None if there is none."""
         if alpha not in self.points:
             nearest = min([*self.points, *self.lost], key=lambda a: abs(np.log(a / alpha)), default=None)
-            if not (nearest in self.points and self._follow(alpha)):
+            if not (nearest in self.points and self.solve(alpha, self.points[nearest].root.overlaps)):
                 self.solve(alpha, self.branch)
         return self.points.get(alpha)
 
     def solve(self, alpha: float, init: Any) -> bool:
         """Solve from a named start or overlaps; return whether the branch exists at α."""
         root = first_root(self.model, alpha, init, self.max_iter)
-        exists = root.status.converged and self._follow(alpha, root.overlaps)
-        if not exists:
-            self.lost.add(alpha)
+        exists = root.status.converged and not is_off(self.branch, root.overlaps)
+        if exists:
+            self.points[alpha] = ScanPoint(root)
+        (self.lost.discard if exists else self.lost.add)(alpha)
         return exists
 
-    def approach(self, alpha: float) -> None:
-        """Solve at α near an end of the branch, at which the overlap family that gives the branch its name vanishes.
+    def refine(self, alpha: float, rtol: float) -> StateEvolutionResult:
+        """Return the accurate solution at α; raise ConvergenceError if the branch is not found."""
+        nearest = min(self.points, key=lambda other: abs(other - alpha))
+        result = solve_near(self.model, alpha, self.branch, self.points[nearest].root.overlaps, rtol)[0]
+        if not np.isfinite(result.relative_error):
+            raise ConvergenceError(f"the {self.branch} branch was lost at α = {alpha:.4g}", result)
+        return result
 
-        Newton steps converge to it from larger values, and to zero from much smaller values: they start at its value at
-        the nearest point.
-        """
-        if alpha not in self.points and self.points:
-            family, nearest = FAMILY_OF[self.branch], min(self.points, key=lambda a: abs(a - alpha))
-            guess = self.track.guess(alpha).arrays() | {family: self.points[nearest].overlaps.arrays()[family]}
-            if not self._follow(alpha, Overlaps(**guess)):
-                self.at(alpha)
+    def measure_growth(self, alpha: float, rtol: float) -> tuple[float, float]:
+        """Return the growth of the family that is zero on the branch, minus 1, on successive rules, and its error."""
+        at, F = self.refine(alpha, rtol).overlaps, OverlapMap(self.model, alpha, first_rule("auto", self.model, (0,)))
+        level = 1 + int(rtol < 1e-3)
+        growths = [sector_growth(F.on(F.rule.at_level(level + k)), at, ZERO[self.branch]) for k in (0, 1)]
+        return growths[1] - 1, abs(growths[1] - growths[0]) + rtol
 
     def trim(self, low: float, high: float) -> None:
         """Remove points outside of the range in which the branch exists on finer rules; NaN for no limit."""
         for alpha in [alpha for alpha in self.points if alpha < low or alpha > high]:
             del self.points[alpha]
-            self.track.known.pop(alpha, None)
-
-    def spans(self, alpha: float) -> bool:
-        """Return whether α lies between values at which the branch was found."""
-        return min(self.points, default=np.inf) <= alpha <= max(self.points, default=-np.inf)
-
-    def _follow(self, alpha: float, overlaps: Overlaps | None = None) -> bool:
-        """Return whether the branch exists at α, by a step from known points or from overlaps given at α."""
-        if overlaps is not None:
-            if not hasattr(self, "track"):
-                curve = curve_of(self.model, alpha, "alpha", overlaps)
-                self.track = BranchTrack(replace(curve, rule=curve.rule.at_level(0)), {}, self.rough)
-            self.track.known[alpha] = overlaps
-        point = self.track(alpha, halvings=0)  # smaller steps do not find the branch beyond its end either
-        if point is None or is_off(self.branch, point.overlaps):
-            self.track.known.pop(alpha, None)
-            return False
-        self.points[alpha] = point
-        return True
 
     def solve_grid(self, low: float, high: float) -> None:
         """Solve on a grid of α: the semantic branch from high to low α, other branches from low to high.
@@ -143,8 +148,8 @@ def find_ends(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary
     ends = _end(scan, low, min, tol), _end(scan, high, max, tol)
     scan.trim(ends[0].value, ends[1].value)
     for end, inward in zip(ends, (1 + scan.inside, 1 - scan.inside), strict=True):
-        if np.isfinite(end.value):
-            scan.approach(end.value * inward)
+        if np.isfinite(end.value) and scan.points:
+            scan.at(end.value * inward)
     return ends
 
 
@@ -152,15 +157,17 @@ def _end(scan: Scan, last: float, outermost: Callable[..., float], tol: float) -
     """Return the end of the branch toward the smallest (`outermost` is min) or the largest (max) α, `last`."""
     while True:
         here = outermost(scan.points)
-        beyond = [alpha for alpha in scan.lost - set(scan.points) if outermost(alpha, here) == alpha]
+        beyond = [alpha for alpha in scan.lost if outermost(alpha, here) == alpha]
         if not beyond:
             return Boundary.none(f"none: the branch continues to α = {last:g}")
         gone = min(beyond, key=lambda alpha: abs(alpha - here))
         between = f"between α = {gone:.4g} and {here:.4g}"
         try:
-            path = continue_branch(scan.model, here, scan.points[here].overlaps, to=gone)
+            path = continue_branch(scan.model, here, scan.points[here].root.overlaps, to=gone)
         except ConvergenceError:
             return Boundary.none(f"not found: {between}")
+        for alpha, index in zip(path.values[1:-1], range(1, len(path.values)), strict=False):
+            scan.solve(float(alpha), path.at(index))  # a branch changes fast near its end
         if path.end in ("fold", "vanished"):
             return Boundary.found(path.end_value, path.end_error, tol, path.end)
         if path.end != "reached" or not scan.solve(gone, path.at(-1)):
@@ -176,17 +183,18 @@ def find_stable_range(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
         none = Boundary.none(f"none: there is no {scan.branch} branch")
         return none, none
 
-    def excess(point: TrackPoint) -> float:
-        return sector_growth(point.F, point.overlaps, ZERO[scan.branch]) - 1
+    def coarse(alpha: float) -> float:
+        point = scan.at(alpha)
+        return np.nan if point is None else sector_growth(point.root.F, point.root.overlaps, ZERO[scan.branch]) - 1
 
-    values, brackets = _compare((scan,), excess)
+    values = [(alpha, coarse(alpha)) for alpha in sorted(scan.points)]
+    brackets = _brackets(values)
     if not brackets:
         none = Boundary.none(f"none: the {scan.branch} branch is {'' if values[0][1] < 0 else 'un'}stable throughout")
         return none, none
     start, end = Boundary.none("none: stable from its lower end on"), Boundary.none("none: stable up to its upper end")
     for bracket in brackets:
-        value, error, _ = root_along((scan.track,), excess, bracket, tol, 1.0)
-        boundary = Boundary.found(value, error, tol, f"in {ZERO[scan.branch]}")
+        boundary = Boundary.found(*find_root(coarse, scan.measure_growth, bracket, tol), tol, f"in {ZERO[scan.branch]}")
         start, end = (boundary, end) if dict(values)[bracket[1]] < 0 else (start, boundary)
     return start, end
 
@@ -196,19 +204,26 @@ def find_equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
 
     Eq. :eq:`boundaries`.
     """
+    scans = semantic, positional
 
-    def gap(a: TrackPoint, b: TrackPoint) -> float:
-        return b.train_loss - a.train_loss
+    def gap(alpha: float, rtol: float) -> tuple[float, float]:
+        a, b = (scan.refine(alpha, rtol) for scan in scans)
+        return b.train_loss - a.train_loss, a.train_loss_error + b.train_loss_error
 
-    values, brackets = _compare((semantic, positional), gap)
+    def coarse(alpha: float) -> float:
+        a, b = (scan.at(alpha) for scan in scans)
+        return np.nan if a is None or b is None else b.train_loss - a.train_loss
+
+    low, high = (pick(other(scan.points, default=np.nan) for scan in scans) for pick, other in ((max, min), (min, max)))
+    alphas = sorted({alpha for scan in scans for alpha in scan.points if low <= alpha <= high})
+    values = [(alpha, value) for alpha in alphas if np.isfinite(value := coarse(alpha))]
     if not values:
         return Boundary.none("none: there is no α with both branches")
+    brackets = _brackets(values)
     if not brackets:
         lower = "semantic" if values[-1][1] > 0 else "positional"
         return _none(f"the {lower} branch has the lower training loss wherever both exist", values)
-    size = semantic.points[brackets[0][0]].train_loss
-    value, error, _ = root_along((semantic.track, positional.track), gap, brackets[0], tol, size)
-    boundary = Boundary.found(value, error, tol)
+    boundary = Boundary.found(*find_root(coarse, gap, brackets[0], tol), tol)
     others = f"{count_noun(len(brackets) - 1, 'further crossing')} at larger α" if len(brackets) > 1 else ""
     return boundary._replace(note="; ".join(filter(None, (boundary.note, others))))
 
@@ -218,19 +233,23 @@ def find_equal_test_error(semantic: Scan, baseline: LinearBaseline, tol: float) 
 
     Eq. :eq:`boundaries`.
     """
-    size = baseline.test_error
 
-    def gap(point: TrackPoint) -> float:
-        return size - point.test_error
+    def gap(alpha: float, rtol: float) -> tuple[float, float]:
+        se = semantic.refine(alpha, rtol)
+        return baseline.test_error - se.test_error, baseline.test_error_error + se.test_error_error
 
-    values, brackets = _compare((semantic,), gap)
+    def coarse(alpha: float) -> float:
+        point = semantic.at(alpha)
+        return np.nan if point is None else baseline.test_error - point.test_error
+
+    values = [(alpha, coarse(alpha)) for alpha in sorted(semantic.points)]
     if not values:
         return Boundary.none("none: there is no semantic branch")
+    brackets = _brackets(values)
     if not brackets:
         word = "beats" if values[-1][1] > 0 else "does not beat"
         return _none(f"attention {word} the linear baseline wherever the semantic branch exists", values)
-    value, error, slope = root_along((semantic.track,), gap, brackets[-1], tol, size)
-    return Boundary.found(value, error + baseline.test_error_error / abs(slope), tol)
+    return Boundary.found(*find_root(coarse, gap, brackets[-1], tol), tol)
 
 
 def _none(why: str, values: list[tuple[float, float]]) -> Boundary:
@@ -238,14 +257,43 @@ def _none(why: str, values: list[tuple[float, float]]) -> Boundary:
     return Boundary.none(f"none: {why}, from α = {values[0][0]:.4g} to {values[-1][0]:.4g}")
 
 
-def _compare(
-    scans: Sequence[Scan], difference: Callable[..., float]
-) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Return (α, difference) for every α of any scan at which all branches exist, and pairs of α around its roots."""
-    for alpha in sorted({alpha for scan in scans for alpha in scan.points}):
-        if all(scan.spans(alpha) for scan in scans):
-            for scan in scans:
-                scan.at(alpha)
-    alphas = sorted(set.intersection(*(set(scan.points) for scan in scans)))
-    values = [(alpha, difference(*(scan.points[alpha] for scan in scans))) for alpha in alphas]
-    return values, [(a[0], b[0]) for a, b in pairwise(values) if a[1] * b[1] < 0]
+def _brackets(values: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return neighboring α between which a function, given as pairs (α, f), changes its sign."""
+    return [(a[0], b[0]) for a, b in pairwise(values) if a[1] * b[1] < 0]
+
+
+def find_root(
+    coarse: Callable[[float], float], measure: Measure, ends: tuple[float, float], tol: float, rtol: float = 2e-3,
+    max_rounds: int = 3,
+) -> tuple[float, float]:  # fmt: skip
+    """Return the root of a function of α, and its error, which is infinite if the root is not found.
+
+    Bisection of the function on the coarsest rule (`coarse`) divides the interval by 16. Near its root, the function is
+    measured with an accuracy that is raised, from `rtol` on, until the error of the root is within `tol`.
+    """
+    from scipy.optimize import brentq
+
+    root, error, (low, high) = np.nan, np.inf, ends
+    sign = np.sign(coarse(low))
+    for _ in range(4):
+        value_there = coarse(0.5 * (low + high))
+        if np.isfinite(value_there):
+            low, high = (0.5 * (low + high), high) if np.sign(value_there) == sign else (low, 0.5 * (low + high))
+    margin = high - low
+    try:
+        for _ in range(max_rounds):
+            value = lru_cache(partial(measure, rtol=rtol))
+            while value(low)[0] * value(high)[0] > 0 and margin < ends[1] - ends[0]:
+                low, high, margin = low - margin, high + margin, 2 * margin
+            root = float(brentq(lambda alpha: value(alpha)[0], low, high, xtol=0.2 * tol))  # noqa: B023
+            step = max(5 * tol, 0.1 * (high - low))
+            step = step if root + step < high else -step
+            here, uncertain = value(root)
+            error = 0.2 * tol + uncertain / abs((value(root + step)[0] - here) / step)
+            if error <= tol:
+                break
+            rtol *= max(0.5 * tol / error, 1e-2)
+            low, high, margin = root - 3 * error, root + 3 * error, 3 * error
+    except (ConvergenceError, ValueError):  # the second if the signs are equal
+        pass
+    return root, error

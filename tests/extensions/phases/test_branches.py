@@ -19,7 +19,7 @@ def semantic(model):
 def test_the_semantic_branch_is_stable_above_an_alpha(model, semantic):
     """The semantic branch is unstable in m below α = 0.83 and stable above; it exists from 0.72 on."""
     assert semantic.stability.stable
-    assert np.isnan(semantic.stability.radius["theta"])
+    assert np.isnan(semantic.stability.growth["theta"])
     low = ga.solve_state_evolution(model, 0.78, "semantic", rtol=1e-2)
     assert low.converged
     assert low.stability.growth["m"] > 1
@@ -133,13 +133,12 @@ def test_a_fold_is_passed_and_located(monkeypatch):
     curve, points = Parabola(), []
     for u in arclength.walk(curve, np.array([0.9]), 1.16, 0.5):
         points.append(u)
-        if len(points) > 2 and arclength.has_folded(points):
+        if arclength.find_end(curve, points):
             break
+    assert arclength.find_end(curve, points) == "fold"
     assert points[-1][0] < 0.5 < points[0][0]
-    assert arclength.fading_family(curve, points) is None
     assert not arclength.weights_vanish(curve, points)
-    monkeypatch.setattr(arclength, "_rule_shift", lambda curve, u: 0.0)
-    value, error, before = arclength.extremum(curve, points)
+    monkeypatch.setattr(arclength, "_rule_shift", lambda curve, u, normal: 0.0)
+    value, error = arclength.locate_fold(curve, points)
     assert value == pytest.approx(1.0, abs=1e-6)
     assert error < 1e-5
-    assert len(before) == len(points) - 1
