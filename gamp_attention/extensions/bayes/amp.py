@@ -37,7 +37,9 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
 
     If the data have neither labels nor targets, the targets are T = y xᵀ(x xᵀ)⁻¹, the solution of y = T x.
     """
-    model = _model_of(data, model)
+    model = data.model if model is None else require_model(model)
+    if model is None:
+        raise ValueError("model: needs a model of teacher and noise for data that were not sampled, got none")
     if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
         needs = "a model of labels" if data.is_labelled else "an attention model"
         raise check.fail_words("model", type(model).__name__, f"{needs} of {data.n_tokens} tokens, as the data are")
@@ -58,14 +60,6 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
         gamma = np.stack([law.gamma for law in kinds])[kind]  # identical variances for coordinates with the same prior
     y = channel.convert_targets(_labels_or_targets(data))
     return AmpProblem(data, y, channel, np.asarray(gamma), kind, [law.prior for law in kinds])
-
-
-def _model_of(data: Dataset, model: Model | None) -> Model:
-    """Return the model, by default the model from which the data were sampled."""
-    model = data.model if model is None else require_model(model)
-    if model is None:
-        raise ValueError("model: needs a model of teacher and noise for data that were not sampled, got none")
-    return model
 
 
 def _labels_or_targets(data: Dataset) -> np.ndarray:

@@ -6,7 +6,7 @@ numbers, checks its result, and traces it into a list of operations (`gamp_atten
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -156,9 +156,7 @@ class SequenceLabels:
     # the function of one sample, u (L, t) and noise (n_noise,), if it cannot be traced; else None
     function: Callable[[np.ndarray, np.ndarray], Any] | None
     target_shape: tuple[int, ...]  # shape of its result
-    # n_fields, count: number of fields L t, and of random numbers per sample
-    n_fields: int
-    count: int
+    count: int  # number of random numbers per sample
     even: bool  # True if targets stay the same when all fields and the noise change sign
     # the traced function; None if it cannot be traced, so that `function` is called once for each sample
     program: Program | None = field(repr=False, default=None)
@@ -215,8 +213,8 @@ def trace_teacher(teacher: Any, L: int, t: int, n_noise: int, c: int | None) -> 
     function = UserFunction("teacher", teacher, shapes, "(L, t)", "(n_noise,)", c=c)
     shape = function.probe()
     program = function.trace(required=False)  # picklable, as functions defined inside of others are not
-    labels = SequenceLabels(function.plain if program is None else None, shape, L * t, n_noise, False, program)
+    labels = SequenceLabels(function.plain if program is None else None, shape, n_noise, False, program)
     rng = np.random.default_rng(5)
     u, noise = rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, n_noise))
     even = are_equal(labels(u, noise), labels(-u, -noise))
-    return SequenceLabels(labels.function, shape, L * t, n_noise, even, labels.program)
+    return replace(labels, even=even)

@@ -264,7 +264,7 @@ def _cached_channel(
 ) -> TeacherChannel:
     rho = np.frombuffer(content).reshape(shape)
     (L, t), rng, settings = rho.shape[:2], np.random.default_rng(2), TeacherSettings()
-    labels = SequenceLabels(None, target_shape, L * t, count, False, program)
+    labels = SequenceLabels(None, target_shape, count, False, program)
     if L * t > settings.max_fields:
         raise check.fail_words("model", f"L t = {L * t} fields of the teacher", f"at most {settings.max_fields}")
     read = {arguments[0] for name, *arguments in program.drop_unused().code if name == "input"}
@@ -327,13 +327,8 @@ def _differentiate(h: Program, D: int) -> Program:
 
 def _read_inputs(program: Program) -> list[frozenset[int]]:
     """Return the inputs on which each result of a program depends."""
-    read: list[frozenset[int]] = []
-    for name, *arguments in program.code:
-        if name in ("input", "constant"):
-            read.append(frozenset(arguments if name == "input" else ()))
-        else:
-            read.append(frozenset().union(*(read[k] for k in arguments)))
-    return [read[k] for k in program.outputs]
+    inputs = [frozenset({i}) for i in range(program.n_inputs)]
+    return program.interpret(inputs, lambda value: frozenset(), lambda name, *read: frozenset().union(*read))
 
 
 def _common_rank(jacobians: np.ndarray, settings: TeacherSettings) -> int:
