@@ -49,14 +49,10 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
     kind = np.zeros(data.dim, dtype=int)
     if len(kinds) > 1:
         tau = np.sqrt(data.dim) * data.source_means.T
-        gamma_scale = np.array([np.abs(law.gamma).max() for law in kinds]).max()
-        tau_scale = max(np.abs(tau).max(), 1e-300)
-        distances = [
-            np.sum((gamma - law.gamma) ** 2, axis=1) / gamma_scale**2
-            + np.sum((tau - law.tau) ** 2, axis=1) / tau_scale**2
-            for law in kinds
-        ]
-        kind = np.argmin(distances, axis=0)
+        scales = max(np.abs(law.gamma).max() for law in kinds), max(np.abs(tau).max(), 1e-300)
+        rows = np.concatenate([gamma / scales[0], tau / scales[1]], axis=1)
+        known = np.array([np.concatenate([law.gamma / scales[0], law.tau / scales[1]]) for law in kinds])
+        kind = np.argmin(np.sum((rows[:, None] - known) ** 2, axis=2), axis=1)
         gamma = np.stack([law.gamma for law in kinds])[kind]  # identical variances for coordinates with the same prior
     y = channel.convert_targets(_labels_or_targets(data))
     return AmpProblem(data, y, channel, np.asarray(gamma), kind, [law.prior for law in kinds])
