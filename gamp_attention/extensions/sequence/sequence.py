@@ -95,7 +95,7 @@ class SequenceModel(GLMModel):
     Others : as for `Model`.
     """
 
-    prediction: Program | None = field(default=None, kw_only=True, repr=False)
+    prediction: Program = field(kw_only=True, repr=False)
     functions: tuple[str, ...] = field(default=("teacher", "student", "loss"), kw_only=True, metadata={"display": True})
     head: Any = field(default=None, kw_only=True, repr=False)
 
