@@ -28,15 +28,14 @@ if TYPE_CHECKING:
     from gamp_attention.problem.losses.attention import (
         AttentionLoss as AttentionLoss,
         DotProductAttention as DotProductAttention,
+        MultiHeadAttention as MultiHeadAttention,
     )
-    from gamp_attention.problem.losses.checks import KinkWarning as KinkWarning
     from gamp_attention.problem.losses.glm import (
         LogisticLoss as LogisticLoss,
         MultinomialLoss as MultinomialLoss,
         PhaseRetrievalLoss as PhaseRetrievalLoss,
         SquaredLoss as SquaredLoss,
     )
-    from gamp_attention.problem.losses.heads import MultiHeadAttention as MultiHeadAttention
     from gamp_attention.problem.losses.registration import (
         register_attention as register_attention,
         register_loss as register_loss,
@@ -59,8 +58,6 @@ if TYPE_CHECKING:
     from gamp_attention.theory.fixed_points.solve import solve_state_evolution as solve_state_evolution
     from gamp_attention.theory.linear import (
         LinearBaseline as LinearBaseline,
-        LinearFit as LinearFit,
-        fit_linear_baseline as fit_linear_baseline,
         linear_baseline as linear_baseline,
     )
     from gamp_attention.theory.models.attention import attention_model as attention_model, paper_model as paper_model
@@ -68,13 +65,10 @@ if TYPE_CHECKING:
         CoordinateClasses as CoordinateClasses,
         coordinate_law as coordinate_law,
         power_law_spectrum as power_law_spectrum,
-        sign_positions as sign_positions,
         sparse_teacher as sparse_teacher,
-        subset_positions as subset_positions,
     )
     from gamp_attention.theory.models.coordinates import (
         CoordinateLaw as CoordinateLaw,
-        SampledLaw as SampledLaw,
         law_from_samples as law_from_samples,
     )
     from gamp_attention.theory.models.data_law import DataLaw as DataLaw, Departure as Departure
@@ -99,10 +93,8 @@ _CORE: dict[str, tuple[str, ...]] = {  # public names of the core, by module
     "gamp.step": ("GampState", "gamp_step", "initial_state"),
     "problem.dataset": ("Dataset", "LabelledDataset"),
     "problem.denoisers.output": ("Denoised", "denoise"),
-    "problem.losses.attention": ("AttentionLoss", "DotProductAttention"),
-    "problem.losses.checks": ("KinkWarning",),
+    "problem.losses.attention": ("AttentionLoss", "DotProductAttention", "MultiHeadAttention"),
     "problem.losses.glm": ("LogisticLoss", "MultinomialLoss", "PhaseRetrievalLoss", "SquaredLoss"),
-    "problem.losses.heads": ("MultiHeadAttention",),
     "problem.losses.registration": ("register_attention", "register_loss"),
     "problem.penalties.base": ("register_penalty",),
     "problem.penalties.columns": ("ColumnRidge",),
@@ -115,13 +107,12 @@ _CORE: dict[str, tuple[str, ...]] = {  # public names of the core, by module
     "theory.fixed_points.observables": ("Stability",),
     "theory.fixed_points.refinement": ("StateEvolutionResult",),
     "theory.fixed_points.solve": ("solve_state_evolution",),
-    "theory.linear": ("LinearBaseline", "LinearFit", "fit_linear_baseline", "linear_baseline"),
+    "theory.linear": ("LinearBaseline", "linear_baseline"),
     "theory.models.attention": ("attention_model", "paper_model"),
     "theory.models.coordinate_classes": (
-        "CoordinateClasses", "coordinate_law", "power_law_spectrum", "sign_positions", "sparse_teacher",
-        "subset_positions",
+        "CoordinateClasses", "coordinate_law", "power_law_spectrum", "sparse_teacher",
     ),
-    "theory.models.coordinates": ("CoordinateLaw", "SampledLaw", "law_from_samples"),
+    "theory.models.coordinates": ("CoordinateLaw", "law_from_samples"),
     "theory.models.data_law": ("DataLaw", "Departure"),
     "theory.models.glm": ("GLMModel", "glm_model"),
     "theory.models.labels": ("ClassLabels", "IntensityLabels", "LinearLabels", "LogisticLabels"),
@@ -141,7 +132,7 @@ _COMMON = (
     "LinearLabels", "LogisticLoss", "Overlaps", "Ridge", "SoftmaxTeacher", "SquaredLoss", "__version__",
     "attention_model", "bayes_thresholds", "branches", "compare", "debias", "gamp_step", "glm_model", "gradient",
     "initial_state", "law_of", "leave_one_out", "linear_baseline", "load_result", "minimize_risk", "mixture_model",
-    "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
+    "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram",
     "register_attention", "register_loss", "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp",
     "sample", "solve_bayes_state_evolution", "solve_broken", "solve_state_evolution", "sweep", "train", "train_loss",
     "trajectory",

@@ -1,27 +1,25 @@
-"""Consistency of manual and code: equations and functions cite each other, and every public name is documented."""
+"""Consistency of manual and code: equations, documented names, arguments of calls, links, and stored numbers."""
 
 import ast
 import doctest
 import inspect
+import json
 import re
-import unicodedata
 from enum import Enum
 from pathlib import Path
 
 import pytest
-from docutils.frontend import get_default_settings
-from docutils.parsers.rst import Parser
 from numpydoc.docscrape import ClassDoc, FunctionDoc
 from numpydoc.validate import validate
-from sphinx.ext.autosummary import extract_summary
 
 import gamp_attention as ga
-from docs import _equations, _results
+from docs import _equations, _paper, _results
 from validation._tools import catalog, checksums
 from validation._tools.names import EVERY as PUBLIC
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "gamp_attention"
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "paper.md").read_text(encoding="utf-8")
 # numpydoc: a docstring, sections in order, one-line summary, all parameters described in order, returns
 CHECKS = {"GL06", "GL07", "GL08", "SS01", "SS06", "PR02", "PR03", "PR04", "RT01"}
 
@@ -64,15 +62,6 @@ def test_public_docstrings_are_complete(name):
         assert docs[0]["Raises"], "a function that checks its arguments needs a section Raises"
 
 
-def test_every_summary_of_the_api_table_is_a_sentence():
-    """The summary is extracted as by autosummary, which ends a sentence at the period of an abbreviation."""
-    settings = get_default_settings(Parser())
-    settings.settings = settings  # required by older versions of sphinx
-    summaries = [extract_summary(inspect.getdoc(getattr(ga, name)).splitlines(), settings) for name in PUBLIC]
-    cut = re.compile(r"\b(eq|e\.g|i\.e|cf|fig|vs|no)\.$", re.IGNORECASE)
-    assert [text for text in summaries if not text.endswith(".") or cut.search(text) or len(text.split()) < 3] == []
-
-
 def test_every_public_function_has_an_example_that_shows_a_result():
     """Doctests of all modules are run with the tests, see pyproject.toml."""
     functions = [name for name in PUBLIC if inspect.isfunction(getattr(ga, name))]
@@ -90,38 +79,62 @@ def test_every_stored_result_and_every_failed_check_is_in_the_manual():
             assert _results._escape_prose(claim) in page
 
 
-def normalize_source(name, year):
-    """Return the last word of an author's name without accents, and the year."""
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    return plain.split()[-1].removesuffix("'s").rstrip("'"), year
+def find_calls(page):
+    """Return calls of public functions in the code of a page: syntax trees, with names without `ga.`."""
+    text = page.read_text(encoding="utf-8").replace("…", "...")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    codes = [re.sub(r"^(>>> |\.\.\. )", "", block, flags=re.MULTILINE) for block in blocks]
+    codes += [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", prose) if "(" in code]
+    for code in codes:
+        for part in [code] if _parse(code) else code.splitlines():  # a block may contain output
+            for node in ast.walk(_parse(part) or ast.Module([], [])):
+                function = node.func if isinstance(node, ast.Call) else None
+                if isinstance(function, ast.Attribute) and getattr(function.value, "id", "") == "ga":
+                    yield function.attr, node
+                elif isinstance(function, ast.Name) and function.id in ga.__all__ and function.id.islower():
+                    yield function.id, node
 
 
-def read_bibliography():
-    """Return {key: (last name of the first author, year)} of all entries of docs/references.bib."""
-    sources = {}
-    for entry in (ROOT / "docs" / "references.bib").read_text(encoding="utf-8").split("\n@"):
-        key = re.match(r"@?\w+\{(\w+),", entry).group(1)
-        author, year = (re.search(rf"^  {field} = \{{(.*)\}},$", entry, re.M).group(1) for field in ("author", "year"))
-        name = re.sub(r"\\(?:[a-zA-Z] |\W)|[{}]", "", author.split(",")[0])
-        sources[key] = normalize_source(name, year)
-    return sources
+def _parse(code):
+    try:
+        return ast.parse(code)
+    except SyntaxError:
+        return None
 
 
-def test_sources_in_docstrings_and_pages_are_in_the_bibliography():
-    bibliography = read_bibliography()
-    # Author and Other (year), and (Author, Other and Third, year)
-    forms = (
-        r"\b([A-Z][\w'-]+)(?:, [A-Z][\w'-]+)*(?: and (?:[A-Z][\w'-]+ ?)+| et al\.)? ?\((\d{4})\)",
-        r"[(;] ?([A-Z][\w'-]+)(?:,? (?:and )?[A-Z][\w'-]+)*(?: et al\.)?, (\d{4})[);,]",
+def test_calls_in_the_manual_have_arguments_that_exist():
+    n_calls = 0
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for name, call in find_calls(page):
+            parameters = inspect.signature(getattr(ga, name)).parameters
+            unknown = [word.arg for word in call.keywords if word.arg and word.arg not in parameters]
+            assert not unknown, f"{page.name}: {name} has no argument {unknown}"
+            n_calls += 1
+    assert n_calls > 80
+
+
+def test_links_of_the_readme_point_to_files_of_the_repository():
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / "README.md").read_text("utf-8"))
+    assert len(links) > 10
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_number_in_prose_is_defined():
+    numbers = _results.build_substitutions() | _paper.build_substitutions()
+    for path in DOCS.glob("*.md"):
+        assert set(re.findall(r"\{\{ (\w+) \}\}", path.read_text(encoding="utf-8"))) <= numbers.keys(), path.name
+    used = set(re.findall(r"\{\{ (\w+) \}\}", PAGE))
+    assert not re.search(r"nan|None", " ".join(numbers[name] for name in used))
+
+
+def test_numbers_equal_stored_results():
+    numbers, stored = (
+        _paper.build_substitutions(),
+        json.loads((catalog.ROOT / "results" / "figure2.json").read_text()),
     )
-    modules = [(str(path), ast.get_docstring(ast.parse(path.read_text())) or "") for path in PACKAGE.rglob("*.py")]
-    unknown = {}
-    for location, text in (*_equations.iterate_docstrings(), *modules):
-        found = [source for form in forms for source in re.findall(form, " ".join(text.split()))]
-        sources = {normalize_source(*source) for source in found}
-        if sources - set(bibliography.values()):
-            unknown[location] = sources - set(bibliography.values())
-    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
-    keys = {key for group in re.findall(r"\{cite:\w\}`([^`]*)`", pages) for key in group.split(",")}
-    assert unknown == {}
-    assert keys - set(bibliography) == set()
+    assert numbers["f2_alpha_c"] == f"{stored['lines']['alpha_c']['value']:.4f}"
+    published = json.loads((catalog.ROOT / "results" / "published.json").read_text())
+    assert numbers["checks_published"].endswith(" checks hold")
+    assert str(len(published["held"])) in numbers["checks_published"]
+    assert numbers["pub_semantic_V"].startswith("−")

@@ -1,8 +1,7 @@
-"""Examples that readers download: they need only installed packages, and their pictures and notebooks are complete."""
+"""Examples that readers download need only installed packages, and run."""
 
 import ast
 import doctest
-import json
 import re
 import runpy
 import subprocess
@@ -11,7 +10,6 @@ import tomllib
 
 import pytest
 
-from docs import _notebooks
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"
@@ -56,20 +54,6 @@ def test_an_example_runs_in_an_empty_folder_with_the_package_only(tmp_path):
     assert subprocess.run(other, cwd=tmp_path / "empty", capture_output=True, env={}, check=False).returncode == 1
 
 
-def read_class(path):
-    """Return the syntax tree of the only class of a file, as text."""
-    (tree,) = (node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef))
-    return ast.dump(tree)
-
-
-@pytest.mark.parametrize(
-    ("page", "example"),
-    [("plot_4_own_loss", "huber_loss"), ("plot_5_own_attention", "sigmoid_attention")],
-)
-def test_the_gallery_and_the_tutorial_show_the_same_class(page, example):
-    assert read_class(DOCS / "gallery" / f"{page}.py") == read_class(DOCS / "examples" / f"{example}.py")
-
-
 def read_functions(code):
     """Return the syntax trees of the functions `softmax` and `layers` of a script, without docstrings, as text."""
     trees = [node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
@@ -90,34 +74,3 @@ def test_the_page_and_the_example_show_the_same_sequence_model(capsys):
     ).groups()
     assert status in ("converged", "settled")
     assert 0 < float(loss) < float(error)
-
-
-def test_notebooks_contain_the_code_of_the_scripts(tmp_path):
-    py_source_parser = pytest.importorskip("sphinx_gallery.py_source_parser")
-    from sphinx_gallery import gen_gallery, notebook
-
-    conf = gen_gallery.DEFAULT_GALLERY_CONF | {"lang": "en"}
-    for path in (DOCS / "gallery").glob("plot_[45]_*.py"):
-        blocks = py_source_parser.split_code_and_text_blocks(str(path))[1]
-        text = json.dumps(notebook.jupyter_notebook(blocks, conf, str(path.parent)), ensure_ascii=False)
-        cells = json.loads(_notebooks.ROLE.sub(_notebooks.format_role, text))["cells"]
-        code = [block.content.strip() for block in blocks if block.type == "code"]
-        assert [cell["source"][0].strip() for cell in cells if cell["cell_type"] == "code"] == code
-        compile("\n".join(code), path.name, "exec")
-
-
-def find_plot_prefixes(text):
-    """Return the options `:filename-prefix:` of all plots of a page that draw a picture; None if one has no prefix."""
-    blocks = re.findall(r"^\.\. plot::\n((?:   .*\n|\n)*?)(?=\n   >>>|```)", text, re.MULTILINE)
-    return [
-        (re.search(r":filename-prefix: (\S+)", options) or [None, None])[1]
-        for options in blocks
-        if ":nofigs:" not in options
-    ]
-
-
-def test_each_picture_of_the_course_has_a_separate_file():
-    """matplotlib numbers the pictures of each block from 1: without a prefix, several pictures have one file name."""
-    prefixes = [prefix for page in DOCS.glob("*.md") for prefix in find_plot_prefixes(page.read_text(encoding="utf-8"))]
-    assert None not in prefixes
-    assert len(set(prefixes)) == len(prefixes)

@@ -67,21 +67,9 @@ def make_arrays_only():
     return ga.Dataset(rng.normal(size=(D, L, 50)), rng.normal(size=(D, L, 50)), np.ones((L, 50)) / 50)
 
 
-def make_distributed():
-    """Return a distributed dataset without workers."""
-    dataset = object.__new__(ga.DistributedDataset)
-    vars(dataset).update(vars(make_arrays_only()))
-    return dataset
-
-
 def make_labelled():
     x = np.random.default_rng(0).normal(size=(D, 50))
     return ga.LabelledDataset(x, np.sign(x[:, 0]), ga.LogisticLoss())
-
-
-def make_sampled_law():
-    rng = np.random.default_rng(0)
-    return ga.law_from_samples(rng.random((D, L)), rng.normal(size=(D, L)), rng.normal(size=(D, 1)))
 
 
 def make_boundaries():
@@ -115,9 +103,8 @@ def make_trajectory():
 
 
 def make_path():
-    growth = {"symmetric": np.ones(T), "m": np.full(T, np.nan), "theta": np.ones(T)}
     overlaps = ga.Overlaps(**make_arrays(T))
-    return ga.BranchPath("alpha", np.linspace(1, 2, T), overlaps, np.ones(T), growth, "fold", 2.0, 1e-4, [])
+    return ga.BranchPath("alpha", np.linspace(1, 2, T), overlaps, np.ones(T), "fold", 2.0, 1e-4)
 
 
 ONE, PAIR = np.ones(1), np.ones(2)
@@ -143,7 +130,6 @@ MADE = {
     "DebiasedWeights": lambda: ga.DebiasedWeights(
         *2 * [np.ones((D, R))], np.ones((1, R, R)), trusted=True, message="", form="independent", dof=np.inf
     ),
-    "DistributedDataset": make_distributed,
     "GLMModel": lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1),
     "GradientDescent": ga.GradientDescent,
     "HessianSpectrum": lambda: ga.HessianSpectrum(
@@ -166,7 +152,6 @@ MADE = {
         "lam", NUMBERS, NUMBERS, NUMBERS / 10, np.zeros((3, 3)), NUMBERS, np.ones((3, 90)), "cavity", 1, 2,
         (False, True, True), NUMBERS * np.nan, (fill(ga.GampResult),) * 3, None, "The smallest test error is at 0.1.",
     ),
-    "SampledLaw": make_sampled_law,
     "SequenceModel": lambda: ga.sequence_model(lambda u, _: u[0, 0], lambda z: z[0, 0], n_tokens=1, rank=1),
     "SoftmaxTeacher": lambda: ga.paper_model().teacher,
     "StateEvolutionResult": make_state_evolution,
@@ -209,14 +194,13 @@ def test_repr_fits_a_screen(name):
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_results_have_a_summary_and_a_table(name):
+def test_results_have_a_summary(name):
     result = make(name)
     summary, table = str(result), result._repr_html_()
     assert summary != repr(result)
     assert "array([" not in summary
     assert len(summary.splitlines()) <= 30
-    assert table.startswith("<table>")
-    assert table.count("<tr>") <= 30
+    assert table.startswith("<pre>")
     if hasattr(result, "status") and not isinstance(result.status, list):
         word = getattr(result.status, "value", result.status)
         assert word in summary

@@ -1,4 +1,4 @@
-"""Scripts of validation/ are listed, run and counted; stored results have their date and commit."""
+"""Scripts of validation/ are listed, run and counted; stored results have date, commit and current checksums."""
 
 import importlib
 import json
@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from docs import _results
 from validation.__main__ import main
-from validation._tools import catalog
+from validation._tools import catalog, checksums
 from validation._tools.resumable import run_trials
 
 SCRIPTS = catalog.scripts()
-STORED = sorted((catalog.ROOT / "results").glob("*.json"))
+FOLDER = catalog.ROOT / "results"
+STORED = sorted(FOLDER.glob("*.json"))
 RESULTS = [path for path in STORED if not path.stem.endswith(("_quick", "_parts"))]
 FAKE = '''"""A fake script."""
 import json, sys
@@ -22,12 +22,10 @@ out = Path(sys.argv[sys.argv.index("--out") + 1])
 end = "_quick" * ("--quick" in sys.argv)
 with (out / "ran").open("a") as file:
     file.write(Path(__file__).stem + " ")
-{more}
 (out / f"{{Path(__file__).stem}}{{end}}.json").write_text(json.dumps({{"held": {held}, "failed": {failed}}}))
 print("words")
 sys.exit({status})
 '''
-MORE = {"raises": "raise RuntimeError('broken')"}
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def scripts(tmp_path, monkeypatch):
             (root / group / "__init__.py").write_text(f'"""About {group}."""\n')
             for name in groups.get(group, ()):
                 failed = ["two", "three"] if name == "fails" else []
-                code = FAKE.format(held=["one"], failed=failed, status=int(bool(failed)), more=MORE.get(name, ""))
+                code = FAKE.format(held=["one"], failed=failed, status=int(bool(failed)))
                 (root / group / f"{name}.py").write_text(code)
         return lambda *words: main([*words, "--out", str(out)])
 
@@ -73,17 +71,6 @@ def test_every_result_belongs_to_a_script():
     assert set(catalog.GROUPS) & set(names) <= {"speed"}  # the only script of its group
     paths = [path for script in SCRIPTS for path in script.results(catalog.ROOT / "results")]
     assert sorted(paths) == RESULTS
-
-
-def test_the_manual_has_every_script_in_its_group():
-    sections = re.split(r"^## ", _results.build_index(), flags=re.MULTILINE)[1:]
-    listed = {}
-    for section in sections:
-        (group,) = re.findall(r"`python -m validation (\w+)`", section)
-        listed[group] = re.findall(r"^\| \[`(\w+)`\]\(generated/validation/\1\.md\) \| \S", section, re.MULTILINE)
-        assert re.findall(r"^generated/validation/(\w+)$", section, re.MULTILINE) == listed[group]
-    expected = {group: [script.name for script in SCRIPTS if script.group == group] for group in catalog.GROUPS}
-    assert listed == expected
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
@@ -125,28 +112,6 @@ def test_groups_and_names_select_scripts(scripts, capfd):
     assert "got 0, need a positive whole number" in capfd.readouterr().err
 
 
-def test_jobs_write_logs(scripts, capfd):
-    run = scripts(claims=["holds"], speed=["raises"])
-    assert run("all", "--jobs", "2") == 1
-    output = capfd.readouterr().out
-    assert "words" not in output
-    assert (scripts.out / "logs" / "holds.log").read_text() == "words\n"
-    assert "RuntimeError: broken" in (scripts.out / "logs" / "raises.log").read_text()
-    table = parse_table(output[output.index("script ") :])
-    assert table["holds"][-1] == "holds"
-    assert table["raises"][-5:] == ["no", "verdict,", "exit", "status", "1"]
-
-
-def test_scripts_without_a_picture_are_not_drawn(scripts, capfd):
-    run = scripts(paper=["holds"])
-    (catalog.ROOT / "paper" / "figure.py").write_text("import sys; print('--draw')\n")
-    assert run("all", "--draw") == 0
-    assert not (scripts.out / "ran").exists()
-    table = parse_table(capfd.readouterr().out)
-    assert table["figure"][-1] == "drawn"
-    assert table["holds"][-4:] == ["draws", "nothing", "by", "itself"]
-
-
 def square(x):
     """Return a trial, which fails for negative numbers."""
     if x < 0:
@@ -181,3 +146,27 @@ def test_folders_with_other_files_raise_an_error(tmp_path, scripts, capsys):
 def test_every_failed_check_states_its_reason():
     failed = [claim for path in RESULTS for claim in json.loads(path.read_text())["failed"]]
     assert all("(reason: " in claim for claim in failed)
+
+
+def test_checksums_of_stored_results_are_current():
+    """If this fails after storing results, run `python -m validation --sums`."""
+    assert checksums.find_differences(FOLDER) == []
+    assert {path.name for path in FOLDER.glob("*.json")} >= {f"{name}.json" for name in ("figure2", "values")}
+    assert len(checksums.read_sums(FOLDER)) > 100
+
+
+def test_differences_are_listed_by_name(tmp_path, capsys):
+    for name in ("a.json", "b.png", "c.md", "fast_quick.json", "some_quick_runs.jsonl", "many_parts.json", ".d"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "cells").mkdir()
+    assert main(["--sums", "--out", str(tmp_path)]) == 0
+    assert list(checksums.read_sums(tmp_path)) == ["a.json", "b.png", "c.md"]
+    assert main(["--sums", "check", "--out", str(tmp_path)]) == 0
+    (tmp_path / "a.json").write_text("other")
+    (tmp_path / "b.png").unlink()
+    (tmp_path / "new.md").touch()
+    capsys.readouterr()
+    assert main(["--sums", "check", "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines()[:3] == ["a.json: changed", "b.png: missing", "new.md: not listed"]
+    assert checksums.write_sums(tmp_path) == ["a.json: changed", "b.png: missing", "new.md: not listed"]
+    assert checksums.find_differences(tmp_path) == []

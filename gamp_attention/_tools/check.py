@@ -21,13 +21,12 @@ MAX_INTEGER = sys.maxsize  # largest integer argument, except seeds
 def fail(name: str, got: Any, needs: str, error: type[Exception] = ValueError) -> Exception:
     """Return an exception that names an argument, its requirement and the value received."""
     if isinstance(got, np.ndarray) and got.size > 8:
-        text = f"shape {got.shape}"
-    elif isinstance(got, int) and abs(got) > MAX_INTEGER:  # Python does not print integers of any length
-        text = f"an integer of {got.bit_length()} bits"
-    else:
-        text = repr(got)
-        if "\n" in text:  # the fields of a dataset or of a result do not help
-            text = " ".join(text.split()) if isinstance(got, np.ndarray) else f"{type(got).__name__}(…)"
+        return fail_words(name, f"shape {got.shape}", needs, error)
+    if isinstance(got, int) and abs(got) > MAX_INTEGER:  # Python does not print integers of any length
+        return fail_words(name, f"an integer of {got.bit_length()} bits", needs, error)
+    text = repr(got)
+    if "\n" in text:  # the fields of a dataset or of a result do not help
+        text = " ".join(text.split()) if isinstance(got, np.ndarray) else f"{type(got).__name__}(…)"
     return fail_words(name, text, needs, error)
 
 
@@ -120,41 +119,15 @@ def detach_tensor(value: Any) -> Any:
     return value.float() if narrow else value
 
 
-def read_array(value: Any) -> Any:
-    """Return tensors, dask arrays, xarray arrays and netCDF variables in memory, and any other value unchanged.
-
-    Arrays keep their masks, which conversions by `numpy.asarray` drop.
-    """
-    value = detach_tensor(value)
-    if isinstance(value, np.ndarray | np.generic) or not all(hasattr(value, a) for a in ("shape", "dtype")):
-        return value
-    if hasattr(value, "dims") and hasattr(value, "data"):  # xarray
-        value = value.data
-    if hasattr(value, "compute"):  # dask
-        value = value.compute()
-    if not hasattr(value, "__array__") and hasattr(value, "__getitem__"):
-        value = value[...]
-    return np.asanyarray(value)
-
-
-def require_dense(name: str, value: Any) -> None:
-    """Raise TypeError, with the remedy, if a value is a sparse tensor of torch or a sparse array of scipy."""
-    if "sparse" in str(getattr(value, "layout", "")) or type(value).__module__.startswith("scipy.sparse"):
-        dense = "to_dense" if hasattr(value, "to_dense") else "toarray"
-        raise TypeError(f"{name}: needs a dense array, got a sparse {type(value).__name__}; pass {name}.{dense}()")
+def read_array(value: Any) -> np.ndarray:
+    """Return an array in memory, with its mask if it has one, of anything that converts to an array."""
+    return np.asanyarray(detach_tensor(value))
 
 
 def require_unmasked(name: str, value: Any) -> None:
-    """Raise TypeError if a value, or an item of a list, is a masked array of numpy with masked entries.
-
-    Conversions to arrays drop masks, so that the numbers behind them would be used.
-    """
-    if isinstance(value, list | tuple):
-        for item in value if set(map(type, value)) - {float, int} else ():
-            require_unmasked(name, item)
-    elif np.ma.is_masked(value):
-        needs = "an array without masked entries"
-        remedy = "leave these samples out, or fill the entries with `filled`"
+    """Raise TypeError if a value is a masked array of numpy with masked entries, which conversions to arrays ignore."""
+    if np.ma.is_masked(value):
+        needs, remedy = "an array without masked entries", "leave these samples out, or fill the entries with `filled`"
         raise TypeError(f"{fail_words(name, 'an array with masked entries', needs)}; {remedy}")
 
 
@@ -184,12 +157,14 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
     With `single`, arrays of single precision are not converted. Tensors are used without their gradients.
     """
     wanted = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
-    require_dense(name, value)
+    if "sparse" in str(getattr(value, "layout", "")) or type(value).__module__.startswith("scipy.sparse"):
+        dense = "to_dense" if hasattr(value, "to_dense") else "toarray"
+        raise TypeError(f"{name}: needs a dense array, got a sparse {type(value).__name__}; pass {name}.{dense}()")
     try:
         given = read_array(value)
-        result = np.asarray(given)
-        if result.dtype.kind not in "biuf":
+        if given.dtype.kind not in "biuf":
             raise TypeError("not real numbers")
+        result = np.asarray(given)
         if not (single and result.dtype == np.float32):
             with np.errstate(over="ignore"):  # longer floats may overflow; infinities are rejected below
                 result = result.astype(np.float64, copy=False)
@@ -203,10 +178,8 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
             got = f"a tensor of {value.dtype} on {value.device}"
         raise fail_words(name, got, f"a real array of shape {wanted}", TypeError) from error
     require_unmasked(name, given)
-    matches = result.ndim == len(shape) and all(
-        size == want if isinstance(want, int) else size >= 1 for size, want in zip(result.shape, shape, strict=True)
-    )
-    if not matches:
+    pairs = list(zip(result.shape, shape, strict=False))
+    if result.ndim != len(shape) or not all(size == want if isinstance(want, int) else size for size, want in pairs):
         letters = ", ".join(size for size in shape if isinstance(size, str))
         least = f" with {letters} >= 1" if letters and result.ndim == len(shape) and not result.size else ""
         raise ValueError(f"{name}: needs shape {wanted}{least}, got shape {result.shape}")

@@ -6,28 +6,22 @@ spectrum use the Gauss quadrature of the Lanczos method (Golub and Welsch, 1969;
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
+from itertools import count
 
 import numpy as np
 
 Product = Callable[[np.ndarray], np.ndarray]  # from a vector (n,) to the product (n,)
 
 
-@dataclass(frozen=True)
-class LanczosSettings:
-    """Settings of `lowest_eigenpair`."""
-
-    small: int = 40  # largest number of dimensions in which all eigenvalues are computed
-    min_products: int = 20  # number of products before the Lanczos method accepts an answer
-    max_vectors: int = 200  # number of Lanczos vectors in memory before the restarted method is used
-    max_restarts: int = 50  # number of restarts, of about twenty products each, before a larger shift is tried
-    # residual of the eigenvector, relative to the eigenvalue plus the shift. With larger residuals (0.003), the vector
-    # was sometimes still a mixture that did not contain the lowest of neighboring eigenvectors.
-    accuracy: float = 1e-4
-    shift: float = 0.1  # shift of the spectrum, in units of `scale`: accuracy is relative, and the eigenvalue may be 0
-
-
-DEFAULTS = LanczosSettings()
+SMALL = 40  # largest number of dimensions in which all eigenvalues are computed
+MIN_PRODUCTS = 20  # number of products before the Lanczos method accepts an answer
+MAX_VECTORS = 200  # number of Lanczos vectors in memory before the restarted method is used
+MAX_RESTARTS = 50  # number of restarts, of about twenty products each, before a larger shift is tried
+# residual of the eigenvector, relative to the eigenvalue plus the shift. With larger residuals (0.003), the vector was
+# sometimes still a mixture that did not contain the lowest of neighboring eigenvectors.
+ACCURACY = 1e-4
+SHIFT = 0.1  # shift of the spectrum, in units of `scale`: accuracy is relative, and the eigenvalue may be 0
 
 
 def all_eigenpairs(product: Product, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -53,9 +47,7 @@ def restarted_lanczos(
         return error.eigenvalues, error.eigenvectors
 
 
-def lowest_eigenpair(
-    product: Product, start: np.ndarray, scale: float, settings: LanczosSettings = DEFAULTS
-) -> tuple[float, np.ndarray]:
+def lowest_eigenpair(product: Product, start: np.ndarray, scale: float) -> tuple[float, np.ndarray]:
     """Return the lowest eigenvalue and its eigenvector (n,), whose residual is small compared with the eigenvalue.
 
     `start` (n,) is the initial vector, and `scale` > 0 the size of a typical eigenvalue, in units of which eigenvalues
@@ -63,40 +55,35 @@ def lowest_eigenpair(
     initial vector has a larger part of it. A second iteration, orthogonal to the first result, therefore looks for a
     lower eigenvalue.
     """
-    n = len(start)
-    if n <= settings.small:
+    n, shift = len(start), SHIFT * scale
+    if n <= SMALL:
         values, vectors = all_eigenpairs(product, n)
         return float(values[0]), vectors[:, 0]
-    value, vector = _converge(product, start, scale, settings)
+    value, vector = _converge(product, start, shift)
 
     def others(x: np.ndarray) -> np.ndarray:
         image = product(x - vector * (vector @ x))
         return image - vector * (vector @ image)
 
     begin = np.random.default_rng(1).standard_normal(n)
-    other, lower, _ = _lanczos(others, begin - vector * (vector @ begin), scale, settings, value)
+    other, lower, _ = _lanczos(others, begin - vector * (vector @ begin), shift, value)
     if other >= value:
         return value, vector
     coupling = float(vector @ product(lower))
     weights = np.linalg.eigh([[value, coupling], [coupling, other]])[1][:, 0]
-    return _converge(product, weights[0] * vector + weights[1] * lower, scale, settings)
+    return _converge(product, weights[0] * vector + weights[1] * lower, shift)
 
 
-def _converge(product: Product, start: np.ndarray, scale: float, settings: LanczosSettings) -> tuple[float, np.ndarray]:
+def _converge(product: Product, start: np.ndarray, shift: float) -> tuple[float, np.ndarray]:
     """Return the eigenvalue and eigenvector that the Lanczos method finds from an initial vector, accurately."""
-    value, vector, accurate = _lanczos(product, start, scale, settings)
-    shift, accuracy = settings.shift * scale, settings.accuracy
+    value, vector, accurate = _lanczos(product, start, shift)
     while not accurate:
-        shifted, most = _add_shift(product, shift), settings.max_restarts
-        values, vectors = restarted_lanczos(shifted, 1, "SA", vector, accuracy, most)
+        shifted = partial(lambda x, by: product(x) + by * x, by=shift)
+        values, vectors = restarted_lanczos(shifted, 1, "SA", vector, ACCURACY, MAX_RESTARTS)
         if len(values):
             return float(values[0]) - shift, vectors[:, 0]
         shift *= 3.0  # a larger shift makes the relative accuracy easier to reach
     return value, vector
-
-
-def _add_shift(product: Product, shift: float) -> Product:
-    return lambda x: product(x) + shift * x
 
 
 def krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
@@ -105,44 +92,38 @@ def krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.ndar
     All vectors are kept and orthogonalized, so no product is lost to a restart.
     """
     basis, matrix = np.empty((32, len(start))), np.zeros((32, 32))  # doubled as often as necessary
-    basis[0], k = start / np.linalg.norm(start), 0
-    while True:
+    basis[0] = start / np.linalg.norm(start)
+    for k in count():
         if k + 1 == len(basis):
-            basis = np.concatenate([basis, np.empty_like(basis)])
-            matrix = np.pad(matrix, (0, len(matrix)))
-        image = product(basis[k])
+            basis, matrix = np.concatenate([basis, np.empty_like(basis)]), np.pad(matrix, (0, len(matrix)))
+        image, vectors = product(basis[k]), basis[: k + 1]
         matrix[k, k] = image @ basis[k]
-        vectors = basis[: k + 1]
         for _ in range(2):  # the second pass removes the rounding errors of the first
             image = image - vectors.T @ (vectors @ image)
         size = float(np.linalg.norm(image))
         yield vectors, matrix[: k + 1, : k + 1], size
         matrix[k, k + 1] = matrix[k + 1, k] = size
-        k += 1
-        basis[k] = image / size
+        basis[k + 1] = image / size
 
 
 def _lanczos(
-    product: Product, start: np.ndarray, scale: float, settings: LanczosSettings, known: float = np.inf
+    product: Product, start: np.ndarray, shift: float, known: float = np.inf
 ) -> tuple[float, np.ndarray, bool]:
     """Return the lowest Ritz value and vector in a growing Krylov space, and whether they are accurate enough.
 
     They also are if, after some more products, the Ritz value exceeds the eigenvalue `known` by more than its residual.
     """
-    shift, most = settings.shift * scale, min(settings.max_vectors, len(start))
+    most = min(MAX_VECTORS, len(start))
     for basis, matrix, size in krylov_spaces(product, start):
-        if len(basis) < min(settings.min_products, most) and not is_invariant(np.diag(matrix), size):
+        if len(basis) < min(MIN_PRODUCTS, most) and not is_invariant(np.diag(matrix), size):
             continue
         values, vectors = np.linalg.eigh(matrix)
-        value, weights = float(values[0]), vectors[:, 0]
-        residual = size * abs(weights[-1])
-        accurate = residual <= settings.accuracy * (abs(value) + shift) or (
-            len(basis) >= 2 * settings.min_products and value - residual > known
-        )
-        exhausted = is_invariant(values, size)
-        if accurate or exhausted or len(basis) == most:
+        value, residual = float(values[0]), size * abs(vectors[-1, 0])
+        higher = len(basis) >= 2 * MIN_PRODUCTS and value - residual > known
+        accurate = residual <= ACCURACY * (abs(value) + shift) or higher or is_invariant(values, size)
+        if accurate or len(basis) == most:
             break
-    return value, basis.T @ weights, accurate or exhausted
+    return value, basis.T @ vectors[:, 0], accurate
 
 
 def is_invariant(values: np.ndarray, size: float) -> bool:

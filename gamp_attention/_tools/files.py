@@ -1,9 +1,7 @@
 """Output files: written completely or not at all, and only in place of files that the package has written.
 
-Every file that the package writes contains a mark, in a form that its format allows: an array of an archive, a key of
-JSON, an attribute of netCDF, the software field of a picture, or a line after the numbers of an .npy file. The mark
-lists the arrays, keys or variables of the file. If users have added others, the file counts as theirs and is not
-replaced.
+Every file that the package writes contains a mark (`mark`, or `SIGNATURE` in pictures), which states the kind of the
+file. The mark of an archive also lists its arrays: if users have added others, the archive counts as theirs.
 """
 
 import gzip
@@ -14,8 +12,8 @@ import secrets
 import stat
 import unicodedata
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,14 +23,16 @@ import numpy as np
 from gamp_attention._version import __version__
 
 MARK = "gamp_attention"  # key of the mark in archives, JSON and netCDF
-SIGNATURE = f"Written by gamp_attention {__version__}"  # mark of pictures and .npy files
-TRAILER = f"\n{SIGNATURE}\n".encode()  # after the numbers of an .npy file, which numpy does not read
-# kinds of files that are known by their format, in the words of messages; an archive states its kind in its mark
-ARRAY, CHECKPOINT, DATASET = "an array", "a checkpoint", "a dataset"
-PICTURE, REPORT = "a picture", "a report in JSON"
-UNREADABLE = (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError, zipfile.BadZipFile)
+SIGNATURE = f"Written by gamp_attention {__version__}"  # mark of pictures
+CHECKPOINT, DATASET, PICTURE, REPORT = "a checkpoint", "a dataset", "a picture", "a report in JSON"  # kinds of files
+UNREADABLE = (KeyError, OSError, ValueError, zipfile.BadZipFile)
 UNFINISHED = "unfinished"  # part of the names of outputs that must not take the place of outputs of finished runs
-PICTURE_BYTES = 1 << 26  # maximum number of bytes of a picture that are searched for the mark
+MAX_BYTES = 1 << 26  # maximum number of bytes of a file that are searched for the mark
+MARKED = re.compile(
+    rb'(\{"gamp_attention": |PK.*?|\x89HDF.*?)\{"version": "[^"]*", "kind": "([^"]+)", "finished": (true|false)',
+    re.DOTALL,
+)  # beginning of a report, an archive or a dataset
+PICTURES = re.compile(rb"\x89PNG|%PDF|%!PS|<\?xml|<svg")
 
 
 class ForeignFile(ValueError):
@@ -47,33 +47,23 @@ def mark(kind: str, finished: bool = True) -> dict[str, Any]:
     return {"version": __version__, "kind": kind, "finished": finished}
 
 
-@contextmanager
-def replace_file(name: str, path: str | Path, kind: str, overwrite: bool = False) -> Iterator[Path]:
-    """Yield the path of an empty temporary file, which takes the place of `path` if the block ends without an error.
+def write_atomically(
+    path: str | Path, write: Callable[[BinaryIO], Any], *, name: str = "path", kind: str = "", overwrite: bool = False
+) -> None:
+    """Write a file under another name in the same folder and rename it, so that it is complete or absent.
 
-    The temporary file is in the folder of `path` and is removed after an error. Symbolic links are followed; the
-    permissions of a file that is replaced are kept.
-
-    Parameters
-    ----------
-    name : argument or option that names the file, for messages.
-    path : file to write.
-    kind : contents of the file in words, such as "a picture".
-    overwrite : whether a file that the package did not write may be replaced.
-
-    Raises
-    ------
-    ForeignFile : if `path` contains anything but an output of this kind, before or after the block.
-    OSError : if the file cannot be written, for instance because the disk is full; the message names the file.
+    `write` writes into an open file, `name` is the argument or option that names the file, and `kind` describes its
+    contents in words. Symbolic links are followed; the permissions of a file that is replaced are kept. ForeignFile is
+    raised if `path` contains anything but an output of this kind, before or after the writing, unless `overwrite` is
+    True, and OSError if the file cannot be written.
     """
     require_replaceable(name, path, kind, overwrite)
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f"{target.name[:40]}.{secrets.token_hex(4)}.part")
     try:
-        # created with the permissions that the umask of the process leaves
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         try:
-            yield temporary
+            with open(temporary, "xb") as file:
+                write(file)
             with suppress(FileNotFoundError):
                 os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
             require_replaceable(name, path, kind, overwrite)
@@ -89,14 +79,6 @@ def replace_file(name: str, path: str | Path, kind: str, overwrite: bool = False
         raise named from error
 
 
-def write_atomically(
-    path: str | Path, write: Callable[[BinaryIO], Any], *, name: str = "path", kind: str = "", overwrite: bool = False
-) -> None:
-    """Write a file under another name and rename it, so that it is complete or absent; see `replace_file`."""
-    with replace_file(name, path, kind, overwrite) as temporary, open(temporary, "wb") as file:
-        write(file)
-
-
 def write_archive(
     name: str, path: str | Path, kind: str, arrays: dict[str, Any], overwrite: bool = False, finished: bool = True
 ) -> None:
@@ -106,13 +88,10 @@ def write_archive(
     write_atomically(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)
 
 
-def require_replaceable(
-    name: str,
-    path: str | Path,
-    kind: str,
-    overwrite: bool = False,
-    remedy: str = "replace the file with `overwrite=True`",
-) -> None:
+REMEDY = "replace the file with `overwrite=True`"
+
+
+def require_replaceable(name: str, path: str | Path, kind: str, overwrite: bool = False, remedy: str = REMEDY) -> None:
     """Raise ForeignFile unless a path is free, contains an output of the same kind, or may be overwritten.
 
     Only regular files are ever replaced.
@@ -147,8 +126,8 @@ def path_of_unfinished(path: str, kind: str, keep: Iterable[str | Path] = (), ov
         target = str(given.with_name(f"{given.stem}{suffix}{given.suffix}")) if number else path
         if not os.path.exists(target) or (os.path.isfile(target) and not os.path.getsize(target)):
             return target
-        about = read_mark(target)
-        may_replace = overwrite and not number if about is None else about["kind"] == kind and not about["finished"]
+        kind_there, finished = read_mark(target)
+        may_replace = overwrite and not number if kind_there is None else kind_there == kind and not finished
         if may_replace and not any(same_path(target, other) for other in kept):
             return target
     raise AssertionError
@@ -156,30 +135,27 @@ def path_of_unfinished(path: str, kind: str, keep: Iterable[str | Path] = (), ov
 
 def kind_of(path: str | Path) -> str | None:
     """Return the kind of an output file in words; None if the package did not write it."""
-    about = read_mark(path)
-    return None if about is None else about["kind"]
+    return read_mark(path)[0]
 
 
-def read_mark(path: str | Path) -> dict[str, Any] | None:
-    """Return the mark of an output file with at least "kind" and "finished"; None if the package did not write it.
+def read_mark(path: str | Path) -> tuple[str | None, bool]:
+    """Return the kind of an output file, None if the package did not write it, and whether its run finished.
 
-    Pictures and tokens have no mark that can be read back; outputs of runs that did not finish are known by their name.
+    Pictures of runs that did not finish are known by their name.
     """
-    try:
-        with open(path, "rb") as file:
-            start = file.read(8)
-        about: dict[str, Any] = {"finished": f".{UNFINISHED}" not in Path(path).name}
-        if start[:4] == b"PK\x03\x04":
-            return _archive_mark(path)
-        if start == b"\x89HDF\r\n\x1a\n":
-            return _dataset_mark(path)
-        if start[:6] == b"\x93NUMPY":
-            return about | {"kind": ARRAY} if _ends_with_trailer(path) else None
-        if start.lstrip()[:1] == b"{":
-            return _report_mark(path)
-        return about | {"kind": PICTURE} if _is_picture(path, start) else None
-    except UNREADABLE:  # damaged or of another program
-        return None
+    with suppress(*UNREADABLE):
+        with gzip.open(path) if Path(path).suffix == ".svgz" else open(path, "rb") as file:
+            start = file.read(MAX_BYTES)
+        found = MARKED.match(start.replace(b"\0", b""))  # numpy stores four bytes for each letter
+        if found is not None:
+            if start[:2] == b"PK":
+                with np.load(path, allow_pickle=False) as archive:
+                    if {*json.loads(str(archive[MARK]))["arrays"], MARK} != {*archive.files}:
+                        return None, False
+            return found[2].decode(), found[3] == b"true"
+        if PICTURES.match(start) and b"Written by gamp_attention " in start:
+            return PICTURE, f".{UNFINISHED}" not in Path(path).name
+    return None, False
 
 
 def contents(path: str | Path) -> str:
@@ -187,16 +163,11 @@ def contents(path: str | Path) -> str:
     kind = kind_of(path)
     if kind is not None:
         return kind
-    with suppress(OSError, ValueError, zipfile.BadZipFile), open(path, "rb") as file:
+    with suppress(*UNREADABLE), open(path, "rb") as file:
         start = file.read(512)
-        if not start:
-            return "nothing"
-        if start[:4] == b"PK\x03\x04":
-            names = _array_names(path)
-            shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
-            return f"an archive with {shown}" if names else "an archive"
-        if start[:6] == b"\x93NUMPY":
-            return "an array"
+        if start[:2] == b"PK":
+            names = [name.removesuffix(".npy") for name in zipfile.ZipFile(path).namelist()]
+            return f"an archive with {', '.join(names[:6])}{', …' * (len(names) > 6)}"
         if is_text(start):
             return "text"
     return "something else"
@@ -205,9 +176,7 @@ def contents(path: str | Path) -> str:
 def is_text(start: bytes) -> bool:
     """Return whether the first bytes of a file are text in UTF-8."""
     text = start.decode(errors="replace").rstrip("\ufffd")  # the last character may be cut
-    return bool(text) and all(
-        letter.isprintable() or letter in "\r\n\t\ufeff" for letter in text.replace("\ufffd", "\0")
-    )
+    return all((letter.isprintable() or letter in "\r\n\t\ufeff") and letter != "\ufffd" for letter in text)
 
 
 def require_checkpoint(name: str, path: str | Path) -> None:
@@ -226,7 +195,8 @@ def same_path(one: str | Path, other: str | Path) -> bool:
     with suppress(OSError):
         if os.path.samefile(one, other):
             return True
-    return _fold_case(one) == _fold_case(other)
+    folded, other_folded = (unicodedata.normalize("NFC", os.path.realpath(p)).casefold() for p in (one, other))
+    return folded == other_folded
 
 
 def require_distinct(outputs: Iterable[tuple[str, str | Path]], inputs: Iterable[tuple[str, str | Path]]) -> None:
@@ -246,68 +216,6 @@ def require_distinct(outputs: Iterable[tuple[str, str | Path]], inputs: Iterable
 
 def picture_metadata(kind: str) -> dict[str, Any]:
     """Return arguments of `savefig` that put the mark into a picture; none for formats without metadata."""
-    if kind in ("png", "pdf", "ps", "eps", "svg", "svgz"):
-        return {"metadata": {"Software" if kind == "png" else "Creator": SIGNATURE}}
-    if kind in ("jpg", "jpeg", "gif"):
-        return {"pil_kwargs": {"comment": SIGNATURE.encode()}}
-    if kind in ("tif", "tiff"):
-        return {"pil_kwargs": {"software": SIGNATURE}}
-    if kind in ("webp", "avif"):
-        from PIL import Image
-
-        exif = Image.Exif()
-        exif[305] = SIGNATURE  # the tag Software
-        return {"pil_kwargs": {"exif": exif.tobytes()}}
-    return {}
-
-
-def _fold_case(path: str | Path) -> str:
-    return unicodedata.normalize("NFC", os.path.realpath(path)).casefold()
-
-
-def _array_names(path: str | Path) -> list[str]:
-    with zipfile.ZipFile(path) as archive:
-        return [name.removesuffix(".npy") for name in archive.namelist()]
-
-
-def _archive_mark(path: str | Path) -> dict[str, Any] | None:
-    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:  # numpy leaves a damaged path open
-        about = json.loads(str(archive[MARK]))
-    return _valid_mark(about, {*about["arrays"], MARK} == set(_array_names(path)))
-
-
-def _dataset_mark(path: str | Path) -> dict[str, Any] | None:
-    try:
-        import h5py
-    except ImportError:
-        return None
-    with h5py.File(path, "r") as file:
-        about = json.loads(file.attrs[MARK])
-        return _valid_mark(about, about["kind"] == DATASET and set(about["variables"]) == set(file))
-
-
-def _report_mark(path: str | Path) -> dict[str, Any] | None:
-    with open(path, "rb") as file:
-        data = json.load(file)
-    about = data.pop(MARK)
-    return _valid_mark(about, about["kind"] == REPORT and set(about["keys"]) == set(data))
-
-
-def _valid_mark(about: dict[str, Any], unchanged: bool) -> dict[str, Any] | None:
-    """Return a mark with a kind if its file is unchanged, else None."""
-    return {"finished": True} | about if isinstance(about["kind"], str) and unchanged else None
-
-
-def _ends_with_trailer(path: str | Path) -> bool:
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 100))
-        return re.search(rb"\nWritten by gamp_attention \S+\n$", file.read()) is not None
-
-
-def _is_picture(path: str | Path, start: bytes) -> bool:
-    pictures = rb"\x89PNG|%PDF|%!PS|<\?xml|<svg|\xff\xd8\xff|GIF8|II\*\0|MM\0\*|RIFF|\x1f\x8b|....ftyp"
-    if not re.match(pictures, start, re.DOTALL):
-        return False
-    with gzip.open(path) if start[:2] == b"\x1f\x8b" else open(path, "rb") as file:
-        return b"Written by gamp_attention " in file.read(PICTURE_BYTES)
+    if kind not in ("png", "pdf", "ps", "eps", "svg", "svgz"):
+        return {}
+    return {"metadata": {"Software" if kind == "png" else "Creator": SIGNATURE}}

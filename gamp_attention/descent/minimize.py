@@ -1,7 +1,7 @@
 """Gradient descent in torch on the risk of the layer, independent of the compiled kernels.
 
 `minimize_risk` takes steps of a first-order method (`descend`), proximal for penalties other than the ridge, or runs
-L-BFGS (`quasi_newton.py`). `stable_step` derives a step size from the curvature of the risk.
+L-BFGS (`quasi_newton`). `stable_step` derives a step size from the curvature of the risk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from gamp_attention._tools.choices import DESCENTS
 from gamp_attention._tools.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention._tools.optional import require_modules
-from gamp_attention.descent.quasi_newton import quasi_newton_in_units
 from gamp_attention.descent.steps import DescentSteps
 from gamp_attention.descent.torch_risk import (
     DescentResult,
@@ -60,12 +59,8 @@ def descend(
 ) -> tuple[Status, int]:  # fmt: skip
     """Take steps until the gradient norm is at most tol.
 
-    Parameters
-    ----------
-    evaluate : function that returns the risk and its gradient norm.
-    step : function that takes step t.
-    is_evaluated : function that returns whether the risk is evaluated before step t, and then recorded; if not given,
-        the risk is evaluated before all steps.
+    `evaluate` returns the risk and its gradient norm, `step` takes step t, and `is_evaluated` returns whether the risk
+    is evaluated before step t, and then recorded; by default it is evaluated before all steps.
     """
     for t in range(max_iter + 1):
         if is_evaluated is None or is_evaluated(t) or t == max_iter:
@@ -78,37 +73,75 @@ def descend(
     return status_of(loss, norm, tol, Status.MAX_ITER), t
 
 
+def quasi_newton(
+    function: Risk, Q: torch.Tensor, lr: float, max_iter: int, tol: float, visit: Visit, memory: int = 50
+) -> tuple[Status, int]:
+    """Run L-BFGS (Liu and Nocedal, 1989) in rounds, the first rounds with a strong Wolfe line search.
+
+    The line search compares values of the risk, which rounding makes equal near the minimum. After a round that does
+    not halve the gradient norm, rounds therefore take steps of length 1. L-BFGS ignores very small changes of the
+    gradient, so the risk is then divided by the gradient norm. `memory` is the number of steps that L-BFGS remembers.
+    """
+    import torch
+
+    n_iter, search, unit = 0, "strong_wolfe", 1.0
+    loss, norm = value_and_norm(function, Q)
+    visit(0, loss, norm, False)
+    while norm > tol and n_iter < max_iter and math.isfinite(loss):
+        start, before = Q.detach().clone(), norm
+        optimizer = torch.optim.LBFGS(
+            [Q], lr=lr, max_iter=min(100, max_iter - n_iter), history_size=memory,
+            tolerance_grad=0.5 * tol / math.sqrt(Q.numel()) / unit, tolerance_change=0.0, line_search_fn=search or None,
+        )  # fmt: skip
+        optimizer.step(partial(_value_in_units, function, Q, unit))
+        n_iter += max(1, optimizer.state[Q].get("n_iter", 1))
+        loss, norm = value_and_norm(function, Q)
+        if not search and not norm < before:  # steps of length 1 overshot
+            Q.data.copy_(start)
+            loss, norm = value_and_norm(function, Q)
+        visit(n_iter, loss, norm, True)
+        if norm > 0.5 * before and not search:
+            break
+        search = "" if norm > 0.5 * before else search
+        unit = 1.0 if search else norm
+    return status_of(loss, norm, tol, Status.STALLED if n_iter < max_iter else Status.MAX_ITER), n_iter
+
+
+def _risk_in_units(function: Risk, unit: float, gain: float, Q: torch.Tensor) -> torch.Tensor:
+    return function(unit * Q) / gain
+
+
+def _value_in_units(function: Risk, Q: torch.Tensor, unit: float) -> float:
+    return value_and_norm(lambda weights: function(weights) / unit, Q)[0]
+
+
 def _step_function(
-    function: TorchRisk, Q: torch.Tensor, penalty: Any, method: str, steps: DescentSteps, batch: float, seed: Any
+    function: TorchRisk, Q: torch.Tensor, penalty: Any, method: str, steps: Any, batch: float, seed: Any
 ) -> Callable[[int], None]:
     """Return a function that takes step t of a first-order method, with the gradient in Q.grad except for "sgd"."""
     import torch
 
-    if method == "sgd":
-        rng, n = generator(seed, Stream.MINIBATCHES), len(function)
-        size = max(1, round(batch * n))
+    rng, size = generator(seed, Stream.MINIBATCHES), max(1, round(batch * len(function)))
+    velocity, adam = torch.zeros_like(Q), torch.optim.Adam([Q])
 
-        def minibatch_step(t: int) -> None:
-            rows = torch.as_tensor(rng.choice(n, size, replace=False))
+    def take_step(t: int) -> None:
+        nonlocal velocity
+        lr = steps.step_size(t)
+        if method == "sgd":
+            rows = torch.as_tensor(rng.choice(len(function), size, replace=False))
             value_and_norm(partial(function, rows=rows), Q)
-            assert Q.grad is not None
-            if is_ridge(penalty):
-                Q.data.sub_(steps.step_size(t) * Q.grad)
-            else:
-                _proximal_step(Q, penalty, steps.step_size(t))
+        assert Q.grad is not None
+        if method == "adam":
+            adam.param_groups[0]["lr"] = lr
+            adam.step()
+        elif is_ridge(penalty):
+            moved, velocity = steps.step(Q.data, velocity, Q.grad, t)
+            Q.data.copy_(moved)
+        else:
+            weights, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()
+            Q.data.copy_(torch.as_tensor(proximal_map(penalty, weights / lr - smooth, 1 / lr)[0]))
 
-        return minibatch_step
-    if not is_ridge(penalty):
-        return lambda t: _proximal_step(Q, penalty, steps.step_size(t))
-    optimizer: torch.optim.Optimizer = torch.optim.Adam([Q])
-    if method != "adam":
-        optimizer = torch.optim.SGD([Q], steps.step_size(0), momentum=steps.momentum, nesterov=steps.nesterov)
-
-    def optimizer_step(t: int) -> None:
-        optimizer.param_groups[0]["lr"] = steps.step_size(t)
-        optimizer.step()
-
-    return optimizer_step
+    return take_step
 
 
 def _value_and_subgradient(function: Risk, Q: torch.Tensor, penalty: Any) -> tuple[float, float]:
@@ -118,15 +151,6 @@ def _value_and_subgradient(function: Risk, Q: torch.Tensor, penalty: Any) -> tup
     here, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()
     norm = float(np.linalg.norm(smallest_subgradient(penalty, here, smooth)))
     return value + penalty_total(penalty, here), norm
-
-
-def _proximal_step(Q: torch.Tensor, penalty: Any, lr: float) -> None:
-    """Replace Q by prox(Q − lr ∇f), with the gradient ∇f in Q.grad."""
-    import torch
-
-    assert Q.grad is not None
-    moved, _ = proximal_map(penalty, Q.detach().cpu().numpy() / lr - Q.grad.cpu().numpy(), 1 / lr)
-    Q.data.copy_(torch.as_tensor(moved))
 
 
 def require_method(name: str, method: Any, penalty: Any) -> None:
@@ -217,16 +241,7 @@ def minimize_risk(
     """
     check.choice("method", method, METHODS)
     check.flag("raise_on_failure", raise_on_failure)
-    result = _minimize(require_dataset(data), init, risk, method, lr, momentum, batch, max_iter, tol, device, seed)
-    return finish(result, raise_on_failure, f"minimize_risk ({method})")
-
-
-def _minimize(
-    data: Dataset, init: Any, risk: str, method: str, lr: Any, momentum: Any, batch: Any, max_iter: int, tol: float,
-    device: str, seed: Any,
-) -> DescentResult:  # fmt: skip
-    """Minimize the risk of given samples; `minimize_risk` describes the arguments."""
-    data.terms(risk)
+    require_dataset(data).terms(risk)
     require_method("method", method, data.penalty)
     rate: Any = LEARNING_RATES[method] if lr is None else lr
     if method not in DESCENTS:
@@ -265,7 +280,14 @@ def _minimize(
             unit = weight_unit(data)
             unit = 1.0 if 0.01 <= unit <= 100 else unit  # L-BFGS needs no unit for weights of about one
             gain = 1.0 if unit == 1.0 else data.penalty.strength * unit**2
-            status, n_iter = quasi_newton_in_units(function, Q, unit, gain, rate, max_iter, tol * size, visit)
+            scaled = (Q.detach() / unit).requires_grad_()
+
+            def visit_weights(t: int, value: float, norm: float, always: bool) -> None:
+                Q.data.copy_(unit * scaled.detach())
+                visit(t, gain * value, norm * gain / unit, always)
+
+            scaled_tol, in_units = tol * size * unit / gain, partial(_risk_in_units, function, unit, gain)
+            status, n_iter = quasi_newton(in_units, scaled, rate, max_iter, scaled_tol, visit_weights)
         else:
             step = _step_function(function, Q, data.penalty, method, steps, batch, seed)
             some = is_recorded if method == "sgd" else None
@@ -278,13 +300,14 @@ def _minimize(
     if tol > 0 and status is not Status.NONFINITE and grows_without_bound(data, end, risk):
         status = Status.DIVERGED
     curvature = lowest_curvature(data, at, end) if status.converged else None
-    return DescentResult(
+    result = DescentResult(
         status=status, n_iter=n_iter, residual=norm, history=record.history(), iterations=np.array(iterations), Q=end,
         overlaps=overlaps(data, end, susceptibility(data, at, end)), train_loss=at.train_loss, gradient_norm=norm,
         is_minimum=curvature is not None and curvature.is_minimum,
         lowest_eigenvalue=math.nan if curvature is None else curvature.lowest_eigenvalue,
         lowest_eigenvalue_error=math.nan if curvature is None else curvature.lowest_eigenvalue_error,
     )  # fmt: skip
+    return finish(result, raise_on_failure, f"minimize_risk ({method})")
 
 
 def _read_steps(method: str, lr: Any, momentum: Any, batch: Any) -> tuple[DescentSteps, float]:

@@ -22,26 +22,20 @@ if TYPE_CHECKING:
     from gamp_attention.extensions.comparison.figures import (
         plot_comparison as plot_comparison,
         plot_phase_diagram as plot_phase_diagram,
-        plot_trajectory as plot_trajectory,
     )
-    from gamp_attention.extensions.distributed.distributed import DistributedDataset as DistributedDataset
     from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent as GradientDescent
     from gamp_attention.extensions.dynamics.message_passing import MessagePassing as MessagePassing
-    from gamp_attention.extensions.dynamics.online import OnlineResult as OnlineResult, single_pass as single_pass
-    from gamp_attention.extensions.dynamics.online_paths import SinglePass as SinglePass
-    from gamp_attention.extensions.dynamics.population import (
-        PopulationLoss as PopulationLoss,
-        PopulationMap as PopulationMap,
-        PopulationMinimum as PopulationMinimum,
-        population_loss as population_loss,
-        population_map as population_map,
+    from gamp_attention.extensions.dynamics.online_paths import (
+        OnlineResult as OnlineResult,
+        SinglePass as SinglePass,
+        single_pass as single_pass,
     )
     from gamp_attention.extensions.dynamics.replicas import Trajectory as Trajectory
     from gamp_attention.extensions.dynamics.survey_paths import Survey as Survey
     from gamp_attention.extensions.dynamics.trajectory import trajectory as trajectory
     from gamp_attention.extensions.estimators.attention import GampAttention as GampAttention
     from gamp_attention.extensions.inference.debias import DebiasedWeights as DebiasedWeights, debias as debias
-    from gamp_attention.extensions.inference.law.law_of import law_of as law_of
+    from gamp_attention.extensions.inference.law_of import law_of as law_of
     from gamp_attention.extensions.inference.leave_one_out import (
         LeaveOneOut as LeaveOneOut,
         leave_one_out as leave_one_out,
@@ -49,11 +43,6 @@ if TYPE_CHECKING:
     from gamp_attention.extensions.inference.paths import (
         RegularizationPath as RegularizationPath,
         regularization_path as regularization_path,
-    )
-    from gamp_attention.extensions.inference.reference import (
-        ReferenceErrors as ReferenceErrors,
-        ReferenceVerdict as ReferenceVerdict,
-        reference_errors as reference_errors,
     )
     from gamp_attention.extensions.phases.branches import (
         Branches as Branches,
@@ -83,51 +72,30 @@ if TYPE_CHECKING:
         LimitingSpectrum as LimitingSpectrum,
         limiting_spectrum as limiting_spectrum,
     )
-    from gamp_attention.extensions.spectra.spectral_overlaps import (
-        SpectralOverlap as SpectralOverlap,
-        spectral_overlap as spectral_overlap,
-    )
     from gamp_attention.extensions.sweeps.scheduler import local_pool as local_pool
-    from gamp_attention.extensions.sweeps.sweep import Sweep as Sweep, sweep as sweep, to_dataset as to_dataset
-    from gamp_attention.extensions.train.fit_result import FitResult as FitResult, load_result as load_result
-    from gamp_attention.extensions.train.records import StartRecord as StartRecord
-    from gamp_attention.extensions.train.spectral import (
-        SpectralDirections as SpectralDirections,
-        spectral_directions as spectral_directions,
-    )
-    from gamp_attention.extensions.train.survey import (
-        SurveyEnd as SurveyEnd,
-        SurveyRecord as SurveyRecord,
-        SurveyReport as SurveyReport,
-        SurveyState as SurveyState,
-        initial_survey as initial_survey,
-        survey_step as survey_step,
-    )
+    from gamp_attention.extensions.sweeps.sweep import Sweep as Sweep, sweep as sweep
+    from gamp_attention.extensions.train.runs import StartRecord as StartRecord
+    from gamp_attention.extensions.train.survey import SurveyEnd as SurveyEnd, SurveyRecord as SurveyRecord
     from gamp_attention.extensions.train.train import TrainResult as TrainResult, train as train
+    from gamp_attention.extensions.train.user_arrays import FitResult as FitResult, load_result as load_result
 
 NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.bayes.amp": ("BayesAmpResult", "run_bayes_amp"),
     "extensions.bayes.state_evolution": ("BayesStateEvolution", "solve_bayes_state_evolution"),
     "extensions.bayes.thresholds": ("BayesThresholds", "bayes_thresholds"),
     "extensions.comparison.comparison": ("Comparison", "compare"),
-    "extensions.comparison.figures": ("plot_comparison", "plot_phase_diagram", "plot_trajectory"),
-    "extensions.distributed.distributed": ("DistributedDataset",),
+    "extensions.comparison.figures": ("plot_comparison", "plot_phase_diagram"),
     "extensions.dynamics.gradient_descent": ("GradientDescent",),
     "extensions.dynamics.message_passing": ("MessagePassing",),
-    "extensions.dynamics.online": ("OnlineResult", "single_pass"),
-    "extensions.dynamics.online_paths": ("SinglePass",),
-    "extensions.dynamics.population": (
-        "PopulationLoss", "PopulationMap", "PopulationMinimum", "population_loss", "population_map",
-    ),
     "extensions.dynamics.replicas": ("Trajectory",),
+    "extensions.dynamics.online_paths": ("OnlineResult", "SinglePass", "single_pass"),
     "extensions.dynamics.survey_paths": ("Survey",),
     "extensions.dynamics.trajectory": ("trajectory",),
     "extensions.estimators.attention": ("GampAttention",),
     "extensions.inference.debias": ("DebiasedWeights", "debias"),
-    "extensions.inference.law.law_of": ("law_of",),
+    "extensions.inference.law_of": ("law_of",),
     "extensions.inference.leave_one_out": ("LeaveOneOut", "leave_one_out"),
     "extensions.inference.paths": ("RegularizationPath", "regularization_path"),
-    "extensions.inference.reference": ("ReferenceErrors", "ReferenceVerdict", "reference_errors"),
     "extensions.phases.branches": ("BranchPath", "Branches", "branches", "continue_branch"),
     "extensions.phases.phase_boundaries": ("PhaseBoundaries", "phase_boundaries"),
     "extensions.phases.scan": ("Boundary",),
@@ -136,15 +104,11 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.sequence.value_layers": ("value_model",),
     "extensions.spectra.hessian_spectrum": ("HessianSpectrum", "hessian_spectrum"),
     "extensions.spectra.limiting_spectra": ("LimitingSpectrum", "limiting_spectrum"),
-    "extensions.spectra.spectral_overlaps": ("SpectralOverlap", "spectral_overlap"),
     "extensions.sweeps.scheduler": ("local_pool",),
-    "extensions.sweeps.sweep": ("Sweep", "sweep", "to_dataset"),
-    "extensions.train.fit_result": ("FitResult", "load_result"),
-    "extensions.train.records": ("StartRecord",),
-    "extensions.train.spectral": ("SpectralDirections", "spectral_directions"),
-    "extensions.train.survey": (
-        "SurveyEnd", "SurveyRecord", "SurveyReport", "SurveyState", "initial_survey", "survey_step",
-    ),
+    "extensions.sweeps.sweep": ("Sweep", "sweep"),
+    "extensions.train.user_arrays": ("FitResult", "load_result"),
+    "extensions.train.runs": ("StartRecord",),
+    "extensions.train.survey": ("SurveyEnd", "SurveyRecord"),
     "extensions.train.train": ("TrainResult", "train"),
 }  # fmt: skip
 __all__ = [name for names in NAMES.values() for name in names if name != "GampAttention"]

@@ -48,8 +48,7 @@ class IterationOptions(DisplayMixin):
         The fixed points stay the same and take fewer iterations, but state evolution no longer describes the iterates.
         "late": take a longer step once the gradient norm is below 0.1, and extrapolate below 0.03 once local minima are
         kept, or below 1 if the loss is convex; such runs mostly reach the same fixed points as others. If None, "late"
-        for runs to a tolerance with adaptive damping, without `V_hat` and `memory`, and with all samples in this
-        process; otherwise False.
+        for runs to a tolerance with adaptive damping, without `V_hat` and `memory`; otherwise False.
     settling : whether a descent completes message passing that cycles (see `gamp_attention.gamp.descent`).
     callback : called with (iteration, state, report) at every iteration, with read-only arrays. If `train` begins with
         descents, it is also called at the end of each of them, with iteration 0 and the risk there as report.
@@ -101,7 +100,18 @@ class IterationOptions(DisplayMixin):
         ------
         TypeError, ValueError : if a field does not have the type, shape or range that the class documents.
         """
-        self._validate(data)
+        check.choice("search", self.search, ("auto", "full", "bounded"))
+        check.function("memory", self.memory)
+        check.flag("settling", self.settling)
+        for name in ("hold_after", "empirical_after"):
+            if getattr(self, name) is not None:
+                check.integer(name, getattr(self, name), low=0)
+        if isinstance(self.accelerate, str) and self.accelerate != LATE:
+            raise check.fail("accelerate", self.accelerate, f"True or False, or {LATE!r}")
+        if not isinstance(self.accelerate, str | None):
+            check.flag("accelerate", self.accelerate)
+        if self.callback is not None:
+            check.function("callback", self.callback)
         changes: dict[str, Any] = {}
         if self.V is not None:
             changes["V"] = check.array("V", self.V, (data.n_sources, data.rank, data.rank))
@@ -115,7 +125,7 @@ class IterationOptions(DisplayMixin):
             changes["V_hat"] = check.array("V_hat", self.V_hat, ("T", data.n_sources, data.rank, data.rank))
         to_tolerance = tol > 0 and self.predictable
         if self.accelerate is None:
-            late = isinstance(damping, str) and to_tolerance and data.rows_here
+            late = isinstance(damping, str) and to_tolerance
             changes["accelerate"] = LATE if late else False
         if self.search == "auto":
             free = to_tolerance and self.hold_after is None
@@ -124,19 +134,3 @@ class IterationOptions(DisplayMixin):
         if self.hold_after is None and (tol > 0 or self.search == "bounded"):
             changes["hold_after"] = SEARCHED
         return replace(self, **changes)
-
-    def _validate(self, data: Dataset) -> None:
-        check.choice("search", self.search, ("auto", "full", "bounded"))
-        check.function("memory", self.memory)
-        check.flag("settling", self.settling)
-        for name in ("hold_after", "empirical_after"):
-            if getattr(self, name) is not None:
-                check.integer(name, getattr(self, name), low=0)
-        if isinstance(self.accelerate, str) and self.accelerate != LATE:
-            raise check.fail("accelerate", self.accelerate, f"True or False, or {LATE!r}")
-        if not isinstance(self.accelerate, str | None):
-            check.flag("accelerate", self.accelerate)
-        if self.accelerate and not data.rows_here:
-            raise check.fail("accelerate", self.accelerate, "False for data whose samples are on other workers")
-        if self.callback is not None:
-            check.function("callback", self.callback)

@@ -15,15 +15,13 @@ from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.layer import Predictor, layer_of
 from gamp_attention.problem.penalties.standard import is_ridge, on_kinks
 from gamp_attention.problem.recession import grows_without_bound
-from gamp_attention.problem.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at
-from gamp_attention.problem.sources import apply_by_source
+from gamp_attention.problem.risk import RiskAtPoint, overlaps, risk_at
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.results import Ended, History, Overlaps, Status
 
 CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # endings of message passing that a descent can improve on
-CHECKED_ENTRIES = 100_000  # number of Hessian entries of the samples that a run with bounded searches checks
+CHECKED_ENTRIES = 100_000  # number of Hessian entries of the samples for which a run with bounded searches is checked
 FACTORIZED = 64  # number of fields for which factorizing a Hessian takes as long as computing it
-NEARLY_AS_LOW = 1e-2  # difference of two proximal minima, in units of the mean loss of a sample, that counts as small
 ENDINGS = {
     Status.CONVERGED: "converged after {}",
     Status.MAX_ITER: "reached its limit of {}",
@@ -87,10 +85,6 @@ class GampResult(Trained):
     lowest_eigenvalue_error : norm of the residual of `direction`, ∇²R P − λ₁ P, an upper bound of the error; its square
         divided by the distance to the next eigenvalue is a smaller bound.
     direction : (d, r) eigenvector P of this eigenvalue λ₁, of norm 1; None if the run did not converge.
-    n_off_global : number of searched samples whose proximal minimum is not the global minimum.
-    n_near_jump : number of searched samples with another proximal minimum that is nearly as low.
-    n_searched : number of samples that were searched for other minima at the end: all samples; after a bounded search
-        (see `IterationOptions`) a number that takes little time, each from two further starts.
     state : last state of message passing; pass it as `init` to continue.
     message : the outcome in words.
     settling_history : training loss and gradient norm along the descent after message passing; None without descent.
@@ -112,20 +106,17 @@ class GampResult(Trained):
     lowest_eigenvalue: float
     lowest_eigenvalue_error: float
     direction: np.ndarray | None
-    n_off_global: int
-    n_near_jump: int
     state: GampState
     message: str
-    n_searched: int = 0
     settling_history: SettlingHistory | None = None
     layer: Predictor | None = None
 
 
 def run_and_settle(loop: Loop) -> GampResult:
     """Run message passing to its end, complete it by descent if it cycles, and return the checked result."""
-    ending = loop.run()
+    ending, lowest = loop.run(), loop.monitor.lowest_loss
     assert ending is not None
-    settles = loop.plan.options.settling and ending in CYCLES and np.isfinite(loop.monitor.lowest_loss)
+    settles = loop.plan.options.settling and ending in CYCLES and np.isfinite(lowest)
     return _build_result(loop, ending, _descend(loop, loop.monitor.lowest_Q) if settles else None)
 
 
@@ -141,19 +132,13 @@ def _descend(loop: Loop, Q: np.ndarray) -> Settled:
         if progress.is_shown():
             progress.describe(f"{loop.name}, descent after message passing, {describe_risk(at)}")
 
-    plan = loop.plan
-    return settle(plan.data, plan.risk, Q, plan.tol, callback=show)
+    return settle(loop.plan.data, loop.plan.risk, Q, loop.plan.tol, callback=show)
 
 
 def _build_result(loop: Loop, ending: Status, descent: Settled | None, at_start: bool = False) -> GampResult:
     """Select the better weights of message passing and a descent after it, check them, and return the result.
 
-    Parameters
-    ----------
-    loop : message passing after its end.
-    ending : status at the end of message passing.
-    descent : end of the descent after it; None without descent.
-    at_start : whether the descent began at the start of the loop, so that its end is selected in any case.
+    If the descent began at the start of the loop (`at_start`), its end is selected in any case.
     """
     plan, status = loop.plan, ending
     data, risk, tol = plan.data, plan.risk, plan.tol
@@ -167,7 +152,6 @@ def _build_result(loop: Loop, ending: Status, descent: Settled | None, at_start:
         status = Status.SETTLED if converged else ending
         if at_start or converged or descent.gradient_norm < loop.monitor.best_norm:
             Q = descent.Q
-    message = _describe_ending(loop, ending, descent, at_start)
 
     progress.describe(f"{loop.name}, checking whether the weights are a minimum")
     at = risk_at(data, Q, risk)
@@ -177,47 +161,30 @@ def _build_result(loop: Loop, ending: Status, descent: Settled | None, at_start:
     grows = tol > 0 and status is not Status.NONFINITE and grows_without_bound(data, Q, risk)
     status = Status.DIVERGED if grows else status
     fixed_point, curvature = None, None
-    samples = _samples_to_check(data) if loop.bounded else None
     if status.converged:
-        fixed_point = is_fixed_point(data, at, V, samples=samples)
+        fixed_point = is_fixed_point(data, at, V, samples=_samples_to_check(data) if loop.bounded else None)
         curvature = lowest_curvature(data, at, Q, plan.direction)
-    max_starts = plan.settings.further_starts if loop.bounded else None
-    n_off, n_near = _count_lower_minima(data, risk, at, V, samples, max_starts)
+    message = _describe_ending(loop, ending, descent, at_start)
     message += GROWS if grows else _advice(data, risk, tol, status, at.gradient_norm, curvature)
     return GampResult(
-        status=status,
-        n_iter=loop.t,
-        residual=at.gradient_norm,
-        history=loop.record.history(),
-        Q=Q,
-        overlaps=overlaps(data, Q, V),
-        train_loss=at.train_loss,
-        gradient_norm=at.gradient_norm,
-        message_passing=ending,
-        n_settle=0 if descent is None else descent.n_iter,
-        fixed_point=fixed_point,
+        status=status, n_iter=loop.t, residual=at.gradient_norm, history=loop.record.history(), Q=Q,
+        overlaps=overlaps(data, Q, V), train_loss=at.train_loss, gradient_norm=at.gradient_norm,
+        message_passing=ending, n_settle=0 if descent is None else descent.n_iter, fixed_point=fixed_point,
         is_minimum=curvature is not None and curvature.is_minimum,
         lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue,
         lowest_eigenvalue_error=np.nan if curvature is None else curvature.lowest_eigenvalue_error,
-        direction=None if curvature is None else curvature.direction,
-        n_off_global=n_off,
-        n_near_jump=n_near,
-        n_searched=data.n_samples if samples is None else len(samples),
-        state=loop.state if data.rows_here else loop.state.fetch(),
-        message=message,
-        settling_history=None if descent is None else descent.history,
-        layer=layer_of(data, Q),
-    )
+        direction=None if curvature is None else curvature.direction, state=loop.state, message=message,
+        settling_history=None if descent is None else descent.history, layer=layer_of(data, Q),
+    )  # fmt: skip
 
 
 def _samples_to_check(data: Dataset) -> np.ndarray | None:
     """Return indices of the samples that a run with bounded searches checks, evenly spaced; None for all samples.
 
-    A search of a sample takes about 45 Hessians with (L r)² entries each; the entries of all searches are limited. For
-    more than a few hundred fields, none is checked.
+    The entries of their Hessians, (L r)² each, are limited. For more than a few hundred fields, one sample is checked.
     """
     n_fields = data.n_tokens * data.rank
-    n = int(CHECKED_ENTRIES / (n_fields**2 * (1 + n_fields / FACTORIZED)))
+    n = max(1, int(CHECKED_ENTRIES / (n_fields**2 * (1 + n_fields / FACTORIZED))))
     return None if n >= data.n_samples else np.linspace(0, data.n_samples - 1, n).astype(int)
 
 
@@ -245,23 +212,3 @@ def _advice(data: Dataset, risk: str, tol: float, status: Status, norm: float, c
         f" Not converged, gradient norm {norm:.2g}: {longer}minimize_risk(data, result.Q, {risk!r}, {method!r}) "
         "continues from these weights, the best so far."
     )
-
-
-def _count_lower_minima(
-    data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray, samples: np.ndarray | None, max_starts: int | None
-) -> tuple[int, int]:
-    """Return the numbers of samples with a proximal minimum lower than at the fields z, and nearly as low.
-
-    The proximal objective is taken at ω = z − V g, of which z is a local minimum. Only `samples` are searched (default:
-    all), each from at most `max_starts` further starts.
-    """
-    if is_convex(data) or (samples is not None and not len(samples)):
-        return 0, 0  # a convex proximal objective has one minimum
-    best = denoise_at(data, at, V, samples=samples, max_starts=max_starts)
-    slopes = at.loss_gradients
-    here = at.losses + 0.5 * np.sum(slopes * apply_by_source(data.groups, V, slopes), axis=(1, 2))  # objective at z
-    here = here if samples is None else here[samples]
-    off = best.moreau < here - 1e-9 * (1.0 + np.abs(here))
-    constant = data.terms(risk).constant
-    mean_loss = np.mean(np.abs(best.loss + (constant if samples is None else constant[samples])))
-    return int(np.count_nonzero(off)), int(np.count_nonzero(best.gap < NEARLY_AS_LOW * mean_loss))

@@ -20,9 +20,8 @@ the step β; V is already averaged over iterations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -36,10 +35,10 @@ from gamp_attention.problem.denoisers.input import initial_variances, input_step
 from gamp_attention.problem.denoisers.newton import LAST_STEP
 from gamp_attention.problem.denoisers.output import Denoised
 from gamp_attention.problem.denoisers.prox import MAX_STARTS
-from gamp_attention.problem.passes import Effort, Memory, Sums
+from gamp_attention.problem.passes import Memory, Pass, next_memory, pass_over
 from gamp_attention.problem.penalties.standard import on_kinks, smallest_subgradient
 from gamp_attention.problem.risk import gradient_norm, normalized_risk, risk_at
-from gamp_attention.problem.sources import apply_by_source
+from gamp_attention.problem.sources import apply_by_source, sum_over_tokens
 
 
 def averaged_memory(D: np.ndarray, Vg: np.ndarray, Wg: np.ndarray, beta: float) -> np.ndarray:
@@ -64,58 +63,34 @@ class StepReport(DisplayMixin):
 
     Attributes
     ----------
-    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q, evaluated when first accessed. If the penalty has
-        kinks, weights that should be at a kink are first moved there by `on_kinks`. Runs with a tolerance do this only
-        if the norm is near the tolerance; before, both are estimates, see `monitor_risk`.
-    omega, denoised : (n, L, r) centers of the proximal step, and the result of the output denoiser; None if the samples
-        are in other processes.
+    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q. If the penalty has kinks, weights that should be at a
+        kink are first moved there by `on_kinks`. Runs with a tolerance do this only if the norm is near the tolerance;
+        before, both are estimates, see `evaluate_risk`.
+    omega, denoised : (n, L, r) centers of the proximal step, and the result of the output denoiser.
     V_hat : (L, r, r) response used for A.
     W : (L, r, r) new variances before they are averaged over iterations.
-    monitor : function that computes `train_loss` and `gradient_norm`.
     """
 
-    omega: np.ndarray | None
-    denoised: Denoised | None
+    train_loss: float
+    gradient_norm: float
+    omega: np.ndarray
+    denoised: Denoised
     V_hat: np.ndarray
     W: np.ndarray
-    monitor: Callable[..., tuple[float, float]]
-
-    @cached_property
-    def _monitored(self) -> tuple[float, float]:
-        return self.monitor()
-
-    @property
-    def train_loss(self) -> float:
-        """Training loss ε_t."""
-        return self._monitored[0]
-
-    @property
-    def gradient_norm(self) -> float:
-        """Gradient norm ‖∇R‖_F/(λ√d)."""
-        return self._monitored[1]
-
-    def _items(self) -> list[tuple[str, Any]]:
-        watched = [(name, getattr(self, name)) for name in ("train_loss", "gradient_norm")]
-        return watched + [(name, value) for name, value in super()._items() if name != "monitor"]
 
 
-def monitor_risk(
-    data: Dataset, risk: str, Q: np.ndarray, sums: Sums, exact_below: float = np.inf
-) -> tuple[float, float]:
-    """Return training loss and gradient norm at weights Q (d, r), from the sums of the iteration that started there.
+def evaluate_risk(data: Dataset, risk: str, Q: np.ndarray, out: Pass, exact_below: float) -> tuple[float, float]:
+    """Return training loss and gradient norm at weights Q (d, r), from the pass of the iteration that started there.
 
     If the penalty has kinks, they are evaluated at the weights returned by `on_kinks`, which takes another pass over
     the data. To save this pass, the training loss at Q is returned and the norm is estimated with the gradient of the
     losses at Q, if the estimate is larger than `exact_below`.
     """
-    if data.penalty.smooth:
-        gradient = smallest_subgradient(data.penalty, Q, sums.smooth)
-        return normalized_risk(data, Q, sums.loss), gradient_norm(data, gradient)
-    moved = on_kinks(data.penalty, Q, sums.smooth)[0]
-    if exact_below < np.inf:
-        estimate = gradient_norm(data, smallest_subgradient(data.penalty, moved, sums.smooth))
-        if estimate > exact_below:
-            return normalized_risk(data, Q, sums.loss), estimate
+    loss = normalized_risk(data, Q, np.sum(out.losses + data.terms(risk).constant))
+    moved = Q if data.penalty.smooth else on_kinks(data.penalty, Q, out.smooth)[0]
+    norm = gradient_norm(data, smallest_subgradient(data.penalty, moved, out.smooth))
+    if data.penalty.smooth or norm > exact_below:
+        return loss, norm
     at = risk_at(data, moved, risk)
     return at.train_loss, at.gradient_norm
 
@@ -136,10 +111,6 @@ class GampState(DisplayMixin):
     V: np.ndarray
     D: np.ndarray
     z: np.ndarray | None = None
-
-    def fetch(self) -> GampState:
-        """Return the state with D and z copied from workers, if they are there, to this process."""
-        return GampState(self.Q, self.V, np.asarray(self.D), None if self.z is None else np.asarray(self.z))
 
 
 def initial_state(data: Dataset, Q: ArrayLike, V: ArrayLike | None = None) -> GampState:
@@ -191,15 +162,8 @@ def check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None = Non
     wanted = {"state.Q": (data.dim, r), "state.V": (S, r, r), "state.D": (n, L, r), "state.z": (n, L, r)}
     given: tuple[Any, ...] = (state.Q, state.V, state.D, state.z)
     for (name, shape), array in [*zip(wanted.items(), given, strict=True), (("V_hat", (S, r, r)), V_hat)]:
-        if array is None and name in ("state.z", "V_hat"):
-            continue
-        if not is_remote(array):
+        if array is not None or name not in ("state.z", "V_hat"):
             check.require_shape(name, array, shape)
-
-
-def is_remote(array: Any) -> bool:
-    """Return whether the rows of an array are on workers: it is neither an array nor a tensor."""
-    return hasattr(array, "__array__") and not isinstance(array, np.ndarray) and not hasattr(array, "detach")
 
 
 @guard_call
@@ -214,6 +178,7 @@ def gamp_step(
     last_step: float = LAST_STEP,
     V_hat: np.ndarray | None = None,
     memory: Memory = averaged_memory,
+    exact_below: float = math.inf,
 ) -> tuple[GampState, StepReport]:
     """Return the state after one iteration of GAMP, as a pure function: the given state is not changed.
 
@@ -231,6 +196,8 @@ def gamp_step(
         step would be of the order of its square.
     V_hat : (L, r, r) response to use instead of the empirical response, for example from state evolution.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.step`.
+    exact_below : gradient norm above which the report has estimates, if the penalty has kinks: exact numbers take
+        another pass over the data.
 
     Returns
     -------
@@ -263,15 +230,16 @@ def gamp_step(
     Q, V, D, z = state.Q, state.V, state.D, state.z
 
     # output step, in one pass over the tokens: ω = X̃Q − D, z = prox(ω; V), g = V⁻¹(z − ω), V̂ = −(1/d) Σ ∂g/∂ω
-    out = data.output_step(risk, Q, D, V, z, Effort(0 if hold and z is not None else most, last_step))
+    most = 0 if hold and z is not None else most
+    out = pass_over(data, risk, Q, D, V, z, max_starts=most, last_step=last_step)
     if V_hat is None:
-        V_hat = out.sums.response / data.dim
-        V_hat = symmetrize(V_hat)
+        V_hat = symmetrize(sum_over_tokens(data.groups, data.n_sources, out.denoised.response) / data.dim)
 
     # input step: A = Σ γ V̂, b = X̃ᵀg + A Q, η = argmin r(x) + ½ xᵀA x − bᵀx, W = (1/d) Σ γ ∂η/∂b
-    eta, W = input_step(data.penalty, data.spectra, V_hat, out.sums.force, Q)
+    eta, W = input_step(data.penalty, data.spectra, V_hat, out.force, Q)
 
     # averages over iterations
     V = (1 - beta) * V + beta * W
-    after = GampState(Q=(1 - beta) * Q + beta * eta, V=V, D=out.remember(memory, V, W, beta), z=out.z)
-    return after, StepReport(out.omega, out.denoised, V_hat, W, partial(monitor_risk, data, risk, Q, out.sums))
+    D = next_memory(data.groups, D, out.denoised.g, memory, V, W, beta)
+    after = GampState(Q=(1 - beta) * Q + beta * eta, V=V, D=D, z=out.denoised.z)
+    return after, StepReport(*evaluate_risk(data, risk, Q, out, exact_below), out.omega, out.denoised, V_hat, W)

@@ -16,35 +16,17 @@ from gamp_attention._tools.choices import RISKS
 from gamp_attention._tools.display import DisplayMixin
 from gamp_attention._tools.numerics import MAX_ROOT, guard_call
 from gamp_attention.problem.losses.attention import DotProductAttention, RiskTerms, pack_attention_parameters
-from gamp_attention.problem.losses.point import WeightedLoss, sample_loss
-from gamp_attention.problem.passes import (
-    Effort,
-    OutputStep,
-    Part,
-    RiskSums,
-    TokenMatrix,
-    output_step,
-    sum_risk,
-    token_products,
-)
+from gamp_attention.problem.losses.point import sample_loss
+from gamp_attention.problem.passes import TokenMatrix, token_products
 from gamp_attention.problem.penalties.base import Penalty
 from gamp_attention.problem.penalties.standard import (
     InterceptPenalty,
-    has_intercept,
     require_penalty,
     with_lam,
     without_intercept,
 )
 from gamp_attention.problem.sources import Group, Sources, by_group
-from gamp_attention.problem.stores import (
-    Tokens,
-    as_tokens,
-    join_parts,
-    mean_squares,
-    read_rows,
-    token_blocks,
-    token_means,
-)
+from gamp_attention.problem.stores import as_tokens, join_parts, mean_squares, token_blocks, token_means
 from gamp_attention.problem.students import check_columns, check_labels, check_student, require_loss
 
 ZERO_VARIANCE = 1e-100  # variance that is used for tokens that are all zero, because variances must be positive
@@ -60,10 +42,9 @@ class Dataset(DisplayMixin):
     Parameters
     ----------
     tokens : (n, L, d) tokens x, centered. Arrays of float32 are kept, which halves the memory; all sums are computed in
-        float64. Memory-mapped arrays, zarr arrays and h5py datasets stay on the disk and are read block by block.
-        Arrays of dask are computed block by block at each pass. Tokens and outputs are not copied, so the arrays must
+        float64. Memory-mapped arrays of numpy stay on the disk. Tokens and outputs are not copied, so the arrays must
         not be changed while the data set is used.
-    outputs : (n, L, d) outputs y, in memory or on the disk. Training reads them once, to compute (x+p)yᵀ/d.
+    outputs : (n, L, d) outputs y, in memory or memory-mapped. Training reads them once, to compute (x+p)yᵀ/d.
     positions : (L, d) positional encodings p, of norm Θ(1), that the layer adds to the tokens. If not given, nothing is
         added, because the tokens are assumed to include their positions; `source_means` are then the means of the
         tokens at each of the L indices. The exact risk depends on x + p only, so its minima and the trained layer do
@@ -75,10 +56,6 @@ class Dataset(DisplayMixin):
         minus estimated positions. Fixed points do not depend on it.
     student : the attention map S of equation (2); `DotProductAttention()` if not given.
     penalty : a penalty other than Ridge(lam), for example ElasticNet(lam, l1).
-    sample_weight : (n,) positive weights that multiply the losses of the samples in the risk. With a weight of 2, the
-        risk and its minima are the same as with a repeated sample; the steps of message passing differ, so that a run
-        may end in another minimum. If not given, all weights are 1. Errors of single samples, for example of
-        `leave_one_out`, are multiplied by the weights, too.
 
     Attributes
     ----------
@@ -94,9 +71,9 @@ class Dataset(DisplayMixin):
     Raises
     ------
     TypeError : if an array does not contain real numbers, or `student` or `penalty` is of an unknown type.
-    ValueError : if shapes do not match, numbers are not finite or products of them overflow, `lam` or a weight is not
-        positive, `rank` is not in 1 to d, a covariance is not positive semi-definite or has trace zero, or `positions`
-        are not given for a single sample.
+    ValueError : if shapes do not match, numbers are not finite or products of them overflow, `lam` is not positive,
+        `rank` is not in 1 to d, a covariance is not positive semi-definite or has trace zero, or `positions` are not
+        given for a single sample.
 
     Examples
     --------
@@ -110,7 +87,7 @@ class Dataset(DisplayMixin):
     (2.0, True)
     """
 
-    tokens: Tokens
+    tokens: np.ndarray
     positions: np.ndarray
     source_means: np.ndarray
     groups: tuple[Group, ...]
@@ -118,14 +95,12 @@ class Dataset(DisplayMixin):
     student: Any
     penalty: Any
     rank: int
-    sample_weight: np.ndarray | None = None
     Q_star: np.ndarray | None = None
     targets: np.ndarray | None = None
     labels: np.ndarray | None = None
     model: Any = None  # the `Model` from which the samples were drawn
     _risks: dict[str, RiskTerms]
-    _outputs: Tokens | None = None
-    rows_here = True  # the memory D and the minimizers z of the samples are in this process
+    _outputs: np.ndarray | None = None
 
     @guard_call
     def __init__(
@@ -139,7 +114,6 @@ class Dataset(DisplayMixin):
         spectra: ArrayLike | None = None,
         student: Any = None,
         penalty: Penalty | None = None,
-        sample_weight: ArrayLike | None = None,
     ) -> None:
         x, y = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
         n, L, d = x.shape
@@ -152,27 +126,23 @@ class Dataset(DisplayMixin):
             sources = Sources.plain(np.array(check.array("positions", positions, (L, d)), order="C"), n)
         student = DotProductAttention() if student is None else student
         self.describe(x, sources, require_penalty(penalty, lam), rank, spectra, student)
-        weights = require_weights(sample_weight, n)
         exact = exact_terms(self.matrix, y)
         if not all((np.abs(part) < MAX_ROOT).all() for part in (exact.params, exact.constant)):
             raise ValueError(OVERFLOW)
-        if weights is not None:  # the loss is linear in its parameters
-            exact = RiskTerms(exact.params * weights[:, None], exact.constant * weights)
-        vars(self).update(_risks={"exact": exact}, _outputs=y, sample_weight=weights)
+        vars(self).update(_risks={"exact": exact}, _outputs=y)
 
     def describe(
-        self, tokens: Tokens, sources: Sources, penalty: Any, rank: int, spectra: ArrayLike | None, student: Any
+        self, tokens: np.ndarray, sources: Sources, penalty: Any, rank: int, spectra: ArrayLike | None, student: Any
     ) -> None:
         """Check and set the attributes that describe tokens, student and penalty, which all constructions need."""
         positions, means, groups = sources
         L, d = positions.shape
         rank = require_rank(rank, student, d)
         if spectra is None:
-            estimated = means if means is not positions else None
-            squares = mean_squares(tokens, estimated)[:, None]
-            if not (squares < MAX_ROOT).all():
+            spectra = mean_squares(tokens, means if means is not positions else None)[:, None]
+            if not (spectra < MAX_ROOT).all():
                 raise ValueError(OVERFLOW)
-            spectra = np.maximum(squares, ZERO_VARIANCE)  # tokens may all be zero
+            spectra = np.maximum(spectra, ZERO_VARIANCE)  # tokens may all be zero
         spectra = check.array("spectra", spectra, (len(means), "d"))
         if spectra.shape[1] not in (1, d):
             raise check.fail("spectra", spectra, f"shape ({len(means)}, 1) or ({len(means)}, {d})")
@@ -229,7 +199,7 @@ class Dataset(DisplayMixin):
         changes: dict[str, Any] = {}
         if penalty is not None or lam is not None:
             changes["penalty"] = self.penalty if penalty is None else require_penalty(penalty)
-            if self.intercept and not has_intercept(changes["penalty"]):
+            if self.intercept and not changes["penalty"].intercept:
                 changes["penalty"] = InterceptPenalty(changes["penalty"])
             if lam is not None:
                 changes["penalty"] = with_lam(changes["penalty"], lam)
@@ -256,19 +226,15 @@ class Dataset(DisplayMixin):
             raise check.fail("rows", given, "integers (m,) in ascending order")
         if rows[0] < 0 or rows[-1] >= n:
             raise check.fail_words("rows", f"{rows[0]} to {rows[-1]}", f"indices of samples from 0 to {n - 1}")
+        # both risks may have the same terms
         terms = {id(risk): RiskTerms(risk.params[rows], risk.constant[rows]) for risk in self._risks.values()}
-        parts = {
-            name: None if values is None else np.asarray(values)[rows]
-            for name in ("_outputs", "targets", "labels", "sample_weight")
-            for values in [getattr(self, name)]
-        }
-        ends = np.searchsorted(rows, [(group.rows.start, group.rows.stop) for group in self.groups]).tolist()
+        arrays = {name: getattr(self, name) for name in ("tokens", "_outputs", "targets", "labels")}
+        ends = [np.searchsorted(rows, [group.rows.start, group.rows.stop]).tolist() for group in self.groups]
         groups = zip(ends, self.groups, strict=True)
         return self.copy_with(
-            tokens=np.asarray(self.tokens)[rows],
-            groups=tuple(Group(slice(a, b), group.sources) for (a, b), group in groups if b > a),
-            _risks={name: terms[id(risk)] for name, risk in self._risks.items()},  # both risks may have the same terms
-            **parts,
+            groups=tuple(Group(slice(*end), group.sources) for end, group in groups if end[1] > end[0]),
+            _risks={name: terms[id(risk)] for name, risk in self._risks.items()},
+            **{name: None if values is None else np.asarray(values)[rows] for name, values in arrays.items()},
         )
 
     def instance_model(self) -> Any:
@@ -285,17 +251,14 @@ class Dataset(DisplayMixin):
         return self.model.on_coordinates(*self.coordinate_samples())
 
     def coordinate_samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the arguments of `Model.on_coordinates` for the d coordinates of this dataset.
-
-        They are γ, √d (p + μ) and √d μ of each source, (d, S), and the rows of the teacher (d, t).
-        """
+        """Return γ, √d (p + μ) and √d μ of each source, (d, S), and the teacher (d, t), for `Model.on_coordinates`."""
         assert self.model is not None
         assert self.Q_star is not None
-        means, d = self.source_means, self.dim
+        means, root = self.source_means, np.sqrt(self.dim)
         class_means = means - self.positions[self.model.classes.token]
         gamma = np.broadcast_to(self.spectra, means.shape).T
-        rows = slice(0, d - self.intercept)  # state evolution has a separate equation for the intercept
-        return gamma[rows], np.sqrt(d) * means.T[rows], np.sqrt(d) * class_means.T[rows], self.Q_star[rows]
+        rows = slice(0, self.dim - self.intercept)  # state evolution has a separate equation for the intercept
+        return gamma[rows], root * means.T[rows], root * class_means.T[rows], self.Q_star[rows]
 
     def _items(self) -> list[tuple[str, Any]]:
         names = ("n_samples", "n_tokens", "dim", "alpha", "rank", "student", "penalty", "Q_star")
@@ -308,7 +271,7 @@ class Dataset(DisplayMixin):
     @property
     def intercept(self) -> bool:
         """True if the last of the d coordinates is an intercept: tokens are 0 and positions are 1 in it."""
-        return has_intercept(self.penalty)
+        return bool(self.penalty.intercept)
 
     def intercepts(self, Q: ArrayLike) -> np.ndarray:
         """Return the intercepts (r,) of weights Q (d, r), which are added to all fields; 0 without an intercept."""
@@ -371,40 +334,20 @@ class Dataset(DisplayMixin):
     @property
     def loss(self) -> Any:
         """Loss per sample of the equivalent generalized linear model."""
-        loss = sample_loss(self.student, self.n_tokens, self.rank)
-        return WeightedLoss(loss) if self.is_labelled and self.sample_weight is not None else loss
+        return sample_loss(self.student, self.n_tokens, self.rank)
 
     @property
     def outputs(self) -> np.ndarray:
-        """Outputs y (n, L, d) in memory, or labels; outputs of a teacher are computed from its targets at each call."""
-        if self.labels is not None:
-            return self.labels
-        if self._outputs is not None:
-            return np.asarray(self._outputs)
-        assert self.targets is not None
-        return self.targets @ np.asarray(self.tokens)
+        """Outputs y (n, L, d), or labels; outputs of a teacher are computed from its targets at each call."""
+        return self.read_outputs(slice(None)) if self.labels is None else self.labels
 
     def read_outputs(self, rows: slice) -> np.ndarray:
         """Return the outputs y of a range of samples, (rows, L, d), without the outputs of other samples in memory."""
-        if not isinstance(rows, slice):
-            raise check.fail("rows", rows, "a slice", TypeError)
         if self._outputs is not None:
-            return read_rows(self._outputs, rows)
-        if self.targets is None:
+            return self._outputs[rows]
+        if self.targets is None or self.labels is not None:
             raise ValueError("data: needs samples with outputs, got labels")
-        return self.targets[rows] @ read_rows(self.tokens, rows)
-
-    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, effort: Effort) -> OutputStep:
-        """Return ω, z and g of all samples in an iteration of message passing; see `gamp_attention.problem.passes`."""
-        return output_step(self._part(risk), risk, Q, D, V, z, effort)
-
-    def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
-        """Return a risk at weights Q (d, r) without its penalty, and its gradient."""
-        return sum_risk(self._part(risk), risk, Q)
-
-    def _part(self, risk: str) -> Part:
-        risks = {risk: self.terms(risk)}
-        return Part(self.matrix, self.groups, self.n_sources, self.loss, risks)
+        return self.targets[rows] @ self.tokens[rows]
 
     def terms(self, risk: str) -> RiskTerms:
         """Return the loss parameters of a risk.
@@ -422,30 +365,24 @@ class Dataset(DisplayMixin):
         return self._risks[risk]
 
 
-def exact_terms(matrix: TokenMatrix, outputs: Tokens) -> RiskTerms:
+def exact_terms(matrix: TokenMatrix, outputs: np.ndarray) -> RiskTerms:
     """Return the loss parameters of the exact risk for outputs (n, L, d), in one pass over tokens and outputs.
 
     The exact risk depends on tokens and outputs only through G = (x+p)(x+p)ᵀ/d, M = (x+p)yᵀ/d and ‖y‖²/d of each
     sample, and on the weights only through the local fields: it is a generalized linear model.
     """
     (tokens, positions), parts = matrix, []
-    d = tokens.shape[2]
     for rows, _, x in token_blocks(tokens):
-        y = read_rows(outputs, rows)
-        M = (token_products(x, y) + positions @ y.transpose(0, 2, 1)) / d
-        norm = np.einsum("nld,nld->n", y, y, dtype=float) / d
-        if not np.isfinite(norm).all():
-            check.require_finite("outputs", y, rows.start)
+        y = outputs[rows]
+        M = (token_products(x, y) + positions @ y.transpose(0, 2, 1)) / x.shape[2]
+        norm = np.einsum("nld,nld->n", y, y, dtype=float) / x.shape[2]
         parts.append(attention_terms(positions, *token_moments(x, positions), M, norm))
     return RiskTerms(*map(join_parts, zip(*parts, strict=True)))
 
 
 def require_product_memory(name: str, n: int, L: int) -> None:
-    """Raise ValueError if the products of tokens and outputs in n samples do not fit into memory.
-
-    The loss parameters of a sample are 2 L² numbers, and sums of 4 L² numbers are needed to compute them.
-    """
-    check.require_memory(name, n, 6, L, L)
+    """Raise ValueError if the products of tokens and outputs in n samples do not fit into memory."""
+    check.require_memory(name, n, 6, L, L)  # 2 L² loss parameters, and sums of 4 L² numbers to compute them
 
 
 def token_moments(x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -473,20 +410,11 @@ def require_dataset(data: Any) -> Dataset:
 def require_rank(rank: Any, student: Any, d: int) -> int:
     """Return a rank; raise TypeError or ValueError if scores of tokens in d dimensions cannot have it."""
     rank = check.integer("rank", rank, low=1)
-    if isinstance(student, DotProductAttention) and rank > d * student.parts:
-        needs = f"at most {d * student.parts}, the largest rank of scores of tokens in d = {d} dimensions"
+    most = d * student.parts * getattr(student, "heads", 1)
+    if isinstance(student, DotProductAttention) and rank > most:
+        needs = f"at most {most}, the largest rank of scores of tokens in d = {d} dimensions"
         raise check.fail("rank", rank, needs)
     return rank
-
-
-def require_weights(sample_weight: ArrayLike | None, n: int) -> np.ndarray | None:
-    """Return positive weights (n,) of the samples, or None if none are given; raise for other values."""
-    if sample_weight is None:
-        return None
-    weights = np.array(check.array("sample_weight", sample_weight, (n,)))
-    if (weights <= 0).any():
-        raise check.fail("sample_weight", float(weights.min()), "positive weights: leave out samples of weight 0")
-    return weights
 
 
 class LabelledDataset(Dataset):
@@ -503,7 +431,7 @@ class LabelledDataset(Dataset):
         minimum; `run_gamp` then ends with status DIVERGED.
     rank : number of columns r of Q.
     positions : (L, d) vectors added to the tokens; 0 if not given.
-    spectra, penalty, sample_weight : as for `Dataset`.
+    spectra, penalty : as for `Dataset`.
     intercept : if True, an unpenalized intercept is added to the fields of all tokens. It is one more coordinate, in
         which tokens are 0 and positions are 1, so that d grows by 1, and the last row of Q is √d times the intercept
         (`intercepts`).
@@ -518,8 +446,8 @@ class LabelledDataset(Dataset):
     ------
     TypeError : if an array does not contain real numbers, is sparse or has masked entries, or `loss` or `penalty` is of
         an unknown type.
-    ValueError : if shapes do not match, labels do not fit the loss, numbers are not finite, `lam` or a weight is not
-        positive, or `rank` is below 1.
+    ValueError : if shapes do not match, labels do not fit the loss, numbers are not finite, `lam` is negative, or
+        `rank` is below 1.
 
     Examples
     --------
@@ -545,7 +473,6 @@ class LabelledDataset(Dataset):
         positions: ArrayLike | None = None,
         spectra: ArrayLike | None = None,
         penalty: Penalty | None = None,
-        sample_weight: ArrayLike | None = None,
         intercept: bool = False,
     ) -> None:
         if check.ndim("tokens", tokens) == 2:
@@ -565,10 +492,8 @@ class LabelledDataset(Dataset):
         self.describe(x, sources, penalty, rank, spectra, require_loss(loss))
         if check.ndim("labels", labels) == 1:
             labels = check.array("labels", labels, ("n",))[:, None]
-        labels, weights = check_labels(loss, labels, n, L, self.rank), require_weights(sample_weight, n)
-        params = labels if weights is None else np.column_stack([labels, weights])
-        risks = dict.fromkeys(RISKS, RiskTerms(params, np.zeros(n)))
-        vars(self).update(_risks=risks, labels=labels, sample_weight=weights)
+        labels = check_labels(loss, labels, n, L, self.rank)
+        vars(self).update(_risks=dict.fromkeys(RISKS, RiskTerms(labels, np.zeros(n))), labels=labels)
         if hasattr(loss, "read_targets"):
             vars(self).update(targets=labels.reshape(n, *loss.spec.target_shape))
 

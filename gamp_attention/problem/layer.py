@@ -12,7 +12,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import DisplayMixin
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.passes import TokenMatrix
-from gamp_attention.problem.stores import Tokens, as_tokens, read_rows, token_blocks
+from gamp_attention.problem.stores import as_tokens, token_blocks
 
 
 class Units(NamedTuple):
@@ -63,17 +63,17 @@ class Layer(Predictor):
     positions: np.ndarray
     units: Units  # center c and scale s
 
-    def attention(self, tokens: Tokens) -> np.ndarray:
+    def attention(self, tokens: np.ndarray) -> np.ndarray:
         """Return attention matrices (n, L, L)."""
         return self.student(self._fields(tokens))
 
-    def head_attention(self, tokens: Tokens) -> np.ndarray:
+    def head_attention(self, tokens: np.ndarray) -> np.ndarray:
         """Return the attention matrices (n, H, L, L) of the heads."""
-        if not hasattr(self.student, "head_layout"):
+        if getattr(self.student, "heads", 1) == 1:
             return self.attention(tokens)[:, None]
         return attention_of_heads(self.student.single, self.student, self._fields(tokens))
 
-    def _fields(self, tokens: Tokens) -> np.ndarray:
+    def _fields(self, tokens: np.ndarray) -> np.ndarray:
         weights = self.Q / self.units.scale[:, None]
         return TokenMatrix(tokens, self.positions - self.units.center).fields(weights)
 
@@ -83,17 +83,16 @@ class Layer(Predictor):
         attention = self.attention(tokens) if attention is None else attention
         return attention @ (tokens + (self.positions - c)) + c
 
-    def errors(self, tokens: Tokens, outputs: Tokens, attention: np.ndarray | None = None) -> np.ndarray:
+    def errors(self, tokens: np.ndarray, outputs: np.ndarray, attention: np.ndarray | None = None) -> np.ndarray:
         """Return ‖y − f(x)‖²/(dL) of each sample, (n,); the mean over unseen samples estimates the test error ε_g.
 
         Other attention matrices (n, L, L) replace the layer's if they are given.
         """
-        errors = []
+        errors = np.empty(len(tokens))
         for rows, _, x in token_blocks(tokens):
-            y = read_rows(outputs, rows)
-            outputs_of_layer = self.outputs(x, None if attention is None else attention[rows])
-            errors.append(np.mean((y - outputs_of_layer) ** 2, (1, 2)))
-        return np.concatenate(errors)
+            predicted = self.outputs(x, None if attention is None else attention[rows])
+            errors[rows] = np.mean((outputs[rows] - predicted) ** 2, (1, 2))
+        return errors
 
 
 def layer_of(data: Dataset, Q: np.ndarray) -> Any:
@@ -109,7 +108,7 @@ def attention_of_heads(single: Any, student: Any, fields: np.ndarray) -> np.ndar
     return np.stack(student.head_layout(fields.shape[2]).attend_each(single, fields), axis=1)
 
 
-def require_tokens(name: str, tokens: ArrayLike, L: int, d: int) -> Tokens:
+def require_tokens(name: str, tokens: ArrayLike, L: int, d: int) -> np.ndarray:
     """Return tokens (n, L, d); raise ValueError if L or d differ from the tokens of the training."""
     checked = as_tokens(name, tokens)
     if checked.shape[1:] != (L, d):

@@ -31,11 +31,10 @@ from gamp_attention.problem.denoisers.newton import (
 )
 from gamp_attention.problem.denoisers.output import Denoised, allocate_result, denoise_rows, finalize_result, is_long
 from gamp_attention.problem.denoisers.prox import MAX_STARTS, Search, make_search
-from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.problem.losses.point import for_kernels
 from gamp_attention.problem.losses.protocol import differentiate
-from gamp_attention.problem.sources import Group, apply_by_source, sum_over_tokens
-from gamp_attention.problem.stores import Tokens, join_parts, token_blocks
+from gamp_attention.problem.sources import Group, apply_by_source
+from gamp_attention.problem.stores import join_parts
 
 LOOP_ROWS = 4  # rows whose fields, or weighted sums, one inner loop computes
 STRIP = 8  # cache lines of a row between two prefetches
@@ -48,9 +47,9 @@ PRODUCT_NUMBERS = 1 << 20  # token entries in one product of tokens, because sin
 
 
 class TokenMatrix(NamedTuple):
-    """Products with the token matrix X̃ = (x + p)/√d of n samples; tokens may be in a store."""
+    """Products with the token matrix X̃ = (x + p)/√d of n samples."""
 
-    tokens: Tokens  # (n, L, d) in float64 or float32; all sums are computed in float64
+    tokens: np.ndarray  # (n, L, d) in float64 or float32; all sums are computed in float64
     positions: np.ndarray  # (L, d) added to the tokens
 
     def small_rows(self) -> np.ndarray | None:
@@ -60,75 +59,52 @@ class TokenMatrix(NamedTuple):
         one token without a position, in double precision.
         """
         tokens = self.tokens
-        if not isinstance(tokens, np.ndarray) or tokens.shape[1] > 1 or tokens.dtype != float or tokens.nbytes > CACHE:
+        if tokens.shape[1] > 1 or tokens.dtype != float or tokens.nbytes > CACHE or self.positions.any():
             return None
-        return None if self.positions.any() else tokens[:, 0]
+        return tokens[:, 0]
 
     def fields(self, Q: np.ndarray) -> np.ndarray:
         """Return the local fields X̃Q: z_l = (x_l + p_l)·Q/√d (n, L, r) for Q (d, r). Eq. :eq:`fields`."""
-        n, L, d = self.tokens.shape
-        columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
-        z = np.empty((n, L, Q.shape[1]))
-        for rows, _, block in token_blocks(self.tokens):
-            flat, out = _as_rows(block), z[rows].reshape(-1, Q.shape[1])
-            over_blocks(partial(_project, rows=flat, columns=columns, z=out), len(flat), _block(len(flat)))
-        return z + self.positions @ columns.T
+        rows, columns = _as_rows(self.tokens), np.ascontiguousarray(Q.T) / np.sqrt(len(Q))
+        z = np.empty((len(rows), Q.shape[1]))
+        over_blocks(partial(_project, rows=rows, columns=columns, z=z), len(rows), _block(len(rows)))
+        return z.reshape(*self.tokens.shape[:2], -1) + self.positions @ columns.T
 
     def back_project(self, g: np.ndarray) -> np.ndarray:
         """Return X̃ᵀg = Σ_{μ,l} (x_l + p_l) g_lᵀ/√d (d, s) for g (n, L, s)."""
-        d, g = self.tokens.shape[2], np.ascontiguousarray(g)
-        total = np.zeros((d, g.shape[2]))
-        for rows, _, block in token_blocks(self.tokens):
-            flat, weights = _as_rows(block), g[rows].reshape(-1, g.shape[2])
-            step = _block(len(flat))
-            sums = np.zeros((-(-len(flat) // step), weights.shape[1], d))
-            over_blocks(partial(_accumulate, step=step, rows=flat, weights=weights, sums=sums), len(flat), step)
-            total += sums.sum(axis=0).T
-        return (total + self.positions.T @ g.sum(axis=0)) / np.sqrt(d)
+        rows, g = _as_rows(self.tokens), np.ascontiguousarray(g)
+        weights, step = g.reshape(-1, g.shape[2]), _block(len(rows))
+        sums = np.zeros((-(-len(rows) // step), g.shape[2], rows.shape[1]))
+        over_blocks(partial(_accumulate, step=step, rows=rows, weights=weights, sums=sums), len(rows), step)
+        return (sums.sum(axis=0).T + self.positions.T @ g.sum(axis=0)) / np.sqrt(rows.shape[1])
 
     def hessian_product(self, hessians: np.ndarray, P: np.ndarray) -> np.ndarray:
         """Return Σ_μ X̃^μᵀ H^μ X̃^μ P (d, r) for H (n, L r, L r) and P (d, r), in one pass over the tokens."""
-        (_, L, d), r = self.tokens.shape, P.shape[1]
-        rows = self.small_rows()
-        if rows is not None:
+        (n, L, d), r = self.tokens.shape, P.shape[1]
+        small = self.small_rows()
+        if small is not None:
             with one_thread():
-                return rows.T @ np.einsum("nab,nb->na", hessians, rows @ P) / d
-        columns = np.ascontiguousarray(P.T) / np.sqrt(d)
-        shift = (self.positions @ columns.T).ravel()
-        over_rows, over_samples = np.zeros((r, d)), np.zeros((L, r))
-        for part, _, x in token_blocks(self.tokens):
-            of_rows, of_samples = _curvature_sums(x, np.ascontiguousarray(hessians[part]), columns, shift)
-            over_rows += of_rows
-            over_samples += of_samples
-        return (over_rows.T + self.positions.T @ over_samples) / np.sqrt(d)
+                return small.T @ np.einsum("nab,nb->na", hessians, small @ P) / d
+        hessians, columns = np.ascontiguousarray(hessians), np.ascontiguousarray(P.T) / np.sqrt(d)
+        shift, (stride, block) = (self.positions @ columns.T).ravel(), strides(n, L, r)
+        # sums of x v over the rows of a block, and of v_l over its samples, with v = H z; `add_up` needs even numbers
+        sums, totals = np.zeros((-(-n // block), r + r % 2, d)), np.zeros((-(-n // block), L, r))
+
+        def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
+            _curve(first, last, FieldRows(stride, rows, columns, shift), hessians, sums[b], totals[b])
+
+        over_strides(self.tokens, stride, block, work)
+        return (sums.sum(axis=0)[:r].T + self.positions.T @ totals.sum(axis=0)) / np.sqrt(d)
 
 
 def _as_rows(tokens: np.ndarray) -> np.ndarray:
     """Return tokens (n, L, d) as rows (n L, d), read-only, as kernels are compiled for tokens in files as well."""
-    return read_only(tokens.reshape(-1, tokens.shape[2]))
+    return read_only(np.asarray(tokens).reshape(-1, tokens.shape[2]))
 
 
 def _block(n_rows: int) -> int:
     """Return the number of rows of one of at most 32 blocks."""
     return max(MIN_ROWS, -(-n_rows // 32))
-
-
-def _curvature_sums(
-    x: np.ndarray, hessians: np.ndarray, columns: np.ndarray, shift: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of x v over the rows and of v_l over the samples, with v = H z, for tokens (n, L, d) in memory.
-
-    z are the fields of the tokens along `columns` (r, d), plus `shift` (L r,).
-    """
-    (n, L, d), r = x.shape, len(columns)
-    stride, block = strides(n, L, r)
-    sums, totals = np.zeros((-(-n // block), r, d)), np.zeros((-(-n // block), L, r))
-
-    def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
-        _curve(first, last, FieldRows(stride, rows, columns, shift), hessians, sums[b], totals[b])
-
-    over_strides(x, stride, block, work)
-    return sums.sum(axis=0), totals.sum(axis=0)
 
 
 def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -142,24 +118,6 @@ def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
     return products
 
 
-class Effort(NamedTuple):
-    """Effort of the proximal steps of an iteration."""
-
-    # maximum number of further starts of each search for a lower minimum; 0 keeps the minimum next to the start
-    most: int = MAX_STARTS
-    last_step: float = LAST_STEP  # relative size of a Newton step after which none follows
-
-
-class Part(NamedTuple):
-    """Samples of a pass: all samples of a dataset, or consecutive samples."""
-
-    matrix: TokenMatrix
-    groups: tuple[Group, ...]
-    n_sources: int
-    loss: Any
-    risks: dict[str, RiskTerms]
-
-
 class Pass(NamedTuple):
     """Outcome of one pass over n samples at weights Q."""
 
@@ -171,31 +129,19 @@ class Pass(NamedTuple):
 
 
 def data_pass(
-    matrix: TokenMatrix,
-    Q: np.ndarray,
-    D: np.ndarray,
-    V: np.ndarray,
-    loss: Any,
-    params: np.ndarray,
-    start: np.ndarray | None = None,
-    *,
-    effort: Effort | None = None,
+    matrix: TokenMatrix, Q: np.ndarray, D: np.ndarray, V: np.ndarray, loss: Any, params: np.ndarray,
+    start: np.ndarray | None = None, *, max_starts: int = MAX_STARTS, last_step: float = LAST_STEP,
     proximal: bool = True,
-) -> Pass:
-    """Pass over tokens in memory; see `gamp_attention.problem.denoisers.output.denoise` for the proximal step.
+) -> Pass:  # fmt: skip
+    """Pass over tokens (n, L, d); see `gamp_attention.problem.denoisers.output.denoise` for the proximal step.
 
-    Parameters
-    ----------
-    matrix : tokens (n, L, d), as an array, and positions.
-    Q, D, V : (d, r), (n, L, r), (L, r, r) the state of message passing.
-    loss, params : the per-sample loss, with rows of parameters (n, P).
-    start : (n, L, r) initial points of the minimizations; ω if not given.
-    effort : effort of the proximal steps; if None, an unbounded search and accurate minimizations.
-    proximal : if False, there is no proximal step and no force, and `denoised` is not filled; the other results have
-        the same bits.
+    Q (d, r), D (n, L, r) and V (L, r, r) are the state of message passing, `params` (n, P) are the parameters of the
+    losses, and `start` (n, L, r) the initial points of the minimizations, ω if not given. `max_starts` is the
+    maximum number of further starts of each search for a lower minimum; 0 keeps the minimum next to the start. After a
+    Newton step of the relative size `last_step`, none follows. If `proximal` is False, there is no proximal step and no
+    force, and `denoised` is not filled; the other results have the same bits.
     """
-    tokens, effort = np.asarray(matrix.tokens), effort or Effort()
-    n, L, d = tokens.shape
+    n, L, d = matrix.tokens.shape
     r = Q.shape[1]
     columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
     shift = (matrix.positions @ columns.T).ravel()
@@ -205,84 +151,38 @@ def data_pass(
     stride, block = strides(n, L, 2 * r)
     # sums of x g and x ∇ℓ over the rows of a block, and of g_l and ∇ℓ_l over its samples
     sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
-    long = proximal and is_long(loss, n, effort.most)
+    long = proximal and is_long(loss, n, max_starts)
     loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
-    metric, search = make_metric(V, effort.last_step), make_search(L * r)
-    problem = ProximalProblem(loss, params, metric, effort.most, search, proximal, start is None)
+    metric, search = make_metric(V, last_step), make_search(L * r)
+    problem = ProximalProblem(loss, params, metric, max_starts, search, proximal, start is None)
 
     def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
         output = PassOutput(omega, out, losses, sums[b], totals[b])
         _pass(first, last, FieldRows(stride, rows, columns, shift), problem, stop, output)
 
-    over_strides(tokens, stride, block, work, long)
+    over_strides(matrix.tokens, stride, block, work, long)
     both = (sums.sum(axis=0).T + matrix.positions.T @ totals.sum(axis=0)) / np.sqrt(d)
     denoised = finalize_result(out)
     return Pass(omega.reshape(n, L, r), denoised, losses, both[:, :r], both[:, r:])
 
 
-def grouped_pass(
-    data: Part,
-    params: np.ndarray,
-    Q: np.ndarray,
-    D: np.ndarray,
-    V: np.ndarray,
-    start: np.ndarray | None = None,
-    **options: Any,
+def pass_over(
+    data: Any, risk: str, Q: np.ndarray, D: np.ndarray, V: np.ndarray, start: np.ndarray | None = None, **options: Any
 ) -> Pass:
-    """Pass over all samples of a part, each group with the matrices V (S, r, r) of its sources; see `data_pass`."""
-    parts, sums, (tokens, positions) = [], np.zeros((2, *Q.shape)), data.matrix
-    for rows, sources, block in token_blocks(tokens, data.groups):
-        begin, matrix = None if start is None else start[rows], TokenMatrix(block, positions)
-        seen = data_pass(matrix, Q, D[rows], V[sources], data.loss, params[rows], begin, **options)
-        sums += seen.force, seen.smooth
-        parts.append(seen[:3])
+    """Pass over the samples of a dataset for a risk, each group with the matrices V (S, r, r) of its sources.
+
+    The arguments are explained in `data_pass`.
+    """
+    params, parts, sums, (tokens, positions) = data.terms(risk).params, [], np.zeros((2, *Q.shape)), data.matrix
+    for rows, sources in data.groups:
+        begin, matrix = None if start is None else start[rows], TokenMatrix(tokens[rows], positions)
+        part = data_pass(matrix, Q, D[rows], V[sources], data.loss, params[rows], begin, **options)
+        sums += part.force, part.smooth
+        parts.append(part[:3])
     return Pass(*map(join_parts, zip(*parts, strict=True)), *sums)
 
 
 Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]  # returns the next D from D, V g, W g and β
-
-
-class Sums(NamedTuple):
-    """Sums over samples of an iteration."""
-
-    loss: float  # Σ_μ ℓ_μ at the fields X̃Q, constants included
-    force: np.ndarray  # (d, r) X̃ᵀg
-    smooth: np.ndarray  # (d, r) X̃ᵀ∇ℓ
-    response: np.ndarray  # (S, r, r) −Σ_μ ∂g_l/∂ω_l over the tokens of each source
-
-
-class OutputStep(NamedTuple):
-    """Sums of an iteration, and arrays (n, L, r) of all samples, or handles of arrays in other processes."""
-
-    sums: Sums  # sums over all samples
-    z: Any  # minimizers of the proximal step
-    # returns the memory D of the next iteration from a rule, the new V, W and the step β
-    remember: Callable[[Memory, np.ndarray, np.ndarray, float], Any]
-    omega: np.ndarray | None = None  # centers of the proximal step; None if they are in other processes
-    denoised: Denoised | None = None  # result of the output denoiser; None if it is in other processes
-
-
-class RiskSums(NamedTuple):
-    """Risk without its penalty: Σ_μ ℓ_μ, X̃ᵀ∇ℓ (d, r), and a function that returns the fields (n, L, r)."""
-
-    loss: float
-    smooth: np.ndarray
-    fields: Callable[[], np.ndarray]
-
-
-def output_step(
-    data: Part, risk: str, Q: np.ndarray, D: np.ndarray, V: np.ndarray, z: np.ndarray | None, effort: Effort
-) -> OutputStep:
-    """Return ω = X̃Q − D, z = prox(ω; V) and g = V⁻¹(z − ω) of the samples in this process, with the sums over them.
-
-    Proximal steps start from the minimizers z of the last iteration, if they are given.
-    """
-    terms = data.risks[risk]
-    seen = grouped_pass(data, terms.params, Q, D, V, z, effort=effort)
-    out = seen.denoised
-    loss = float(np.sum(seen.losses + terms.constant))
-    sums = Sums(loss, seen.force, seen.smooth, sum_over_tokens(data.groups, data.n_sources, out.response))
-    return OutputStep(sums, out.z, partial(next_memory, data.groups, D, out.g), seen.omega, out)
 
 
 def next_memory(
@@ -294,14 +194,6 @@ def next_memory(
         raise ValueError(f"memory: needs to return shape {D.shape}, got shape {np.shape(after)}")
     after = np.asarray(after, dtype=float)
     return after if after.flags.writeable else after.copy()
-
-
-def sum_risk(data: Part, risk: str, Q: np.ndarray) -> RiskSums:
-    """Return a risk of the samples in this process without its penalty, by the same pass as in message passing."""
-    terms, (n, L, _), r = data.risks[risk], data.matrix.tokens.shape, Q.shape[1]
-    V = np.tile(np.eye(r), (data.n_sources, 1, 1))
-    seen = grouped_pass(data, terms.params, Q, np.zeros((n, L, r)), V, proximal=False)
-    return RiskSums(float(np.sum(seen.losses + terms.constant)), seen.smooth, lambda: seen.omega)
 
 
 def strides(n: int, L: int, n_sums: int) -> tuple[int, int]:
@@ -346,7 +238,7 @@ class ProximalProblem(NamedTuple):
     loss: Any
     params: np.ndarray  # (n, P)
     metric: Metric
-    most: int  # maximum number of further starts, see `Effort`
+    most: int  # maximum number of further starts of a search
     search: Search
     proximal: bool  # whether there is a proximal step
     fresh: bool  # whether proximal steps start from their centers
@@ -421,16 +313,16 @@ def _pass_in_strides(first, last, tokens, problem, work, output):
 
 @kernel
 def _curve(first, last, tokens, hessians, sums, totals):
+    """Allocate the scratch memory of one thread, and pass over samples whose rows start with the first sample."""
     k, r = tokens.shift.shape[0], tokens.columns.shape[0]
-    n_rows = tokens.stride * (k // r)
-    fields, weights = np.empty((tokens.stride, k)), np.zeros((tokens.stride, k))
-    work = fields, fields.reshape((n_rows, r)), weights, weights.reshape((n_rows, r))
+    fields, weights = np.empty((tokens.stride, k)), np.zeros((tokens.stride * (k // r), sums.shape[0]))
+    work = fields, fields.reshape((tokens.stride * (k // r), r)), weights
     _curve_in_strides(first, last, tokens, hessians, work, sums, totals)
 
 
 @sample_kernel
 def _curve_in_strides(first, last, tokens, hessians, work, sums, totals):
-    fields, projections, weights, weighted_rows = work
+    fields, projections, weights = work
     stride, rows, columns, shift = tokens
     k, r = shift.shape[0], columns.shape[0]
     L = k // r
@@ -439,17 +331,17 @@ def _curve_in_strides(first, last, tokens, hessians, work, sums, totals):
         ahead = here + stride * L if begin + stride < last else here
         project(here, ahead, rows, columns, projections)
         for mu in range(begin, begin + stride):
-            v, z = weights[mu - begin], fields[mu - begin]
+            z = fields[mu - begin]
             for i in range(k):
                 z[i] += shift[i]
-                v[i] = 0.0
-            if mu >= last:
-                continue
             for i in range(k):
-                for j in range(k):
-                    v[i] += hessians[mu, i, j] * z[j]
-                totals[i // r, i % r] += v[i]
-        add_up(here, ahead, rows, weighted_rows, sums)
+                force = 0.0
+                if mu < last:
+                    for j in range(k):
+                        force += hessians[mu, i, j] * z[j]
+                weights[(mu - begin) * L + i // r, i % r] = force
+                totals[i // r, i % r] += force
+        add_up(here, ahead, rows, weights, sums)
 
 
 @field_kernel
@@ -462,13 +354,10 @@ def project(first, ahead, rows, columns, fields):
 
 @field_kernel
 def add_up(first, ahead, rows, weights, sums):
-    """Add rows from `first` on to the sums (s, d) with weights (N, s); rows from `ahead` on are prefetched."""
-    n_sums = sums.shape[0]
+    """Add rows from `first` on to an even number of sums (s, d) with weights (N, s); prefetch rows from `ahead` on."""
     for at in range(0, weights.shape[0], LOOP_ROWS):
-        for a in range(0, n_sums - 1, 2):
+        for a in range(0, sums.shape[0], 2):
             _add_to_two(a, first + at, ahead + at, at, rows, weights, sums)
-        if n_sums % 2 == 1:
-            _add_to_one(n_sums - 1, first + at, ahead + at, at, rows, weights, sums)
 
 
 @inline_kernel
@@ -516,19 +405,6 @@ def _add_to_two(a, first, ahead, at, rows, weights, sums):
         for i in range(begin, min(begin + strip, d)):
             one[i] += (v0 * x0[i] + v1 * x1[i]) + (v2 * x2[i] + v3 * x3[i])
             other[i] += (w0 * x0[i] + w1 * x1[i]) + (w2 * x2[i] + w3 * x3[i])
-
-
-@field_kernel
-def _add_to_one(a, first, ahead, at, rows, weights, sums):
-    x0, x1, x2, x3 = rows[first], rows[first + 1], rows[first + 2], rows[first + 3]
-    total, d = sums[a], np.uint64(sums.shape[1])
-    line, strip, early = _steps(rows)
-    v0, v1, v2, v3 = weights[at, a], weights[at + 1, a], weights[at + 2, a], weights[at + 3, a]
-    for begin in range(np.uint64(0), d, strip):
-        if a == 0:
-            _prefetch_rows(rows, ahead, begin + early, begin + strip, line)
-        for i in range(begin, min(begin + strip, d)):
-            total[i] += (v0 * x0[i] + v1 * x1[i]) + (v2 * x2[i] + v3 * x3[i])
 
 
 @field_kernel

@@ -14,7 +14,7 @@ so large that only rounding errors remain of the gradient.
 import numpy as np
 
 from gamp_attention._tools.numerics import guard_call, one_thread
-from gamp_attention.problem.curvature import risk_hessian
+from gamp_attention.problem.curvature import data_hessian, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import unpenalized
 from gamp_attention.problem.risk import RiskAtPoint, hessian_product, is_convex, risk_at
@@ -57,29 +57,21 @@ def grows_without_bound(data: Dataset, Q: np.ndarray, risk: str) -> bool:
         falls = [*falls, fall] if fall <= small else []
         if len(falls) > TAIL:
             return bool(falls[-1] > SLOW**TAIL * falls[0] and max(np.diff(falls)) < 0)
-        there, t = _search(data, risk, at, Q, step)
-        if there is None or not np.linalg.norm(there.z - at.z) > SHORTEST * np.linalg.norm(there.z):
+        for t in 0.5 ** np.arange(HALVINGS):
+            there = risk_at(data, Q + t * step, risk)
+            if there.train_loss < at.train_loss or np.sum(there.smooth * step) <= 0:
+                break
+        else:
+            return False
+        if not np.linalg.norm(there.z - at.z) > SHORTEST * np.linalg.norm(there.z):
             return False
         Q, at = Q + t * step, there
     return False
 
 
-def _search(
-    data: Dataset, risk: str, at: RiskAtPoint, Q: np.ndarray, step: np.ndarray
-) -> tuple[RiskAtPoint | None, float]:
-    """Return the risk at Q + t P for a step P and the first t of 1, 1/2, ... at which it falls; None if it never does.
-
-    The second value is t.
-    """
-    for t in 0.5 ** np.arange(HALVINGS):
-        there = risk_at(data, Q + t * step, risk)
-        if there.train_loss < at.train_loss or np.sum(there.smooth * step) <= 0:
-            return there, float(t)
-    return None, 0.0
-
-
 def _newton_step(data: Dataset, at: RiskAtPoint, free: np.ndarray) -> np.ndarray:
     """Return the Newton step (d, r) of the free weights; directions without curvature are not moved."""
+    from scipy.linalg import eigh
     from scipy.sparse.linalg import LinearOperator, minres
 
     places, step = np.flatnonzero(free.T), np.zeros(free.size)
@@ -91,27 +83,12 @@ def _newton_step(data: Dataset, at: RiskAtPoint, free: np.ndarray) -> np.ndarray
         operator = LinearOperator((free.size, free.size), matvec=product, dtype=float)
         x, failed = minres(operator, -(free * at.smooth).ravel(), rtol=RESIDUAL, maxiter=MAX_PRODUCTS)
         return np.zeros(free.shape) if failed else x.reshape(free.shape)
-    H = risk_hessian(data, at.hessians, tuple(np.flatnonzero(column) for column in free.T))
+    H = data_hessian(scaled_blocks(data), at.hessians, tuple(np.flatnonzero(column) for column in free.T))
     units = np.sqrt(np.abs(np.diag(H)))
     units = np.divide(1.0, units, out=np.zeros(len(H)), where=units > 0)
-    slope = units * at.smooth.T.ravel()[places]
-    H *= np.outer(units, units)
     with one_thread():
-        step[places] = -units * _solve(H, slope)
+        values, vectors = eigh(H * np.outer(units, units), check_finite=False)
+        sizes = np.abs(values)
+        inverse = np.where(sizes > SINGULAR * sizes.max(), 1 / np.where(sizes > 0, sizes, 1.0), 0.0)
+        step[places] = -units * (vectors @ (inverse * (vectors.T @ (units * at.smooth.T.ravel()[places]))))
     return step.reshape(free.T.shape).T
-
-
-def _solve(H: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return abs(H)⁺ b for a symmetric matrix, in less time if it is positive definite."""
-    from scipy.linalg import LinAlgError, cho_solve, cholesky, eigh
-
-    try:
-        factor = cholesky(H, lower=True, check_finite=False)
-        if np.diag(factor).min() ** 2 > SINGULAR:
-            return cho_solve((factor, True), b, check_finite=False)
-    except LinAlgError:
-        pass
-    values, vectors = eigh(H, check_finite=False)
-    sizes = np.abs(values)
-    inverse = np.where(sizes > SINGULAR * sizes.max(), 1 / np.where(sizes > 0, sizes, 1.0), 0.0)
-    return vectors @ (inverse * (vectors.T @ b))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from gamp_attention._tools.numerics import guard_call, one_thread
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.passes import RiskSums
+from gamp_attention.problem.passes import pass_over
 from gamp_attention.problem.penalties.standard import penalty_total, smallest_subgradient
 from gamp_attention.problem.sources import apply_by_source
 from gamp_attention.problem.stores import join_parts
@@ -36,13 +35,8 @@ class RiskAtPoint:
     smooth: np.ndarray  # (d, r) the gradient without the penalty, X̃ᵀ∇ℓ
     loss: Any  # the per-sample loss
     params: np.ndarray  # its rows of parameters
-    fields: Callable[[], np.ndarray]  # returns z
+    z: np.ndarray  # (n, L, r) local fields X̃Q
     known: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # losses, gradients and Hessians of the samples
-
-    @cached_property  # descents evaluate the risk at many points, but need the fields at few of them
-    def z(self) -> np.ndarray:
-        """Local fields X̃Q (n, L, r)."""
-        return self.fields()
 
     @property
     def losses(self) -> np.ndarray:
@@ -69,7 +63,7 @@ def is_convex(data: Dataset) -> bool:
     return bool(getattr(data.student, "convex", False))
 
 
-def normalized_risk(data: Dataset, Q: np.ndarray, loss: float) -> float:
+def normalized_risk(data: Dataset, Q: np.ndarray, loss: Any) -> float:
     """Return ε_t = R/d from the sum of all ℓ_μ and their constants."""
     return float((loss + penalty_total(data.penalty, Q)) / data.dim)
 
@@ -85,18 +79,19 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
     For samples with few fields in one token, two products with tokens in the cache and the derivatives of the losses,
     Hessians included, take less time than this pass.
     """
-    terms, known, root = data.terms(risk), None, np.sqrt(data.dim)
-    rows = data.matrix.small_rows() if data.rank <= FEW_FIELDS and data.rows_here else None
+    terms, known, root, r = data.terms(risk), None, np.sqrt(data.dim), data.rank
+    rows = data.matrix.small_rows() if r <= FEW_FIELDS else None
     if rows is not None:
         with one_thread():
             z = (rows @ (Q / root))[:, None]
             known = losses, slopes, _ = sample_derivatives(data.loss, terms.params, z)
-            sums = RiskSums(float(np.sum(losses + terms.constant)), rows.T @ slopes[:, 0] / root, lambda: z)
+            smooth = rows.T @ slopes[:, 0] / root
     else:
-        sums = data.sum_risk(risk, Q)
-    grad, value = smallest_subgradient(data.penalty, Q, sums.smooth), normalized_risk(data, Q, sums.loss)
-    norm = gradient_norm(data, grad)
-    return RiskAtPoint(value, grad, norm, sums.smooth, data.loss, terms.params, sums.fields, known)
+        no_memory, V = np.zeros((data.n_samples, data.n_tokens, r)), np.tile(np.eye(r), (data.n_sources, 1, 1))
+        z, _, losses, _, smooth = pass_over(data, risk, Q, no_memory, V, proximal=False)
+    value, gradient = np.sum(losses + terms.constant), smallest_subgradient(data.penalty, Q, smooth)
+    norm = gradient_norm(data, gradient)
+    return RiskAtPoint(normalized_risk(data, Q, value), gradient, norm, smooth, data.loss, terms.params, z, known)
 
 
 def denoise_at(

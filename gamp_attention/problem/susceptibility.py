@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gamp_attention._tools.numerics import one_thread, symmetrize
+from gamp_attention._tools.numerics import symmetrize
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.input import input_step
 from gamp_attention.problem.risk import RiskAtPoint
@@ -12,50 +12,43 @@ TOLERANCE = 1e-10  # relative change of V at which the iteration has converged
 ANDERSON_DEPTH = 5  # number of differences that an extrapolation of V combines
 # (number of iterations, relative change of V that must be reached then); if V exists, about 8 iterations reach 1e-10
 CHANGES = ((5, 0.2), (12, 1e-2))
-CHOLESKY_FIELDS = 32  # number of fields from which a Cholesky decomposition inverts a Hessian in half the time
 MIN_EIGENVALUE = 0.1  # smallest eigenvalue of an accepted extrapolation, in units of the damped iterate's smallest
 
 
-def susceptibility(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool = False, start: np.ndarray | None = None
-) -> np.ndarray:
+def susceptibility(data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool = False) -> np.ndarray:
     """Return V_s (S, r, r) of each source at a minimum Q of the risk, from the Hessians of the samples.
 
     V solves V = W(A), where W(A) is the response of the weights (`input_step`) and A = −(1/d) Σ ∂g/∂ω with
     ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹). For a smooth penalty V is the limit of (1/d) Σ_i γ_i (∇²R)⁻¹_ii for large d. All
     entries are NaN if no positive definite solution is found. Up to two fields are solved by damped iterations, unless
     `quick` is True. For more fields an iteration costs as much as several gradients, so it is accelerated (Anderson,
-    1965), and stopped early if its changes stay large. `start` is an approximation of V from which it starts.
+    1965), and stopped early if its changes stay large.
     """
     S, r = data.n_sources, data.rank
     V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
     if at.hessians.shape[1] == 1:  # a start from V̂ at V = 0, which saves iterations
         trace = float(data.spectra.mean())
         V = np.full((1, 1, 1), trace / (data.penalty.strength + trace * max(float(at.hessians.sum()), 0.0) / data.dim))
-    if start is not None:
-        V = start
-    unsolved = np.full((S, r, r), np.nan)
     quick = quick or data.n_tokens * r > 2
     points, moves = list[np.ndarray](), list[np.ndarray]()
     for number in range(MAX_ITER):
         try:
             V_hat = hessian_response(data, at.hessians, V)
         except np.linalg.LinAlgError:
-            return unsolved
+            break
         W = input_step(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
         if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
-            return unsolved
+            break
         change = np.abs(W - V).max() / np.abs(W).max()
-        if quick:
-            points, moves = [*points[-ANDERSON_DEPTH:], V], [*moves[-ANDERSON_DEPTH:], W - V]
+        points, moves = [*points[-ANDERSON_DEPTH:], V], [*moves[-ANDERSON_DEPTH:], W - V]
         V = 0.5 * (V + W)
         if change < TOLERANCE:
             return V
+        if quick and any(number >= n and change > largest for n, largest in CHANGES):
+            break
         if quick:
-            if any(number >= n and change > largest for n, largest in CHANGES):
-                return unsolved
             V = _extrapolate(points, moves, V)
-    return unsolved
+    return np.full((S, r, r), np.nan)
 
 
 def _extrapolate(points: list[np.ndarray], moves: list[np.ndarray], damped: np.ndarray) -> np.ndarray:
@@ -66,43 +59,24 @@ def _extrapolate(points: list[np.ndarray], moves: list[np.ndarray], damped: np.n
     changes = np.diff([move.ravel() for move in moves], axis=0).T
     ends = np.diff([(point + move).ravel() for point, move in zip(points, moves, strict=True)], axis=0).T
     weights = np.linalg.lstsq(changes, last, rcond=1e-10)[0]
-    V = (points[-1].ravel() + last - ends @ weights).reshape(damped.shape)
-    V = symmetrize(V)
-    if not np.isfinite(V).all():
-        return damped
+    V = symmetrize((points[-1].ravel() + last - ends @ weights).reshape(damped.shape))
     low = np.linalg.eigvalsh(damped).min()
-    return V if np.linalg.eigvalsh(V).min() > MIN_EIGENVALUE * low > 0 else damped
+    return V if np.isfinite(V).all() and np.linalg.eigvalsh(V).min() > MIN_EIGENVALUE * low > 0 else damped
 
 
 def hessian_response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.ndarray:
     """Return V̂_s (S, r, r) = −(1/d) Σ ∂g/∂ω of each source, from V and the Hessians (n, L r, L r) of the samples."""
     from scipy.linalg import block_diag
 
-    r, V_hat = data.rank, np.zeros(V.shape)
-    inverse = np.linalg.inv(V)
-    if hessians.shape[1] == 1:  # one field: numbers in place of matrices take a tenth of the time
-        for rows, (source,) in data.groups:
-            h = hessians[rows]
-            V_hat[source] += (inverse[source] * (h / (inverse[source] + h))).sum(axis=0) / data.dim
-        return V_hat
+    r, V_hat, inverse = data.rank, np.zeros(V.shape), np.linalg.inv(V)
     for rows, sources in data.groups:
+        if hessians.shape[1] == 1:  # one field: numbers in place of matrices take a tenth of the time
+            h, v = hessians[rows], inverse[sources[0]]
+            V_hat[sources[0]] += (v * (h / (v + h))).sum(axis=0) / data.dim
+            continue
         big = block_diag(*inverse[sources])
         shifted = big + hessians[rows]
-        full = (len(shifted) * big - big @ _sum_of_inverses(shifted) @ big) / data.dim
+        full = (len(shifted) * big - big @ np.linalg.inv(shifted).sum(axis=0) @ big) / data.dim
         for l, s in enumerate(sources):
             V_hat[s] += full[l * r : (l + 1) * r, l * r : (l + 1) * r]
     return V_hat
-
-
-def _sum_of_inverses(matrices: np.ndarray) -> np.ndarray:
-    """Return the sum (k, k) of the inverses of symmetric matrices (n, k, k)."""
-    from scipy.linalg.lapack import dpotrf, dpotri
-
-    if matrices.shape[1] < CHOLESKY_FIELDS:
-        return np.asarray(np.linalg.inv(matrices).sum(axis=0))
-    total = np.zeros(matrices.shape[1:])
-    with one_thread():
-        for matrix in matrices:
-            root, indefinite = dpotrf(matrix, lower=True)
-            total += np.linalg.inv(matrix) if indefinite else dpotri(root, lower=True)[0]
-    return np.tril(total) + np.tril(total, -1).T  # a Cholesky decomposition returns the lower triangle

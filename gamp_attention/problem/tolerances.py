@@ -3,7 +3,6 @@
 import numpy as np
 
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.stores import read_rows
 
 TOLERANCE_MARGIN = 100.0  # tolerances are proportional to the unit of weights if it is below the inverse
 SMALL_UNIT = 0.1  # unit of weights below which thresholds of the gradient norm are multiplied by it
@@ -27,21 +26,10 @@ def small_unit(data: Dataset) -> float:
 
 def weight_unit(data: Dataset) -> float:
     """Return the size of weights for which fields have the size of the labels, or are of order one without labels."""
-    positions = data.positions
-    if isinstance(data.tokens, np.ndarray):
-        tokens = data.tokens[:: -(-data.n_samples // UNIT_SAMPLES)]
-    elif data.rows_here:
-        tokens = read_rows(data.tokens, slice(0, min(data.n_samples, UNIT_SAMPLES)))
-    else:
-        return _field_size(data) / _typical_size(data.spectra.mean(axis=0) + np.mean(positions**2))
-    return _field_size(data) / _typical_size(np.mean((tokens + positions) ** 2, axis=(0, 1), dtype=float))
-
-
-def _field_size(data: Dataset) -> float:
-    """Return the size of fields that fit the labels of a dataset, or 1 without labels."""
-    if data.labels is None:
-        return 1.0
-    return float(data.student.field_size(_typical_size(np.mean(data.labels**2, axis=0))))
+    tokens, size = data.tokens[:: -(-data.n_samples // UNIT_SAMPLES)] + data.positions, 1.0
+    if data.labels is not None:
+        size = float(data.student.field_size(_typical_size(np.mean(data.labels**2, axis=0))))
+    return size / _typical_size(np.mean(tokens**2, axis=(0, 1), dtype=float))
 
 
 def _typical_size(squares: np.ndarray) -> float:

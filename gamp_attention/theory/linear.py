@@ -1,12 +1,11 @@
 """The purely positional baseline: a linear layer y = W x with one trainable L × L matrix W.
 
-`linear_baseline` computes W and the test error in the limit d → ∞, from averages over the teacher's fields;
-`fit_linear_baseline` fits W to data by ridge regression. Averages over few coordinates are sums over grids of equal
-spacing h, whose error is proportional to exp(−c/h) (Trefethen and Weideman, 2014); averages over many coordinates are
-means over replicas of scrambled Sobol points.
+`linear_baseline` computes W and the test error in the limit d → ∞, from averages over the teacher's fields. Averages
+over few coordinates are sums over grids of equal spacing h, whose error is proportional to exp(−c/h) (Trefethen and
+Weideman, 2014); averages over many coordinates are means over replicas of scrambled Sobol points.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, lgamma, log, pi
 
@@ -17,7 +16,6 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import generator, guard_call, psd_root
 from gamp_attention._tools.quadrature import gaussian_points, gaussian_weights, spaced_grid
 from gamp_attention._tools.statistics import half_width
-from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.results import Ended, Status
 from gamp_attention.theory.models.model import Model, require_attention
 
@@ -109,11 +107,9 @@ def linear_baseline(
 
     even = all(part.teacher.even and not part.teacher_shift.any() for _, _, part in parts)
     numbers, errors, worst = _average(mean, int(used.sum()), even, rtol, max_points, generator(seed))
+    weights, weights_error = (values[:-1].reshape(L, L) for values in (numbers, errors))
     status = Status.CONVERGED if worst <= rtol else Status.INACCURATE
-    shape = L, L
-    return LinearBaseline(
-        numbers[:-1].reshape(shape), errors[:-1].reshape(shape), float(numbers[-1]), float(errors[-1]), status
-    )
+    return LinearBaseline(weights, weights_error, float(numbers[-1]), float(errors[-1]), status)
 
 
 Average = tuple[np.ndarray, np.ndarray, float]  # numbers, errors, and the largest error relative to its number
@@ -149,94 +145,28 @@ def _average(
     n = FIRST_POINTS
     while (best is None or best[2] > max(rtol, 3e-5)) and n * REPLICAS <= max_points:  # replicas are less accurate
         half = n // 2 if even else n
-        sets = (gaussian_points(n, dim, rng)[:half] for _ in range(REPLICAS))
-        samples = np.array([mean(points, np.full(half, 1 / half)) for points in sets])
+        samples = np.array(
+            [mean(gaussian_points(n, dim, rng)[:half], np.full(half, 1 / half)) for _ in range(REPLICAS)]
+        )
         numbers = samples.mean(axis=0)
-        found = _complete(numbers, _relative(half_width(samples), numbers), rtol)
-        best, n = found if best is None or found[2] < best[2] else best, 4 * n
+        averages = _complete(numbers, _relative(half_width(samples), numbers), rtol)
+        best, n = averages if best is None or averages[2] < best[2] else best, 4 * n
     assert best is not None
     return best
 
 
+def _largest(numbers: np.ndarray) -> np.ndarray:
+    """Return for each number the largest of its kind: of the entries of the weights, or the test error."""
+    return np.repeat([max(np.abs(part).max(), 1e-300) for part in (numbers[:-1], numbers[-1:])], [len(numbers) - 1, 1])
+
+
 def _relative(errors: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Return the largest error of the weights and of the test error, relative to the largest number, for each entry."""
-    largest = [max(np.abs(numbers[part]).max(), 1e-300) for part in (slice(-1), slice(-1, None))]
-    ratios = [errors[:-1].max() / largest[0], errors[-1] / largest[1]]
-    return np.repeat(ratios, [len(numbers) - 1, 1])
+    return _largest(errors) / _largest(numbers)
 
 
 def _complete(numbers: np.ndarray, relative: np.ndarray, rtol: float) -> Average:
     """Return numbers with errors that are bounded from below: small differences may agree by accident."""
     worst = float(relative.max())
-    largest = np.repeat([np.abs(numbers[:-1]).max(), numbers[-1]], [len(numbers) - 1, 1])
-    return numbers, np.maximum(relative, MIN_ERROR * max(rtol, min(worst, 1.0))) * largest, worst
-
-
-@dataclass(frozen=True, eq=False)
-class LinearFit(Ended):
-    """Linear layer fitted to data of finite d.
-
-    Attributes
-    ----------
-    weights : (L, L) minimizer W of the risk of eq. (18).
-    train_loss : that risk divided by d; tends to α L ε_lin / 2.
-    status : CONVERGED.
-    """
-
-    weights: np.ndarray
-    train_loss: float
-    status: Status = Status.CONVERGED
-
-
-@guard_call
-def fit_linear_baseline(data: Dataset, lam: float = 1e-4) -> LinearFit:
-    """Fit the linear layer of equations (17) and (18) to data by ridge regression.
-
-    The layer is f_W(x) = W x and sees the tokens without their positions. W minimizes
-
-        R(W) = Σ_μ ‖y^μ − W x^μ‖_F²/(2d) + (λ/2)‖W‖_F².
-
-    This risk is normalized as in eq. (3): the sum over samples is of order d, so the penalty, of order one, vanishes
-    as 1/d. It is the loss of the authors' published program, which uses λ = 1e-4. A layer acting on x + p would differ
-    by O(1/d), because ‖p‖ is of order one.
-
-    Parameters
-    ----------
-    data : samples with outputs, drawn from a model or built from your arrays.
-    lam : ridge λ > 0 of the linear layer, independent of the penalty of the attention layer.
-
-    Returns
-    -------
-    LinearFit
-
-    Raises
-    ------
-    TypeError : if `data` is not a Dataset or has labels instead of outputs, or an argument has the wrong type.
-    ValueError : if `lam` is not positive.
-
-    Examples
-    --------
-    >>> import gamp_attention as ga
-    >>> fit = ga.fit_linear_baseline(ga.sample(ga.paper_model(), d=400, alpha=1.5, seed=0))
-    >>> fit.weights.shape, fit.train_loss < 0.01
-    ((2, 2), True)
-    """
-    if require_dataset(data).is_labelled:
-        raise check.fail("data", data, "samples with outputs, not labels", TypeError)
-    lam = check.real("lam", lam, low=0, strict=True)
-    L, d, tokens, outputs = data.n_tokens, data.dim, np.asarray(data.tokens), data.outputs
-
-    def chunks(size: int = 1000) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for k in range(0, len(tokens), size):
-            yield tokens[k : k + size].astype(float), outputs[k : k + size]
-
-    normal, cross = lam * np.eye(L), np.zeros((L, L))
-    for x, y in chunks():
-        x_t = x.transpose(0, 2, 1)
-        normal += (x @ x_t).sum(axis=0) / d
-        cross += (y @ x_t).sum(axis=0) / d
-    # `solve` fails here: next to large collinear tokens λ is lost to rounding. The least-squares solution of minimum
-    # norm is the limit λ → 0
-    W = np.linalg.lstsq(normal, cross.T)[0].T
-    square = sum(float(np.sum((y - W @ x) ** 2)) for x, y in chunks())
-    return LinearFit(W, (square / (2 * d) + 0.5 * lam * float(np.sum(W**2))) / d)
+    smallest = MIN_ERROR * max(rtol, min(worst, 1.0))
+    return numbers, np.maximum(relative, smallest) * _largest(numbers), worst

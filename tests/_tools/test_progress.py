@@ -97,29 +97,6 @@ def test_progress_is_shown_elsewhere_on_request(terminal, monkeypatch):
         ga.run_gamp(draw_data(), progress="yes")
 
 
-@pytest.mark.extensions
-def test_state_evolution_reports_in_logs(terminal, monkeypatch):
-    """Lines in a log every LOG_INTERVAL seconds; no line from calls that take less time, nor with progress=False."""
-    monkeypatch.setattr(terminal, "isatty", lambda: False)
-    model = ga.sequence_model(lambda u, noise: u[0, 0] + u[0, 1], lambda z: z[0, 0] + z[0, 1], n_tokens=1, rank=2)
-
-    def solve(**options):
-        terminal.truncate(0)
-        assert ga.solve_state_evolution(model, 1.5, rtol=1e-2, stability=False, **options).converged
-        return terminal.getvalue()
-
-    now = iter(range(10**6))
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 1e-6 * next(now)))
-    assert solve() == ""
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))  # a second at every look
-    lines = solve().splitlines()
-    assert re.search(
-        r"relative error \S+, rtol = 0.01 \(a larger rtol takes less time\), about \d+ (s|min)", "".join(lines)
-    )
-    assert all(re.match(r"state evolution \d+ s: (search for|refinement|stability)", line) for line in lines)
-    assert solve(progress=False) == ""
-
-
 def test_inner_tasks_move_the_bar_of_the_outer_one(terminal):
     with progress.Progress("outer ", total=2) as outer:
         for k in range(2):
@@ -143,35 +120,6 @@ def test_an_error_or_ctrl_c_ends_all_tasks(terminal):
     with progress.Progress("next ", total=1) as task:
         task.update()
     assert "next 100%" in terminal.getvalue()
-
-
-@pytest.mark.extensions
-@pytest.mark.slow
-def test_a_single_omega_does_not_jump_from_0_to_100_percent(terminal, model):
-    ga.phase_boundaries(model, omegas=[0.3], alphas=(1.2, 1.3), tol=1e-2)
-    drawn = terminal.getvalue()
-    shown = find_percents(drawn)
-    assert shown == sorted(shown)
-    assert shown[-1] == 100
-    assert len(set(shown)) >= 8
-    assert np.diff(shown).max() <= 20
-    assert "omega = 0.3: semantic branch at α = 1.3" in drawn
-    assert "equal training loss" in drawn
-    assert "stability of the positional branch" in drawn
-
-
-@pytest.mark.extensions
-def test_state_evolution_shows_its_accuracy_and_the_average(terminal):
-    model = ga.sequence_model(lambda u, noise: u[0, 0] + u[0, 1], lambda z: z[0, 0] + z[0, 1], n_tokens=1, rank=2)
-    solution = ga.solve_state_evolution(model, 2.0, rtol=2e-4, stability=False)
-    drawn = terminal.getvalue()
-    assert solution.converged
-    accuracy, average = r"relative error \S+, rtol = 0.0002", r"average over 8 × \d+ points, 7 done"
-    assert re.search(rf"state evolution \d\d:\d\d, refinement: {accuracy} .*: {average}", drawn)
-    assert "jump mass and replicon" in drawn
-    assert drawn.endswith("\r")
-    ga.solve_state_evolution(model, 2.0, rtol=2e-4, stability=False, progress=False)
-    assert terminal.getvalue() == drawn
 
 
 class PseudoTerminal:
@@ -220,25 +168,6 @@ def pseudo_terminal():
     yield start
     for each in started:
         os.close(each.file)
-
-
-@pytest.mark.extensions
-def test_fit_shows_progress_on_a_terminal_and_results_without_it(tmp_path, pseudo_terminal):
-    data = draw_data()
-    path = tmp_path / "mine.npz"
-    np.savez(path, tokens=data.tokens, outputs=data.outputs)
-    quick = "from gamp_attention._tools import progress; progress.DELAY = progress.INTERVAL = 0.0; "
-    process = pseudo_terminal(quick + MAIN, "fit", str(path), "--n-starts", "2")
-    text = process.read()
-    assert os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1]) == 0
-    assert re.search(r"fit \d\d:\d\d, start 2 of 2 \(spectral 2\), iteration 3, training loss", text)
-    assert "estimating the test error by leave-one-out" in text
-    lines = [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").split("\n")]
-    (stated,) = [
-        line for line in lines if str(path.with_name("mine.fit.npz")) in line and "contains the weights" in line
-    ]
-    assert stated.startswith("  /")
-    assert not [line for line in lines if "iteration 3," in line]  # every bar was cleared before a line was printed
 
 
 def test_compilation_is_announced_once_in_each_task(capsys):

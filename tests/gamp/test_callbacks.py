@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._tools.check import read_only
 
 OPTIONS = {"damping": 0.5, "tol": 0, "max_iter": 4}
 
@@ -65,8 +64,3 @@ def test_callbacks_receive_gradient_norms_for_penalties_with_kinks():
         iteration=ga.IterationOptions(callback=lambda t, state, report: norms.append(report.gradient_norm)),
     )
     assert norms == run.history.gradient_norm.tolist()
-
-
-def test_read_only_returns_objects_without_arrays_unchanged():
-    for value in (3, "word", None, (1, 2), [np.ones(2)]):
-        assert read_only(value) is value

@@ -72,23 +72,3 @@ def test_a_given_bound_ends_the_run_without_settling():
     assert result.n_settle == 0
     assert not result.is_minimum
     assert np.isnan(result.lowest_eigenvalue)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("noise", "lam", "alpha"), [(0.3, 0.05, 3.0), (0.0, 0.01, 2.0)])
-def test_rotated_columns_of_a_start_change_searches_for_global_minima_only(noise, lam, alpha):
-    """Global searches begin at fixed points in the coordinates of the fields; other steps commute with rotations."""
-    model = ga.attention_model(2, 2, 2, omega=0.2, sigma=0.7, score_noise=noise, lam=lam)
-    losses, held = np.empty((8, 3)), np.empty((8, 3))
-    for seed in range(8):
-        data, Q = ga.sample(model, d=100, alpha=alpha, seed=seed), np.random.default_rng(seed).standard_normal((100, 2))
-        for k, angle in enumerate((0.0, 0.5, 1.2)):
-            rotated = Q @ [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
-            losses[seed, k] = ga.run_gamp(data, rotated).train_loss
-            options = ga.IterationOptions(hold_after=0)
-            held[seed, k] = ga.run_gamp(data, rotated, iteration=options).train_loss
-    relative, mean = losses / losses[:, :1] - 1, losses.mean(axis=0)
-    assert np.abs(held / held[:, :1] - 1).max() < 1e-9
-    assert np.abs(relative).max() < (0.004 if noise else 1e-9)
-    assert np.abs(mean / mean[0] - 1).max() < 1e-3
-    assert (np.abs(relative).max(axis=1) > 1e-6).sum() <= (4 if noise else 0)

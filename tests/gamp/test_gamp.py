@@ -1,29 +1,27 @@
 """Runs of GAMP: statuses, damping, fixed points, and the step as a pure function."""
 
-from inspect import Parameter, isfunction, signature
+from inspect import signature
 
 import numba
 import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.gamp.step import naive_memory
+from gamp_attention.gamp.step import averaged_memory, naive_memory
 from gamp_attention.problem.starts import initial_weights
 from tests.conftest import layer_gradient_norm
-from validation._tools.names import PUBLIC
 
 CASES = [(branch, risk) for branch in ("semantic", "positional") for risk in ("asymptotic", "exact")]
 
 
 @pytest.mark.parametrize(("branch", "risk"), CASES)
 def test_fixed_points_are_critical_points(model, branch, risk):
-    data = ga.sample(model, 500, 1.5, seed=1)
+    data = ga.sample(model, 400, 1.5, seed=1)
     result = ga.run_gamp(data, branch, risk, damping=0.5 if branch == "semantic" else 0.3)
     assert result.status is ga.Status.CONVERGED
     assert result.fixed_point
     assert result.gradient_norm <= 1e-8
     assert layer_gradient_norm(data, result.Q, risk) <= 1.1e-8
-    assert 0 <= result.n_off_global <= 5
     assert (abs(result.overlaps.m[0, 0]) > 0.15) == (branch == "positional")
 
 
@@ -36,16 +34,6 @@ def test_descents_from_the_informed_start_agree_on_the_semantic_branch(risk):
     for method, options in (("lbfgs", {}), ("gd", {"max_iter": 30000, "tol": 1e-7})):
         descent = ga.minimize_risk(data, "semantic", risk, method, **options)
         assert np.linalg.norm(descent.Q - gamp.Q) / np.sqrt(data.dim) < 1e-6
-
-
-def test_descent_returns_to_the_positional_fixed_point(model):
-    data = ga.sample(model, 500, 1.5, seed=0)
-    gamp = ga.run_gamp(data, "positional", "asymptotic")
-    noise = np.random.default_rng(0).normal(size=gamp.Q.shape)
-    start = gamp.Q + 1e-3 * noise * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
-    back = ga.minimize_risk(data, start, "asymptotic", "lbfgs")
-    assert np.linalg.norm(start - gamp.Q) / np.sqrt(data.dim) > 1e-4
-    assert np.linalg.norm(back.Q - gamp.Q) / np.sqrt(data.dim) < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["planted", "own"])
@@ -69,35 +57,15 @@ def test_a_run_has_few_parameters():
     assert len(signature(ga.run_gamp).parameters) <= 10
 
 
-@pytest.mark.extensions
-def test_signatures_state_the_default_risk():
-    defaults = {
-        name: signature(getattr(ga, name)).parameters["risk"].default
-        for name in PUBLIC
-        if isfunction(getattr(ga, name)) and "risk" in signature(getattr(ga, name)).parameters
-    }
-    assert defaults.pop("compare") == "asymptotic"
-    steps = [defaults.pop(name) for name in ("gamp_step", "survey_step", "initial_survey")]
-    assert set(steps) == {Parameter.empty}
-    assert set(defaults) >= {"run_gamp", "train", "minimize_risk", "gradient", "train_loss"}
-    assert set(defaults.values()) == {"exact"}
-
-
 def test_undamped_iterations_are_reported_without_convergence(model):
     data = ga.sample(model, 500, 1.5, seed=0)
-    result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300, iteration=ga.IterationOptions(settling=False))
+    options = {"damping": 1.0, "max_iter": 300, "iteration": ga.IterationOptions(settling=False)}
+    result = ga.run_gamp(data, "semantic", **options)
     assert not result.converged
     assert result.status in (ga.Status.DIVERGED, ga.Status.STALLED)
     assert result.gradient_norm == pytest.approx(result.history.gradient_norm.min(), rel=1e-9)
     with pytest.raises(ga.ConvergenceError, match="run_gamp ended with status") as caught:
-        ga.run_gamp(
-            data,
-            "semantic",
-            damping=1.0,
-            max_iter=300,
-            raise_on_failure=True,
-            iteration=ga.IterationOptions(settling=False),
-        )
+        ga.run_gamp(data, "semantic", raise_on_failure=True, **options)
     assert caught.value.result.status is result.status
 
 
@@ -155,10 +123,6 @@ def test_data_without_a_teacher_start_from_spectral_weights(kind):
     assert np.array_equal(descents[0].Q, descents[1].Q)
 
 
-def test_data_with_a_teacher_start_from_its_weights(data):
-    assert np.array_equal(ga.run_gamp(data).Q, ga.run_gamp(data, "semantic").Q)
-
-
 def test_overflow_ends_the_run_with_a_status(data):
     """The initial weights are so large that scores overflow."""
     with np.errstate(all="ignore"):
@@ -178,12 +142,6 @@ def test_max_iter_is_a_status(data):
     assert not result.converged
     assert result.n_iter == 3
     assert result.residual == result.gradient_norm > 1e-8
-
-
-@pytest.mark.parametrize("method", ["gd", "lbfgs"])
-def test_histories_have_one_step_fewer_than_states(data, method):
-    result = ga.minimize_risk(data, method=method, max_iter=30)
-    assert len(result.history.damping) == len(result.history.q) - 1 == len(result.iterations) - 1 > 0
 
 
 def test_zero_tolerance_runs_max_iter_iterations_and_returns_the_last_iterate(data):
@@ -207,55 +165,15 @@ def test_a_run_repeats_the_step(data):
     assert np.array_equal(result.Q, state.Q)
 
 
-def test_damping_may_be_a_sequence(data):
-    steps = [0.5, 0.4, 0.3]
-    result = ga.run_gamp(data, "semantic", damping=steps, tol=0, max_iter=4)
-    assert result.history.damping.tolist() == [0.5, 0.4, 0.3, 0.3]
-
-
-def test_callback_is_called_at_every_iteration(data):
-    seen = []
-    ga.run_gamp(
-        data,
-        tol=0,
-        max_iter=3,
-        iteration=ga.IterationOptions(callback=lambda t, state, report: seen.append((t, report.gradient_norm))),
-    )
-    assert [t for t, _ in seen] == [0, 1, 2, 3]
-
-
 def test_naive_memory_does_not_converge(model):
     """With D = V g the gradient stalls where the averaged memory converges, on the positional branch at any size."""
     data = ga.sample(model, 500, 1.5, seed=0)
-    naive = ga.run_gamp(
-        data,
-        "positional",
-        "asymptotic",
-        damping=0.3,
-        max_iter=400,
-        iteration=ga.IterationOptions(memory=naive_memory, settling=False),
-    )
-    averaged = ga.run_gamp(
-        data, "positional", "asymptotic", damping=0.3, max_iter=400, iteration=ga.IterationOptions(settling=False)
-    )
+    rules = [ga.IterationOptions(memory=rule, settling=False) for rule in (naive_memory, averaged_memory)]
+    options = {"risk": "asymptotic", "damping": 0.3, "max_iter": 400}
+    naive, averaged = (ga.run_gamp(data, "positional", iteration=rule, **options) for rule in rules)
     assert averaged.converged
     assert not naive.converged
     assert naive.gradient_norm > 1e-2
-
-
-def test_adaptive_damping_never_reports_a_worse_state(model):
-    data = ga.sample(model, 60, 1.5, seed=5)
-    result = ga.run_gamp(data, "positional", max_iter=400, iteration=ga.IterationOptions(settling=False))
-    assert result.gradient_norm <= result.history.gradient_norm.min() * (1 + 1e-9)
-
-
-def test_higher_ranks_and_more_tokens_than_in_the_paper_converge(model):
-    for L, r, t in ((3, 1, 1), (2, 2, 2)):
-        data = ga.sample(ga.attention_model(L, r, t, lam=0.05), 100, 2.0, seed=1)
-        result = ga.run_gamp(data, "semantic", "exact", max_iter=2000)
-        assert result.converged
-        assert result.overlaps.theta.shape == (L, r, t)
-        assert layer_gradient_norm(data, result.Q, "exact") < 1.1e-8
 
 
 def test_the_result_does_not_depend_on_the_number_of_threads(data, monkeypatch):
@@ -265,13 +183,6 @@ def test_the_result_does_not_depend_on_the_number_of_threads(data, monkeypatch):
         weights.append(ga.run_gamp(data, "positional", "exact", damping=0.3, tol=0, max_iter=15).Q)
     assert np.array_equal(weights[0], weights[1])
     assert np.array_equal(weights[0], weights[2])
-
-
-def test_random_starts_are_independent_of_the_teacher_with_the_same_seed():
-    data = ga.sample(ga.paper_model(), 2000, 0.01, seed=7)
-    start = initial_weights(data, "random", 7)
-    correlation = float((start * data.Q_star).sum() / (np.linalg.norm(start) * np.linalg.norm(data.Q_star)))
-    assert abs(correlation) < 4 / np.sqrt(2000)
 
 
 def test_a_run_continues_from_a_state_with_its_memory():
@@ -285,13 +196,6 @@ def test_a_run_continues_from_a_state_with_its_memory():
     assert ga.run_gamp(data, end.state, iteration=ga.IterationOptions(hold_after=0)).n_iter == 0
     with pytest.raises(ValueError, match=r"state.D: needs shape"):
         ga.run_gamp(data, ga.GampState(end.Q, end.state.V, end.state.D[:-1]))
-
-
-def test_given_variances_replace_the_variances_of_a_state(data):
-    state = ga.initial_state(data, data.Q_star)
-    options = ga.IterationOptions(V=3 * state.V)
-    run = ga.run_gamp(data, state, damping=0.5, tol=0, max_iter=1, iteration=options)
-    assert np.array_equal(run.history.V[0], 3 * state.V)
 
 
 def test_positional_weights_point_along_the_first_position():

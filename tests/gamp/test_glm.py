@@ -5,8 +5,6 @@ import pytest
 from scipy.optimize import brentq
 
 import gamp_attention as ga
-from gamp_attention.problem.losses.checks import check_loss
-from gamp_attention.problem.losses.point import sample_loss
 
 LAM = 0.1
 
@@ -132,32 +130,6 @@ def test_gradients_of_glms_equal_gradients_of_torch(name):
     assert ga.gradient(data, Q) == pytest.approx(there.grad.numpy(), abs=1e-9)
 
 
-@pytest.mark.extensions
-def test_trajectory_of_a_glm_predicts_gamp():
-    model, init = MODELS["logistic"]
-    deviations = []
-    for seed in range(6):
-        data = ga.sample(model, d=300, alpha=3.0, seed=seed)
-        run = ga.run_gamp(data, init, damping=0.5, tol=0, max_iter=6)
-        path = ga.trajectory(data.instance_model(), data.alpha, init, n_iter=6, n_paths=512)
-        deviations.append((run.history.q - path.q)[:, 0, 0, 0])
-    mean, error = np.mean(deviations, axis=0), np.std(deviations, axis=0, ddof=1) / np.sqrt(6)
-    assert (np.abs(mean[1:]) < 4 * error[1:] + 0.01 * path.q[1:, 0, 0, 0]).all()
-
-
-@pytest.mark.parametrize(
-    ("loss", "labels", "rank"),
-    [
-        (ga.SquaredLoss(), [[0.3, -1.0, 2.0, 0.1]], 2),
-        (ga.LogisticLoss(), [[1.0], [-1.0]], 1),
-        (ga.MultinomialLoss(), [[0.0], [2.0]], 3),
-        (ga.PhaseRetrievalLoss(), [[0.4], [3.0]], 1),
-    ],
-)
-def test_losses_of_the_package_pass_the_checks_of_user_defined_losses(loss, labels, rank):
-    check_loss(sample_loss(loss, 2, rank), np.array(labels))
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -174,11 +146,3 @@ def test_losses_of_the_package_pass_the_checks_of_user_defined_losses(loss, labe
 def test_errors_describe_wrong_labels(arguments, words):
     with pytest.raises((TypeError, ValueError), match=words):
         ga.LabelledDataset(*arguments)
-
-
-@pytest.mark.extensions
-def test_functions_for_attention_raise_errors_for_glms():
-    model, _ = MODELS["logistic"]
-    for call in (ga.linear_baseline, lambda m: ga.phase_boundaries(m)):
-        with pytest.raises((TypeError, ValueError), match="attention"):
-            call(model)

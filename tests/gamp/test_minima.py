@@ -96,15 +96,6 @@ def test_weights_at_kinks_do_not_affect_the_curvature():
     assert nothing.lowest_eigenvalue == np.inf
 
 
-def test_the_direction_of_lowest_curvature_leads_down(data):
-    zeros = np.zeros_like(data.Q_star)
-    lowest = lowest_curvature(data, risk_at(data, zeros, "exact"), zeros)
-    assert np.linalg.norm(lowest.direction) == pytest.approx(1, rel=1e-9)
-    step = 1e-3
-    change = ga.train_loss(data, step * lowest.direction) - ga.train_loss(data, zeros)
-    assert change * data.dim == pytest.approx(0.5 * step**2 * lowest.lowest_eigenvalue, rel=1e-2)
-
-
 @pytest.mark.parametrize("name", ["paper", "two columns"])
 def test_the_lowest_eigenvalue_does_not_depend_on_the_initial_vector(name):
     data = ga.sample(MODELS[name], 100, 2.0, seed=3)

@@ -10,7 +10,7 @@ import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
 from gamp_attention.problem import passes
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.passes import Effort, TokenMatrix, data_pass
+from gamp_attention.problem.passes import TokenMatrix, data_pass
 
 
 def draw_arguments(data, seed=0):
@@ -40,7 +40,7 @@ def test_a_pass_equals_the_separate_functions(model, n, dtype):
     z = data.matrix.fields(Q)
     value, slope, _ = sample_derivatives(data.loss, params, z)
     for hold in (False, True):
-        result = data_pass(data.matrix, Q, D, V, data.loss, params, effort=Effort(0 if hold else 400))
+        result = data_pass(data.matrix, Q, D, V, data.loss, params, max_starts=0 if hold else 400)
         out = ga.denoise(data.loss, params, z - D, V, hold=hold)
         assert np.allclose(result.omega, z - D, rtol=0, atol=1e-13)
         for name in ("z", "g", "response", "moreau", "loss"):
@@ -64,20 +64,6 @@ def test_the_code_for_two_tokens_agrees_with_the_general_code():
         assert np.allclose(value, other[0], rtol=1e-13, atol=1e-13)
         assert np.allclose(grad[:, :, 0], other[1][:, :, 0], rtol=1e-12, atol=1e-12)
         assert np.allclose(hess, other[2][:, ::2, ::2], rtol=1e-11, atol=1e-11)
-
-
-def test_passes_over_parts_add_up(data):
-    Q, D, V = draw_arguments(data)
-    params = data.terms("exact").params
-    whole = data_pass(data.matrix, Q, D, V, data.loss, params)
-    force, smooth = np.zeros_like(Q), np.zeros_like(Q)
-    for part in (slice(0, 71), slice(71, 300)):
-        result = data_pass(TokenMatrix(data.tokens[part], data.positions), Q, D[part], V, data.loss, params[part])
-        assert np.allclose(result.denoised.g, whole.denoised.g[part], rtol=1e-9, atol=1e-12)
-        force += result.force
-        smooth += result.smooth
-    assert np.allclose(force, whole.force, rtol=0, atol=1e-12)
-    assert np.allclose(smooth, whole.smooth, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -135,3 +121,18 @@ def test_single_precision_data_converge_to_zero_gradient(model):
         assert np.linalg.norm(ga.gradient(double, result.Q)) / (data.lam * np.sqrt(data.dim)) < 1.1e-8
     with pytest.raises(ValueError, match="dtype: needs float64 or float32"):
         ga.sample(model, 20, 1.0, dtype=int)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("L", "r", "n"), [(2, 1, 61), (2, 1, 1), (3, 1, 50), (2, 2, 33), (5, 3, 9)])
+def test_a_hessian_product_equals_the_separate_functions(L, r, n, dtype, monkeypatch):
+    data, rng = ga.sample(ga.attention_model(L, r, 1), 70, n / 70, seed=1, dtype=dtype), np.random.default_rng(0)
+    P, H = rng.normal(size=(70, r)), rng.normal(size=(n, L * r, L * r))
+    u = data.matrix.fields(P).reshape(n, L * r)
+    expected = data.matrix.back_project(np.einsum("nij,nj->ni", H, u).reshape(n, L, r))
+    products = []
+    for threads in (1, 3):
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
+        products.append(data.matrix.hessian_product(H, P))
+    assert np.allclose(products[0], expected, rtol=0, atol=1e-13 * n)
+    assert np.array_equal(*products)

@@ -31,17 +31,6 @@ def test_datasets_of_tensors_equal_datasets_of_arrays(arrays):
     assert single.tokens.dtype == np.float32
 
 
-def test_labels_may_be_tensors():
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((40, 10)), np.sign(rng.standard_normal(40))
-    one, two = (
-        ga.LabelledDataset(x, y, ga.LogisticLoss()),
-        ga.LabelledDataset(as_tensor(x), as_tensor(y), ga.LogisticLoss()),
-    )
-    assert np.array_equal(one.tokens, two.tokens)
-    assert np.array_equal(one.labels, two.labels)
-
-
 def test_weights_and_starts_may_be_tensors(data):
     Q = as_tensor(data.Q_star)
     assert np.array_equal(ga.gradient(data, Q), ga.gradient(data, data.Q_star))

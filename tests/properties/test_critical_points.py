@@ -12,7 +12,7 @@ from tests.properties.strategies import instances
 TALLY: Counter = Counter()
 
 
-@examples(60)
+@examples(40)
 @given(
     instances(*((40, 8) if THOROUGH else (24, 6))),  # runs of eight fields take ten times as long
     st.sampled_from(["asymptotic", "exact"]),
@@ -41,12 +41,12 @@ def test_converged_means_zero_gradient_and_nearly_all_converge():
     total = sum(TALLY.values())
     passing, settled = TALLY[ga.Status.CONVERGED] + TALLY["handed over"], TALLY[ga.Status.SETTLED]
     print(f"{total} runs: {passing} converged by message passing, {settled} by settling, others {dict(TALLY)}")
-    assert total >= 50
+    assert total >= 35
     assert passing >= 0.3 * total, dict(TALLY)
     assert passing + settled >= 0.95 * total, dict(TALLY)
 
 
-@examples(60)
+@examples(40)
 @given(instances(max_d=20), st.sampled_from(["asymptotic", "exact"]), st.integers(0, 1000))
 def test_gradient_agrees_with_autograd_and_finite_differences(data, risk, seed):
     rng = np.random.default_rng(seed)

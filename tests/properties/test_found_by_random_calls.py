@@ -32,19 +32,6 @@ def test_masked_flags_are_rejected():
         ga.denoise(LOSS, np.ones((3, 8)), FIELDS, np.ones((2, 1, 1)), start=FIELDS, hold=MASKED)
 
 
-def test_lists_are_denoised_like_arrays():
-    params = np.random.default_rng(0).normal(size=(3, 8))
-    of_lists = ga.denoise(LOSS, params.tolist(), FIELDS.tolist(), np.ones((2, 1, 1)))
-    assert np.array_equal(of_lists.z, ga.denoise(LOSS, params, FIELDS, np.ones((2, 1, 1))).z)
-
-
-@pytest.mark.extensions
-def test_a_zero_spectrum_raises():
-    """The fitted fields of logistic labels all have the same size."""
-    with pytest.raises(ValueError, match=r"^model: needs a spectrum .* got 0"):
-        ga.spectral_overlap(ga.glm_model(ga.LogisticLoss(), lam=0.1), 0.168, n_points=64, n_replicas=2)
-
-
 def test_max_iter_prevents_newton_steps(monkeypatch):
     """Only five first steps and five damped steps are evaluated, for any number of overlaps."""
     evaluated = []

@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 import gamp_attention as ga
 from gamp_attention._tools.quadrature import legendre_panels
@@ -37,11 +38,40 @@ def magnet_energy(q, parisi, spacing=0.5):
     return averages.phi[0] - 0.25 * float(np.sum(parisi * np.diff(q**2)))
 
 
+class SphericalWeights(BrokenWeights):
+    """Weights with ‖Q‖² = d in place of a ridge: λ is the multiplier for which q_k = 1."""
+
+    def with_multiplier(self, hats, parisi):
+        """Return weights with a ridge of this λ."""
+        gaps = parisi[:, None] * np.diff(hats.q, axis=0) @ self.law.gamma.T
+        lowest = float(np.max(gaps.sum(axis=0) - self.law.gamma @ hats.V))
+
+        def excess(log_shift):
+            chosen = BrokenWeights(self.law, lowest + np.exp(log_shift))
+            return float(np.log(np.mean(chosen.step(hats, parisi).q[-1])))
+
+        size = float(np.abs(hats.V).max() + gaps.sum())
+        root = brentq(excess, np.log(1e-8 * size), np.log(2.0**60 * size), xtol=1e-14, rtol=1e-14)
+        return BrokenWeights(self.law, lowest + float(np.exp(root)))
+
+    def step(self, hats, parisi):
+        return self.with_multiplier(hats, parisi).step(hats, parisi)
+
+    def free_energy(self, levels, hats, parisi):
+        weights = self.with_multiplier(hats, parisi)
+        return weights.free_energy(levels, hats, parisi) - 0.5 * weights.lam
+
+    def parisi_slopes(self, levels, hats, parisi):
+        return self.with_multiplier(hats, parisi).parisi_slopes(levels, hats, parisi)
+
+    def replicons(self, hats, parisi):
+        return self.with_multiplier(hats, parisi).replicons(hats, parisi)
+
+
 class Perceptron(BrokenProblem):
     """Spherical perceptron that counts errors of random labels: ℓ(z) is 1 for z < 0, otherwise 0."""
 
-    weights = BrokenWeights(ga.coordinate_law(1.0, [0.0], n_tokens=1), 0.0, spherical=True)
-    signs = ONE
+    weights = SphericalWeights(ga.coordinate_law(1.0, [0.0], n_tokens=1), 0.0)
 
     def __init__(self, alpha):
         self.alpha = alpha
@@ -63,12 +93,12 @@ def solve_perceptron(alpha, k, parisi=None):
     problem, packing = Perceptron(alpha), LevelPacking(ONE, 0, False, False)
     x = iterate_levels(problem, packing, np.log([0.5, 1.0]), 20)
     solution = refine_levels(problem, packing, x, 1e-6)
-    starts = first_starts(solution.point.levels, None, problem.search)
+    starts = first_starts(solution.levels, None, problem.search)
     for step in range(1, k + 1):
         solution = solve_steps(problem, LevelPacking(ONE, step, False, False), starts, 1e-4)
-        starts = [split_start(solution.point.levels, solution.point.parisi)]
+        starts = [split_start(solution.levels, solution.parisi)]
     if parisi is not None:
-        ground = [(solution.point.levels, solution.point.parisi)]
+        ground = [(solution.levels, solution.parisi)]
         return follow_parisi(problem, LevelPacking(ONE, k, False, False, np.array([parisi])), ground, 1e-4)
     return solution
 
@@ -80,10 +110,10 @@ def perceptron_capacity(k, alpha, tol=1e-7):
     """
     for _ in range(8):
         solution = solve_perceptron(alpha, k)
-        step = (1 - solution.energy) * alpha / -solution.point.hats.phi[0]
+        step = (1 - solution.energy) * alpha / -solution.hats.phi[0]
         alpha += step
         if abs(step) < tol:
-            return alpha, abs(step) + solution.energy_error * alpha / -solution.point.hats.phi[0]
+            return alpha, abs(step) + solution.energy_error * alpha / -solution.hats.phi[0]
     raise RuntimeError("the number of errors per weight did not reach 1")
 
 

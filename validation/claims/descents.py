@@ -20,7 +20,7 @@ from scipy import stats
 
 import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import COLORS, DARK, WORDS, draw_legend
-from gamp_attention.extensions.dynamics.descent_paths import DescentPaths
+from gamp_attention.extensions.dynamics.stored_times import StoredPaths
 from validation._tools.drawing import figure
 from validation._tools.report import run_claim
 from validation._tools.tables import fit_slope, round_curve
@@ -103,15 +103,18 @@ def compute_limit(gaps):
     return float(stats.t.isf(stats.norm.sf(MAX_ERRORS), sum(len(each) - 1 for each in gaps.values())))
 
 
-def advance_without_memory(self, alpha, overlaps, covariances, memory, advance=DescentPaths.advance):
-    """Advance the paths as if the responses to earlier steps were zero."""
-    return advance(self, alpha, overlaps, covariances, 0 * memory)
+def average_without_memory(self, alpha, overlaps, average=StoredPaths.average):
+    """Average over the paths as if the responses to earlier steps were zero."""
+    memory, self._h = self._h, 0 * self._h
+    forces = average(self, alpha, overlaps)
+    self._h = memory
+    return forces
 
 
 def compute_prediction(run, n_paths, n_replicas, remembers):
     """Return the prediction for the model and its standard errors, with or without the memory term."""
     model = ga.paper_model(score_noise=RUNS[run][2])
-    with nullcontext() if remembers else patch.object(DescentPaths, "advance", advance_without_memory):
+    with nullcontext() if remembers else patch.object(StoredPaths, "average", average_without_memory):
         path, spread = predict(run, model, n_paths=n_paths, n_replicas=n_replicas)
     return {"path": path.tolist(), "spread": spread.tolist()}
 

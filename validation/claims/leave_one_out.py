@@ -18,8 +18,8 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.extensions.comparison.figures import COLORS, DARK, GREY, draw_legend
-from gamp_attention.extensions.inference.refits import Refitter, sample_errors, tokens_fields
+from gamp_attention.extensions.comparison.figures import DARK, GREY, draw_legend
+from gamp_attention.extensions.inference.refits import Refitter, sample_errors
 from validation._tools.drawing import figure
 from validation._tools.report import plus_minus, run_claim
 from validation._tools.tables import markdown_table, mean_and_error
@@ -59,13 +59,13 @@ def compare_errors(kind, d, refits, seed):
     fields, done = loo.fields.copy(), []
     for sample in map(int, samples):
         Q, reached = Refitter().refit(data, gamp.Q, sample)
-        fields[sample] = tokens_fields(data, Q, np.array([sample]))[0]
+        fields[sample] = data.fields(Q)[sample]
         done.append(bool(reached))
     exact = sample_errors(data, fields)[samples]
     fresh = ga.sampled_test_error(data, gamp.Q, n_samples=FRESH, seed=seed)
     return {
         "smooth": data.penalty.smooth, "minimum": bool(gamp.is_minimum), "trusted": corrected.trusted,
-        "refitted": done, "doubtful": corrected.doubtful[samples].tolist(),
+        "refitted": done,
         "exact": exact.tolist(), "errors": loo.errors[samples].tolist(), "cavity": cavity.errors[samples].tolist(),
         "corrected": corrected.errors[samples].tolist(),
         "in_training": loo.in_training,
@@ -136,11 +136,8 @@ def draw(numbers, path):
     with figure(path, 3, 3, (9.6, 9)) as axes:
         for axis, row in zip(axes.flat, numbers["rows"], strict=False):
             exact, errors = (np.array(row[name]) for name in ("exact", "errors"))
-            doubtful = np.array(row["doubtful"], dtype=bool)
             axis.loglog(exact, exact, color=GREY, lw=1, label="equal")
             axis.loglog(exact, errors, ".", color=DARK, ms=4, label="one sample")
-            style = {"color": COLORS["positional"], "ms": 6, "mfc": "none", "label": "doubtful sample"}
-            axis.loglog(exact[doubtful], errors[doubtful], "o", **style)
             axis.set(title=f"{row['kind']}, d = {row['d']}")
             axis.tick_params(which="minor", labelbottom=False, labelleft=False)
         for axis in axes[-1]:

@@ -12,7 +12,6 @@ manual.)
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.extensions.comparison.comparison import deviation
 from gamp_attention.extensions.comparison.figures import COLORS, DARK, LABELS, WORDS, draw_legend
 from gamp_attention.gamp.step import averaged_memory, naive_memory
 from validation._tools.drawing import figure
@@ -36,11 +35,20 @@ def measure_deviation(name, d, seed):
     """Return deviations of GAMP from the prediction for its instance, and their errors, (T + 1) each, by overlap."""
     branch, damping, n_iter, predicted, memory, _ = RUNS[name]
     data = ga.sample(ga.paper_model(OMEGA), d, ALPHA, np.random.default_rng([d, seed]))
-    gaps, errors = deviation(
-        data, branch, "asymptotic", damping, n_iter, seed=1000 * d + seed, predicted_response=predicted, memory=memory
+    path = ga.trajectory(
+        data.instance_model(),
+        data.alpha,
+        branch,
+        ga.MessagePassing(damping),
+        n_iter,
+        n_replicas=2,
+        seed=1000 * d + seed,
     )
+    iteration = ga.IterationOptions(path.V_hat if predicted else None, memory=memory)
+    run = ga.run_gamp(data, branch, "asymptotic", damping=damping, tol=0, max_iter=n_iter, iteration=iteration)
+    measured, expected, errors = run.history.scalars(), path.scalars(), path.error.scalars()
     return {
-        "gaps": {key: gaps[key].tolist() for key in LABELS},
+        "gaps": {key: (measured[key] - expected[key]).tolist() for key in LABELS},
         "errors": {key: errors[key].tolist() for key in LABELS},
     }
 

@@ -25,8 +25,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import project_psd
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, channel_response
 from gamp_attention.extensions.bayes.priors import InputPosterior, MixturePrior
-from gamp_attention.extensions.train.spectral import lowest_eigenvectors
-from gamp_attention.extensions.train.spectral_weights import posterior_weights
+from gamp_attention.extensions.train.spectral import lowest_eigenvectors, posterior_weights
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.passes import TokenMatrix
 

@@ -1,348 +1,344 @@
 """The command `gamp-attention fit`: train an attention layer on the user's arrays, and report test errors.
 
-The errors are leave-one-out, errors of samples held out, and errors of reference predictions; λ may be chosen along a
-path (`PathSearch`). `fit_data.py` reads the arrays.
+The errors are leave-one-out errors, errors of samples held out, and errors of a constant and a linear prediction.
 """
 
 import argparse
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._tools import check, progress
-from gamp_attention._tools.checkpoints import Checkpoint
-from gamp_attention._tools.choices import FURTHER_STARTS, STARTS
 from gamp_attention._tools.display import count_noun, format_text, format_to_error
-from gamp_attention._tools.files import PICTURE, path_of_unfinished, write_archive
+from gamp_attention._tools.files import PICTURE, write_archive
+from gamp_attention._tools.numerics import Stream, generator
 from gamp_attention._tools.statistics import mean_and_error
-from gamp_attention.extensions.cli.fit_data import FitProblem, describe_data, describe_spread, load_problem
-from gamp_attention.extensions.cli.options import FIT_STARTS, VALUES, name_options
-from gamp_attention.extensions.cli.output import (
-    FIT,
-    checkpoint_of_path,
-    indent,
-    picture_of_path,
-    say,
-    select,
-    target_of,
-    write_report,
-)
-from gamp_attention.extensions.comparison.figures import plot_fit, plot_path
-from gamp_attention.extensions.inference.leave_one_out import interval_with_selection, leave_one_out
+from gamp_attention.extensions.cli.options import FIT_STARTS, build_penalty
+from gamp_attention.extensions.cli.output import FIT, describe_kept, report, say, select, target_of
+from gamp_attention.extensions.comparison.figures import plot_fit
+from gamp_attention.extensions.inference.leave_one_out import LeaveOneOut, leave_one_out
 from gamp_attention.extensions.inference.paths import RegularizationPath, regularization_path
-from gamp_attention.extensions.inference.reference import ReferenceErrors, reference_errors
-from gamp_attention.extensions.train.loading import load_weights
-from gamp_attention.extensions.train.records import AGREEMENT
 from gamp_attention.extensions.train.survey import SurveyEnd
 from gamp_attention.extensions.train.train import TrainResult, train
+from gamp_attention.extensions.train.user_arrays import build_dataset, load_arrays, require_same_shape
 from gamp_attention.gamp.options import IterationOptions
-from gamp_attention.gamp.result import GampResult
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.layer import Layer
-from gamp_attention.problem.penalties.standard import with_lam
-from gamp_attention.problem.stores import Tokens
+from gamp_attention.problem.layer import Layer, Units
+from gamp_attention.problem.losses.heads import with_heads
 from gamp_attention.problem.tolerances import scale_tolerance
 from gamp_attention.results import Status
 
-ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0", "ridge": "ridge on all tokens"}
+SPAN, VALUES = 30.0, 20  # --path without values has 20 values from λ/30 to 30 λ
+RIDGE = 1e-4  # λ of the linear prediction y = Wx, as of `fit_linear_baseline`
+CLEAR = 2.0  # number of standard errors from which a difference of errors is clear
+REFERENCES = ("the linear layer y = Wx", "the mean output")
 
 
-@dataclass(frozen=True)
-class PathSearch:
-    """Choice of λ along a path that is extended until its best value lies inside, and its settings."""
+class FitProblem(NamedTuple):
+    """Arrays of a file in their units, the split of the samples, and the dataset for training."""
 
-    span: float = 30.0  # range of --path without values: from λ/30 to 30 λ
-    widest: float = 1e4  # maximum ratio of a value and --lam if the path is extended
-    added: int = 8  # number of values by which a path is extended at a time, with the spacing of the other values
-    flat: float = 0.01  # relative decrease of the error by an extension below which there is no further one
-    zero: float = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
+    tokens: Any
+    outputs: Any
+    positions: Any  # None if the tokens contain them
+    train: np.ndarray  # indices of the training samples
+    test: np.ndarray  # indices of the held-out samples
+    units: Units
+    data: Dataset
 
-    def run(self, problem: FitProblem, init: Any, options: argparse.Namespace) -> RegularizationPath:
-        """Return the path that --path requests, which is extended unless values are given."""
-        lams = given_values(options) or [options.lam]
-        is_extended = not given_values(options) and options.lam > 0
-        if is_extended:
-            lams = np.geomspace(options.lam / self.span, options.lam * self.span, VALUES).tolist()
-        spacing, extensions, why_ended = self.span ** (2 / (VALUES - 1)), 0, ""
-        say(options, "Choice of λ")
-        path = _path(problem, lams, init, options, 0)
-        while is_extended and not why_ended and (edge := self._direction(path)):
-            end, error = path.lam.max() if edge > 0 else path.lam.min(), path.test_error[path.best]
-            more = [end * spacing ** (edge * k) for k in range(1, self.added + 1)]
-            more = [lam for lam in more if options.lam / self.widest <= lam <= options.lam * self.widest]
-            if not more:
-                why_ended = f"The path is not extended beyond a factor of {self.widest:g} from --lam."
-                break
-            extensions += 1
-            extreme, beyond = ("largest", "larger") if edge > 0 else ("smallest", "smaller")
-            why = "The weights are zero at every λ" if self._all_zero(path) else ""
-            why = why or f"The best λ is the {extreme} of {len(path.lam)} values"
-            say(options, indent(f"{why}: {len(more)} {beyond} values are tried."))
-            smallest = path.results[int(np.argmin(path.lam))]
-            start = smallest if smallest.converged else init
-            path = _path(problem, sorted([*path.lam.tolist(), *more]), start, options, extensions)
-            if path.test_error[path.best] > (1 - self.flat) * error and not self._all_zero(path):
-                decrease = f"the last {self.added} values lowered the error by less than {self.flat:.0%}"
-                why_ended = f"The path is not extended: {decrease}."
-        self._describe(path, why_ended, options)
-        return path
-
-    def _describe(self, path: RegularizationPath, why_ended: str, options: argparse.Namespace) -> None:
-        """Print the table of a path, and remedies if its best value is at its edge."""
-        explanation = (
-            f"The layer was trained with {len(path.lam)} values of λ. The test errors ε_g are estimated from the "
-            'training data, with standard errors in parentheses; "1 s.e." marks the largest λ within one standard '
-            "error of the best:"
-        )
-        lines = [explanation, str(path).partition("\n")[2]]  # without the first line, which names the class
-        if edge := self._direction(path):
-            zero = "The weights are zero at every λ. " if self._all_zero(path) else ""
-            sizes = "larger" if edge > 0 else "smaller"
-            lines.append(f"{zero}{why_ended or f'Give {sizes} values as well, or use --path without values.'}")
-        if options.plot:
-            target = picture_of_path(options.plot)
-            plot_path(path, target, options.force)
-            lines.append(f"{target} shows the test error as a function of λ.")
-        lines.append(f"The following sections describe the layer with the best λ, {path.lam[path.best]:.4g}.")
-        say(options, indent(*lines))
-
-    def _direction(self, path: RegularizationPath) -> int:
-        """Return -1 or 1 if smaller or larger values may be better than all values of a path, else 0.
-
-        This holds if the best value is the smallest or the largest, or if all weights are zero because λ is too large.
-        """
-        if len(path.lam) < 2:
-            return 0
-        if self._all_zero(path):
-            return -1
-        best, is_zero = path.lam[path.best], self._is_zero(path.results[path.best])
-        larger = best == path.lam.max() and not is_zero  # zero weights stay zero at larger λ
-        return int(larger) - int(best == path.lam.min())
-
-    def _all_zero(self, path: RegularizationPath) -> bool:
-        return all(map(self._is_zero, path.results))
-
-    def _is_zero(self, result: GampResult) -> bool:
-        return bool(np.linalg.norm(result.Q) < self.zero * np.sqrt(len(result.Q)))
-
-
-def given_values(options: argparse.Namespace) -> list[float]:
-    """Return the values of --path, an empty list if there are none."""
-    return [lam for values in options.path or [] for lam in values]
-
-
-def _path(
-    problem: FitProblem, lams: list[float], init: Any, options: argparse.Namespace, extension: int
-) -> RegularizationPath:
-    """Train along values of λ; each extension has a separate checkpoint and a single start."""
-    file = options.checkpoint and checkpoint_of_path(options.checkpoint, extension)
-    n_starts = 1 if extension else options.n_starts
-    groups, seed = problem.groups, options.seed
-    return regularization_path(problem.data, lams, init, n_starts=n_starts, groups=groups, seed=seed, checkpoint=file)
-
-
-class TestErrors(NamedTuple):
-    """Test errors of a layer and of the reference predictions, in the units of the file."""
-
-    verdict: str  # sentence that compares the layer with the reference predictions
-    better: bool  # True if the layer is better than all references, by at least two standard errors
-    text: str  # table and remarks
-    numbers: dict[str, Any]  # entries of --json
-    left_out: np.ndarray  # (n,) leave-one-out error of each training sample
-
-
-class _Column(NamedTuple):
-    """Errors of a layer by leave-one-out or on held-out samples, and of the reference predictions."""
-
-    how: str
-    errors: np.ndarray  # (n,)
-    mean: float
-    error: float  # standard error of the mean
-    covariance: float  # see `LeaveOneOut`
-    selection: float  # see `LeaveOneOut`
-    references: ReferenceErrors
-
-    def interval(self) -> str:
-        """Return a 95 % interval of the error of the layer on new data."""
-        low, high = interval_with_selection(self.errors, self.error, self.selection)
-        return f"{low:.3g} to {high:.3g} ({self.how})" if np.isfinite([low, high]).all() else f"unknown ({self.how})"
-
-    def numbers(self) -> dict[str, Any]:
-        """Return means and standard errors of the layer and of the references, for --json."""
-        names = ("", *(f"{name}_" for name in self.references.names))
-        errors = [self.error, *self.references.test_error_error.tolist()]
-        means = zip(names, [self.mean, *self.references.test_error.tolist()], strict=True)
-        numbers = {f"{name}test_error": mean for name, mean in means}
-        return numbers | {f"{name}test_error_error": _finite(e) for name, e in zip(names, errors, strict=True)}
-
-
-def test_errors(
-    data: Dataset, result: TrainResult, layer: Layer, train: tuple[Tokens, Tokens], test: tuple[Tokens, Tokens] | None
-) -> TestErrors:
-    """Return test errors of a layer by leave-one-out and on held-out samples, and errors of reference predictions.
-
-    `data` and `result` have the units of the training; the layer, and the tokens and outputs `train` and `test`, have
-    the units of the file.
-    """
-    progress.describe("estimating the test error by leave-one-out")
-    loo = leave_one_out(data, result)
-    left_out = layer.errors(*train, layer.student(loo.fields))
-    references = reference_errors(data, units=layer.units)
-    columns = [_Column("leave-one-out", left_out, *loo.average_in_units(left_out), references)]
-    trust = {"trusted": loo.trusted, "doubtful": int(np.count_nonzero(loo.doubtful)), "form": loo.form}
-    numbers: dict[str, Any] = {"leave_one_out": columns[0].numbers() | trust | {"message": loo.message}}
-    if test is not None:
-        errors, (train_error, error) = layer.errors(*test), mean_and_error(layer.errors(*train))
-        held_out, of_held_out = f"{len(errors)} held out", reference_errors(data, *test, units=layer.units)
-        columns.append(_Column(held_out, errors, *mean_and_error(errors), 0.0, 0.0, of_held_out))
-        numbers["held_out"] = {"samples": len(errors), **columns[1].numbers()}
-        numbers["held_out"] |= {"train_error": train_error, "train_error_error": _finite(error)}
-    better, verdict = _compare_references(columns, loo.trusted)
-    table: list[Any] = [["", *(column.how for column in columns)]]
-    table.append(["this layer", *(format_to_error(column.mean, column.error) for column in columns)])
-    for k, name in enumerate(references.names):
-        pairs = [(column.references.test_error[k], column.references.test_error_error[k]) for column in columns]
-        table.append([ROWS[name], *(format_to_error(*pair) for pair in pairs)])
-    skipped = f"{references.skipped.capitalize()}.\n" if references.skipped else ""
-    intervals = ", ".join(column.interval() for column in columns)
-    text = (
-        "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the "
-        f"last digit:\n{format_text(table)}\n{skipped}95 % intervals for the error of this layer on new samples: "
-        f"{intervals}.\nLeave-one-out is the error of each training sample under weights trained without this sample: "
-        f"an approximation that is corrected by refits. For this layer: {loo.message}."
-    )
-    return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
-
-
-def _compare_references(columns: list[_Column], trusted: bool) -> tuple[bool, str]:
-    """Return whether the layer is better than the references, and a sentence.
-
-    Errors of held-out samples are used if leave-one-out is not trusted, or if they are worse than a reference.
-    """
-    finite = [column for column in columns if np.isfinite(column.errors).all()]
-    verdicts = [(column.how, column.references.verdict(column.errors, column.covariance)) for column in finite]
-    if not verdicts:
-        return False, "The test error of the layer could not be estimated."
-    use_last = not trusted or verdicts[-1][1].worse_than
-    how, verdict = verdicts[-1] if use_last else verdicts[0]
-    doubt = "" if trusted or how != "leave-one-out" else ", which is not reliable here: compare with --held-out 0.2"
-    return verdict.better, f"{verdict.message.removesuffix('.')} ({how}{doubt})."
-
-
-def _finite(value: float) -> float | None:
-    """Return a number, or None if it is not finite, which JSON cannot represent."""
-    return value if np.isfinite(value) else None
+    def layer(self, Q: np.ndarray) -> Layer:
+        """Return the layer with weights Q (d, r), in the units of the file."""
+        return Layer(self.data.student, Q, self.data.positions * self.units.scale, self.units)
 
 
 def run_fit(options: argparse.Namespace) -> int:
     """Run the command `fit` and return its exit status."""
     if options.survey is True and options.path is not None:
         raise check.fail("--survey", "--path", "a single λ, such as --lam")
-    if options.groups is not None and options.path is None and not options.held_out:
-        raise check.fail("--groups", options.groups, "--path or --held-out, which leave out whole groups")
-    init, problem = _load_init(options.init), load_problem(options)
-    _check_numbers(problem, init, options)
-    say(options, describe_data(problem, options))
-    path = None
-    if options.path is not None:
-        try:
-            path = PathSearch().run(problem, init, options)
-        except KeyboardInterrupt:
-            raise _resumable(options.checkpoint and checkpoint_of_path(options.checkpoint)) from None
-        problem, init = problem.along(path)
-        options.n_starts, options.lam = 1, float(path.lam[path.best])
-    result = _run(problem, init, options)
-    layer = problem.layer(result.Q)
-    tokens, outputs, positions, _ = problem.arrays
-    arrays: dict[str, Any] = problem.layer_arrays(layer, options) | {
-        **{name: value for name, value in result.overlaps.arrays().items() if value.size},
-        "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
-        "n_iter": result.n_iter, "is_minimum": result.is_minimum, "lowest_eigenvalue": result.lowest_eigenvalue,
-    }  # fmt: skip
-    weights = path_of_unfinished(options.out, "")  # written before errors are computed, where there is no file
-    write_archive("--out", weights, FIT, arrays, finished=False)
-    without = f"{weights}, without attention matrices and errors"
-    train, test = (tokens, outputs), None
-    if len(problem.test):
-        x, y = np.asarray(tokens), np.asarray(outputs)
-        train, test = (x[problem.train], y[problem.train]), (x[problem.test], y[problem.test])
-    try:
-        attention, errors = layer.attention(tokens), layer.errors(tokens, outputs)
-        estimated = test_errors(problem.data, result, layer, train, test)
-    except (KeyboardInterrupt, MemoryError) as error:
-        event = str(error) or ("interrupted" if isinstance(error, KeyboardInterrupt) else "out of memory")
-        remedy = f"--init {shlex.quote(weights)} --n-starts 1 with another --out computes these"
-        raise type(error)(f"{event}, the weights are trained and in {without}: {remedy}") from None
-    in_training = format_to_error(*mean_and_error(errors[problem.train]))
-    verdict = f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}"
-    quality = [verdict, f"The mean error of the training samples is {in_training}.", estimated.text]
-    training = _describe_training(result, scale_tolerance(problem.data, options.tol))
-    say(options, "\n".join(["Training", indent(*training), "Test error", indent(*quality)]))
-    arrays |= {"attention": attention, "errors": errors, "errors_left_out": estimated.left_out}
-    out = target_of(options, options.out, FIT, result.converged)
-    try:
-        write_archive("--out", out, FIT, arrays, options.force, result.converged)
-    except OSError as error:
-        raise OSError(f"{error}; the weights are in {without}") from None
-    if weights != out:
-        Path(weights).unlink(missing_ok=True)
-    numbers = result.to_dict()
-    numbers |= numbers["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
-    numbers |= {"standardized": options.standardize, "lam": problem.data.lam} | estimated.numbers
-    if path is not None:
-        names = ("lam", "test_error", "test_error_error", "in_training", "trusted", "best", "best_1se", "message")
-        numbers["path"] = {name: value for name, value in path.to_dict().items() if name in names}
-    write_report(options, numbers, result.converged)
-    files = [f"{out} contains the weights Q, and the attention matrix and the error of each sample."]
-    if out != options.out:
-        files.append(f"{options.out} is unchanged: it holds the result of a run that has converged.")
-    if options.plot:
-        plot = target_of(options, options.plot, PICTURE, result.converged)
-        plot_fit(result, attention, plot, options.force)
-        files.append(f"{plot} shows learning curves, attention matrices and all starts.")
-    options.out = out
-    steps = _next_steps(result, estimated, options)
-    if not result.converged and not options.standardize and describe_spread(problem):
-        steps.insert(0, "Give all coordinates of the tokens the same scale, of order 1: --standardize.")
-    say(options, "\n".join(["Files", indent(*files), "Next steps", indent(*steps)]))
-    return 0 if result.converged else 1
-
-
-def _check_numbers(problem: FitProblem, init: Any, options: argparse.Namespace) -> None:
-    """Raise before the work if options do not fit the data or each other."""
-    if not isinstance(init, str):
-        check.array("--init", init, (problem.data.dim, problem.data.rank))
+    problem, init = load_problem(options), options.init
+    data = problem.data
+    if init not in FIT_STARTS:
+        init = check.array("--init", load_arrays(init, ("Q",), argument="--init")["Q"], (data.dim, data.rank))
     check.integer("--n-starts", options.n_starts, low=1)
     check.integer("--max-iter", options.max_iter, low=1)
     check.integer("--seed", options.seed, low=0, high=None)
     check.real("--tol", options.tol, low=0, strict=options.path is not None)
-    check.real("--checkpoint-every", options.checkpoint_every, low=0)
-    lams = given_values(options)
+    lams = None if options.path is None else _path_values(options)
+    say(options, "\n".join(["Data", *_indent(*_describe_data(problem, options))]))
+    path = None
+    if lams is not None:
+        path = regularization_path(data, lams, init, n_starts=options.n_starts, seed=options.seed)
+        say(options, "\n".join(["Choice of λ", *_indent(*_describe_path(path))]))
+        init, data = path.results[path.best], data.replace(lam=float(path.lam[path.best]))
+        options.n_starts, problem = 1, problem._replace(data=data)
+    result = _train(problem, init, options)
+    layer, out = problem.layer(result.Q), target_of(options, options.out, FIT, result.converged)
+    arrays = _layer_arrays(problem, result.Q, options) | {
+        **{name: value for name, value in result.overlaps.arrays().items() if value.size},
+        "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
+        "n_iter": result.n_iter, "is_minimum": result.is_minimum, "lowest_eigenvalue": result.lowest_eigenvalue,
+    }  # fmt: skip
+    write_archive("--out", out, FIT, arrays, options.force, result.converged)  # before errors are computed
+    try:
+        attention, errors = layer.attention(problem.tokens), layer.errors(problem.tokens, problem.outputs)
+        progress.describe("estimating the test error by leave-one-out")
+        loo = leave_one_out(data, result)
+        left_out = layer.errors(
+            problem.tokens[problem.train], problem.outputs[problem.train], layer.student(loo.fields)
+        )
+    except (KeyboardInterrupt, MemoryError) as error:
+        event = str(error) or ("interrupted" if isinstance(error, KeyboardInterrupt) else "out of memory")
+        remedy = f"--init {shlex.quote(out)} --n-starts 1 with another --out computes these"
+        without = f"{out}, without attention matrices and errors"
+        raise type(error)(f"{event}, the weights are trained and in {without}: {remedy}") from None
+    lines, numbers, better = _compare_errors(problem, loo, left_out, errors)
+    training = _describe_training(result, scale_tolerance(data, options.tol))
+    say(options, "\n".join(["Training", *_indent(*training), "Test error", *_indent(*lines)]))
+    arrays |= {"attention": attention, "errors": errors, "errors_left_out": left_out}
+    write_archive("--out", out, FIT, arrays, options.force, result.converged)
+    files = [f"The weights Q, attention matrices and errors of all samples are in {describe_kept(options.out, out)}."]
+    if options.plot:
+        plot = target_of(options, options.plot, PICTURE, result.converged)
+        plot_fit(result, attention, plot, options.force)
+        files.append(f"{plot} shows learning curves, attention matrices and all starts.")
+    steps = _next_steps(result, better, out, options)
+    text = "\n".join(["Files", *_indent(*files), "Next steps", *_indent(*steps)])
+    numbers |= result.to_dict() | result.to_dict()["overlaps"] | {"result": out, "lam": data.lam}
+    numbers |= {"positions": "in the tokens" if problem.positions is None else "given"}
+    if path is not None:
+        names = ("lam", "test_error", "test_error_error", "in_training", "trusted", "best", "best_1se", "message")
+        numbers["path"] = {name: value for name, value in path.to_dict().items() if name in names}
+    report(options, text, numbers | {"standardized": options.standardize}, result.converged)
+    return 0 if result.converged else 1
+
+
+def load_problem(options: argparse.Namespace) -> FitProblem:
+    """Return the problem of a file: loaded, split, and standardized as the options require."""
+    stored = load_arrays(options.data, ("tokens", "outputs"), ("positions",))
+    tokens, outputs = np.asanyarray(stored["tokens"]), np.asanyarray(stored["outputs"])
+    train, test = split_held_out("--held-out", options.held_out, len(tokens), options.seed)
+    x, y = tokens, outputs
+    if len(test):
+        require_same_shape(x, y)
+        x, y = tokens[train], outputs[train]
+    heads, rank = check.integer("--heads", options.heads, low=1), check.integer("--rank", options.rank, low=1)
+    wanted = {"rank": heads * rank, "student": with_heads(None, heads), "penalty": build_penalty(options)}
+    data, units = build_dataset(x, y, stored.get("positions"), options.standardize, lam=options.lam, **wanted)
+    return FitProblem(tokens, outputs, stored.get("positions"), train, test, units, data)
+
+
+def split_held_out(name: str, fraction: Any, n: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of n samples for training, and of round(fraction n) random samples for tests, in order.
+
+    `name` is the name of the argument `fraction` in errors.
+    """
+    fraction = check.real(name, fraction, low=0)
+    count = round(fraction * n)
+    if fraction and not 1 <= count < n:
+        needs = f"a fraction of the {n} samples, below 1, that leaves at least one on each side, or 0 for none"
+        raise check.fail(name, fraction, needs)
+    order = generator(seed, Stream.HELD_OUT).permutation(n) if fraction else np.arange(n)
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def _path_values(options: argparse.Namespace) -> list[float]:
+    """Return the values of --path."""
+    lams = [lam for values in options.path for lam in values]
+    if not lams:
+        lam = check.real("--lam", options.lam, low=0, strict=True)
+        return np.geomspace(lam / SPAN, lam * SPAN, VALUES).tolist()
     if len(set(lams)) < len(lams):
         raise check.fail("--path", lams, "values that all differ")
-    for lam in lams:
-        try:
-            with_lam(problem.data.penalty, lam)
-        except ValueError as error:
-            raise ValueError(name_options(str(error), {"lam": "--path"})) from error
+    return [check.real("--path", lam, low=0, strict=True) for lam in lams]
 
 
-def _load_init(name: str) -> Any:
-    """Return the start that --init names: a start that needs no teacher, or the weights of a file."""
-    if name in (*STARTS, *FURTHER_STARTS) and name not in FIT_STARTS:
-        remedy = f"use {', '.join(FIT_STARTS)} or an .npz file with weights Q"
-        raise ValueError(f"--init: {name!r} needs a known teacher, which the arrays of a file do not have; {remedy}")
-    return name if name in FIT_STARTS else load_weights("--init", name)
+def _train(problem: FitProblem, init: Any, options: argparse.Namespace) -> TrainResult:
+    """Return the result of training; if interrupted, write the weights with the lowest training loss."""
+    seen: list[Any] = []
+
+    def remember(t: int, state: Any, step: Any) -> None:
+        if not seen or step.train_loss <= seen[2].train_loss:
+            seen[:] = t, state.Q, step
+
+    wanted = select(options, "tol", "max_iter", "escape", "seed", "n_starts", "survey", "checkpoint")
+    try:
+        return train(problem.data, init, "exact", **wanted, iteration=IterationOptions(callback=remember))
+    except KeyboardInterrupt:
+        resumes = options.checkpoint and Path(options.checkpoint).exists()
+        remedy = f"the same command resumes from {options.checkpoint}"
+        if not seen:  # during a survey
+            raise KeyboardInterrupt(*[f"interrupted: {remedy}"] * bool(resumes)) from None
+        t, Q, step = seen
+        arrays = _layer_arrays(problem, Q, options) | {"status": Status.INTERRUPTED.value, "n_iter": t}
+        arrays |= {"train_loss": step.train_loss, "gradient_norm": step.gradient_norm}
+        out = target_of(options, options.out, FIT, False)
+        write_archive("--out", out, FIT, arrays, options.force, finished=False)
+        remedy = remedy if resumes else f"--init {shlex.quote(out)} with another --out continues from them"
+        kept = describe_kept(options.out, out)
+        raise KeyboardInterrupt(f"interrupted, the weights of iteration {t} are in {kept}: {remedy}") from None
+
+
+def _layer_arrays(problem: FitProblem, Q: np.ndarray, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arrays of a result file that describe a layer and its training."""
+    return {
+        "Q": Q, "positions": problem.layer(Q).positions, "center": problem.units.center, "scale": problem.units.scale,
+        "heads": options.heads, "lam": problem.data.lam, "held_out": problem.test,
+    }  # fmt: skip
+
+
+def _compare_errors(
+    problem: FitProblem, loo: LeaveOneOut, left_out: np.ndarray, errors: np.ndarray
+) -> tuple[list[str], dict[str, Any], bool]:
+    """Return sentences on test errors, entries of --json, and whether the layer is better than the references.
+
+    `left_out` (n_train,) and `errors` (n,) are errors of the layer by leave-one-out, and of all samples.
+    """
+    unit = left_out.mean() / loo.test_error if loo.test_error > 0 else 1.0  # of the file, relative to the training
+    of_layer = {"leave-one-out": (left_out, unit * loo.test_error_error, unit**2 * loo.covariance, loo.trusted)}
+    if len(problem.test):
+        held_out = errors[problem.test]
+        of_layer[f"{len(held_out)} held out"] = held_out, mean_and_error(held_out)[1], 0.0, True
+    table: list[Any] = [["", *of_layer], ["this layer"], ["linear layer y = Wx"], ["mean output"]]
+    numbers: dict[str, Any] = {}
+    better, verdict = False, "The test error of the layer could not be estimated."
+    for how, (each, error, covariance, trusted) in of_layer.items():
+        references = _reference_errors(problem, how != "leave-one-out")
+        pairs = [(float(each.mean()), error), *(mean_and_error(reference) for reference in references)]
+        for row, pair in zip(table[1:], pairs, strict=True):
+            row.append(format_to_error(*pair))
+        keys = ("test_error", "linear_test_error", "mean_test_error")
+        found: dict[str, Any] = {key: mean for key, (mean, _) in zip(keys, pairs, strict=True)}
+        found |= {f"{key}_error": e if np.isfinite(e) else None for key, (_, e) in zip(keys, pairs, strict=True)}
+        numbers["leave_one_out" if how == "leave-one-out" else "held_out"] = found
+        if np.isfinite(each).all():
+            better, verdict = _verdict(each, references, covariance)
+            doubt = "" if trusted else ", which is not reliable here: compare with --held-out 0.2"
+            verdict += f" ({how}{doubt})."
+    numbers["leave_one_out"] |= {"trusted": loo.trusted, "form": loo.form, "message": loo.message}
+    if len(problem.test):
+        numbers["held_out"] |= {"samples": len(problem.test), "train_error": float(errors[problem.train].mean())}
+    in_training = format_to_error(*mean_and_error(errors[problem.train]))
+    about = "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the"
+    lines = [
+        f"{'' if better else 'WARNING: '}{verdict}", f"The mean error of the training samples is {in_training}.",
+        f"{about} last digit:", format_text(table),
+        "Leave-one-out is the error of each training sample under weights trained without this sample: an "
+        f"approximation that is corrected by refits. For this layer: {loo.message}.",
+    ]  # fmt: skip
+    return lines, numbers | {"verdict": verdict, "better_than_references": better}, better
+
+
+def _verdict(errors: np.ndarray, references: np.ndarray, covariance: float) -> tuple[bool, str]:
+    """Return whether the layer is clearly better than all references, and a sentence without its end.
+
+    `covariance` is the part of the squared standard error of the layer that different samples have in common.
+    """
+    pairs = [mean_and_error(reference - errors) for reference in references]
+    margins = [CLEAR * np.sqrt(np.nan_to_num(error, nan=np.inf) ** 2 + covariance) for _, error in pairs]
+    signs = [int(mean > margin) - int(mean < -margin) for (mean, _), margin in zip(pairs, margins, strict=True)]
+    words = {1: "predicts better than", 0: "is not clearly better than", -1: "predicts worse than"}
+    named = {
+        sign: " and ".join(name for name, found in zip(REFERENCES, signs, strict=True) if found == sign)
+        for sign in sorted(set(signs))
+    }
+    return min(signs) > 0, "The layer " + "; it ".join(f"{words[sign]} {names}" for sign, names in named.items())
+
+
+def _reference_errors(problem: FitProblem, new: bool) -> np.ndarray:
+    """Return the errors (2, n) of the linear layer y = Wx and of the mean output, in the units of the file.
+
+    They are fitted to the training samples, and evaluated at the held-out samples if they are `new`, else at the
+    training samples by exact leave-one-out. The (L, L) matrix W minimizes Σ‖y − Wx‖²/(2d) + (λ/2)‖W‖²; with
+    N = λ + Σ xxᵀ/d and the residual e = y − Wx of a sample in the fit, its residual out of the fit is
+
+        e + (e xᵀ/d) (N − xxᵀ/d)⁻¹ x      (Sherman, Morrison and Woodbury).
+    """
+    units, n = problem.units, len(problem.train)
+
+    def read(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return units.standardize(problem.tokens[rows] * 1.0), units.standardize(problem.outputs[rows] * 1.0)
+
+    x, y = read(problem.train)
+    mean, d = y.mean(axis=0), x.shape[2]
+    products, cross = x @ x.transpose(0, 2, 1) / d, y @ x.transpose(0, 2, 1) / d
+    normal = products.sum(axis=0) + RIDGE * np.eye(x.shape[1])
+    W = np.linalg.solve(normal, cross.sum(axis=0).T).T
+    if new:
+        x, y = read(problem.test)
+        residuals = y - W @ x, y - mean
+    else:
+        linear = y - W @ x
+        linear += (linear @ x.transpose(0, 2, 1) / d) @ np.linalg.solve(normal - products, x)
+        residuals = linear, (y - mean) * n / (n - 1) if n > 1 else y
+    return np.stack([np.mean((residual * units.scale) ** 2, axis=(1, 2)) for residual in residuals])
+
+
+def _indent(*lines: str) -> list[str]:
+    """Return the lines of a section, indented below its title."""
+    return [f"  {row}" for line in lines for row in line.split("\n")]
+
+
+def _describe_data(problem: FitProblem, options: argparse.Namespace) -> list[str]:
+    """Return sentences on the arrays, their preprocessing, and the layer."""
+    data, n_train, (n, L, d) = problem.data, len(problem.train), problem.tokens.shape
+    sizes = f"{count_noun(n, 'sample')} of {count_noun(L, 'token')} in {count_noun(d, 'dimension')}"
+    lines = [f"{options.data} contains {sizes}."]
+    if len(problem.test):
+        test = f"the test {count_noun(len(problem.test), 'sample')}, selected at random with seed {options.seed}"
+        lines.append(f"Training uses {count_noun(n_train, 'sample')}, and {test}.")
+    positions = 0.0 if problem.positions is None else problem.positions
+    if not np.ptp(problem.tokens + positions, axis=1).any():
+        lines.append("WARNING: The tokens of each sample are equal, so that the outputs do not depend on the weights.")
+    lines.append(
+        "The file contains positions, which are added to the tokens."
+        if problem.positions is not None
+        else "The file contains no positions. The mean token at each index is used instead, which changes neither the "
+        "training loss nor its minima."
+    )
+    if options.standardize:
+        constant = problem.units.constant
+        only = f" Coordinates that are constant are only shifted: {constant} of them." if constant else ""
+        lines.append(
+            "The arrays are standardized: each coordinate of tokens and outputs is shifted by its mean over all tokens "
+            f"and divided by its standard deviation.{only} λ, weights and training loss are in these units, errors and "
+            "attention in the units of the file."
+        )
+    else:
+        scales = problem.tokens.std(axis=(0, 1))
+        spread = f"{scales.min():.3g} to {scales.max():.3g}"
+        lines.append(
+            f"The arrays are used in their units; coordinates have standard deviations from {spread}. If their scales "
+            "have no meaning, use --standardize, since coordinates with large numbers dominate the training loss."
+        )
+    heads = "one head" if options.heads == 1 else f"the mean of {options.heads} heads"
+    penalty = "Its penalty λ is chosen below" if options.path is not None else f"The penalty is λ = {data.lam:g}"
+    l1 = f", with an l1 penalty of {options.l1:g}" if options.l1 else ""
+    lines.append(
+        f"The layer is f(x) = softmax(z zᵀ) x with z = x Q/√d: {heads}, queries equal to keys, no value matrix. Q has "
+        f"{count_noun(data.rank, 'column')}. {penalty}{l1}."
+    )
+    return lines
+
+
+def _describe_path(path: RegularizationPath) -> list[str]:
+    """Return the table of a path, and the chosen value."""
+    best = float(path.lam[path.best])
+    lines = [
+        'The test errors ε_g are estimated from the training data, with standard errors in parentheses; "1 s.e." marks '
+        "the largest λ within one standard error of the best:",
+        str(path).partition("\n")[2],  # without the first line, which names the class
+        f"The following sections describe the layer with the best λ, {best:.4g}.",
+    ]  # fmt: skip
+    if len(path.lam) > 1 and best in (path.lam.min(), path.lam.max()):
+        lines.insert(2, f"Try {'larger' if best == path.lam.max() else 'smaller'} values as well.")
+    return lines
 
 
 def _describe_training(result: TrainResult, tol: float) -> list[str]:
     """Return sentences on the outcome of the training, with the tolerance in the unit of the weights."""
     norm = f"Its gradient norm is {result.gradient_norm:.2g}; --tol requires at most {tol:.3g}."
-    loss = f"{result.train_loss:.6g}" if result.train_loss > 0 else "zero up to rounding errors"
-    lines = [result.message, f"The training loss is {loss}. {norm}"]
+    lines = [result.message, f"The training loss is {result.train_loss:.6g}. {norm}"]
     if result.is_minimum:
         eigenvalue = f"the lowest eigenvalue of its Hessian is {result.lowest_eigenvalue:.2g}"
         lines.append(f"The weights are a minimum of the training loss: {eigenvalue}.")
@@ -355,87 +351,25 @@ def _describe_training(result: TrainResult, tol: float) -> list[str]:
             f"It {decrease if result.train_loss < before else 'found no lower minimum'}."
         )
     elif result.surveys:
-        n_collapsed = sum(record.ending is SurveyEnd.COLLAPSED for record in result.surveys)
-        lowest = min(record.train_loss for record in result.surveys)
-        lines.append(
-            f"Before message passing, survey propagation made {count_noun(len(result.surveys), 'survey')}, "
-            f"{n_collapsed} of which collapsed to a single minimum. Their lowest training loss was {lowest:.6g}."
-        )
-    if result.n_off_global:
-        searched = f"{count_noun(result.n_searched, 'sample')} that were searched for other minima"
-        away = "are not at the global minimum of their proximal step: other minima of the training loss are near."
-        lines.append(f"{result.n_off_global} of {searched} {away}")
+        collapsed = sum(record.ending is SurveyEnd.COLLAPSED for record in result.surveys)
+        made = f"{count_noun(len(result.surveys), 'survey')}, {collapsed} of which collapsed to a single minimum"
+        lines.append(f"Before message passing, survey propagation made {made}.")
     return lines
 
 
-def _next_steps(result: TrainResult, estimated: TestErrors, options: argparse.Namespace) -> list[str]:
+def _next_steps(result: TrainResult, better: bool, out: str, options: argparse.Namespace) -> list[str]:
     """Return proposals for the next command, the most important first."""
-    steps, out = [], shlex.quote(options.out)
+    steps = []
     if not result.converged:
         longer = ", a larger --max-iter" * (result.status is Status.MAX_ITER)
-        steps.append(f"Continue from these weights: --init {out} --n-starts 1{longer} and another name for --out.")
-    elif not result.is_minimum:
-        steps.append("Leave the saddle for a minimum: --escape.")
-    if not estimated.numbers["leave_one_out"]["trusted"] and "held_out" not in estimated.numbers:
-        steps.append("Measure the test error on other samples, as leave-one-out is not reliable here: --held-out 0.2.")
-    if result.converged and not estimated.better:
-        steps += [
-            f"If the outputs come from a layer with {'more' if options.heads > 1 else 'several'} heads, try --heads "
-            f"{options.heads + 1}. For value matrices and for separate weights of keys, use GampAttention in Python or "
-            "torch.nn.MultiheadAttention.",
-            f"Otherwise try {'other penalties (--path), ' * (options.path is None)}more columns of Q (--rank 2) or "
-            "more samples.",
-        ]
-    elif result.converged and options.path is None:
+        steps.append(f"Continue from these weights: --init {shlex.quote(out)} --n-starts 1{longer} and another --out.")
+    elif not better:
+        steps.append(
+            f"If the outputs come from a layer with more heads, try --heads {options.heads + 1}. For value matrices or "
+            "separate weights of keys, use GampAttention in Python or torch.nn.MultiheadAttention."
+        )
+    elif options.path is None:
         steps.append("Choose the penalty λ by its leave-one-out error: --path.")
-    if (
-        len(result.starts) > 1
-        and options.survey is not True
-        and sum(r.agreement >= AGREEMENT for r in result.starts) == 1
-    ):
-        steps.append("Look for a lower training loss, as no other start gave these weights: --survey or --n-starts 32.")
     if not options.plot:
         steps.append("Draw learning curves, attention matrices and starts: --plot fit.png.")
-    if estimated.better and options.heads == 1:  # the theory of the command is for one head
-        law = f"gamp-attention law {shlex.quote(options.data)} --teacher {out}{' --standardize' * options.standardize}"
-        steps.append(f"Predict the error for other numbers of samples, if theory applies: {law} --alphas 1 2 4.")
-    steps.append(f"Predict outputs for other tokens: gamp-attention predict {out} TOKENS.npz.")
-    steps.append(f"Use the layer in Python: gamp_attention.load_result({options.out!r}).")
-    return steps
-
-
-def _run(problem: FitProblem, init: Any, options: argparse.Namespace) -> TrainResult:
-    """Return the result of message passing; if interrupted, write the weights with the lowest training loss."""
-    seen: list[Any] = []
-
-    def remember(t: int, state: Any, step: Any) -> None:
-        if not seen or step.train_loss <= seen[2].train_loss:
-            seen[:] = t, state.Q, step
-
-    wanted = select(options, "tol", "max_iter", "escape", "seed", "n_starts", "survey")
-    checkpoint = options.checkpoint and Checkpoint(options.checkpoint, options.checkpoint_every)
-    try:
-        iteration = IterationOptions(callback=remember)
-        return train(problem.data, init, "exact", **wanted, checkpoint=checkpoint, iteration=iteration)
-    except KeyboardInterrupt:
-        if not seen:  # during a survey
-            raise _resumable(options.checkpoint) from None
-        t, Q, step = seen
-        arrays = problem.layer_arrays(problem.layer(Q), options) | {"status": "interrupted", "n_iter": t}
-        arrays |= {"train_loss": step.train_loss, "gradient_norm": step.gradient_norm}
-        out = target_of(options, options.out, FIT, False)
-        write_archive("--out", out, FIT, arrays, options.force, finished=False)
-        kept = "" if out == options.out else f", and {options.out}, the result of an earlier run, is unchanged"
-        where = f"the weights of iteration {t} are in {out}{kept}"
-        another = " with another --out" * (out == options.out)
-        remedy = f"{where}: --init {shlex.quote(out)}{another} continues from them"
-        if checkpoint and Path(options.checkpoint).exists():
-            remedy = f"{where}; the same command resumes from {options.checkpoint}"
-        raise KeyboardInterrupt(f"interrupted, {remedy}") from None
-
-
-def _resumable(checkpoint: str | None) -> KeyboardInterrupt:
-    """Return the error of an interruption before there are weights; it names the checkpoint, if there is one."""
-    if not (checkpoint and Path(checkpoint).exists()):
-        return KeyboardInterrupt()
-    return KeyboardInterrupt(f"interrupted: the same command resumes from {checkpoint}")
+    return [*steps, f"Predict outputs in Python: gamp_attention.load_result({out!r}).predict(tokens)."]

@@ -13,9 +13,6 @@ from io import TextIOWrapper
 from gamp_attention._tools.interrupts import interruptible
 from gamp_attention.extensions.cli.options import build_parser, name_options, quote_options
 
-# commands for the user's arrays, each in a module; the other commands are in `paper_model`
-OWN_DATA = ("fit", "law", "predict")
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
@@ -25,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         with interruptible():
-            name = options.command if options.command in OWN_DATA else "paper_model"
+            name = "fit" if options.command == "fit" else "paper_model"
             module = import_module(f"gamp_attention.extensions.cli.{name}")
             from gamp_attention._tools.progress import Progress
             from gamp_attention.extensions.cli.output import check_extras, check_outputs

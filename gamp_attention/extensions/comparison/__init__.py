@@ -1,4 +1,4 @@
 """Comparison of message passing, theory and descent on one instance, and figures of results.
 
-Uses: the core; `dynamics`, `inference`, `phases` and `train`.
+Uses: the core; `dynamics`, `phases` and `train`.
 """

@@ -1,13 +1,10 @@
 """Comparison of GAMP, state evolution, descents and the linear baseline on one instance of any model.
 
-`compare` runs every solver from the same start on each branch (`compare_branch`), and returns a table of the results.
-The descents use the compiled gradient of the risk; `minimize_risk` is their independent form in torch.
+`compare` runs every solver from the same start on each branch. The descents use the compiled gradient of the risk.
 """
 
 import math
-import platform
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +13,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.choices import RISKS, STARTS
 from gamp_attention._tools.display import Rows, format_with_error
-from gamp_attention._tools.numerics import Stream, generator, guard_call
+from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.minimize import stable_step
 from gamp_attention.descent.torch_risk import status_of
@@ -29,9 +26,7 @@ from gamp_attention.gamp.descent import settle
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
-from gamp_attention.gamp.step import averaged_memory
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.passes import Memory
 from gamp_attention.problem.penalties.standard import is_ridge, proximal_map
 from gamp_attention.problem.risk import overlaps, risk_at
 from gamp_attention.problem.starts import initial_weights
@@ -50,9 +45,9 @@ HEADS = ["", *(sign for sign, _ in SIGNS.values()), "‖∇R‖/λ√d", "‖ΔQ
 TOL = 1e-8  # gradient norm at which descents have converged
 N_ITER = 20  # iterations of the predicted trajectories, after which they hardly change
 N_TEST = 4000  # number of new samples for test errors, which are then accurate to about one per cent
-PERTURBATION = 1e-3  # relative change of GAMP's weights before a descent, which stays in the same basin
 TRAINING_TIME = 750.0  # steps of gradient descent times step size: 5000 steps of 0.15, as in the paper
 MAX_DESCENT_WORK = 1.6e10  # maximum of n L d × number of steps of gradient descent
+SOLVERS = 6  # number of solvers of a branch, for the progress bar
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,25 +66,18 @@ class Row(Result):
     distance: float  # ‖Q − Q_GAMP‖/√d, minimized over the symmetries of the model
     seconds: float
 
-    def cells(self) -> list[str]:
-        """Return the cells of the table."""
+    def _rows(self) -> Rows:
         pairs = [(self.values[name], self.errors.get(name, math.nan), digits) for name, (_, digits) in SIGNS.items()]
         norms = ["-" if math.isnan(norm) else f"{norm:.1e}" for norm in (self.gradient_norm, self.distance)]
         numbers = [format_with_error(*pair) for pair in pairs]
-        return [self.name, *numbers, *norms, self.status, str(self.n_iter), f"{self.seconds:.1f}"]
-
-    def _rows(self) -> Rows:
-        return [HEADS, self.cells()]
+        return [HEADS, [self.name, *numbers, *norms, self.status, str(self.n_iter), f"{self.seconds:.1f}"]]
 
 
 @dataclass(frozen=True, eq=False)
 class Descent(Ended):
-    """End of a descent on the compiled risk.
+    """End of a descent on the compiled risk, as of `minimize_risk`.
 
-    Attributes
-    ----------
-    status, n_iter, Q, overlaps, train_loss, gradient_norm : as for `minimize_risk`.
-    history, iterations : recorded states, a `History`, and their iteration numbers; None and empty for L-BFGS.
+    `history` and `iterations` are recorded states and their iteration numbers; None and empty for L-BFGS.
     """
 
     status: Status
@@ -108,11 +96,10 @@ class Branch(Result):
 
     Attributes
     ----------
-    gamp, predicted, predicted_descent, fixed_point, descent, quasi_newton, returned : GAMP, whose first iterations use
-        predicted responses; the predicted trajectories of GAMP and of gradient descent, and the fixed point of state
-        evolution; gradient descent and L-BFGS from the informed start; L-BFGS from the perturbed weights of GAMP. For
-        penalties with kinks, accelerated proximal steps replace L-BFGS.
-    instances : deviations of other instances from their predictions, an array (instances, T + 1) for each scalar.
+    gamp, predicted, predicted_descent, fixed_point, descent, quasi_newton : GAMP, whose first iterations use predicted
+        responses; the predicted trajectories of GAMP and of gradient descent, and the fixed point of state evolution;
+        gradient descent and L-BFGS from the informed start. For penalties with kinks, accelerated proximal steps
+        replace L-BFGS.
     rows : rows of the table.
     """
 
@@ -123,25 +110,19 @@ class Branch(Result):
     fixed_point: StateEvolutionResult
     descent: Descent
     quasi_newton: Descent
-    returned: Descent
-    instances: dict[str, np.ndarray]
     rows: list[Row]
 
     def _rows(self) -> Rows:
-        return [f"{self.name} branch", HEADS, *(row.cells() for row in self.rows), *self._notes()]
-
-    def _notes(self) -> list[str]:
-        """Return remarks below the table: how GAMP ended, validity of state evolution, different minima."""
-        gamp, fixed, name = self.gamp, self.fixed_point, self.rows[-2].name
-        off = f"{gamp.n_off_global} of {gamp.n_searched} searched samples"
-        notes = [f"  {gamp.message} {off} are not at their global proximal minimum."]
+        """Return the table with remarks: how GAMP ended, validity of state evolution, different minima."""
+        gamp, fixed, name = self.gamp, self.fixed_point, self.rows[-1].name
+        notes = [f"  {gamp.message}"]
         if not fixed.consistent and np.isfinite(fixed.replicon):
             notes.append(f"  Replica symmetry of state evolution: {fixed.validity}.")
         gap = self.quasi_newton.train_loss - gamp.train_loss
         if abs(gap) > 1e-9:
             lower = "GAMP" if gap > 0 else name
             notes.append(f"  GAMP and {name} end at different minima; {lower} has the lower loss, by {abs(gap):.1e}.")
-        return notes
+        return [f"{self.name} branch", HEADS, *(row._rows()[1] for row in self.rows), *notes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,17 +146,6 @@ class Comparison(Result):
     def converged(self) -> bool:
         """True if GAMP and state evolution converged on every branch."""
         return all(branch.gamp.converged and branch.fixed_point.converged for branch in self.branches)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data of all fields, with the versions of the packages."""
-        import numba
-
-        from gamp_attention._version import __version__
-
-        data = super().to_dict()
-        versions = {"gamp_attention": __version__, "numpy": np.__version__, "numba": numba.__version__}
-        versions["python"] = platform.python_version()
-        return data | {"linear_baseline": data["baseline"], "versions": versions}
 
     def heading(self, *names: str) -> str:
         """Return a line with the named sizes and parameters, as far as they are set."""
@@ -225,12 +195,9 @@ def minimize(data: Dataset, Q: np.ndarray, risk: str) -> Descent:
     return Descent(status, end.n_iter, end.Q, ends, end.train_loss, end.gradient_norm, None, np.zeros(0, dtype=int))
 
 
-SOLVERS = 7  # number of solvers of a branch, for the progress bar
-
-
 def _compare_branch(
     model: Model, data: Dataset, name: str, damping: float, progress: Progress, *, alpha: float, seed: int, risk: str,
-    rtol: float | None, lr: float | None, gd_steps: int | None, instances: int,
+    rtol: float | None, gd_steps: int | None,
 ) -> Branch:  # fmt: skip
     """Run all solvers from one start; `progress` counts `SOLVERS` steps."""
 
@@ -246,7 +213,7 @@ def _compare_branch(
     tracked = IterationOptions(predicted.V_hat, empirical_after=N_ITER, hold_after=N_ITER)
     gamp, gamp_time = time_run("GAMP", run_gamp, data, name, risk, damping=damping, iteration=tracked)
     fixed, fixed_time = time_run("state evolution", solve_state_evolution, model, alpha, name, rtol=rtol)
-    lr = stable_step(data, start, risk) if lr is None else lr
+    lr = stable_step(data, start, risk)
     of_descent = *instance, GradientDescent(lr), N_ITER
     predicted_descent, _ = time_run("trajectory of descent", trajectory, *of_descent, n_replicas=4)
     affordable = max(MAX_DESCENT_WORK / data.tokens.size, 200)
@@ -254,63 +221,28 @@ def _compare_branch(
     descent, descent_time = time_run("gradient descent", gradient_descent, data, start, risk, lr, steps)
     best = "L-BFGS" if data.penalty.smooth else "proximal descent"
     quasi, quasi_time = time_run(best, minimize, data, start, risk)
-    noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
-    size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
-    returned, returned_time = time_run("descent from GAMP", minimize, data, gamp.Q + size * noise, risk)
-    others = []
-    for other in range(seed + 1, seed + 1 + instances):
-        drawn = sample(model, data.dim, alpha, other)
-        others.append(deviation(drawn, name, risk, damping, seed=other, predicted_response=True)[0])
 
-    def row(label: str, result: Any, seconds: float, test: tuple[float, dict[str, float]] | None = None) -> Row:
+    def row(label: str, result: Any, seconds: float) -> Row:
+        values = {key: float(value) for key, value in result.overlaps.scalars().items()}
+        values["train_loss"] = result.train_loss
         norms = np.nan, np.nan
-        if test is None:  # of weights
-            error, deviation = sampled_test_error(data, result.Q, n_samples=N_TEST, seed=seed)
-            away = align_weights(model.student, model.penalty, result.Q, gamp.Q) - gamp.Q
-            test = error, {"test_error": deviation}
+        if result is fixed:
+            values["test_error"] = fixed.test_error
+            errors = {key: float(error) for key, error in fixed.overlaps_error.scalars().items()}
+            errors |= {"train_loss": fixed.train_loss_error, "test_error": fixed.test_error_error}
+        else:
+            values["test_error"], error = sampled_test_error(data, result.Q, n_samples=N_TEST, seed=seed)
+            errors, away = {"test_error": error}, align_weights(model.student, model.penalty, result.Q, gamp.Q) - gamp.Q
             norms = result.gradient_norm, float(np.linalg.norm(away) / np.sqrt(data.dim))
-        values = _floats(result.overlaps.scalars()) | {"train_loss": result.train_loss, "test_error": test[0]}
-        return Row(label, result.status.value, result.n_iter, values, test[1], *norms, seconds)
+        return Row(label, result.status.value, result.n_iter, values, errors, *norms, seconds)
 
-    errors = _floats(fixed.overlaps_error.scalars())
-    errors |= {"train_loss": fixed.train_loss_error, "test_error": fixed.test_error_error}
     rows = [
-        row("state evolution", fixed, fixed_time, (fixed.test_error, errors)),
+        row("state evolution", fixed, fixed_time),
         row("GAMP", gamp, gamp_time),
         row(f"gradient descent, {descent.n_iter} steps of {lr:g}", descent, descent_time),
         row(best, quasi, quasi_time),
-        row(f"{best} from GAMP + noise", returned, returned_time),
     ]
-    spread = {key: np.array([other[key] for other in others]) for key in others[0]} if others else {}
-    return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
-
-
-def deviation(
-    data: Dataset,
-    name: str,
-    risk: str,
-    damping: float,
-    n_iter: int = N_ITER,
-    *,
-    seed: int,
-    predicted_response: bool = False,
-    memory: Memory = averaged_memory,
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return GAMP's scalars minus their prediction for this instance, at every iteration, and its standard errors.
-
-    With `predicted_response`, GAMP uses the predicted responses instead of the responses of the samples.
-    """
-    task = data.instance_model(), data.alpha, name, MessagePassing(damping), n_iter
-    path = trajectory(*task, n_replicas=2, seed=seed)
-    iteration = IterationOptions(path.V_hat if predicted_response else None, memory=memory)
-    run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, iteration=iteration)
-    measured, predicted = run.history.scalars(), path.scalars()
-    return {key: measured[key] - predicted[key] for key in measured}, path.error.scalars()
-
-
-def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:
-    """Return scalars as Python numbers."""
-    return {name: float(value) for name, value in values.items()}
+    return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, rows)
 
 
 @guard_call
@@ -321,28 +253,19 @@ def compare(
     seed: int = 0,
     *,
     risk: str = "asymptotic",
-    branches: str | Sequence[str] | None = None,
-    damping: float | None = None,
     rtol: float | None = None,
-    lr: float | None = None,
     gd_steps: int | None = None,
-    instances: int = 0,
 ) -> Comparison:
     """Compare GAMP, state evolution and descents on one instance, on the semantic and the positional branch.
 
     Parameters
     ----------
-    model : the problem.
+    model : the problem. Without positions, it has the semantic branch only.
     d, alpha, seed : dimension of a token, sample complexity n/d, and seed of the instance.
     risk : "asymptotic", whose values state evolution predicts up to O(1/√d), or "exact", of equation (3).
-    branches : the starts; if not given, "semantic", and "positional" if the model has positions.
-    damping : step β of GAMP and of its trajectory; if not given, 0.5 on the semantic and 0.3 on other branches.
     rtol : accuracy of state evolution, see `solve_state_evolution`.
-    lr : step size of gradient descent; if not given, the largest stable step at the start, to one digit.
-    gd_steps : number of steps of plain gradient descent from the informed start; if not given, the training time of the
-        paper (5000 steps of 0.15) divided by `lr`, or fewer for large data.
-    instances : number of further instances, whose deviations from their predictions show the fluctuations; 6 are enough
-        for the band that `plot_comparison` draws with `all_panels=True`.
+    gd_steps : number of steps of plain gradient descent from the informed start, of the largest stable size there; if
+        not given, the training time of the paper (5000 steps of 0.15), or fewer for large data.
 
     Returns
     -------
@@ -351,7 +274,7 @@ def compare(
     Raises
     ------
     TypeError : if `model` is not a model, or an argument has the wrong type.
-    ValueError : if a number is out of range, or `branches` has unknown or repeated names.
+    ValueError : if a number is out of range, or `risk` is unknown.
     MemoryError : if the tokens do not fit into the available memory.
 
     Examples
@@ -367,29 +290,16 @@ def compare(
     model, d, alpha = require_size(model, d, alpha)
     check.require_memory("d, alpha", round(alpha * d), model.n_tokens, d)
     check.choice("risk", risk, RISKS)
-    if branches is None:
-        branches = ("semantic", "positional") if model.coordinates.tau.any() else ("semantic",)
-    if isinstance(branches, str):
-        branches = (branches,)
-    if not isinstance(branches, list | tuple) or not branches:
-        raise check.fail("branches", branches, "a list of at least one start", TypeError)
-    names = [check.choice("branches", name, STARTS) for name in branches]
-    if len(set(names)) < len(names):
-        raise check.fail("branches", branches, "distinct starts")
-    steps = {name: DAMPING.get(name, DAMPING["positional"]) for name in names}
-    if damping is not None:
-        steps = dict.fromkeys(names, check.real("damping", damping, low=0, high=1, strict=True))
-    if lr is not None:
-        check.real("lr", lr, low=0, strict=True)
+    names = STARTS[:2] if model.coordinates.tau.any() else STARTS[:1]
+    steps = {name: DAMPING[name] for name in names}
     if rtol is not None:
         require_rtol(rtol)
     if gd_steps is not None:
         check.integer("gd_steps", gd_steps, low=1)
-    seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=0)
+    seed = check.integer("seed", seed, low=0)
     began = time.perf_counter()
     data = sample(model, d, alpha, seed)
-    options: dict[str, Any] = {"alpha": alpha, "seed": seed, "risk": risk, "lr": lr, "gd_steps": gd_steps}
-    options |= {"instances": instances}
+    options: dict[str, Any] = {"alpha": alpha, "seed": seed, "risk": risk, "gd_steps": gd_steps}
     with Progress("compare ", total=len(names) * SOLVERS) as progress:
         found = [_compare_branch(model, data, name, steps[name], progress, rtol=rtol, **options) for name in names]
     settings = options | {"d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}

@@ -3,7 +3,6 @@
 - `trajectory` predicts overlaps and losses of every iteration. It takes a method object with its own equations:
   `MessagePassing`, `GradientDescent`, `SinglePass` or `Survey`.
 - `single_pass` runs descent on new samples at finite d.
-- `population_loss` and `population_map` evaluate the mean loss of a new sample as a function of overlaps.
 
-Uses: the core; `spectra` (distributions of spectral starts) and `train` (averages of surveys).
+Uses: the core; `train` (averages of surveys).
 """

@@ -1,19 +1,12 @@
 """Sampled paths of the fields: Gaussian processes whose covariances become known step by step.
 
-`GaussianPath` draws each vector of a process conditionally on all vectors before, `FieldPaths` combines such processes
-for all tokens of a channel, and `PathResponses` computes derivatives along paths with memory.
-
-Along a path with memory, J(t, s) = ∂z^t/∂ω^s and F(t, s) = ∂f^t/∂ω^s are k × k matrices,
-
-    J(t, s) = c δ_{ts} + Σ_{s≤u<t} R(t, u) F(u, s),   F(t, s) = S^t J(t, s),
-
-in which S^t depends on the path and R(t, u), block diagonal, does not. Only averages of F are needed, but the recursion
-requires all of F to be stored: T² k²/2 numbers per path, in single precision.
+`GaussianPath` draws each vector of a process conditionally on all vectors before, and `FieldPaths` combines such
+processes for all tokens of a channel.
 """
 
 import numpy as np
 
-from gamp_attention._tools.numerics import one_thread, psd_root
+from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.quadrature import shuffled_half, whiten, whiten_and_mirror
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.results import Overlaps
@@ -46,36 +39,6 @@ class GrowingRows:
             self._stored = np.concatenate([self._stored, np.empty(shape)], axis=-2)
         self._stored[..., self._k : k, :] = rows
         self._k = k
-
-
-class PathValues:
-    """Values (n, L, r) at every time so far, in one array for each token; sums over times are then matrix products."""
-
-    def __init__(self, n_times: int, n: int, n_tokens: int, rank: int) -> None:
-        self._rows, self._rank, self.n_times = GrowingRows((n_tokens,), n, n_times * rank), rank, 0
-
-    @property
-    def array(self) -> np.ndarray:
-        """The values of all times, (t, n, L, r)."""
-        rows = self._rows.array
-        return rows.reshape(len(rows), self.n_times, self._rank, rows.shape[2]).transpose(1, 3, 0, 2)
-
-    def append(self, values: np.ndarray) -> None:
-        """Append values at the next time."""
-        self.n_times += 1
-        self._rows.append(values.transpose(1, 2, 0))
-
-    def products(self) -> np.ndarray:
-        """Return Σ v^s v^tᵀ over the samples, (t + 1, L, r, r), for the latest t and every s ≤ t."""
-        values = self._rows.array
-        sums = values @ values[:, -self._rank :].transpose(0, 2, 1)
-        return sums.reshape(len(sums), self.n_times, self._rank, self._rank).transpose(1, 0, 2, 3)
-
-    def combine(self, coefficients: np.ndarray) -> np.ndarray:
-        """Return Σ_s R(s) v^s, (n, L, r), for coefficients R (t, L, r, r)."""
-        values = self._rows.array
-        rows = coefficients.transpose(1, 2, 0, 3).reshape(len(values), self._rank, -1)
-        return (rows @ values).transpose(2, 0, 1)
 
 
 class GaussianPath:
@@ -131,28 +94,14 @@ class GaussianPath:
         self._columns.append(fresh.T)
         return self._white @ row.T
 
-    def responses(self, values: np.ndarray, sampled: np.ndarray, leading: int) -> np.ndarray:
-        """Return mean derivatives of values with respect to the Gaussians, corrected for rare large derivatives.
-
-        With (g_0, g_1, …) = F w and white w, E[values w_j] = Σ_k E[∂values/∂g_k] F_kj (Stein, 1981). The averages of
-        sampled derivatives are changed so that this holds for the first columns of w. Eq. :eq:`rare-responses`.
-
-        Parameters
-        ----------
-        values : (n, a) functions of the path.
-        sampled : (a, k) averages of their derivatives over the samples.
-        leading : number of columns of w for which the identity is imposed.
-        """
-        gap = values.T @ self._white[:, :leading] / len(values) - sampled @ self._factor[:, :leading]
-        change = np.linalg.lstsq(self._factor[:leading, :leading].T, gap.T, rcond=ROUNDING)[0].T
-        return sampled + np.pad(change, ((0, 0), (0, sampled.shape[1] - leading)))
-
     def slopes(self, values: np.ndarray) -> np.ndarray:
         """Return the coefficients (a, k) of the linear regression of values (n, a) on all components drawn so far.
 
-        By Stein's identity they are the mean derivatives of the values, including the contributions of jumps.
+        With (g_0, g_1, …) = F w and white w, E[values w_j] = Σ_k E[∂values/∂g_k] F_kj (Stein, 1981): the coefficients
+        are the mean derivatives of the values, including the contributions of jumps. Eq. :eq:`stored-times`.
         """
-        return self.responses(values, np.zeros((values.shape[1], len(self._factor))), len(self._factor))
+        products = values.T @ self._white / len(values)
+        return np.linalg.lstsq(self._factor.T, products.T, rcond=ROUNDING)[0].T
 
 
 def _white_columns(white: np.ndarray) -> GrowingRows:
@@ -267,55 +216,3 @@ def component_paths(component: Component, n_paths: int, n_iter: int) -> int:
     """Return the number of paths of a component: its fraction of all paths, but at least `min_paths`."""
     at_least = min_paths(component.model, n_iter)
     return component_points(n_paths, component.probability, at_least) if component.probability < 1 else n_paths
-
-
-def bytes_per_path(n_times: int, k: int) -> int:
-    """Return the memory in bytes of one path of `PathResponses`."""
-    return 2 * n_times * (n_times + 1) * k * k
-
-
-class PathResponses:
-    """Derivatives of n paths at up to `n_times` times, in single precision; averages are in double precision.
-
-    Eq. :eq:`path-responses`.
-
-    Parameters
-    ----------
-    n : number of paths.
-    n_times : maximum number of calls of `advance`.
-    blocks, size : k = blocks · size; the memory R is block diagonal, with blocks of this size.
-
-    Attributes
-    ----------
-    carriers : (t + 1,) effective number of paths of the means at the latest time, (Σ|F|)²/Σ|F|²: n if all are equal.
-    """
-
-    def __init__(self, n: int, n_times: int, blocks: int, size: int) -> None:
-        self._n, self._n_times, self._shape = n, n_times, (blocks, size)
-        self._of_time: list[np.ndarray] = []  # F(t, s) for every s, (blocks, size · times, k n) with the times t >= s
-        self.carriers = np.zeros(0)
-
-    def advance(self, memory: np.ndarray, slopes: np.ndarray, seed: float = 1.0) -> np.ndarray:
-        """Return the means over paths of the diagonal blocks of F(t, s), (t + 1, blocks, size, size), at time t.
-
-        memory : (t, blocks, size, size), R(t, u) for every u < t.
-        slopes : (n, k, k), S^t of each path.
-        seed : the factor c of δ_{ts}.
-        """
-        t, n, (blocks, size) = len(self._of_time), self._n, self._shape
-        k, by_path = blocks * size, np.ascontiguousarray(slopes.transpose(1, 2, 0), dtype=np.float32)
-        means, self.carriers = np.empty((t + 1, blocks, size, size)), np.empty(t + 1)
-        self._of_time.append(np.empty((blocks, size * (self._n_times - t), k * n), np.float32))
-        with one_thread(), np.errstate(over="ignore", invalid="ignore"):
-            for s, stored in enumerate(self._of_time):
-                F, rows = np.float32(seed) * by_path, size * (t - s)
-                if s < t:
-                    R = memory[s:].transpose(1, 2, 0, 3).reshape(blocks, size, rows).astype(np.float32)
-                    J = (R @ stored[:, :rows]).reshape(k, k, n)
-                    F = sum(by_path[:, m, None] * J[m] for m in range(k))
-                stored[:, rows : rows + size] = F.reshape(blocks, size, k * n)
-                means[s] = [F[l : l + size, l : l + size].mean(axis=2, dtype=float) for l in range(0, k, size)]
-                squares = np.einsum("ijn,ijn->n", F, F)
-                total = squares.sum(dtype=float)
-                self.carriers[s] = np.sqrt(squares).sum(dtype=float) ** 2 / total if total > 0 else n
-        return means

@@ -9,14 +9,13 @@ as paths with those covariances (`field_paths`). This is the state evolution of 
 Javanmard and Montanari (2013), extended to damping by the covariances between times.
 """
 
-from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._tools.progress import refresh
-from gamp_attention.extensions.dynamics.field_paths import FieldPaths, PathValues, component_paths
+from gamp_attention.extensions.dynamics.field_paths import FieldPaths, GrowingRows, component_paths
 from gamp_attention.extensions.dynamics.weight_paths import Weights, build_weights
 from gamp_attention.gamp.damping import Damping
 from gamp_attention.problem.denoisers.output import denoise
@@ -67,15 +66,18 @@ def follow(
         now, q = states[-1], weights.covariances()
         moments = sum_over_components(model.components, [path.advance(now, q) for path in paths])
         hats = conjugates(model, alpha, now, moments)
-        losses.append(mean_losses(alpha, weights, paths))
-        weights.step(hats, sum_by_source(model, paths, alpha), step(t))
+        losses.append(_mean_losses(alpha, weights, paths))
+        q_hats = np.zeros((t + 1, *now.q.shape))  # q̂^{s,t} for every s ≤ t, summed over the components
+        for path in paths:
+            q_hats[:, path.sources] += path.probability * path.q_hats(alpha)
+        weights.step(hats, q_hats, step(t))
         for path in paths:
             path.update_memory(weights.W, step(t))
         states.append(weights.overlaps())
         all_hats.append(hats)
     for path in paths:
         path.draw(states[-1], weights.covariances(), deepcopy(rng))  # a copy, so that rng is not advanced
-    losses.append(mean_losses(alpha, weights, paths))
+    losses.append(_mean_losses(alpha, weights, paths))
     return states, all_hats, losses
 
 
@@ -85,57 +87,48 @@ class MessagePaths:
     `even` is the argument of `FieldPaths`; if it is true, averages of odd functions are not used.
     """
 
-    def __init__(
-        self, component: Component, n_paths: int, n_iter: int, rng: np.random.Generator, even: bool = False
-    ) -> None:
+    def __init__(self, component: Component, n_paths: int, n_iter: int, rng: np.random.Generator, even: bool) -> None:
         self.probability, self.sources, self._model = component
         self._paths = FieldPaths(self._model, component_paths(component, n_paths, n_iter), rng, even)
-        self._n, L, r = self._paths.n, self._model.n_tokens, self._model.rank
-        self._g = PathValues(n_iter, self._n, L, r)
+        n, L, r = self._paths.n, self._model.n_tokens, self._model.rank
+        self._g = GrowingRows((L,), n, n_iter * r)  # g of all times
         self._z: np.ndarray | None = None
-        self._D = np.zeros((self._n, L, r))
+        self._D = np.zeros((n, L, r))
 
     def draw(self, overlaps: Overlaps, covariances: np.ndarray, rng: np.random.Generator | None = None) -> Overlaps:
         """Draw ω̃ at the next time, given q^{s,t} of all sources for every s ≤ t; return the overlaps of the tokens."""
         now = select_sources(overlaps, self.sources)
         self._noise = self._paths.draw(now, covariances[:, self.sources], rng)
-        self._fields = self._fields_of_new_samples = self._noise + now.m
+        self._fields = self._noise + now.m
         return now
 
     def advance(self, overlaps: Overlaps, covariances: np.ndarray) -> Moments:
         """Return the moments at the next time, given the overlaps and q^{s,t} of all sources for every s ≤ t."""
         now, paths = self.draw(overlaps, covariances), self._paths
         out = denoise(self._model.loss, paths.terms.params, self._fields, now.V, self._z)
-        self._z = out.z
-        self._g.append(out.g)
+        self._z, self._latest = out.z, out.g
+        self._g.append(out.g.transpose(1, 2, 0))
         return average(paths.y, self._noise, paths.terms, out, now)
 
     def q_hats(self, alpha: float) -> np.ndarray:
         """Return α E[g^s g^tᵀ] (t + 1, L, r, r) for the latest t and every s ≤ t."""
-        return alpha / self._n * self._g.products()
+        values, r = self._g.array, self._model.rank
+        sums = values @ values[:, -r:].transpose(0, 2, 1)
+        return alpha / self._paths.n * sums.reshape(len(sums), -1, r, r).transpose(1, 0, 2, 3)
 
     def update_memory(self, W: np.ndarray, damping: float) -> None:
         """Update the damped memory D, the difference between the fields of the training data and ω."""
-        self._D = (1 - damping) * self._D + damping * np.einsum("lab,nlb->nla", W[self.sources], self._g.array[-1])
+        self._D = (1 - damping) * self._D + damping * np.einsum("lab,nlb->nla", W[self.sources], self._latest)
 
     def losses(self) -> MeanLosses:
         """Return E[ℓ + constant] at the fields ω + D of the data, and the test error at the fields of new samples."""
         model, terms = self._model, self._paths.terms
         value, _, _ = sample_derivatives(model.loss, terms.params, self._fields + self._D)
-        errors = model.task.errors(self._fields_of_new_samples, self._paths.y, terms)
+        errors = model.task.errors(self._fields, self._paths.y, terms)
         return MeanLosses(float(np.mean(value + terms.constant)), float(np.mean(errors)))
 
 
-def sum_by_source(model: Model, paths: Iterable[MessagePaths], alpha: float) -> np.ndarray:
-    """Return q̂^{s,t} (t + 1, S, r, r) for the latest t and every s ≤ t, summed over the components."""
-    blocks = [path.q_hats(alpha) for path in paths]
-    total = np.zeros((len(blocks[0]), model.n_sources, model.rank, model.rank))
-    for path, block in zip(paths, blocks, strict=True):
-        total[:, path.sources] += path.probability * block
-    return total
-
-
-def mean_losses(alpha: float, weights: Weights, paths: Iterable[MessagePaths]) -> MeanLosses:
+def _mean_losses(alpha: float, weights: Weights, paths: list[MessagePaths]) -> MeanLosses:
     """Return the losses of all components together, with the penalty."""
     losses = [(path.probability, path.losses()) for path in paths]
     train, test = sum(p * mean.train for p, mean in losses), sum(p * mean.test for p, mean in losses)

@@ -1,40 +1,52 @@
-"""Single-pass stochastic gradient descent for d → ∞: every step uses samples that were never seen before.
+"""Single-pass stochastic gradient descent: every step uses samples that were never seen before.
 
-A fresh sample is independent of the weights, so that its fields have no memory, z = m + ω̃, and the noises of different
-steps are independent. The state is the distribution of the weights at one time, and the cost is linear in the number
-of steps.
+`single_pass` draws a teacher, and then for every iteration round(batch·α·d) new samples. A step moves the weights by
 
-A step of size η on a batch of b α d samples changes a coordinate x of the weights, with eigenvalues γ, positions τ and
-teacher π, by
+    Q ← Q − η (X̃ᵀ∇ℓ/b + λ Q),   b = (number of samples)/(α d),
+
+whose mean is a step on the risk of α d samples. An intercept, the last row of Q, has no λ. Gradients are computed by
+torch, independently of the compiled kernels.
+
+For d → ∞ (`SinglePass.follow`), a fresh sample is independent of the weights, so that its fields have no memory,
+z = m + ω̃, and the noises of different steps are independent. The state is the distribution of the weights at one time,
+and the cost is linear in the number of steps. A step changes a coordinate x of the weights, with eigenvalues γ,
+positions τ and teacher π, by
 
     η (−λ x + Σ_l [m̂_l τ_l + γ_l θ̂_l π + γ_l Γ_l x] + ζ),   cov(ζ) = (1/b) Σ_l γ_l q̂_l,
 
 in which m̂, θ̂, Γ and q̂ are averages over the fields at this time (`OnlineFields`). This map is linear in (x, τ, π), so
-their second moments contain everything (`OnlineWeights`). If the samples of a batch are used one after the other, in
-steps of size η/(b α d) for the loss of one sample, the moments obey ordinary differential equations, in which the noise
-contributes (η/b) Σ_l γ_l q̂_l per unit of training time (Saad and Solla, 1995).
-
-An intercept without a penalty moves by η Σ_l m̂_l in a step, or Σ_l m̂_l per unit of training time. It is an average over
-all samples of a batch, so that it has no noise for d → ∞.
+their second moments contain everything (Saad and Solla, 1995). An intercept moves by η Σ_l m̂_l in a step; it is an
+average over all samples of a batch, so that it has no noise for d → ∞.
 """
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
+from gamp_attention._tools.choices import RISKS, STARTS
+from gamp_attention._tools.numerics import generator, guard_call
+from gamp_attention._tools.optional import require_modules
 from gamp_attention._tools.quadrature import gaussian_points
+from gamp_attention.descent.minimize import require_device
 from gamp_attention.descent.steps import PlainSteps
-from gamp_attention.extensions.dynamics.descent_paths import DescentForces, sum_forces
+from gamp_attention.descent.torch_risk import DescentResult, TorchRisk, few_threads
 from gamp_attention.extensions.dynamics.field_paths import component_paths
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses
 from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask, average_descents, stack_replicas
+from gamp_attention.extensions.dynamics.stored_times import Forces, sum_forces
 from gamp_attention.extensions.dynamics.weight_paths import InterceptPath
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.problem.penalties.columns import has_one_strength
-from gamp_attention.results import Overlaps
+from gamp_attention.problem.penalties.standard import ridge_strengths
+from gamp_attention.problem.risk import overlaps
+from gamp_attention.problem.starts import initial_weights
+from gamp_attention.results import Overlaps, Recorder, Status
+from gamp_attention.sampling.draw import new_samples, require_size, sample
 from gamp_attention.theory.equations.channel import (
     fields_and_terms,
     n_white,
@@ -55,10 +67,6 @@ class SinglePass(PlainSteps):
     ----------
     lr : step size, or a sequence of step sizes, whose last entry is repeated.
     batch : number of new samples in each iteration, in units of alpha·d; positive, may exceed 1.
-    one_sample : whether the samples of an iteration are used one after the other, each in a step of size
-        lr/(batch·alpha·d). For d → ∞ this is a system of ordinary differential equations; `lr` remains the training
-        time of an iteration.
-    spherical : whether the columns of Q are rescaled to ‖Q_a‖² = d at the start and after every step.
 
     Raises
     ------
@@ -67,25 +75,15 @@ class SinglePass(PlainSteps):
 
     lr: float | Sequence[float] | np.ndarray = 0.1
     batch: float = 0.1
-    one_sample: bool = False
-    spherical: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.real("batch", self.batch, low=0, strict=True)
-        check.flag("one_sample", self.one_sample)
-        check.flag("spherical", self.spherical)
 
     def follow(self, task: TrajectoryTask) -> Trajectory:
         """Return the prediction of all iterations."""
-        model, n_points = task.model, task.count_paths(4096, 0)
-        task.refuse_spectral("descent on new samples")
+        model, n_points, start = task.model, task.count_paths(4096, 0), task.start(needs_V=False)
         self.require_ridge(model)
-        start = task.starts(needs_V=False)[0]
-        squares = np.einsum("k,kaa->a", model.coordinates.weight, start.moments[:, : model.rank, : model.rank])
-        if self.spherical and not (squares > 0).all():
-            needs = "columns that can be rescaled to ‖Q_a‖² = d, or spherical=False"
-            raise check.fail_words("init", "a column of zeros", needs)
         with task.finite("lr"):
             sizes = task.n_iter, n_points, task.rng
             runs = [follow_online(model, task.alpha, start, self, *sizes) for _ in range(task.n_replicas)]
@@ -95,7 +93,7 @@ class SinglePass(PlainSteps):
         """Raise ValueError unless the penalty is a ridge with one λ."""
         if not has_one_strength(model.penalty):
             name = type(model.penalty).__name__
-            raise check.fail("method", self, f"GradientDescent for {name}, because SinglePass needs a ridge with one λ")
+            raise check.fail("method", self, f"another method for {name}, because SinglePass needs a ridge with one λ")
 
 
 class OnlineFields:
@@ -122,12 +120,7 @@ class OnlineFields:
         given_teacher = np.einsum("lat,nlt->nla", slope, self.y)
         return now.m + given_teacher + np.einsum("lab,nlb->nla", root, self._white)
 
-    def losses(self, overlaps: Overlaps) -> np.ndarray:
-        """Return the losses of the points (n,) at given overlaps, constants included."""
-        value, _, _ = sample_derivatives(self.model.loss, self.terms.params, self.draw(overlaps))
-        return value + self.terms.constant
-
-    def forces(self, alpha: float, overlaps: Overlaps) -> DescentForces:
+    def forces(self, alpha: float, overlaps: Overlaps) -> Forces:
         """Return the averages that drive the weights at given overlaps, at one time: s = t only."""
         model, n, z = self.model, len(self.y), self.draw(overlaps)
         value, slope, hess = sample_derivatives(model.loss, self.terms.params, z)
@@ -136,99 +129,14 @@ class OnlineFields:
         response = -alpha * blocks[np.arange(L), :, np.arange(L)]
         theta = -alpha * np.einsum("nla,nlt->lat", slope, self.y) / n
         theta -= response @ select_sources(overlaps, self.sources).theta
-        return DescentForces(
+        return Forces(
             m=-alpha * slope.mean(axis=0),
             theta=theta @ np.linalg.pinv(model.coordinates.rho, hermitian=True),
-            q=alpha * np.einsum("nla,nlb->lab", slope, slope)[None] / n,
+            q=alpha * np.einsum("nla,nlb->lab", slope, slope) / n,
             response=response[None],
             loss=alpha * float(np.mean(value + self.terms.constant)),
             test_error=float(np.mean(model.task.errors(z, self.y, self.terms))),
         )
-
-
-class OnlineWeights:
-    """Second moments of (x, τ, π) in each of the K classes of coordinates, and the intercept, at one time.
-
-    The penalty is the ridge. With `spherical`, norms of columns do not include the intercept.
-
-    Parameters
-    ----------
-    model : the model.
-    start : second moments of (x⁰, τ, π), and the initial intercept.
-    method : step sizes, batch, and whether steps use single samples and keep the norms of the columns.
-
-    Attributes
-    ----------
-    moments : (K, r + S + t, r + S + t) second moments.
-    """
-
-    def __init__(self, model: Model, start: StartLaw, method: SinglePass) -> None:
-        self.model, self.method, self._V = model, method, start.V
-        self.moments = self._normalize_columns(start.moments) if method.spherical else start.moments.copy()
-        self._intercept = InterceptPath(model, start)
-
-    @property
-    def state(self) -> np.ndarray:
-        """The moments and the intercept as one vector."""
-        return np.concatenate([self.moments.ravel(), self._intercept.value])
-
-    @state.setter
-    def state(self, values: np.ndarray) -> None:
-        self.moments = values[: self.moments.size].reshape(self.moments.shape)
-        self._intercept.value = values[self.moments.size :]
-
-    def overlaps(self) -> Overlaps:
-        """Return the overlaps."""
-        r = self.model.rank
-        sums = overlaps_of_moments(self.model, self.moments[:, :r, :r], self.moments[:, :r, r:], self._V)
-        return self._intercept.add_to(sums)
-
-    def penalty(self) -> float:
-        """Return E[r(x)] per coordinate."""
-        return 0.5 * self.model.lam * float(self._squares(self.moments).sum())
-
-    def step(self, forces: DescentForces, t: int) -> None:
-        """Take step t on a batch."""
-        lr = self.method.step_size(t)
-        rates, noise = self._rates(forces)
-        r, move = self.model.rank, np.eye(rates.shape[2]) + np.zeros_like(self.moments)
-        move[:, :r] += lr * rates
-        moments = move @ self.moments @ np.swapaxes(move, 1, 2)
-        moments[:, :r, :r] += lr**2 / self.method.batch * noise
-        self.moments = self._normalize_columns(moments) if self.method.spherical else moments
-        self._intercept.descend(forces.m, self.method, t)
-
-    def velocity(self, forces: DescentForces, lr: float) -> np.ndarray:
-        """Return the change of the state per unit of training time when samples are used one after the other."""
-        rates, noise = self._rates(forces)
-        moments = self.moments
-        r, change = self.model.rank, np.zeros_like(moments)
-        change[:, :r] = rates @ moments
-        change = change + np.swapaxes(change, 1, 2)
-        change[:, :r, :r] += lr / self.method.batch * noise
-        if self.method.spherical:  # the columns are rescaled such that their norms do not change
-            shrink = np.zeros(moments.shape[1])
-            shrink[:r] = 0.5 * self._squares(change) / self._squares(moments)
-            change -= shrink[:, None] * moments + moments * shrink
-        return np.concatenate([change.ravel(), self.model.intercept * forces.m.sum(axis=0)])
-
-    def _rates(self, forces: DescentForces) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean change of x per unit of time, as coefficients of (x, τ, π), and b times the noise."""
-        gamma, r = self.model.coordinates.gamma, self.model.rank
-        on_weights = np.einsum("kl,lab->kab", gamma, forces.response[0]) - self.model.lam * np.eye(r)
-        rates = np.concatenate([on_weights, drift(gamma, forces.m, forces.theta)], axis=2)
-        return rates, np.einsum("kl,lab->kab", gamma, forces.q[0])
-
-    def _squares(self, moments: np.ndarray) -> np.ndarray:
-        """Return the squared norms (r,) of the columns per coordinate, ‖Q_a‖²/d."""
-        r = self.model.rank
-        return np.einsum("k,kaa->a", self.model.coordinates.weight, moments[:, :r, :r])
-
-    def _normalize_columns(self, moments: np.ndarray) -> np.ndarray:
-        """Return the moments after the columns are rescaled to ‖Q_a‖² = d."""
-        scale = np.ones(moments.shape[1])
-        scale[: self.model.rank] /= np.sqrt(self._squares(moments))
-        return scale[:, None] * moments * scale
 
 
 def follow_online(
@@ -237,49 +145,152 @@ def follow_online(
 ) -> tuple[list[Overlaps], list[MeanLosses]]:  # fmt: skip
     """Return overlaps and losses after every batch, from one set of points of the fields. Eq. :eq:`online`."""
     fields = [OnlineFields(component, n_points, rng) for component in model.components]
-    weights = OnlineWeights(model, start, method)
-    states, losses = list[Overlaps](), list[MeanLosses]()
-
-    def forces_at(overlaps: Overlaps) -> DescentForces:
-        if not all(np.isfinite(getattr(overlaps, name)).all() for name in ("q", "m", "theta")):
-            raise FloatingPointError("the overlaps are not finite numbers")
-        return sum_forces(model, fields, [part.forces(alpha, overlaps) for part in fields])
-
-    def record(forces: DescentForces) -> None:
-        states.append(weights.overlaps())
-        losses.append(MeanLosses(forces.loss + weights.penalty(), forces.test_error))
-
-    if method.one_sample:
-        record(forces_at(weights.overlaps()))
-        for lr, steps in groupby(method.step_size(t) for t in range(n_iter)):
-            for state in _integrate(weights, forces_at, lr, len(list(steps))):
-                weights.state = state
-                record(forces_at(weights.overlaps()))
-        return states, losses
+    moments, intercept, r = start.moments.copy(), InterceptPath(model, start), model.rank
+    law, states, losses = model.coordinates, list[Overlaps](), list[MeanLosses]()
     for t in range(n_iter + 1):
-        forces = forces_at(weights.overlaps())
-        record(forces)
-        if t < n_iter:
-            weights.step(forces, t)
+        now = intercept.add_to(overlaps_of_moments(model, moments[:, :r, :r], moments[:, :r, r:], start.V))
+        if not all(np.isfinite(getattr(now, name)).all() for name in ("q", "m", "theta")):
+            raise FloatingPointError("the overlaps are not finite numbers")
+        forces = sum_forces(model, fields, [part.forces(alpha, now) for part in fields])
+        penalty = 0.5 * model.lam * float(np.einsum("k,kaa->", law.weight, moments[:, :r, :r]))
+        states.append(now)
+        losses.append(MeanLosses(forces.loss + penalty, forces.test_error))
+        if t == n_iter:
+            break
+        # (x, τ, π) ← move (x, τ, π), plus the noise of x
+        on_weights = np.einsum("kl,lab->kab", law.gamma, forces.response[0]) - model.lam * np.eye(r)
+        move = np.eye(moments.shape[1]) + np.zeros_like(moments)
+        rates = np.concatenate([on_weights, drift(law.gamma, forces.m, forces.theta)], axis=2)
+        move[:, :r] += method.step_size(t) * rates
+        moments = move @ moments @ np.swapaxes(move, 1, 2)
+        noise = np.einsum("kl,lab->kab", law.gamma, forces.q)
+        moments[:, :r, :r] += method.step_size(t) ** 2 / method.batch * noise
+        intercept.descend(forces.m, method, t)
     return states, losses
 
 
-def _integrate(
-    weights: OnlineWeights, forces_at: Callable[[Overlaps], DescentForces], lr: float, n_iter: int, rtol: float = 1e-6,
-    atol: float = 1e-9,
-) -> np.ndarray:  # fmt: skip
-    """Return the states (n_iter, ·) after training times η, 2 η, …, by the method of Dormand and Prince.
+@dataclass(frozen=True, eq=False)
+class OnlineResult(DescentResult):
+    """Outcome of `single_pass`, which always takes the given number of steps.
 
-    The tolerances are far below the errors of averages over sampled points.
+    Losses and gradients are estimates of the risk, and of its gradient, from the next batch, before the weights have
+    used it. The last batch is drawn for such estimates only.
+
+    Attributes
+    ----------
+    status : MAX_ITER; NONFINITE if the weights overflow, after which no step is taken.
+    n_iter : number of iterations.
+    residual, gradient_norm : ‖∇R‖_F/(λ√d), estimated at Q.
+    history : overlaps (V is NaN), training loss and gradient norm before each iteration and at the end.
+    iterations : iteration numbers of the entries of `history`.
+    Q : (d, r) the last finite weights.
+    overlaps : overlaps of Q; V is NaN.
+    train_loss : ε_t, estimated at Q.
+    Q_star : (d, t) weights of the teacher.
+    n_samples : number of samples that were used in steps.
+    is_minimum, lowest_eigenvalue, lowest_eigenvalue_error : False and NaN, as no fixed samples define a minimum.
     """
-    from scipy.integrate import solve_ivp  # imported here because it takes long to load
 
-    def velocity(_: float, state: np.ndarray) -> np.ndarray:
-        weights.state = state
-        return weights.velocity(forces_at(weights.overlaps()), lr)
+    Q_star: np.ndarray
+    n_samples: int
 
-    times = lr * np.arange(1, n_iter + 1)
-    solution = solve_ivp(velocity, (0, times[-1]), weights.state, t_eval=times, rtol=rtol, atol=atol)
-    if not solution.success:
-        raise FloatingPointError(solution.message)
-    return np.array(solution.y.T)
+
+@guard_call
+def single_pass(
+    model: Model,
+    d: int,
+    alpha: float,
+    init: str | ArrayLike = "semantic",
+    method: SinglePass | None = None,
+    n_iter: int = 20,
+    *,
+    risk: str = "exact",
+    device: str = "cpu",
+    seed: int | np.random.Generator = 0,
+) -> OnlineResult:
+    """Run gradient descent on samples of a model that are used once, which `trajectory` predicts for d → ∞.
+
+    Every step draws new samples. The loss, the gradient and the overlaps before the step are measured on them, so that
+    the history contains unbiased estimates of the population values.
+
+    Parameters
+    ----------
+    model : the model from which teacher and samples are drawn, with a ridge penalty.
+    d, alpha : dimension, and number of samples of the risk divided by d. A step uses round(batch·alpha·d) new samples.
+    init : "semantic", "positional", "random", or weights (d, r).
+    method : step size, batch and the other parameters of the steps; if not given, `SinglePass()`.
+    n_iter : number of iterations.
+    risk : "exact", of equation (3), or "asymptotic", of (41).
+    device : name of a torch device, for example "cpu" or "cuda".
+    seed : an integer or a numpy Generator.
+
+    Returns
+    -------
+    OnlineResult
+
+    Raises
+    ------
+    ImportError : if torch is not installed; install gamp-attention[torch].
+    TypeError : if an argument has the wrong type.
+    ValueError : if the penalty is not a ridge with one λ, a name is unknown, a number is out of range, or torch cannot
+        use the device.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> run = ga.single_pass(ga.paper_model(), 100, 1.5, "positional", ga.SinglePass(lr=2.0, batch=0.3), n_iter=5)
+    >>> run.n_iter, run.n_samples
+    (5, 225)
+    """
+    model, d, alpha = require_size(model, d, alpha)
+    method = SinglePass() if method is None else method
+    if not isinstance(method, SinglePass):
+        raise check.fail("method", method, "a SinglePass(...)", TypeError)
+    method.require_ridge(model)
+    max_iter = check.integer("n_iter", n_iter, low=1)
+    check.choice("risk", risk, RISKS)
+    require_device(device)
+    require_modules("single_pass", "torch")
+    import torch
+
+    if isinstance(init, str):
+        check.choice("init", init, STARTS)
+    rng, n = generator(seed), max(1, round(method.batch * alpha * d))
+    check.require_memory("d, alpha, batch", n, model.n_tokens, d)
+    check.require_memory("n_iter", max_iter, model.n_sources, model.rank, model.rank)  # the history
+    data = sample(model, d, 1 / d, rng)  # one sample, with the teacher; it is not used in a step
+    start = initial_weights(data, init, seed, risk)
+    rows = slice(0, data.dim - data.intercept)  # rows of the weights without the intercept
+    lam, record, status = model.penalty.lam, Recorder(), Status.MAX_ITER
+    lams = torch.as_tensor(ridge_strengths(data.penalty, data.dim), dtype=torch.float64, device=device)
+    Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
+    no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
+
+    with few_threads(n * model.n_tokens * d):
+        for t in range(max_iter + 1):
+            batch = TorchRisk(new_samples(data, n, rng), risk, device)
+            fit = batch.fit(Q)
+            (gradient,) = torch.autograd.grad(fit, Q)
+            scale, here = alpha * d / n, Q.detach().cpu().numpy().copy()
+            loss = scale * (float(fit.detach()) + batch.constant) / d + 0.5 * lam * float((here[rows] ** 2).sum()) / d
+            norm = float((scale * gradient + lams * Q.detach()).norm()) / (lam * np.sqrt(d))
+            if not (np.isfinite(here).all() and np.isfinite(norm) and np.isfinite(loss)):
+                status = Status.NONFINITE
+                break
+            if t:
+                record.step(method.step_size(t - 1))
+            record.add(overlaps(data, here, no_V), norm, loss)
+            end = here
+            if t == max_iter:
+                break
+            Q.data.sub_(method.step_size(t) * (scale * gradient + lams * Q.data))
+    if not t and status is Status.NONFINITE:
+        raise check.fail("init", start, "weights at which the risk is finite")
+    at, norm, loss = record.last
+    steps = len(record.history().damping)
+    assert data.Q_star is not None
+    return OnlineResult(
+        status=status, n_iter=steps, residual=norm, history=record.history(), iterations=np.arange(steps + 1), Q=end,
+        overlaps=at, train_loss=loss, gradient_norm=norm, is_minimum=False, lowest_eigenvalue=np.nan,
+        lowest_eigenvalue_error=np.nan, Q_star=data.Q_star, n_samples=n * steps,
+    )  # fmt: skip

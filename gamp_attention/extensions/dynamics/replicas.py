@@ -11,15 +11,12 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows
-from gamp_attention._tools.statistics import half_width
 from gamp_attention.extensions.dynamics.field_paths import min_paths
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses
-from gamp_attention.extensions.spectra.sample_starts import spectral_start
 from gamp_attention.gamp.damping import Damping, Steps
 from gamp_attention.results import Overlaps, stack_overlaps
-from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.start_law import SPECTRAL, StartLaw, start_law
+from gamp_attention.theory.start_law import StartLaw, start_law
 
 
 class Method(Protocol):
@@ -39,14 +36,8 @@ class TrajectoryTask:
     n_iter: int
     n_paths: int | None  # None for the default of the method
     n_replicas: int
-    max_memory: float
     rng: np.random.Generator
     progress: bool | None
-
-    @property
-    def is_spectral(self) -> bool:
-        """True if the initial weights are computed from the samples."""
-        return isinstance(self.init, str) and self.init == SPECTRAL
 
     def count_paths(self, default: int, n_times: int) -> int:
         """Return the number of paths of a replica, which must be enough for the covariances between `n_times` times."""
@@ -58,17 +49,18 @@ class TrajectoryTask:
         check.require_memory("n_replicas, n_iter", self.n_replicas, self.n_iter + 1, size)
         return n_paths
 
-    def refuse_spectral(self, method: str) -> None:
-        """Raise ValueError if the start depends on samples that `method` does not use in every step."""
-        if self.is_spectral:
-            needs = f"another start for {method}, as predictions from {SPECTRAL!r} are for runs on all of the data"
-            raise check.fail("init", self.init, needs)
+    def require_ridge(self, argument: str, value: Any, intercept: bool = True) -> None:
+        """Raise ValueError unless the penalty is a ridge, or if an intercept is not accepted and there is one."""
+        if not self.model.penalty.quadratic:
+            name = type(self.model.penalty).__name__
+            needs = f"MessagePassing without hold_after for {name}, as all other methods need the ridge"
+            raise check.fail(argument, value, needs)
+        if self.model.intercept and not intercept:
+            raise check.fail(argument, value, "another method for a model with an intercept")
 
-    def starts(self, needs_V: bool = True) -> list[StartLaw]:
-        """Return the distribution of the initial weights for each replica; spectral starts have separate points."""
-        if self.is_spectral:
-            return [spectral_start(self.model, self.alpha, self.rng) for _ in range(self.n_replicas)]
-        return [start_law(self.model, self.init, needs_V)] * self.n_replicas
+    def start(self, needs_V: bool = True) -> StartLaw:
+        """Return the distribution of the initial weights."""
+        return start_law(self.model, self.init, needs_V)
 
     @contextmanager
     def finite(self, steps: str) -> Iterator[None]:
@@ -85,9 +77,7 @@ class Trajectory(Overlaps):
     """Overlaps and losses predicted at every iteration, entry 0 being the start: means over independent replicas.
 
     The attributes from `V_hat` to `U_error` are empty (no times) for gradient descent, which takes no proximal steps.
-    With `hold_after`, `V_hat` is the average of derivatives of samples, and the jump masses are empty. For survey
-    propagation, `V_hat` and the jump mass belong to ḡ, the average of g over the inner field. With
-    `init="spectral"`, `V_hat` is the average of derivatives, and the jump masses are empty.
+    With `hold_after` and for survey propagation, `V_hat` is the average of derivatives, and the jump masses are empty.
 
     Attributes
     ----------
@@ -101,14 +91,13 @@ class Trajectory(Overlaps):
     jump_mass_error : (T, L, r, r) standard error of `jump_mass`.
     jump_share, jump_share_error : (T,) trace of the jump mass, relative to the trace of V̂ in the larger of its two
         forms, both summed over tokens; and the standard error of this ratio.
-    jump_shift : (T,) relative change of the new V if the jumps are left out of V̂, as in message passing on data; empty
-        for survey propagation.
+    jump_shift : (T,) relative change of the new V if the jumps are left out of V̂, as in message passing on data.
     U, U_error : (T + 1, L, r, r) covariances U of the inner fields of survey propagation, and their standard errors;
         empty (no times) for other methods.
     method : the method whose iterations are predicted.
     validity : statement whether runs at finite d follow the prediction.
-    compression : tolerance of the compressed histories; None if nothing is compressed.
-    stored : times at which the first replica stored its histories; empty if nothing is compressed.
+    stored : times at which the first replica stored its histories; empty for message passing without `hold_after` and
+        for descent on new samples, which store none.
     """
 
     error: Overlaps
@@ -126,7 +115,6 @@ class Trajectory(Overlaps):
     U_error: np.ndarray
     method: Any = None
     validity: str = ""
-    compression: float | None = None
     stored: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,11 +122,7 @@ class Trajectory(Overlaps):
         return super().to_dict() | {"method": repr(self.method)}
 
     def _rows(self) -> Rows:
-        rows = [*super()._rows(), f"  validity: {self.validity}"]
-        if self.compression is not None:
-            stored, times = len(self.stored), len(self.q)
-            rows.append(f"  histories: stored at {stored} of {times} times, tolerance {self.compression:g}")
-        return rows
+        return [*super()._rows(), f"  validity: {self.validity}"]
 
 
 def damping_steps(damping: Steps) -> Steps:
@@ -172,7 +156,7 @@ def join_errors(values: dict[str, Any], errors: dict[str, np.ndarray]) -> dict[s
 def mean_over_replicas(stacks: dict[str, np.ndarray], bias: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
     """Return means over replicas as fields of `Trajectory`, and their standard errors, which include a `bias`."""
     errors = {name: values.std(axis=0, ddof=1) / np.sqrt(len(values)) for name, values in stacks.items()}
-    if bias is not None:
+    if bias:
         errors = {name: np.hypot(error, bias[name]) for name, error in errors.items()}
     return join_errors({name: values.mean(axis=0) for name, values in stacks.items()}, errors)
 
@@ -185,34 +169,3 @@ def average_descents(
     validity = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
     means = mean_over_replicas(stacks | {"V": unknown}, bias)
     return Trajectory(**means, **no_responses(unknown.shape[2:]), **others, validity=validity)
-
-
-def average_jumps(replicas: list[list[Hats]]) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
-    """Return V̂ and the jump mass as fields of `Trajectory`, and the relative jump mass (T,) with an interval of it."""
-    jumps = np.array([[hats.jump_mass for hats in all_hats] for all_hats in replicas])
-    shares = np.array([[jump_share(hats) for hats in all_hats] for all_hats in replicas])
-    share, scale = shares.mean(axis=0), 1 / np.sqrt(len(replicas))
-    arrays: dict[str, Any] = {
-        "V_hat": np.array([[hats.V for hats in all_hats] for all_hats in replicas]).mean(axis=0),
-        "jump_mass": jumps.mean(axis=0),
-        "jump_mass_error": jumps.std(axis=0, ddof=1) * scale,
-        "jump_share": share,
-        "jump_share_error": shares.std(axis=0, ddof=1) * scale,
-    }
-    return arrays, share, 2 * half_width(shares - share)
-
-
-def jump_share(hats: Hats) -> float:
-    """Return the trace of the jump mass, relative to the trace of V̂ in the larger of its two forms."""
-    stein, derivative = (np.trace(v.sum(axis=0)) for v in (hats.V, hats.V_derivative))
-    return float((stein - derivative) / max(abs(stein), abs(derivative), 1e-300))
-
-
-def has_jumps(share: np.ndarray, unsure: np.ndarray, negligible: float = 1e-2) -> bool:
-    """Return whether the relative jump mass is not negligible at some iteration."""
-    return bool((share < -np.maximum(negligible, unsure)).any())
-
-
-def state_mass(share: np.ndarray) -> str:
-    """Return a statement about the largest relative jump mass."""
-    return f"jump mass up to {float(f'{100 * min(share.min(), 0):.2g}'):g} % of V̂"

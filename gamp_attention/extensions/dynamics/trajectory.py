@@ -25,14 +25,13 @@ def trajectory(
     *,
     n_paths: int | None = None,
     n_replicas: int = 8,
-    max_memory: float = 4e9,
     seed: int | np.random.Generator = 0,
     progress: bool | None = None,
 ) -> Trajectory:
     """Predict overlaps and losses of message passing or of gradient descent at every iteration, in the limit d → ∞.
 
     Message passing, damped GAMP or survey propagation, follows the state evolution of Bayati and Montanari (2011) and
-    Javanmard and Montanari (2013), eq. :eq:`iterates`; jumps in survey propagation have a memory (`follow_survey`).
+    Javanmard and Montanari (2013), eq. :eq:`iterates`; jumps in survey propagation have a memory.
     Gradient descent follows dynamical mean-field theory (Celentano, Cheng and Montanari, 2021),
     eq. :eq:`descent-fields`, which assumes nothing about the landscape. Its steps are the steps of `minimize_risk` on
     the asymptotic risk. Gradient descent on new samples follows eq. :eq:`online`, at a cost that is linear in the
@@ -43,20 +42,14 @@ def trajectory(
     model : the problem.
     alpha : sample complexity n/d, positive.
     init : "semantic", "positional", "random", or the Overlaps of the start, for weights that do not depend on the
-        samples; or "spectral", the first spectral start of `run_gamp`, which is computed from the same samples,
-        eq. :eq:`spectral-memory`, see `sample_starts`. It needs the ridge, no intercept, no token classes, a student
-        whose columns no rotation mixes, and an eigenvalue outside the bulk (`spectral_overlap`); its overlap with the
-        teacher or the positions is positive. Descents do not use V of the overlaps. If V is NaN, as in results of
-        descents, message passing starts from the same V as `run_gamp`, and survey propagation from the V of
-        `initial_survey`. It always starts from the U of `initial_survey`.
+        samples. Descents do not use V of the overlaps. If V is NaN, as in results of descents, message passing starts
+        from the same V as `run_gamp`, and survey propagation from the V of surveys in `train`, as their U always is.
     method : `MessagePassing`, the default, `GradientDescent`, `SinglePass` or `Survey`, with its parameters.
     n_iter : number of iterations T.
     n_paths : number of sampled paths of each replica, even; for `SinglePass` number of points of the fields, best a
-        power of two. By default 4096, 32768 with `hold_after`, and 8192 for `MessagePassing` from spectral starts. In
-        mixtures each component has its fraction of them, or a minimum number if that is larger.
+        power of two. By default 4096, and 32768 with `hold_after`. In mixtures each component has its fraction of them,
+        or a minimum number if that is larger.
     n_replicas : number of independent replicas, at least 2; their spread gives the standard errors.
-    max_memory : maximum memory of the paths of descents, in bytes. Without compression a path needs
-        2 (T + 1)(T + 2)(L r)².
     seed : an integer or a numpy Generator.
     progress : whether a bar shows the progress of methods with a memory; by default on a terminal.
 
@@ -69,12 +62,10 @@ def trajectory(
     Raises
     ------
     TypeError : if an argument has a wrong type.
-    ValueError : if an argument is out of its range, the method has no equations for the model, the paths need
-        more than `max_memory`, the number of paths is too small for the number of iterations (with compression, of
-        stored times), or fields overflow. Also if no weights have the overlaps of `init`: if θ or m exceed their
-        bounds given q, or m cannot be the overlaps with these positions. Overlaps of weights at finite d that exceed
-        the bounds by up to 20 % are reduced to the bound. Also if `init` is "spectral" and the model, the method or α
-        does not fit.
+    ValueError : if an argument is out of its range, the method has no equations for the model, the number of paths is
+        too small for the number of stored times, or fields overflow. Also if no
+        weights have the overlaps of `init`: if θ or m exceed their bounds given q, or m cannot be the overlaps with
+        these positions. Overlaps of weights at finite d that exceed the bounds by up to 20 % are reduced to the bound.
 
     Examples
     --------
@@ -89,8 +80,7 @@ def trajectory(
     >>> descent = ga.trajectory(ga.paper_model(), 1.5, method=ga.GradientDescent(lr=1.0), n_iter=5, n_paths=512)
     >>> bool((np.diff(descent.train_loss) < 0).all())
     True
-    >>> method = ga.GradientDescent(lr=0.15, compression=0.01)
-    >>> long = ga.trajectory(ga.paper_model(), 1.5, method=method, n_iter=300, n_paths=512, n_replicas=2)
+    >>> long = ga.trajectory(ga.paper_model(), 1.5, method=ga.GradientDescent(0.15), n_iter=300, n_paths=512)
     >>> len(long.q), len(long.stored) < 20
     (301, True)
     """
@@ -105,7 +95,6 @@ def trajectory(
         n_iter=check.integer("n_iter", n_iter, low=1),
         n_paths=None if n_paths is None else check.integer("n_paths", n_paths, low=64),
         n_replicas=check.integer("n_replicas", n_replicas, low=2),
-        max_memory=check.real("max_memory", max_memory, low=0, strict=True),
         rng=generator(seed),
         progress=None if progress is None else check.flag("progress", progress),
     )

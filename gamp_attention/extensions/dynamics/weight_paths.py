@@ -1,4 +1,4 @@
-"""Distribution of the weights at all times of a trajectory, and the overlaps that follow from it.
+"""Distribution of the weights at all times of message passing with global minima, and the overlaps that follow from it.
 
 At every step the fields drive the weights of a coordinate by a Gaussian b_t = m̂ τ + θ̂ π + ζ_t, where ζ_t has known
 covariances Σ_l γ_l q̂_l^{s,t} with all earlier ζ_s. Two classes represent the iterates x^0, x^1, …:
@@ -6,25 +6,19 @@ covariances Σ_l γ_l q̂_l^{s,t} with all earlier ζ_s. Two classes represent t
 - `LinearWeights`, for the ridge: x^t is a linear combination of the Gaussians (x⁰, τ, π, ζ_0, …, ζ_{t−1}). The
   coefficients and the covariance of these Gaussians determine all averages exactly;
 - `SampledWeights`, for other penalties: samples of x^t, with ζ_t drawn conditionally on all earlier ζ_s.
-
-Both take steps of message passing (`step`, eq. :eq:`iterates`) and of gradient descent (`descend`,
-eq. :eq:`descent-weights`), and return overlaps, covariances q^{s,t} and the response R(t, s) to earlier noises.
 """
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools.numerics import psd_root, symmetrize
+from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.quadrature import shuffled_half, whiten_and_mirror
 from gamp_attention.descent.steps import PlainSteps
-from gamp_attention.extensions.dynamics.descent_paths import DescentForces
-from gamp_attention.extensions.dynamics.field_paths import GaussianPath, PathResponses
-from gamp_attention.extensions.train.survey_averages import average_weights, intercept_response, quadratic_clusters
+from gamp_attention.extensions.dynamics.field_paths import GaussianPath
 from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
-from gamp_attention.problem.penalties.standard import penalty_total, proximal_map
+from gamp_attention.problem.penalties.standard import penalty_total
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.symmetry import Symmetry
@@ -40,7 +34,7 @@ class InterceptPath:
     """
 
     def __init__(self, model: Model, start: StartLaw) -> None:
-        self._present, self._strength = model.intercept, float(model.penalty.strength)
+        self._present = model.intercept
         self.value = np.zeros(model.rank) if start.intercept is None else start.intercept
         self._velocity = np.zeros(model.rank)
 
@@ -48,12 +42,6 @@ class InterceptPath:
         """Take one damped iteration of message passing."""
         if self._present:
             self.value = self.value + damping * intercept_step(hats, hats.V)
-
-    def survey(self, hats: Hats, damping: float, spread: np.ndarray, parisi: float) -> None:
-        """Take one damped iteration of survey propagation."""
-        if self._present:
-            response = intercept_response(self._strength, hats.V, spread, parisi)
-            self.value = self.value + damping * response @ hats.m.sum(axis=0)
 
     def descend(self, m_hat: np.ndarray, method: PlainSteps, t: int) -> None:
         """Take step t of gradient descent, for conjugates m̂ (S, r)."""
@@ -63,11 +51,6 @@ class InterceptPath:
     def add_to(self, overlaps: Overlaps) -> Overlaps:
         """Return the overlaps with the intercept added to the means of the fields."""
         return replace(overlaps, m=overlaps.m + self.value) if self._present else overlaps
-
-
-def column_strengths(model: Model) -> np.ndarray:
-    """Return λ_a of the columns, (r, 1), for a quadratic penalty."""
-    return np.broadcast_to(model.penalty.curvature, model.rank)[:, None]
 
 
 class LinearWeights:
@@ -83,8 +66,7 @@ class LinearWeights:
 
     Attributes
     ----------
-    W : (S, r, r) variances after an undamped step; set by `step` and `survey`.
-    W_inner : (S, r, r) covariances U of the fields within a cluster after an undamped step; set by `survey`.
+    W : (S, r, r) variances after an undamped step; set by `step`.
     """
 
     def __init__(self, model: Model, start: StartLaw, n_iter: int) -> None:
@@ -96,9 +78,8 @@ class LinearWeights:
         self._first = first  # number of entries of (x⁰, τ, π)
         x = np.zeros((K, r, self._gram.shape[1]))
         x[:, :, :r] = np.eye(r)
-        self._x, self._velocity = [x], np.zeros_like(x)  # coefficients of x^0, x^1, …
-        self._V, self._intercept, self._forces = start.V, InterceptPath(model, start), start.forces
-        self._strengths = column_strengths(model)
+        self._x = [x]  # coefficients of x^0, x^1, …
+        self._V, self._intercept = start.V, InterceptPath(model, start)
 
     def overlaps(self) -> Overlaps:
         """Return the overlaps of the latest iterate."""
@@ -122,100 +103,34 @@ class LinearWeights:
         q_hats : (t + 1, S, r, r) q̂^{s,t} for every s ≤ t.
         damping : step β in (0, 1].
         """
-        law = self.model.coordinates
-        b = self._drift(hats.m, hats.theta, q_hats)
-        C = quadratic_response(self.model.penalty, law.gamma.T, hats.V)[1]
-        W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
-        self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
-        self.W, self._V = W, (1 - damping) * self._V + damping * W
-        self._intercept.step(hats, damping)
-
-    def survey(
-        self, hats: Hats, q_hats: np.ndarray, damping: float, spread: np.ndarray, parisi: float,
-        responses: np.ndarray,
-    ) -> None:  # fmt: skip
-        """Take one damped iteration of survey propagation.
-
-        Parameters
-        ----------
-        hats : m̂ and θ̂ of ḡ, and the inner response V̂.
-        q_hats : (t + 1, S, r, r) α E[ḡ^s ḡ^tᵀ] for every s ≤ t.
-        damping : step β in (0, 1].
-        spread : (S, r, r) Δ, the covariance of g under the inner field, times α.
-        parisi : Parisi parameter y >= 0.
-        responses : F(t, s) (t + 1, S, r, r) for every s ≤ t.
-        """
-        law, x = self.model.coordinates, self._x[-1]
-        force = self._drift(hats.m, hats.theta, q_hats)
-        for F, iterate in zip(np.einsum("kl,slab->skab", law.gamma, responses), self._x, strict=True):
-            force += F @ iterate
-        new = quadratic_clusters(self.model.penalty, law.gamma.T, hats.V, spread, parisi)
-        self._x.append((1 - damping) * x + damping * new.response @ (force + new.precision @ x))
-        self.W, self.W_inner = mean_variances(self.model, new.inner, new.covariance)
-        self._V = (1 - damping) * self._V + damping * self.W
-        self._intercept.survey(hats, damping, spread, parisi)
-
-    def descend(self, forces: DescentForces, method: PlainSteps) -> None:
-        """Take one step of gradient descent, −∇R = drift + Σ_s A(t, s) x^s − λ x^t. Eq. :eq:`descent-weights`."""
-        t = len(self._x) - 1
-        slope = self._strengths * self._x[-1] - self._drift(forces.m, forces.theta, forces.q)
-        for s, A in enumerate(np.einsum("kl,slab->skab", self.model.coordinates.gamma, forces.response)):
-            slope -= A @ self._x[s]
-        x, self._velocity = method.step(self._x[-1], self._velocity, slope, t)
-        self._x.append(x)
-        self._intercept.descend(forces.m, method, t)
-
-    def _drift(self, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: np.ndarray) -> np.ndarray:
-        """Return coefficients of b_t = m̂ τ + θ̂ π + ζ_t, and store the covariances of ζ_t with every ζ_s, s ≤ t.
-
-        If x⁰ depends on the samples, q̂^{s,t} begins with s = −1, and x⁰ contains C ζ₋₁.
-        """
-        law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
-        if self._forces is not None:
-            with_start = self._forces.response @ np.einsum("kl,lab->kab", law.gamma, q_hats[0])
-            q_hats, latest = q_hats[1:], self._noise(len(q_hats) - 2)
-            self._gram[:, :r, latest] = with_start
-            self._gram[:, latest, :r] = np.swapaxes(with_start, 1, 2)
-        latest = self._noise(len(q_hats) - 1)
+        law, r, t = self.model.coordinates, self.model.rank, len(self._x) - 1
+        latest = slice(self._first + r * t, self._first + r * (t + 1))  # indices of ζ_t among the Gaussians
         column = np.einsum("kl,slab->ksab", law.gamma, q_hats).reshape(len(law.weight), -1, r)
         self._gram[:, self._first : latest.stop, latest] = column
         self._gram[:, latest, self._first : latest.stop] = np.swapaxes(column, 1, 2)
         b = np.zeros_like(self._x[-1])
-        b[:, :, r : r + S] = m_hat.T
-        b[:, :, r + S : self._first] = np.einsum("kl,lrt->krt", law.gamma, theta_hat)
+        b[:, :, r : r + self.model.n_sources] = hats.m.T
+        b[:, :, r + self.model.n_sources : self._first] = np.einsum("kl,lrt->krt", law.gamma, hats.theta)
         b[:, :, latest] = np.eye(r)
-        return b
-
-    def _noise(self, t: int) -> slice:
-        """Return the indices of ζ_t among the Gaussians."""
-        return slice(self._first + self.model.rank * t, self._first + self.model.rank * (t + 1))
-
-    def memory(self) -> np.ndarray:
-        """Return R(t, s) = E[γ_l ∂x^t/∂ζ^s] for the latest t and every s < t, shape (t, S, r, r).
-
-        If x⁰ depends on the samples, R(t, −1) comes first.
-        """
-        law, r, t = self.model.coordinates, self.model.rank, len(self._x) - 1
-        on_noise = self._x[-1][:, :, self._first : self._first + r * t].reshape(len(law.weight), r, t, r)
-        responses = np.einsum("k,kl,katb->tlab", law.weight, law.gamma, on_noise)
-        if self._forces is None:
-            return responses
-        on_start = self._x[-1][:, :, :r] @ self._forces.response
-        return np.concatenate([np.einsum("k,kl,kab->lab", law.weight, law.gamma, on_start)[None], responses])
+        C = quadratic_response(self.model.penalty, law.gamma.T, hats.V)[1]
+        self.W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
+        self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
+        self._V = (1 - damping) * self._V + damping * self.W
+        self._intercept.step(hats, damping)
 
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate."""
-        x = self._x[-1]
+        x, strengths = self._x[-1], np.broadcast_to(self.model.penalty.curvature, self.model.rank)
         squares = np.einsum("kac,kcd,kad->ka", x, self._gram, x, optimize=True)
-        return 0.5 * float(self.model.coordinates.weight @ squares @ self._strengths[:, 0])
+        return 0.5 * float(self.model.coordinates.weight @ squares @ strengths)
 
 
 class SampledWeights:
     """Weights with any penalty, as samples of x⁰, π and ζ_0, ζ_1, … in mirror pairs. Eq. :eq:`iterates`.
 
     The start is assumed to be Gaussian given (τ, π), as it is for the named starts. Overlaps of iterates are averages
-    over the samples. In message passing the response E[∂x/∂b] depends only on the distribution of b at one time and is
-    computed without sampling.
+    over the samples. The response E[∂x/∂b] depends only on the distribution of b at one time and is computed without
+    sampling.
 
     Parameters
     ----------
@@ -254,8 +169,6 @@ class SampledWeights:
         self._x = [np.concatenate(x)]
         self._V, self._intercept = start.V, InterceptPath(model, start)
         self._symmetry = replace(Symmetry.of(model, start.overlaps(model)), reversal=False)
-        self._n_iter, self._responses = n_iter, list[PathResponses]()
-        self._memory = np.zeros((0, len(sizes), r, r))  # ∂x^t/∂ζ^s of the latest t, averaged in each class
 
     def overlaps(self) -> Overlaps:
         """Return the overlaps of the latest iterate; entries that vanish by symmetry are exactly zero."""
@@ -278,64 +191,16 @@ class SampledWeights:
     def step(self, hats: Hats, q_hats: np.ndarray, damping: float) -> None:
         """Take one damped iteration of message passing; see `LinearWeights.step`."""
         law, penalty, x = self.model.coordinates, self.model.penalty, self._x[-1]
-        A = precisions(penalty, law.gamma.T, hats.V)
-        after = np.empty_like(x)
+        A, after = precisions(penalty, law.gamma.T, hats.V), np.empty_like(x)
         for k, part in enumerate(self._parts):
-            b = self._drift(k, hats.m, hats.theta, q_hats)
-            after[part], _ = denoise_weights(penalty, b, A[k : k + 1])
+            after[part], _ = denoise_weights(penalty, self._drift(k, hats, q_hats), A[k : k + 1])
         self._x.append((1 - damping) * x + damping * after)
         response = penalized_weights(self.model, hats, hats.V).response
         self.W = field_variances(penalty, law.gamma.T, response, law.weight)
         self._V = (1 - damping) * self._V + damping * self.W
         self._intercept.step(hats, damping)
 
-    def survey(
-        self, hats: Hats, q_hats: np.ndarray, damping: float, spread: np.ndarray, parisi: float,
-        responses: np.ndarray,
-    ) -> None:  # fmt: skip
-        """Take one damped iteration of survey propagation; see `LinearWeights.survey`."""
-        law, penalty, x = self.model.coordinates, self.model.penalty, self._x[-1]
-        after, inner, covariance, memory = np.empty_like(x), list[Any](), list[Any](), list[Any]()
-        for k, part in enumerate(self._parts):
-            force = self._drift(k, hats.m, hats.theta, q_hats)
-            F = np.einsum("l,slab->sab", law.gamma[k], responses)
-            force += np.einsum("sab,snb->na", F, np.array([x_s[part] for x_s in self._x]))
-            new = average_weights(penalty, law.gamma[k][:, None], hats.V, spread, force, x[part], parisi)
-            after[part] = (1 - damping) * x[part] + damping * new.eta
-            inner.append(new.inner.mean(axis=0))
-            covariance.append(new.covariance.mean(axis=0))
-            memory.append(self._paths[k].slopes(after[part]).reshape(len(F[0]), len(F), -1))
-        self._x.append(after)
-        self._memory = np.array(memory).transpose(2, 0, 1, 3)
-        self.W, self.W_inner = mean_variances(self.model, np.array(inner), np.array(covariance))
-        self._V = (1 - damping) * self._V + damping * self.W
-        self._intercept.survey(hats, damping, spread, parisi)
-
-    def descend(self, forces: DescentForces, method: PlainSteps) -> None:
-        """Take one proximal step x ← prox(x + η (b + Σ_s A(t, s) x^s)). Eq. :eq:`descent-weights`.
-
-        The derivatives F(t, s) = ∂x^{t+1}/∂ζ_s follow the recursion of `PathResponses`, because earlier iterates enter
-        the argument of the proximal map: S^t = prox'/η, c = η and R(t, u) = η A(t, u + 1) + δ_{u+1,t}.
-        """
-        t, x, r = len(self._x) - 1, self._x[-1], self.model.rank
-        lr, after = method.step_size(t), np.empty_like(x)
-        if not self._responses:
-            self._responses = [PathResponses(len(part), self._n_iter, 1, r) for part in self._parts]
-        memory = np.zeros((t + 1, len(self._parts), r, r))
-        for k, part in enumerate(self._parts):
-            A = np.einsum("l,slab->sab", self.model.coordinates.gamma[k], forces.response)
-            force = self._drift(k, forces.m, forces.theta, forces.q)
-            force += np.einsum("sab,snb->na", A, np.array([x_s[part] for x_s in self._x]))
-            after[part], slope = proximal_map(self.model.penalty, x[part] / lr + force, 1 / lr)
-            # coefficients of x^1, …, x^t in the argument of the proximal map: η A(t, s), plus 1 for s = t
-            on_iterates = lr * A[1:] + np.concatenate([np.zeros((max(t - 1, 0), r, r)), np.eye(r)[None]])[:t]
-            means = self._responses[k].advance(on_iterates[:, None], slope[:, :, None] / lr * np.eye(r), lr)
-            memory[:, k] = means[:, 0]
-        self._memory = memory
-        self._x.append(after)
-        self._intercept.descend(forces.m, method, t)
-
-    def _drift(self, k: int, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: np.ndarray) -> np.ndarray:
+    def _drift(self, k: int, hats: Hats, q_hats: np.ndarray) -> np.ndarray:
         """Return samples of b_t = m̂ τ + θ̂ π + ζ_t in class k, where ζ_t has covariances q̂^{s,t} with every ζ_s."""
         law, r = self.model.coordinates, self.model.rank
         blocks = np.einsum("l,slab->sab", law.gamma[k], q_hats)
@@ -343,25 +208,13 @@ class SampledWeights:
         self._white[k] = np.concatenate([self._white[k], fresh], axis=1)
         with_past = blocks[:-1].transpose(2, 0, 1).reshape(r, -1)
         noise = self._paths[k].draw(fresh, with_past, blocks[-1])
-        H = np.concatenate([m_hat.T, np.einsum("l,lrt->rt", law.gamma[k], theta_hat)], axis=1)
+        H = np.concatenate([hats.m.T, np.einsum("l,lrt->rt", law.gamma[k], hats.theta)], axis=1)
         return self._coordinates[self._parts[k]] @ H.T + noise
-
-    def memory(self) -> np.ndarray:
-        """Return R(t, s) = E[γ_l ∂x^t/∂ζ^s] for the latest t and every s < t, shape (t, S, r, r)."""
-        law = self.model.coordinates
-        return np.einsum("k,kl,skab->slab", law.weight, law.gamma, self._memory)
 
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate."""
         values = [penalty_total(self.model.penalty, self._x[-1][part]) / len(part) for part in self._parts]
         return float(self.model.coordinates.weight @ values)
-
-
-def mean_variances(model: Model, inner: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return new V and U (S, r, r) of survey propagation, given means (K, r, r) of C̄ and Δx in each class."""
-    law = model.coordinates
-    U = np.einsum("k,kl,kab->lab", law.weight, law.gamma, covariance)
-    return field_variances(model.penalty, law.gamma.T, inner, law.weight), symmetrize(U)
 
 
 Weights = LinearWeights | SampledWeights

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numbers
 import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,16 +23,14 @@ from gamp_attention.extensions.inference.leave_one_out import LeaveOneOut, leave
 from gamp_attention.extensions.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.extensions.sequence.sequence import TracedLayer
 from gamp_attention.extensions.sequence.value_layers import value_model
-from gamp_attention.extensions.train.standard_units import build_dataset, standard_units
 from gamp_attention.extensions.train.train import TrainResult, train
+from gamp_attention.extensions.train.user_arrays import build_dataset, standard_units
 from gamp_attention.problem.dataset import Dataset, LabelledDataset
 from gamp_attention.problem.layer import Layer, Units, require_tokens
 from gamp_attention.problem.losses.heads import require_heads, with_heads
 from gamp_attention.problem.penalties.base import Penalty
 from gamp_attention.problem.risk import risk_at
 from gamp_attention.problem.stores import token_blocks
-
-Errors = TypeVar("Errors", LeaveOneOut, RegularizationPath)
 
 
 @dataclass(eq=False, repr=False)
@@ -60,7 +57,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     init, n_starts : the first start, "spectral", "random", "positional" or weights (d, r), and the number of starts;
         see `train`. The result with the lowest training loss is selected; `result_.starts` lists all starts.
     survey : survey propagation, see `train`: "auto" continues from the lowest minimum with a survey where this is
-        likely to help; True, or one or several Parisi parameters, begin with surveys from each start, which takes
+        likely to help; True, or a Parisi parameter, begins with surveys from each start, which takes
         longer and often finds a lower training loss; False makes no surveys.
     tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `train`.
     random_state : seed of the random starts: an integer, a numpy generator, or None for a new seed at each fit.
@@ -103,7 +100,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     standardize: bool = False
     init: str | ArrayLike = "spectral"
     n_starts: int = 8
-    survey: bool | str | float | Sequence[float] = "auto"
+    survey: bool | str | float = "auto"
     tol: float = 1e-8
     max_iter: int = 10000
     random_state: Any = 0
@@ -112,11 +109,9 @@ class GampAttention(RegressorMixin, BaseEstimator):
     readout: ArrayLike | None = None
     fit_intercept: bool = False
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> GampAttention:
+    def fit(self, X: ArrayLike, y: ArrayLike) -> GampAttention:
         """Train on tokens X (n, L, d) and outputs y (n, L, d), or (n, L, p) with `value_rank`.
 
-        `sample_weight` (n,) multiplies the losses: with a weight of 2, the risk and its minima are the same as with a
-        repeated sample, but runs may end in another minimum. A weight of 0 leaves a sample out.
         If the run does not converge, there is a `ConvergenceWarning`, and the best weights of the run are used.
 
         Raises
@@ -127,26 +122,22 @@ class GampAttention(RegressorMixin, BaseEstimator):
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: outputs (n, L, d)")
         with check.rename(tokens="X", n_tokens="X", outputs="y", labels="y", values="value_rank", seed="random_state"):
-            return self._fit_arrays(self._check_array("X", X), self._check_array("y", y), sample_weight)
+            return self._fit_arrays(self._check_array("X", X), self._check_array("y", y))
 
-    def _fit_arrays(self, tokens: Any, outputs: Any, sample_weight: ArrayLike | None) -> GampAttention:
+    def _fit_arrays(self, tokens: Any, outputs: Any) -> GampAttention:
         """Train on tokens and outputs with three axes."""
         check.flag("standardize", self.standardize)
-        weights = require_sample_weight(sample_weight, tokens)
-        if weights is not None and len(outputs) == len(tokens):
-            positive = weights > 0
-            weights, tokens, outputs = weights[positive], tokens[positive], outputs[positive]
         heads = require_heads(None if self.heads == 1 else self.heads, self.student)
         rank, biased = check.integer("rank", self.rank, low=1), check.flag("fit_intercept", self.fit_intercept)
         if self.value_rank is not None:
-            return self._fit_values(tokens, outputs, weights, heads, rank)
+            return self._fit_values(tokens, outputs, heads, rank)
         if biased:
             raise check.fail("fit_intercept", biased, "False unless `value_rank` is given")
         if self.readout is not None:
             raise check.fail("readout", self.readout, "None unless `value_rank` is given")
         data, units = build_dataset(
             tokens, outputs, self.positions, self.standardize, lam=self.lam, rank=heads * rank,
-            student=with_heads(self.student, heads), penalty=self.penalty, sample_weight=weights,
+            student=with_heads(self.student, heads), penalty=self.penalty,
         )  # fmt: skip
         trained = self._train(data, units)
         self.Q_ = trained.Q
@@ -169,9 +160,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
         self.n_tokens_in_, self.n_features_in_ = data.n_tokens, len(units.scale)
         return trained
 
-    def _fit_values(
-        self, tokens: Any, outputs: np.ndarray, weights: np.ndarray | None, heads: int, rank: int
-    ) -> GampAttention:
+    def _fit_values(self, tokens: Any, outputs: np.ndarray, heads: int, rank: int) -> GampAttention:
         """Train a layer with value matrices on outputs (n, L, p)."""
         n, L, d = tokens.shape
         assert self.value_rank is not None
@@ -180,11 +169,11 @@ class GampAttention(RegressorMixin, BaseEstimator):
             tau=np.zeros(L),
         )  # fmt: skip
         outputs = check.array("outputs", outputs, (n, *model.target_shape))
-        units = standard_units(tokens, weights) if self.standardize else Units.raw(d)
+        units = standard_units(tokens) if self.standardize else Units.raw(d)
         positions = np.zeros((L, d)) if self.positions is None else check.array("positions", self.positions, (L, d))
         data = LabelledDataset(
             units.standardize(tokens), outputs, model.student, self.lam, rank=model.rank, penalty=self.penalty,
-            positions=positions / units.scale, sample_weight=weights, intercept=self.fit_intercept,
+            positions=positions / units.scale, intercept=self.fit_intercept,
         )  # fmt: skip
         trained = self._train(data, units)
         self.intercept_, self.positions_ = data.intercepts(trained.Q), positions
@@ -205,7 +194,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
         """Return the attention matrices (n, H, L, L) of the heads for tokens X (n, L, d)."""
         return self._fitted.head_attention(self._tokens("X", X))
 
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """Return R² = 1 − Σ‖y − f(x)‖²/Σ‖y − ȳ‖², with the mean ȳ (L, d) of the outputs y; 1 is best.
 
         `test_error` returns the same error in the units of ε_g.
@@ -216,8 +205,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
             needs = f"the same number of samples as X, {len(predicted)}"
             raise check.fail_words("y", count_noun(len(outputs), "sample"), needs)
         flat = outputs.reshape(len(outputs), -1), predicted.reshape(len(predicted), -1)
-        weights = require_sample_weight(sample_weight, predicted)
-        return float(r2_score(*flat, sample_weight=weights, multioutput="variance_weighted"))
+        return float(r2_score(*flat, multioutput="variance_weighted"))
 
     def test_error(self, X: ArrayLike, y: ArrayLike) -> tuple[float, float]:
         """Return the mean of ‖y − f(x)‖²/(dL) over samples, and its standard error; unseen samples estimate ε_g.
@@ -235,18 +223,29 @@ class GampAttention(RegressorMixin, BaseEstimator):
 
         Returns
         -------
-        LeaveOneOut. `errors` are ‖y − f(x)‖²/(dL) in the units of the outputs, as in `test_error`. If samples have
-        weights, `test_error` is the weighted mean of the errors, and a sample is left out with all of its weight.
+        LeaveOneOut. `errors` are ‖y − f(x)‖²/(dL) in the units of the outputs, as in `test_error`.
 
         Raises
         ------
         NotFittedError : before `fit`.
         """
         check_is_fitted(self)
-        loo, weights = leave_one_out(self.data_, self.result_, **options), self.data_.sample_weight
-        if weights is not None:
-            loo = replace(average_by_weight(loo, weights, "with_choice", "selection"), errors=loo.errors / weights)
-        return self._convert_errors(loo)
+        loo = leave_one_out(self.data_, self.result_, **options)
+        if self.value_rank is not None:  # losses are ‖y − f(x)‖²/2
+            unit = 2 / (self.n_tokens_in_ * self._fitted.width)
+            errors, in_training = unit * loo.errors, unit * loo.in_training
+        elif (self.scale_ == 1).all():
+            return loo
+        else:
+            fields = risk_at(self.data_, self.result_.Q, "exact").z
+            errors, in_training = self._errors_at(loo.fields), float(self._errors_at(fields).mean())
+            # as the ratios of errors differ between the units, so does their spread
+            unit = float(errors.std() / loo.errors.std()) if loo.errors.std() > 0 else 1.0
+        return replace(
+            loo, errors=errors, in_training=in_training, test_error=float(errors.mean()),
+            test_error_error=unit * loo.test_error_error, covariance=unit**2 * loo.covariance,
+            selection=unit * loo.selection,
+        )  # fmt: skip
 
     def debias(self) -> DebiasedWeights:
         """Compute weights without the bias of the penalty, with standard deviations and intervals.
@@ -273,40 +272,17 @@ class GampAttention(RegressorMixin, BaseEstimator):
         Returns
         -------
         RegularizationPath with the errors of `leave_one_out`, except that the errors of a standardized layer are in the
-        standard units of the fit, in which all coordinates count equally. If samples have weights, test errors are
-        weighted means. The estimator does not change: train it with the chosen value by `set_params(lam=...)` and
-        `fit`.
+        standard units of the fit, in which all coordinates count equally. The estimator does not change: train it with
+        the chosen value by `set_params(lam=...)` and `fit`.
 
         Raises
         ------
         NotFittedError : before `fit`.
-        ValueError : if `checkpoint` is given, but neither `random_state` nor the option `seed` is an integer.
         """
         check_is_fitted(self)
         init, n_starts = self._start
-        is_fixed = isinstance(self.random_state, numbers.Integral) or "seed" in options
-        if options.get("checkpoint") is not None and not is_fixed:  # a resumed path would draw another seed
-            raise check.fail("random_state", self.random_state, "an integer if a checkpoint is given")
         options = {"n_starts": n_starts, "seed": choose_seed(self.random_state), **options}
-        path = regularization_path(self.data_, lams, init, **options)
-        return average_by_weight(path, self.data_.sample_weight, "errors")
-
-    def _convert_errors(self, loo: LeaveOneOut) -> LeaveOneOut:
-        """Convert errors to the units of the outputs, if the layer was trained on standardized arrays."""
-        if self.value_rank is not None:  # losses are ‖y − f(x)‖²/2
-            unit = 2 / (self.n_tokens_in_ * self._fitted.width)
-            names = "errors", "test_error", "test_error_error", "selection", "in_training", "with_choice"
-            numbers = {name: unit * getattr(loo, name) for name in names}
-            return replace(loo, covariance=unit**2 * loo.covariance, **numbers)
-        if (self.scale_ == 1).all():
-            return loo
-        weights, errors = self.data_.sample_weight, self._errors_at(loo.fields)
-        mean, error, covariance, selection = loo.average_in_units(errors, weights)
-        in_training = np.average(self._errors_at(risk_at(self.data_, self.result_.Q, "exact").z), weights=weights)
-        return replace(
-            loo, errors=errors, with_choice=np.nan, test_error=mean, test_error_error=error, covariance=covariance,
-            selection=selection, in_training=float(in_training),
-        )  # fmt: skip
+        return regularization_path(self.data_, lams, init, **options)
 
     def _errors_at(self, fields: np.ndarray) -> np.ndarray:
         """Return ‖y − f(x)‖²/(dL) of the training samples (n,) for fields (n, L, r), in the units of the outputs."""
@@ -353,28 +329,3 @@ def choose_seed(random_state: Any) -> int:
     if random_state is None or isinstance(random_state, np.random.RandomState):
         return int(check_random_state(random_state).randint(2**31 - 1))
     return random_state
-
-
-def require_sample_weight(sample_weight: ArrayLike | None, X: np.ndarray) -> np.ndarray | None:
-    """Return the weights (n,) of samples X (n, ...), or None if none are given; raise unless they can be used."""
-    if sample_weight is None:
-        return None
-    given = np.full(len(X), sample_weight) if isinstance(sample_weight, numbers.Real) else sample_weight
-    weights = check.array("sample_weight", given, (len(X),))
-    if (weights < 0).any():
-        raise check.fail("sample_weight", float(weights.min()), "weights that are not negative")
-    if not weights.any():
-        raise check.fail_words("sample_weight", "zeros only", "a positive weight of one sample at least")
-    return weights
-
-
-def average_by_weight(result: Errors, weights: np.ndarray | None, *names: str) -> Errors:
-    """Return a result for data with sample weights (n,), or None, whose named errors are weighted means.
-
-    The errors of a dataset with weights are w_μ e_μ. Their mean over the mean weight is Σ w e/Σ w.
-    """
-    if weights is None:
-        return result
-    mean, names = float(weights.mean()), ("test_error", "test_error_error", "in_training", *names)
-    numbers = {name: getattr(result, name) / mean for name in names}
-    return replace(result, covariance=result.covariance / mean**2, **numbers)

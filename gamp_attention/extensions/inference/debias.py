@@ -37,6 +37,16 @@ from gamp_attention.results import Result
 
 DEPENDENT = 1e-9  # minimum eigenvalue of the correlation matrix of linearly independent columns
 FLAT = 1e-6  # eigenvalue of the response, relative to the largest, of a direction that changes no loss
+DENSE = 3000  # maximum number of weights for which matrices of this size are inverted
+SIGNIFICANT = 4.0  # standard errors beyond which an assumption counts as violated
+COLUMNS = 600  # maximum number of columns, chosen at random, that are tested for correlations
+PRODUCTS = 4e9  # maximum number of multiplications in the test of correlations, which limits its samples
+UNEQUAL = 0.5  # relative standard deviation of token sizes beyond which losses that are not convex are not trusted
+FREE = 5  # minimum excess of samples over columns for a regression on all columns
+EFFECTIVE = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
+FEWEST = 5.0  # effective number of samples of a column below which the noise of its weight is no average
+PER_COLUMN = 2.0  # minimum number of samples per column for correlated columns, if the loss is not squared
+PER_WEIGHT = 1.5  # minimum number of samples per weight for losses that are not convex, for attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +60,9 @@ class DebiasedWeights(Result):
         teacher's weights are the coefficients of the best linear prediction.
     std : (d, r) standard deviations of the noise, infinite for columns of tokens that do not vary.
     covariance : (d, r, r), or (1, r, r) if it is equal for all coordinates: the noise of each coordinate.
-    trusted : whether training ended in a minimum and no assumption of the intervals is violated.
+    trusted : whether training ended in a minimum and no tested assumption of the intervals is violated. Not
+        tested is that the size of the noise of labels does not depend on the columns, and that labels of the squared
+        loss are linear in the fields.
     message : the form of the estimate, and each assumption that is violated.
     form : "independent", for columns without correlations; "orthogonal", for residuals of each column in a regression
         on the others.
@@ -135,28 +147,21 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     True
     """
     Q, at = require_trained(data, gamp)
-    method = DebiasMethod()
-    law = method.column_law(data)
-    unreliable = _unreliable_training(data, gamp)
+    reasons = _unreliable_training(data, gamp)
+    law = _column_law(data)
     with one_thread():
-        curvature = method.curvature(data, at, Q)
+        curvature = _curvature(data, at, Q)
         estimate = _independent(data, gamp, at, Q, law, curvature)
-        reasons = method.refusals(data, law, estimate.dof)
-        exact = law.correlation > method.significant or estimate.dof < method.effective or law.fewest < method.fewest
-        if curvature is not None and exact:
-            inverse = method.inverse_products(data, law)
-            if inverse is not None:
-                estimate, reasons = method.orthogonal(data, at, Q, curvature[0], law, inverse)
-        reasons = unreliable + reasons
-        if has_squared_loss(data) and curvature is not None:
-            reasons += method.nonlinearity(data, at, curvature)
-        if estimate.form == "independent" and _is_regression(data) and curvature is not None:
-            X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
-            size = np.sqrt(np.maximum(law.sizes, 1e-300))  # (n, 1)
-            # rows of large norm have smaller residuals, and sizes depend on columns that are not Gaussian: the noise
-            # depends on a column only if both tests show it
-            if dependence := method.noise_along_columns(X / size, size * at.loss_gradients[:, 0]):
-                reasons += method.noise_along_columns(X, at.loss_gradients[:, 0]) and dependence
+        exact = law.correlation > SIGNIFICANT or estimate.dof < EFFECTIVE or law.fewest < FEWEST
+        inverse = _inverse_products(data, law) if exact and curvature is not None else None
+        if inverse is None or curvature is None:
+            reasons += _violations(data, law, estimate.dof)
+        else:
+            estimate = _orthogonal(data, at, Q, curvature, law, inverse)
+            n, d = data.n_samples, int(law.used.sum())
+            if not has_squared_loss(data) and n < PER_COLUMN * d:
+                needed = f"{PER_COLUMN:g} samples per column"
+                reasons.append(f"columns are correlated, which needs {needed}, got {n / d:.2g}")
     weights, covariance, dof, form = estimate
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
     message = text[form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
@@ -174,7 +179,7 @@ class _NoisyWeights(NamedTuple):
 
 
 class _Curvature(NamedTuple):
-    """Second derivatives among the weights of one column of Q."""
+    """Second derivatives among the weights of a problem with one column of Q."""
 
     samples: np.ndarray  # (d, d) X̃ᵀ∇²ℓ X̃
     free: np.ndarray  # (d,) True for weights that are not at a kink
@@ -182,9 +187,21 @@ class _Curvature(NamedTuple):
     inverse: np.ndarray  # inverse Hessian of the free weights
 
 
-def _is_regression(data: Dataset) -> bool:
-    """Return whether the loss is squared and samples are single rows."""
-    return has_squared_loss(data) and data.n_tokens == 1
+class _ColumnLaw(NamedTuple):
+    """Moments of the columns of the tokens, after subtraction of the mean of each source."""
+
+    variances: np.ndarray  # (S, d) mean squares
+    sizes: np.ndarray  # (n, L) mean square of each token in units of `variances`
+    correlation: float  # excess of squared correlations between columns over chance, in standard errors
+    between_tokens: float  # largest correlation between two tokens of a sample, in standard errors
+    # smallest effective number of samples of a column, (Σx²)²/Σx⁴ for tokens divided by their sizes, which is 2 for a
+    # dummy variable of two samples
+    fewest: float
+
+    @property
+    def used(self) -> np.ndarray:
+        """(d,) True for columns that vary; the weights of the other columns cannot be estimated."""
+        return self.variances.min(axis=0) > 1e-90
 
 
 def _unreliable_training(data: Dataset, gamp: Any) -> list[str]:
@@ -202,249 +219,128 @@ def _unreliable_training(data: Dataset, gamp: Any) -> list[str]:
     return [] if loo.trusted else ["leave_one_out does not trust the end of the training"]
 
 
-@dataclass(frozen=True, eq=False)
-class _ColumnLaw:
-    """Moments of the columns of the tokens, after subtraction of the mean of each source.
+def _column_law(data: Dataset) -> _ColumnLaw:
+    """Estimate the moments of the columns in two passes over the tokens."""
+    n, L, d, S = data.n_samples, data.n_tokens, data.dim, data.n_sources
+    owners = by_group(data.groups, lambda rows, s: np.broadcast_to(s, (rows.stop - rows.start, L)))
+    squares = np.zeros((S, d))
+    for rows, _, x in token_blocks(data.tokens):
+        centered = x + data.positions - data.source_means[owners[rows]]
+        for l in range(L):
+            np.add.at(squares, owners[rows, l], centered[:, l] ** 2)
+    counts = np.bincount(owners.ravel(), minlength=S)[:, None]
+    variances = np.maximum(squares / np.maximum(counts, 1), 1e-300)
+    used = np.flatnonzero(variances.min(axis=0) > 1e-90)
+    d = max(len(used), 1)
+    used = np.random.default_rng(0).permutation(used)[:COLUMNS]
+    sizes, products, tokens = np.empty((n, L)), np.zeros((len(used), len(used))), np.zeros((L, L))
+    fourths, seen = np.zeros(len(used)), 0
+    limit = int(max(1000.0, PRODUCTS / max(len(used), 1) ** 2 / L))
+    for rows, _, x in token_blocks(data.tokens):
+        units = (x + data.positions - data.source_means[owners[rows]]) / np.sqrt(variances)[owners[rows]]
+        sizes[rows] = np.sum(units**2, axis=2) / d
+        units = (units / np.sqrt(np.maximum(sizes[rows], 1e-300))[:, :, None])[: limit - seen, :, used]
+        seen += len(units)
+        flat = units.reshape(-1, len(used))
+        products += flat.T @ flat
+        fourths += np.sum(flat**4, axis=0)
+        tokens += np.einsum("nli,nki->lk", units, units)
+    diagonal = np.diag(products)
+    squared = np.triu(products**2 / np.outer(diagonal, diagonal), 1)
+    pairs = max(len(used) * (len(used) - 1) / 2, 1)
+    correlation = (seen * L * squared.sum() - pairs) / np.sqrt(2 * pairs)
+    between = np.abs(np.triu(tokens, 1)).max() / np.sqrt(seen * max(len(used), 1))
+    fewest = float((diagonal**2 / np.maximum(fourths, 1e-300)).min(initial=np.inf))
+    return _ColumnLaw(variances, sizes, float(correlation), float(between), fewest)
 
-    `variances` (S, d) are mean squares; `sizes` (n, L) the mean square of each token in units of these; `correlation`
-    the excess of squared correlations between columns over chance, in standard errors; `between_tokens` the largest
-    correlation between two tokens of a sample, in standard errors; `fewest` the smallest effective number of samples
-    of a column, (Σx²)²/Σx⁴ for tokens divided by their sizes, which is 2 for a dummy variable of two samples.
+
+def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | None:
+    """Return the second derivatives, or None if the limit d → ∞ of the response is used instead.
+
+    The limit is used for too many weights, for several columns of Q, and for losses that are not convex: their proximal
+    maps bend between the fields with and without a column.
     """
-
-    variances: np.ndarray
-    sizes: np.ndarray
-    correlation: float
-    between_tokens: float
-    fewest: float
-
-    @property
-    def used(self) -> np.ndarray:
-        """(d,) True for columns that vary; the weights of the other columns cannot be estimated."""
-        return self.variances.min(axis=0) > 1e-90
+    if Q.size > DENSE or not is_convex(data) or data.rank > 1:
+        return None
+    _, movable, penalty = on_kinks(data.penalty, Q, at.smooth)
+    K, free = data_hessian(scaled_blocks(data), at.hessians, (np.arange(data.dim),)), movable[:, 0] > 0
+    inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free, 0]))
+    return _Curvature(K, free, penalty[:, 0], inverse)
 
 
-@dataclass(frozen=True)
-class DebiasMethod:
-    """Settings of `debias`: limits of the sizes of matrices, and of the tests of the assumptions."""
+def _violations(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
+    """Return the violated assumptions of independent columns, as clauses of the message."""
+    reasons = []
+    if law.correlation > SIGNIFICANT:
+        if data.n_tokens > 1:
+            handled = "which is handled for samples of one token only"
+        elif data.n_samples < law.used.sum() + FREE:
+            handled = f"which needs more samples than columns: {data.n_samples} for {law.used.sum()}"
+        else:
+            allowed = f"convex losses of one field and up to {DENSE} linearly independent columns"
+            handled = f"which is handled for {allowed} only"
+        reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
+    if dof < EFFECTIVE:
+        reasons.append(f"training errors have {dof:.3g} effective degrees of freedom, {EFFECTIVE:g} are needed")
+    if not is_convex(data):
+        unequal, ratio = float(law.sizes.std() / law.sizes.mean()), data.n_samples / (data.dim * data.rank)
+        if unequal > UNEQUAL:
+            reasons.append(f"sizes of tokens vary by {unequal:.2g} of their mean, and the loss is not convex")
+        if ratio < PER_WEIGHT:
+            reasons.append(f"a loss that is not convex needs {PER_WEIGHT:g} samples per weight, got {ratio:.2g}")
+    if data.n_tokens > 1 and law.between_tokens > SIGNIFICANT:
+        reasons.append("the tokens of a sample are correlated with each other")
+    return reasons
 
-    dense: int = 3000  # maximum number of weights for which matrices of this size are inverted
-    significant: float = 4.0  # standard errors beyond which an assumption counts as violated
-    columns: int = 600  # maximum number of columns, chosen at random, that are tested for correlations
-    products: float = 4e9  # maximum number of multiplications in the test of correlations, which limits its samples
-    unequal: float = 0.5  # relative standard deviation of token sizes beyond which non-convex losses are not trusted
-    free: int = 5  # minimum excess of samples over columns for a regression on all columns
-    nonlinear: float = 3.5  # standard errors beyond which labels count as nonlinear in the fields
-    chance: float = 1e-3  # probability that independent noise counts as dependent on a column
-    large: float = 3.0  # size, in units of the mean, at which entries and noise are cut off in this test
-    effective: float = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
-    fewest: float = 5.0  # effective number of samples of a column below which the noise of its weight is no average
-    per_column: float = 2.0  # minimum number of samples per column for correlated columns, if the loss is not squared
-    per_weight: float = 1.5  # minimum number of samples per weight for losses that are not convex, for attention
 
-    def column_law(self, data: Dataset) -> _ColumnLaw:
-        """Estimate the moments of the columns in two passes over the tokens."""
-        n, L, d, S = data.n_samples, data.n_tokens, data.dim, data.n_sources
-        owners = by_group(data.groups, lambda rows, s: np.broadcast_to(s, (rows.stop - rows.start, L)))
-        squares = np.zeros((S, d))
-        for rows, _, x in token_blocks(data.tokens):
-            centered = x + data.positions - data.source_means[owners[rows]]
-            for l in range(L):
-                np.add.at(squares, owners[rows, l], centered[:, l] ** 2)
-        counts = np.bincount(owners.ravel(), minlength=S)[:, None]
-        variances = np.maximum(squares / np.maximum(counts, 1), 1e-300)
-        deviations = np.sqrt(variances)
-        used = np.flatnonzero(variances.min(axis=0) > 1e-90)
-        d = max(len(used), 1)
-        used = np.random.default_rng(0).permutation(used)[: self.columns]
-        sizes, products, tokens = np.empty((n, L)), np.zeros((len(used), len(used))), np.zeros((L, L))
-        fourths = np.zeros(len(used))
-        limit, seen = int(max(1000.0, self.products / max(len(used), 1) ** 2 / L)), 0
-        for rows, _, x in token_blocks(data.tokens):
-            units = (x + data.positions - data.source_means[owners[rows]]) / deviations[owners[rows]]
-            sizes[rows] = np.sum(units**2, axis=2) / d
-            units = (units / np.sqrt(np.maximum(sizes[rows], 1e-300))[:, :, None])[: limit - seen, :, used]
-            seen += len(units)
-            flat = units.reshape(-1, len(used))
-            products += flat.T @ flat
-            fourths += np.sum(flat**4, axis=0)
-            tokens += np.einsum("nli,nki->lk", units, units)
-        diagonal = np.diag(products)
-        squared = np.triu(products**2 / np.outer(diagonal, diagonal), 1)
-        pairs = max(len(used) * (len(used) - 1) / 2, 1)
-        correlation = (seen * L * squared.sum() - pairs) / np.sqrt(2 * pairs)
-        between = np.abs(np.triu(tokens, 1)).max() / np.sqrt(seen * max(len(used), 1))
-        fewest = float((diagonal**2 / np.maximum(fourths, 1e-300)).min(initial=np.inf))
-        return _ColumnLaw(variances, sizes, float(correlation), float(between), fewest)
+def _inverse_products(data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
+    """Return G⁻¹ (d, d), G = X̃ᵀX̃, or None if columns cannot be regressed on each other.
 
-    def curvature(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> list[_Curvature] | None:
-        """Return the second derivatives of each column, or None if the limit d → ∞ of the response is used instead.
+    Columns that do not vary have rows of zeros.
+    """
+    if data.n_tokens > 1 or data.n_samples < law.used.sum() + FREE:
+        return None
+    G = data_hessian(scaled_blocks(data), np.ones((data.n_samples, 1, 1)), (np.arange(data.dim),))
+    size = np.sqrt(np.where(law.used, np.diag(G), np.inf))
+    units = G[np.ix_(law.used, law.used)] / np.outer(size[law.used], size[law.used])
+    if np.linalg.eigvalsh(units)[0] < DEPENDENT:
+        return None
+    inverse = np.zeros(G.shape)
+    inverse[np.ix_(law.used, law.used)] = np.linalg.inv(units)
+    return inverse / np.outer(size, size)
 
-        The limit is used for too many weights, for losses that are not convex (their proximal maps bend between the
-        fields with and without a column), and if the columns of Q are coupled, which they are not for the squared loss.
-        """
-        if Q.size > self.dense or not is_convex(data) or (data.rank > 1 and not _is_regression(data)):
-            return None
-        d, columns = data.dim, []
-        _, movable, penalty = on_kinks(data.penalty, Q, at.smooth)
-        whole = data_hessian(scaled_blocks(data), at.hessians, (np.arange(d),) * data.rank)
-        for a in range(data.rank):
-            K, free = whole[a * d : (a + 1) * d, a * d : (a + 1) * d], movable[:, a] > 0
-            inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free, a]))
-            columns.append(_Curvature(K, free, penalty[:, a], inverse))
-        return columns
 
-    def refusals(self, data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
-        """Return the violated assumptions of independent columns, as clauses of the message."""
-        reasons = []
-        if law.correlation > self.significant:
-            if data.n_tokens > 1:
-                handled = "which is handled for samples of one token only"
-            elif data.n_samples < law.used.sum() + self.free:
-                handled = f"which needs more samples than columns: {data.n_samples} for {law.used.sum()}"
-            else:
-                allowed = f"convex losses of one field and up to {self.dense} linearly independent columns"
-                handled = f"which is handled for {allowed} only"
-            reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
-        if dof < self.effective:
-            needed = f"{self.effective:g} are needed"
-            reasons.append(f"training errors have {dof:.3g} effective degrees of freedom, {needed}")
-        if not is_convex(data):
-            unequal, ratio = float(law.sizes.std() / law.sizes.mean()), data.n_samples / (data.dim * data.rank)
-            if unequal > self.unequal:
-                reasons.append(f"sizes of tokens vary by {unequal:.2g} of their mean, and the loss is not convex")
-            if ratio < self.per_weight:
-                needed = f"{self.per_weight:g} samples per weight"
-                reasons.append(f"a loss that is not convex needs {needed}, got {ratio:.2g}")
-        if data.n_tokens > 1 and law.between_tokens > self.significant:
-            reasons.append("the tokens of a sample are correlated with each other")
-        return reasons
+def _orthogonal(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature, law: _ColumnLaw, inverse: np.ndarray
+) -> _NoisyWeights:
+    """Return weights by the part of each column that is orthogonal to the other columns.
 
-    def inverse_products(self, data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
-        """Return G⁻¹ (d, d), G = X̃ᵀwX̃ with sample weights w, or None if columns cannot be regressed on each other.
-
-        Columns that do not vary have rows of zeros.
-        """
-        if data.n_tokens > 1 or data.n_samples < law.used.sum() + self.free:
-            return None
-        G = np.zeros((data.dim, data.dim))
-        for rows, x in scaled_blocks(data):
-            weights = 1.0 if data.sample_weight is None else data.sample_weight[rows, None]
-            G += x[:, 0].T @ (weights * x[:, 0])
-        size = np.sqrt(np.where(law.used, np.diag(G), np.inf))
-        units = G[np.ix_(law.used, law.used)] / np.outer(size[law.used], size[law.used])
-        if np.linalg.eigvalsh(units)[0] < DEPENDENT:
-            return None
-        inverse = np.zeros(G.shape)
-        inverse[np.ix_(law.used, law.used)] = np.linalg.inv(units)
-        return inverse / np.outer(size, size)
-
-    def orthogonal(
-        self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, first: _Curvature, law: _ColumnLaw, inverse: np.ndarray
-    ) -> tuple[_NoisyWeights, list[str]]:
-        """Return weights by the part of each column that is orthogonal to the other columns, and violated assumptions.
-
-        `first` is the curvature of the first column of Q, and `inverse` is G⁻¹; the residual of column i of the tokens
-        is X̃G⁻¹e_i/(G⁻¹)_ii.
-        """
-        n, d, r = data.n_samples, int(law.used.sum()), data.rank
-        X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
-        weights = np.ones(n) if data.sample_weight is None else data.sample_weight
-        g = -at.loss_gradients[:, 0]  # (n, r)
-        step = inverse @ (X.T @ g)
-        residuals = g - weights[:, None] * (X @ step)  # (n, r), orthogonal to all columns
-        directions = X @ inverse  # (n, d): column i is the residual of x_i divided by its squared norm
-        equal = _is_regression(data) and data.sample_weight is None
-        if equal:
-            noise = np.diag(inverse)[:, None, None] * (residuals.T @ residuals) / (n - d)
-        else:  # a separate noise variance for each sample, divided by one minus its leverage (HC2)
-            slack = 1 - weights * np.einsum("ni,ni->n", X, directions)
-            scaled = residuals / np.maximum(slack, 1e-12)[:, None]
-            noise = np.einsum("ni,na,nb->iab", directions**2, scaled, residuals, optimize=True)
-        factor, reasons = np.ones((data.dim, r)), []
-        if not _is_regression(data):
-            K, free, _, H = first
-            T = inverse @ K
-            response_of = np.empty(data.dim)  # vᵀM x_i divided by the squared norm of the residual
-            response_of[free] = np.einsum("ij,ji->i", T[np.ix_(free, free)], H) / np.diag(H)
-            cross = T[np.ix_(~free, free)] @ H
-            response_of[~free] = np.diag(T)[~free] - np.einsum("ij,ji->i", cross, K[np.ix_(free, ~free)])
-            factor = 1 / np.where(law.used, response_of, 1.0)[:, None]
-            if n < self.per_column * d:
-                needed = f"{self.per_column:g} samples per column"
-                reasons.append(f"columns are correlated, which needs {needed}, got {n / d:.2g}")
-        elif equal:
-            reasons += self._unequal_noise(X, directions, residuals, X @ (Q + step))
-        covariance = np.where(law.used[:, None, None], noise * factor[:, :, None] * factor[:, None, :], np.inf)
-        return _NoisyWeights(Q + step * factor, covariance, float(n - d), "orthogonal"), reasons
-
-    def _unequal_noise(
-        self, X: np.ndarray, directions: np.ndarray, residuals: np.ndarray, fields: np.ndarray
-    ) -> list[str]:
-        """Return the reason, if any, that residuals of least squares depend on a column, the fields or row sizes."""
+    `inverse` is G⁻¹; the residual of column i of the tokens is X̃G⁻¹e_i/(G⁻¹)_ii.
+    """
+    X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
+    g, dof = -at.loss_gradients[:, 0, 0], float(len(X) - law.used.sum())
+    step = inverse @ (X.T @ g)
+    residuals = g - X @ step  # (n,), orthogonal to all columns
+    directions = X @ inverse  # (n, d): column i is the residual of x_i divided by its squared norm
+    if has_squared_loss(data):
+        noise = np.diag(inverse) * (residuals @ residuals) / dof
+    else:  # a separate noise variance for each sample, divided by one minus its leverage (HC2)
         slack = 1 - np.einsum("ni,ni->n", X, directions)
-        noise = residuals / np.sqrt(np.maximum(slack, 1e-12))[:, None]
-        reasons = self.noise_along_columns(X, noise)
-        if reasons:
-            return reasons
-        squares = noise**2
-        for a in range(residuals.shape[1]):
-            for other in (fields[:, a], fields[:, a] ** 2, slack):
-                if _association(squares[:, a] - squares[:, a].mean(), other - other.mean()) > self.significant:
-                    return ["the noise of the labels depends on the sample"]
-        return []
-
-    def noise_along_columns(self, X: np.ndarray, noise: np.ndarray) -> list[str]:
-        """Return the reason, if any, that the size of the noise (n, r) depends on a column of rows X (n, d).
-
-        If it grows with the absolute value of an entry, or changes with its sign, intervals of the weight of this
-        column are too short. The largest correlation is compared with its quantile for independent noise, and if it is
-        larger, with correlations after random permutations of the noise. Outliers are cut off.
-        """
-        from scipy.special import ndtri
-
-        limits = self.large * np.abs(X).mean(axis=0)
-        entries = np.clip(X, -limits, limits)
-        of_entries = np.concatenate([_center(np.abs(entries)), _center(entries)], axis=1)
-        sizes = np.abs(noise)
-        sizes = _center(np.minimum(sizes, self.large * sizes.mean(axis=0))).T
-        correlations = np.abs(sizes @ of_entries)
-        # for independent noise, a correlation is a standard normal number over √n, unless few samples determine a
-        # column
-        if correlations.max(initial=0.0) <= -ndtri(self.chance / max(3 * correlations.size / 2, 1)) / np.sqrt(len(X)):
-            return []
-        rng = np.random.default_rng(0)
-        count = int(np.clip(self.products / max(correlations.size * len(X), 1), 0.1 / self.chance, 1 / self.chance))
-        for _ in range(count):
-            if np.abs(rng.permuted(sizes, axis=1) @ of_entries).max() >= correlations.max():
-                return []
-        return [f"the noise of the labels depends on column {int(correlations.max(axis=0).argmax()) % X.shape[1]}"]
-
-    def nonlinearity(self, data: Dataset, at: RiskAtPoint, curvature: list[_Curvature]) -> list[str]:
-        """Return the reason, if any, that left-out errors depend on powers of their predictions.
-
-        The RESET test of Ramsey (1969), applied to leave-one-out errors and predictions.
-        """
-        X = np.concatenate([x.reshape(len(x), -1) for _, x in scaled_blocks(data)])
-        for a in range(data.rank if data.n_tokens == 1 else 0):
-            _, free, _, inverse = curvature[a]
-            leverage = np.einsum("ni,ij,nj->n", X[:, free], inverse, X[:, free], optimize=True)
-            weights = np.ones(len(X)) if data.sample_weight is None else data.sample_weight
-            error = -at.loss_gradients[:, 0, a] / weights / np.maximum(1 - weights * leverage, 1e-12)
-            z = at.z[:, 0, a] - weights * leverage * error
-            regressors = np.stack([np.ones(len(z)), z / np.maximum(np.abs(z).max(), 1e-300)], axis=1)
-            error = error - regressors @ np.linalg.lstsq(regressors, error, rcond=None)[0]
-            for power in (2, 3):
-                part = regressors[:, 1] ** power
-                part = part - regressors @ np.linalg.lstsq(regressors, part, rcond=None)[0]
-                if _association(error, part) > self.nonlinear:
-                    effect = "weights are coefficients of the best linear prediction"
-                    return [f"labels are not linear in the fields: {effect}"]
-        return []
+        noise = (directions**2).T @ (residuals**2 / np.maximum(slack, 1e-12))
+        K, free, _, H = curvature
+        T = inverse @ K
+        response_of = np.empty(data.dim)  # vᵀM x_i divided by the squared norm of the residual
+        response_of[free] = np.einsum("ij,ji->i", T[np.ix_(free, free)], H) / np.diag(H)
+        cross = T[np.ix_(~free, free)] @ H
+        response_of[~free] = np.diag(T)[~free] - np.einsum("ij,ji->i", cross, K[np.ix_(free, ~free)])
+        factor = 1 / np.where(law.used, response_of, 1.0)
+        step, noise = step * factor, noise * factor**2
+    covariance = np.where(law.used, noise, np.inf)[:, None, None]
+    return _NoisyWeights(Q + step[:, None], covariance, dof, "orthogonal")
 
 
 def _independent(
-    data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, law: _ColumnLaw, curvature: list[_Curvature] | None
+    data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, law: _ColumnLaw, curvature: _Curvature | None
 ) -> _NoisyWeights:
     """Return w = Q + A⁻¹(X̃ᵀg − means) with the effective precisions A_i of independent columns."""
     g, d = -at.loss_gradients, data.dim
@@ -456,21 +352,17 @@ def _independent(
     if curvature is None:
         V = gamp.overlaps.V
         V = V if np.isfinite(V).all() else susceptibility(data, at, Q)
-        A = np.einsum("si,sab->iab", law.variances, hessian_response(data, at.hessians, V))
+        A = symmetrize(np.einsum("si,sab->iab", law.variances, hessian_response(data, at.hessians, V)))
     else:
-        A = np.zeros((d, data.rank, data.rank))
-        for a, (K, free, penalty, H) in enumerate(curvature):  # curvature after minimizing over the other free weights
-            A[free, a, a] = 1 / np.diag(H) - penalty[free]  # the Schur complement
-            cross = K[np.ix_(~free, free)]
-            A[~free, a, a] = np.diag(K)[~free] - np.einsum("ij,jk,ik->i", cross, H, cross, optimize=True)
+        K, free, penalty, H = curvature
+        A, cross = np.zeros((d, 1, 1)), K[np.ix_(~free, free)]
+        A[free, 0, 0] = 1 / np.diag(H) - penalty[free]  # the Schur complement
+        A[~free, 0, 0] = np.diag(K)[~free] - np.einsum("ij,jk,ik->i", cross, H, cross, optimize=True)
         dof = _noise_dof(data, at, law, curvature)
-    A = symmetrize(A)
     A[~law.used] = np.eye(data.rank)
     inverse = _inverse_response(A)
-    N[~law.used] = np.inf
     weights = Q + np.einsum("iab,ib->ia", inverse, pull)
-    covariance = inverse @ np.where(np.isinf(N), 0.0, N) @ inverse
-    return _NoisyWeights(weights, np.where(np.isinf(N), N, covariance), dof, "independent")
+    return _NoisyWeights(weights, np.where(law.used[:, None, None], inverse @ N @ inverse, np.inf), dof, "independent")
 
 
 def _inverse_response(A: np.ndarray) -> np.ndarray:
@@ -485,34 +377,17 @@ def _inverse_response(A: np.ndarray) -> np.ndarray:
     raise ValueError(f"gamp: needs {needs}, got negative values")
 
 
-def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: list[_Curvature]) -> float:
+def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curvature) -> float:
     """Return (tr M)²/tr M², the number of directions in which independent noise of the forces has its variance.
 
     M = S(D − D X̃ H⁻¹X̃ᵀD)S for rows of sizes S². It is small if the fit almost interpolates the labels.
     """
-    minimum = np.inf
     if data.n_tokens > 1:
-        return minimum
-    X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
-    for a, (_, free, _, inverse) in enumerate(curvature):
-        D, size = at.hessians[:, a, a], law.sizes[:, 0]
-        x = X[:, free]
-        leverage = np.einsum("ni,ni->n", x @ inverse, x)
-        second = inverse @ (x.T @ ((size * D**2)[:, None] * x))
-        trace = np.sum(size * D * (1 - leverage * D))
-        square = np.sum(size**2 * D**2 * (1 - 2 * leverage * D)) + np.einsum("ij,ji->", second, second)
-        minimum = min(minimum, float(trace**2 / max(square, 1e-300)))
-    return minimum
-
-
-def _center(values: np.ndarray) -> np.ndarray:
-    """Return columns (n, k) minus their means, divided by their norms; zeros for constant columns."""
-    centered = values - values.mean(axis=0)
-    norm = np.linalg.norm(centered, axis=0)
-    floor = 1e-9 * np.linalg.norm(values, axis=0)
-    return np.divide(centered, norm, out=np.zeros(values.shape), where=norm > floor)
-
-
-def _association(a: np.ndarray, b: np.ndarray) -> float:
-    """Return |Σ a b| in standard errors, of samples with any variances."""
-    return float(abs(a @ b) / np.maximum(np.sqrt((a**2) @ (b**2)), 1e-300))
+        return np.inf
+    x = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])[:, curvature.free]
+    D, size, inverse = at.hessians[:, 0, 0], law.sizes[:, 0], curvature.inverse
+    leverage = np.einsum("ni,ni->n", x @ inverse, x)
+    second = inverse @ (x.T @ ((size * D**2)[:, None] * x))
+    trace = np.sum(size * D * (1 - leverage * D))
+    square = np.sum(size**2 * D**2 * (1 - 2 * leverage * D)) + np.einsum("ij,ji->", second, second)
+    return float(trace**2 / max(square, 1e-300))

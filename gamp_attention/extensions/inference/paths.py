@@ -1,64 +1,72 @@
-"""Regularization paths: training along the values of a hyperparameter, and the test error at each value.
+"""Regularization paths: training along values of λ, and the test error at each value.
 
-1. Training from the weights of the previous value (`path_training.py`).
-2. Leave-one-out errors at all values, of which some are interpolated (`path_errors.py`).
-3. If the smallest estimate is not trusted: cross-validation, with a separate path for each fold (`fold_errors`).
-4. Standard errors of the test errors and of their differences, with the covariance of the errors of different samples
-   (`covariance.py`), whose changes are interpolated together with the errors.
-5. Selection of the best value (`_select`).
+1. Training from the weights of the previous value (`_train_along`; warm starts, as in Friedman et al., 2010).
+2. Leave-one-out errors at all values, of which some are interpolated (`_Estimates`).
+3. If the smallest estimate is not trusted: cross-validation, with a separate path for each fold (`_fold_errors`).
+4. Selection of the best value (`_select`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.checkpoints import Checkpoint, CheckpointFile
 from gamp_attention._tools.display import Rows, count_noun, format_to_error
-from gamp_attention._tools.numerics import guard_call
+from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention._tools.progress import Progress
-from gamp_attention.extensions.inference.covariance import sum_products
-from gamp_attention.extensions.inference.leave_one_out import FORMS, LeaveOneOutMethod
-from gamp_attention.extensions.inference.path_errors import PathErrors, path_errors
-from gamp_attention.extensions.inference.path_training import PathPlan, fold_errors, require_groups, variance_of_mean
-from gamp_attention.extensions.inference.refits import sample_errors
-from gamp_attention.extensions.train.train import digest_run
+from gamp_attention.extensions.inference.hessian import cavity_fields, scaled_rows
+from gamp_attention.extensions.inference.leave_one_out import (
+    FEW_SAMPLES,
+    FORMS,
+    LeaveOneOut,
+    leave_one_out,
+    require_trained,
+)
+from gamp_attention.extensions.inference.refits import (
+    error_unit,
+    responses_without,
+    sample_errors,
+    select_paired,
+    variance_of_pairs,
+)
+from gamp_attention.extensions.train.runs import AGREEMENT
+from gamp_attention.extensions.train.train import train
+from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult
+from gamp_attention.gamp.run import run_gamp
 from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.losses.point import sample_derivatives
+from gamp_attention.problem.risk import is_convex, risk_at
+from gamp_attention.problem.symmetries import agreement_of
+from gamp_attention.problem.tolerances import scale_tolerance
 from gamp_attention.results import ConvergenceError, Result
-from gamp_attention.theory.fixed_points.solve import solve_state_evolution
 
-PLAUSIBLE = 2.0  # difference from the best value, in standard errors, up to which a value may be the best
-SAME = 1e-6  # relative difference of test errors below the accuracy of training
 # number of folds, if there are that many samples. Weights are then trained on 95 % of the samples: on 80 %, they may be
 # on the other side of a transition, so that another λ is best
 FOLDS = 20
-GROUP_FOLDS = 5  # the same with groups, of which there may be few
 CAUTION = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
-ROUNDING = 1e-12  # relative difference of test errors up to which they are equal in a table
-REMARKS = {  # clauses on the estimate at the best value
-    "folds": "by cross-validation, because the leave-one-out error there is not reliable",
-    "groups": "by cross-validation that leaves out whole groups",
-    "dependent": "but samples repeat each other, or depend on their neighbors in the order of the arrays, so that all "
-    "errors are too low for independent samples: pass `groups` with the same label for "
-    "samples that are equal or of one time or subject, or shuffle the samples if their order has no meaning",
-}
+# relative decrease of the training loss from which a minimum counts as lower; converged runs differ by less
+LOWER = 1e-4
+BY_FOLDS = "by cross-validation, because the leave-one-out error there is not reliable"
+DEPENDENT = (
+    "but samples repeat each other, or depend on their neighbors in the order of the arrays, so that all errors are "
+    "too low for independent samples: hold out whole times or subjects, or shuffle the samples if their order has no "
+    "meaning"
+)
 
 
 @dataclass(frozen=True, eq=False)
 class RegularizationPath(Result):
-    """Estimated test errors along the values of a hyperparameter, of `regularization_path`.
+    """Estimated test errors along values of λ, of `regularization_path`.
 
     Attributes
     ----------
-    parameter : name of the hyperparameter.
-    lam : (k,) values of the hyperparameter, in the order in which they were given.
+    lam : (k,) values of λ, in the order in which they were given.
     test_error, test_error_error : (k,) estimates of ε_g by leave-one-out or cross-validation, and standard errors,
         which include the covariance of the errors of different samples and the correction by refits.
-    covariance : (k, k) part of the covariance of the test errors at two values that is due to pairs of different
-        samples, eq. :eq:`loo-variance`; on the diagonal a part of the squared standard errors.
     in_training : (k,) mean training errors.
     errors : (k, n) error of each sample under weights trained without it.
     form : "cavity" or "hessian", the form of `leave_one_out`, or "folds" for cross-validation.
@@ -66,10 +74,8 @@ class RegularizationPath(Result):
     best_1se : index of the largest value whose test error is within one standard error of the best (Breiman et
         al., 1984).
     trusted : (k,) bool, True if `leave_one_out` trusts the estimate. An interpolated estimate is trusted if both
-        neighboring complete estimates are; with folds, if all runs converged. With fewer than 30 samples, False.
-    predicted : (k,) ε_g by state evolution of the instance, NaN if it was not requested.
+        neighboring complete estimates are; with folds, if all runs converged and there are at least 30 samples.
     results : results of training at each value.
-    groups : (n,) numbers of the groups of samples that were left out together; None without groups.
     message : the outcome in words.
 
     Examples
@@ -77,110 +83,67 @@ class RegularizationPath(Result):
     >>> import gamp_attention as ga
     >>> data = ga.sample(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5)), d=100, alpha=1.5, seed=0)
     >>> path = ga.regularization_path(data, lams=[0.01, 0.1, 1.0, 10.0])
-    >>> path.best, path.plausible.tolist()
-    (1, [True, True, True, False])
+    >>> path.best, path.best_1se
+    (1, 2)
     """
 
-    parameter: str
     lam: np.ndarray
     test_error: np.ndarray
     test_error_error: np.ndarray
-    covariance: np.ndarray
     in_training: np.ndarray
     errors: np.ndarray
     form: str
     best: int
     best_1se: int
     trusted: np.ndarray
-    predicted: np.ndarray
     results: tuple[GampResult, ...]
-    groups: np.ndarray | None
     message: str
 
-    @property
-    def difference(self) -> np.ndarray:
-        """(k,) differences between each test error and the test error of the best value."""
-        return self.test_error - self.test_error[self.best]
-
-    @property
-    def difference_error(self) -> np.ndarray:
-        """(k,) standard errors of the differences over paired samples; mostly smaller than `test_error_error`.
-
-        They include the covariance of the differences of two samples, but not the correction by refits.
-        """
-        differences = self.errors - self.errors[self.best]
-        of_pairs = self.covariance + self.covariance[self.best, self.best]
-        of_pairs = np.diagonal(of_pairs) - 2 * self.covariance[self.best]
-        return np.sqrt(variance_of_mean(differences, self.groups) + np.maximum(of_pairs, 0.0))
-
-    @property
-    def plausible(self) -> np.ndarray:
-        """(k,) True if a value may be the best: it differs by at most two standard errors, or a millionth of ε_g."""
-        return self.difference <= np.maximum(PLAUSIBLE * self.difference_error, SAME * self.test_error[self.best])
-
     def _rows(self) -> Rows:
-        predicts = bool(np.isfinite(self.predicted).any())
-        heads = ["", self.parameter, "ε_g", "above the best", "in training", *["by theory"] * predicts, ""]
-        rows: Rows = [f"{type(self).__name__}: {count_noun(len(self.lam), 'value')}", heads]
-        above, paired = self.difference, self.difference_error
+        rows: Rows = [f"{type(self).__name__}: {count_noun(len(self.lam), 'value')}"]
+        rows.append(["", "lam", "ε_g", "in training", ""])
         for k, lam in enumerate(self.lam):
             mark = "best" if k == self.best else "1 s.e." if k == self.best_1se else ""
             error = format_to_error(self.test_error[k], self.test_error_error[k])
-            equal = max(abs(above[k]), paired[k]) <= ROUNDING * abs(self.test_error[k])
-            more = "-" if k == self.best else "0" if equal else format_to_error(above[k], paired[k])
-            known = f"{self.predicted[k]:.4g}" if np.isfinite(self.predicted[k]) else "-"
             doubt = "" if self.trusted[k] else "not trusted"
-            rows.append([mark, f"{lam:.4g}", error, more, f"{self.in_training[k]:.4g}", *[known] * predicts, doubt])
+            rows.append([mark, f"{lam:.4g}", error, f"{self.in_training[k]:.4g}", doubt])
         return [*rows, self.message]
 
 
 @guard_call
 def regularization_path(
-    data: Dataset | Mapping[float, Dataset],
-    lams: Sequence[float] | np.ndarray | None = None,
+    data: Dataset,
+    lams: Sequence[float] | np.ndarray,
     init: Any = "spectral",
     *,
     n_starts: int = 8,
-    parameter: str = "lam",
     form: str | None = None,
     tol: float = 1e-3,
     max_iter: int = 10000,
     folds: int | None = None,
-    groups: Any = None,
     seed: int | np.random.Generator = 0,
-    predict: bool = False,
-    checkpoint: Any = None,
     progress: bool | None = None,
 ) -> RegularizationPath:
-    """Train along a path of λ, or of any hyperparameter, and estimate the test error at each value by leave-one-out.
+    """Train along a path of λ, and estimate the test error at each value by leave-one-out.
 
     Runs proceed from the smallest to the largest λ, and each run begins at the fixed point of the previous run. For
     more than six values some errors are interpolated, eq. :eq:`interpolated-errors`, but never the error of the best.
 
     Parameters
     ----------
-    data : the samples; or a dictionary with a Dataset for each value of a hyperparameter, such as a temperature.
-    lams : (k,) values of λ; other parameters of the penalty do not change. Must be None for a dictionary.
+    data : the samples.
+    lams : (k,) values of λ; other parameters of the penalty do not change.
     init : start of the first run, as for `train`, and of runs whose previous run has no usable weights.
     n_starts : number of starts of these runs.
-    parameter : name of the hyperparameter of a dictionary, for tables.
     form : "hessian" or "cavity", as for `leave_one_out`, which selects the form if it is not given.
     tol : gradient norm at which a run has converged, above 0. It is multiplied by the unit of weights (for which fields
         are of order one, or as large as the labels of the squared loss) if this is below 1. With the default, estimates
         differ from their values at exact minima by about a thousandth.
     max_iter : maximum number of iterations of each run.
     folds : number of folds of the cross-validation that replaces leave-one-out if the smallest estimate is not trusted;
-        0 for none; if not given, 20 (5 with groups) or the number of samples (of groups) if that is smaller. Estimates
-        that are not trusted are then increased by a quarter before they are compared.
-    groups : (n,) labels of samples that depend on each other, such as the number of a subject who was measured several
-        times, or of a block of a time series. Cross-validation then replaces leave-one-out. It leaves out all samples
-        of a group at the same time (in the folds of scikit-learn's `GroupKFold`), and standard errors count a group as
-        one observation.
-    seed : seed of random starts and of the folds; an integer if a checkpoint is given.
-    predict : whether state evolution of the instance also predicts ε_g, on the branch of each run; needs sampled data.
-    checkpoint : path of a file to which weights are written after each value; if the file exists, the path is resumed.
-        The resumed path must have the same data, values, `init`, `n_starts`, `tol`, `max_iter`, `folds`, `groups` and
-        `seed`.
+        0 for none; if not given, 20 or the number of samples if that is smaller, and none for fewer than 30 samples.
+        Without folds, estimates that are not trusted are increased by a quarter before they are compared.
+    seed : seed of random starts and of the folds.
     progress : whether to show a progress bar; if not given, only on a terminal.
 
     Returns
@@ -189,11 +152,8 @@ def regularization_path(
 
     Raises
     ------
-    TypeError : if `data` is neither a Dataset nor a dictionary of Datasets, or `lams` is missing.
-    ValueError : if `lams` has negative or repeated values, or is given with a dictionary; if the datasets have
-        different numbers of samples; if `folds` is 1, or with groups 0 or above their number; if `predict` is True for
-        data that were not sampled from a model; if `checkpoint` is of another path, or is given with a Generator as
-        `seed`.
+    TypeError : if `data` is not a Dataset.
+    ValueError : if `lams` has negative or repeated values, or if `folds` is 1 or above the number of samples.
     ConvergenceError : if no run has converged.
 
     Examples
@@ -204,183 +164,198 @@ def regularization_path(
     >>> path.lam[path.best].item(), path.test_error.shape
     (0.003, (3,))
     """
-    values, problems = _problems(data, lams)
-    form = None if form is None else check.choice("form", form, FORMS)
-    if not isinstance(parameter, str):
-        raise check.fail("parameter", parameter, "the name of a hyperparameter", TypeError)
-    tol = check.real("tol", tol, low=0, strict=True)
-    max_iter = check.integer("max_iter", max_iter, low=1)
-    if progress is not None:
-        check.flag("progress", progress)
-    if check.flag("predict", predict) and any(problem.model is None for problem in problems):
-        raise check.fail("predict", predict, "data sampled from a model")
-    in_memory = all(isinstance(problem.tokens, np.ndarray) for problem in problems)
-    folds, groups = _require_folds(folds, groups, problems, in_memory)
-    order = np.argsort(values, kind="stable") if not isinstance(data, Mapping) else np.arange(len(values))
-    along = PathPlan(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
-    file, known = None, dict[str, Any]()
-    if checkpoint is not None:
-        others = [digest_run(problem) for problem in problems[1:]] if isinstance(data, Mapping) else []
-        file, known = _open_path_file(checkpoint, along, folds, groups, others)
-    ends: dict[int, GampResult] = {}
-
-    def save_progress(is_new: bool = True) -> None:
-        if file is not None:
-            file.save(lambda: known)
-        if is_new:
-            bar.update()
-
-    with Progress("path", total=len(values) + 1, shown=progress) as bar:
-        for k, _, result in along.runs(known.setdefault("all", {})):
-            save_progress(k not in ends)
-            ends[k] = result
-        results = tuple(ends[k] for k in range(len(values)))
-        if not any(result.converged for result in results):
-            raise ConvergenceError("regularization_path: no run has converged", results)
-        estimates = None
-        if groups is None:
-            bar.describe("leave-one-out errors")
-            estimates = path_errors(problems, results, order, form, not isinstance(data, Mapping), CAUTION)
-        bar.update()
-    if estimates is None or (folds and in_memory and _needs_folds(estimates, results)):
-        used, correction = "folds", np.zeros(len(values))
-        remark = REMARKS["folds" if groups is None else "groups"]
-        with Progress("folds", total=folds * len(values), shown=progress) as bar:
-            errors, trusted, changes = fold_errors(along, folds, known, save_progress, groups)
-    else:
-        used, correction, changes = estimates.form, estimates.correction, estimates.changes
-        errors, trusted = estimates.errors, estimates.trusted
-        remark = REMARKS["dependent"] if estimates.dependent else ""
-    trusted = trusted & (problems[0].n_samples >= LeaveOneOutMethod().few_samples)
-    pairs = list(zip(problems, results, strict=True))
-    in_training = np.array([sample_errors(each, each.fields(result.Q)).mean() for each, result in pairs])
-    covariance = np.array([[sum_products(first, second) for second in changes] for first in changes])
-    covariance[np.diag_indices(len(values))] = np.maximum(np.diagonal(covariance), 0.0)
-    spread = np.sqrt(variance_of_mean(errors, groups) + np.diagonal(covariance) + correction)
-    best, best_1se, message = _select(parameter, values, results, errors.mean(axis=1), spread, trusted, remark)
-    predicted = np.array([_predict(*pair) if predict else np.nan for pair in pairs])
-    path = RegularizationPath(
-        parameter=parameter, lam=values, test_error=errors.mean(axis=1), test_error_error=spread, covariance=covariance,
-        in_training=in_training, errors=errors, form=used, best=best, best_1se=best_1se,
-        trusted=np.asarray(trusted, bool), predicted=predicted, results=results, groups=groups, message=message,
-    )  # fmt: skip
-    likely = values[path.plausible & [result.converged for result in results]]
-    if len(likely) < 2:
-        return path
-    scatter = f"values from {likely.min():.4g} to {likely.max():.4g} may be the best"
-    return replace(path, message=f"{message} Within {PLAUSIBLE:g} standard errors, {scatter}.")
-
-
-def _require_folds(folds: Any, groups: Any, problems: list[Dataset], in_memory: bool) -> tuple[int, np.ndarray | None]:
-    """Return the number of folds, and the numbers (n,) of the groups if groups are given; raise if they do not fit."""
-    n = {problem.n_samples for problem in problems}
-    if len(n) > 1:
-        raise check.fail("data", sorted(n), "the same number of samples at each value")
-    if folds is not None and check.integer("folds", folds, low=0, high=min(n)) == 1:
-        raise check.fail("folds", folds, "0 or at least 2")
-    if groups is None:
-        return (min(FOLDS, min(n)) if min(n) > 1 else 0) if folds is None else folds, None
-    if folds == 0:
-        raise check.fail("folds", folds, "at least 2 if `groups` are given")
-    groups = require_groups(groups, min(n), folds or 2)
-    if not in_memory:
-        raise check.fail_words("data", "tokens on the disk", "tokens in memory if `groups` are given")
-    return folds or min(GROUP_FOLDS, groups.max() + 1), groups
-
-
-def _open_path_file(
-    checkpoint: Any, along: PathPlan, folds: int, groups: np.ndarray | None, others: list[str]
-) -> tuple[CheckpointFile, dict[str, Any]]:
-    """Return the file of a path, and the weights that it contains; raise ValueError if it is of another path.
-
-    `others` are the digests of the datasets at the other values, if the path does not lead along λ.
-    """
-    if isinstance(along.seed, np.random.Generator):  # a resumed path would draw other folds than the stored weights
-        raise check.fail_words("seed", "a Generator", "an integer if a checkpoint is given")
-    seed = check.integer("seed", along.seed, low=0, high=None)
-    options = [along.tol, along.max_iter, along.n_starts, folds, seed, *others, *([] if groups is None else [groups])]
-    start = _weights_of(along.init)
-    options.append(along.init if start is None else "weights")
-    file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest_run(along.problems[0], along.values, *options))
-    known = file.load() or {}
-    if start is not None and not _are_equal(known.setdefault("init", start), start):
-        raise file.refuse()
-    return file, known
-
-
-def _needs_folds(estimates: PathErrors, results: tuple[GampResult, ...]) -> bool:
-    """Return whether the smallest leave-one-out error is not trusted, so that cross-validation replaces all of them.
-
-    If samples depend on their neighbors it does not, because random folds do not separate a sample from its neighbors.
-    """
-    mean = estimates.errors.mean(axis=1)
-    smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: mean[k])
-    return not (estimates.dependent or estimates.trusted[smallest])
-
-
-def _weights_of(init: Any) -> np.ndarray | None:
-    """Return the weights (d, r) of a start, or None for a name or no start."""
-    if init is None or isinstance(init, str):
-        return None
-    return check.array("init", getattr(init, "Q", init), ("d", "r"))
-
-
-def _are_equal(stored: np.ndarray, start: np.ndarray, tol: float = 0.01) -> bool:
-    """Return whether the start of a path is the stored start, up to the accuracy of a run that is resumed, `tol`."""
-    if stored.shape != start.shape:
-        return False
-    return bool(np.linalg.norm(stored - start) <= tol * np.linalg.norm(start))
-
-
-def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
-    """Return the values of the hyperparameter and the datasets."""
-    if isinstance(data, Mapping):
-        if lams is not None:
-            raise check.fail("lams", lams, "None, because `data` is a dictionary of datasets")
-        if not data:
-            raise check.fail("data", data, "at least one dataset")
-        values = np.array([check.real("data", value) for value in data])
-        return values, [require_dataset(problem) for problem in data.values()]
-    require_dataset(data)
-    if lams is None:
-        raise check.fail("lams", lams, "values of λ", TypeError)
-    values = check.array("lams", lams, ("k",))
+    n, values = require_dataset(data).n_samples, check.array("lams", lams, ("k",))
     if (values < 0).any() or len(np.unique(values)) < len(values):
         raise check.fail("lams", values.tolist(), "distinct values of λ that are not negative")
-    return values, [data.replace(lam=lam) for lam in values.tolist()]
+    form = None if form is None else check.choice("form", form, FORMS)
+    if folds is not None and check.integer("folds", folds, low=0, high=n) == 1:
+        raise check.fail("folds", folds, "0 or at least 2")
+    folds = (FOLDS if n >= FEW_SAMPLES else 0) if folds is None else folds
+    tol, max_iter = check.real("tol", tol, low=0, strict=True), check.integer("max_iter", max_iter, low=1)
+    if progress is not None:
+        check.flag("progress", progress)
+    plan = _Plan(values, init, n_starts, tol, max_iter, seed)
+    problems = [data.replace(lam=lam) for lam in values.tolist()]
+    with Progress("path", total=len(values) + 1, shown=progress) as bar:
+        results = _train_along(data, plan, bar)
+        if not any(result.converged for result in results):
+            raise ConvergenceError("regularization_path: no run has converged", results)
+        bar.describe("leave-one-out errors")
+        estimates = _Estimates(problems, results, form)
+        errors, spread, trusted = estimates.at_all_values(np.argsort(values, kind="stable").tolist())
+        bar.update()
+    dependent, mean = any(estimate.dependent for estimate in estimates.complete.values()), errors.mean(axis=1)
+    used, remark = estimates.complete[int(values.argmin())].form, DEPENDENT if dependent else ""
+    smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: mean[k])
+    # random folds do not separate a sample from neighbors that it depends on
+    if folds and not (dependent or trusted[smallest]):
+        used, remark = "folds", BY_FOLDS
+        with Progress("folds", total=folds * len(values), shown=progress) as bar:
+            errors, spread, trusted = _fold_errors(data, plan, folds, bar)
+        mean, trusted = errors.mean(axis=1), trusted & (n >= FEW_SAMPLES)
+    pairs = zip(problems, results, strict=True)
+    in_training = np.array([sample_errors(problem, problem.fields(result.Q)).mean() for problem, result in pairs])
+    best, best_1se, message = _select(values, results, mean, spread, trusted, remark)
+    return RegularizationPath(
+        lam=values, test_error=mean, test_error_error=spread, errors=errors, form=used, best=best, best_1se=best_1se,
+        in_training=in_training, trusted=trusted, results=results, message=message,
+    )  # fmt: skip
+
+
+class _Plan(NamedTuple):
+    """Values (k,) of λ, and the options of `regularization_path` for the training."""
+
+    values: np.ndarray
+    init: Any
+    n_starts: int
+    tol: float
+    max_iter: int
+    seed: Any
+
+
+def _train_along(data: Dataset, plan: _Plan, bar: Progress) -> tuple[GampResult, ...]:
+    """Return the results at all values.
+
+    If a minimum becomes unstable between two values, the weights jump to another minimum, which is often lower before
+    the jump too. From the value after the jump, runs then return as long as their training loss is lower.
+    """
+    ends: dict[int, GampResult] = {}
+    before: GampResult | None = None
+    order = np.argsort(plan.values, kind="stable").tolist()
+    for k in order:
+        ends[k] = before = _train(data.replace(lam=float(plan.values[k])), plan, before)
+        bar.update()
+    for below, above in reversed(list(pairwise(order))):
+        lower, higher = ends[below], ends[above]
+        if is_convex(data) or not (higher.converged and np.abs(higher.Q).max() > 0):
+            continue
+        problem = data.replace(lam=float(plan.values[below]))
+        if agreement_of(problem, lower.Q, higher.Q) < AGREEMENT:
+            result = _train(problem, plan, higher)
+            if result.converged and result.train_loss < lower.train_loss - LOWER * abs(lower.train_loss):
+                ends[below] = result
+    return tuple(ends[k] for k in range(len(order)))
+
+
+def _train(data: Dataset, plan: _Plan, before: GampResult | None) -> GampResult:
+    """Return the run at one value, started from the previous run, or from `init` if this has no usable weights."""
+    # `run_gamp` scales its tolerance, with a margin that errors of paths do not have
+    tol = plan.tol * scale_tolerance(data, 1.0, margin=1.0) / scale_tolerance(data, 1.0)
+    if before is not None and before.converged and np.isfinite(before.overlaps.V).all() and np.abs(before.Q).max() > 0:
+        return run_gamp(data, before, tol=tol, max_iter=plan.max_iter, iteration=IterationOptions(hold_after=0))
+    return train(
+        data, plan.init, n_starts=plan.n_starts, survey=False, escape=False, seed=plan.seed, tol=tol,
+        max_iter=plan.max_iter,
+    )  # fmt: skip
+
+
+class _Estimates:
+    """Leave-one-out errors along a path of k values: complete estimates by number of the value, and interpolation.
+
+    The errors by cavity fields cost one pass over the tokens. The difference between a complete estimate and these
+    errors changes slowly along λ, and is interpolated between complete estimates, eq. :eq:`interpolated-errors`.
+    """
+
+    evenly = 6  # number of evenly spaced values along the path whose estimates are complete
+
+    def __init__(self, problems: list[Dataset], results: tuple[GampResult, ...], form: str | None) -> None:
+        self.problems, self.results, self.form = problems, results, form
+        self.complete: dict[int, LeaveOneOut] = {}
+
+    def at_all_values(self, order: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return errors (k, n), standard errors (k,) of their means, and which are trusted (k,), for an `order` of λ.
+
+        After the evenly spaced values, the value with the smallest error is completed until it is complete already. A
+        value is trusted if its estimate is, or the estimates between which it is interpolated.
+        """
+        line = [k for k in order if self.results[k].converged]  # at other values there is nothing to interpolate
+        places = np.linspace(0, len(line) - 1, min(self.evenly, len(line))).round().astype(int).tolist()
+        for k in {*order}.difference(line).union(line[place] for place in places):
+            self._complete(k)
+        rough = {k: self._rough_errors(k) for k in line} if len(places) < len(line) else {}
+        while True:
+            shape = len(order), self.problems[0].n_samples
+            errors, rest, trusted = np.empty(shape), np.empty(shape[0]), np.empty(shape[0], bool)
+            for k, loo in self.complete.items():
+                errors[k], trusted[k] = loo.errors, loo.trusted
+                rest[k] = loo.test_error_error**2 - loo.errors.var(ddof=1) / shape[1]
+            for low, high in pairwise([place for place, k in enumerate(line) if k in self.complete]):
+                a, b = line[low], line[high]
+                for place in range(low + 1, high):
+                    k, t = line[place], (place - low) / (high - low)
+                    errors[k] = rough[k] + (1 - t) * (errors[a] - rough[a]) + t * (errors[b] - rough[b])
+                    rest[k], trusted[k] = (1 - t) * rest[a] + t * rest[b], trusted[a] and trusted[b]
+            best = min(line, key=lambda k: errors[k].mean() * (1.0 if trusted[k] else CAUTION))
+            if best in self.complete:
+                return errors, np.sqrt(errors.var(axis=1, ddof=1) / shape[1] + np.maximum(rest, 0.0)), trusted
+            self._complete(best)
+
+    def _complete(self, k: int) -> None:
+        self.complete[k] = leave_one_out(self.problems[k], self.results[k], form=self.form)
+
+    def _rough_errors(self, k: int) -> np.ndarray:
+        """Return the errors (n,) of the k-th value by cavity fields without refits."""
+        data, (Q, at) = self.problems[k], require_trained(self.problems[k], self.results[k])
+        return sample_errors(data, cavity_fields(data, self.results[k], at, Q))
+
+
+def _fold_errors(data: Dataset, plan: _Plan, folds: int, bar: Progress) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return errors (k, n) of samples by cross-validation, standard errors, and whether all runs converged (k,)."""
+    n, k = data.n_samples, len(plan.values)
+    errors, converged = np.full((k, n), np.nan), np.ones(k, bool)
+    samples, fold_of = select_paired(n), np.zeros(n, int)
+    changes = np.zeros((k, len(samples), len(samples)))
+    parts = np.array_split(generator(plan.seed, Stream.FOLDS).permutation(n), folds)
+    for fold, left_out in enumerate(map(np.sort, parts)):
+        rows, fold_of[left_out] = np.setdiff1d(np.arange(n), left_out), fold
+        for number, result in enumerate(_train_along(data.select_rows(rows), plan, bar)):
+            problem = data.replace(lam=float(plan.values[number]))
+            test_data = problem.select_rows(left_out)
+            errors[number, left_out] = sample_errors(test_data, test_data.fields(result.Q))
+            changes[number] += _fold_changes(problem, rows, result.Q, samples)
+            converged[number] &= result.converged
+    pairs = [variance_of_pairs(changes[number], np.abs(errors[number]), samples, fold_of) for number in range(k)]
+    return errors, np.sqrt(errors.var(axis=1, ddof=1) / n + np.array(pairs)), converged
+
+
+def _fold_changes(data: Dataset, rows: np.ndarray, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
+    """Return the changes (m, m) of errors of cross-validation: of sample i if sample j is left out too.
+
+    Only the entries of samples i that are left out and of samples j that train the weights are not zero: to first
+    order, ∇ℓ_iᵀ X̃_i (H_∖j)⁻¹ X̃_jᵀ ∇ℓ_j. The samples `rows` (k,), in ascending order, train the weights Q (d, r).
+    """
+    part = data.select_rows(rows)
+    at, trained = risk_at(part, Q, "exact"), np.isin(samples, rows)
+    local, new = np.searchsorted(rows, samples[trained]), scaled_rows(data, samples[~trained])
+    responses = responses_without(part, at, Q, local, at.loss_gradients[local], None)  # the changes of the weights
+    slopes = sample_derivatives(at.loss, data.terms("exact").params[samples[~trained]], new @ Q)[1]
+    changes = np.zeros((len(samples), len(samples)))
+    changes[np.ix_(~trained, trained)] = np.einsum("paj,mlp,mla->mj", responses, new, slopes, optimize=True)
+    return error_unit(data) * changes
 
 
 def _select(
-    parameter: str, values: np.ndarray, results: tuple[GampResult, ...], mean: np.ndarray, spread: np.ndarray,
-    trusted: np.ndarray, remark: str,
+    values: np.ndarray, results: tuple[GampResult, ...], mean: np.ndarray, spread: np.ndarray, trusted: np.ndarray,
+    remark: str,
 ) -> tuple[int, int, str]:  # fmt: skip
     """Return the best value, the largest value within one standard error of it, and a message.
 
     The best of the `values` (k,) has the smallest `mean` error (k,), after errors that are not trusted are increased by
-    the factor CAUTION. `spread` (k,) are the standard errors, and `remark` is one of `REMARKS` or empty.
+    the factor CAUTION. `spread` (k,) are the standard errors, and `remark` is a clause on the estimates or empty.
     """
     converged = [k for k in range(len(values)) if results[k].converged]
-    cautious = {k: mean[k] * (1.0 if trusted[k] else CAUTION) for k in converged}
-    best = min(converged, key=lambda k: cautious[k])
-    near = [k for k in converged if cautious[k] <= mean[best] + spread[best]]
+    best = min(converged, key=lambda k: mean[k] * (1.0 if trusted[k] else CAUTION))
+    near = [k for k in converged if mean[k] * (1.0 if trusted[k] else CAUTION) <= mean[best] + spread[best]]
     best_1se = max([*near, best], key=lambda k: values[k])
     lower = sum(mean[k] < mean[best] for k in converged)
-    message = f"The smallest test error is at {parameter} = {values[best]:.4g}"
+    message = f"The smallest test error is at lam = {values[best]:.4g}"
     if remark:
         message += f", {remark}"
     elif not trusted[best]:
         message += ", but this estimate is not reliable: compare it with the error of held-out samples"
     elif lower:
         message += f"; {lower} other values have lower errors by estimates that are not reliable"
-    if parameter == "lam" and len(values) > 1 and values[best] in (values.min(), values.max()):
+    if len(values) > 1 and values[best] in (values.min(), values.max()):
         edge, beyond = ("smallest", "smaller") if values[best] == values.min() else ("largest", "larger")
         message += f"; it is the {edge} value tried, and {beyond} values may be better"
     return best, best_1se, f"{message}."
-
-
-def _predict(data: Dataset, result: GampResult) -> float:
-    """Return ε_g of state evolution, started from the overlaps of the training; NaN without convergence."""
-    if not result.converged:
-        return float("nan")
-    solution = solve_state_evolution(data.instance_model(), data.alpha, result.overlaps, rtol=1e-2, stability=False)
-    return solution.test_error if solution.converged else float("nan")

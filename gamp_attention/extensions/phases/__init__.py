@@ -4,5 +4,5 @@
 - `continue_branch` follows one branch in a parameter up to its end.
 - `phase_boundaries` computes α_c, α_l and the ends and stability of the branches, as functions of ω.
 
-Uses: the core; `bayes` (thresholds), `rsb` and `sweeps` (parallel jobs).
+Uses: the core; `sweeps` (parallel jobs).
 """

@@ -58,30 +58,30 @@ class BranchCurve:
     rule: Rule
     packing: Packing  # conversion between overlaps and x
     unit: float  # parameter value at p = 1
-    response: str = "stein"  # form of V̂, "stein" or "derivative"
 
     def map(self, u: np.ndarray) -> OverlapMap:
         """Return the overlap map at the parameter value of u."""
         p = u[-1] * self.unit
-        model = with_parameter(self.model, self.parameter, p)
         alpha = p if self.parameter == "alpha" else self.alpha
-        return OverlapMap(model, alpha, self.rule, self.response)
+        return OverlapMap(with_parameter(self.model, self.parameter, p), alpha, self.rule)
+
+    def overlaps(self, u: np.ndarray) -> Overlaps:
+        """Return the overlaps at u."""
+        return self.packing.unpack(u[:-1])
 
     def residual(self, u: np.ndarray) -> np.ndarray:
         """Return F(x; p) − x (n,) at u (n + 1,); NaN if the overlaps are infeasible or the map breaks down."""
-        x = self.packing.unpack(u[:-1])
-        undefined = np.full(len(u) - 1, np.nan)
         try:
-            F = self.map(u)
-            if F.alpha <= 0 or not is_feasible(F.model, x):
-                return undefined
-            return self.packing.pack(F(x)) - u[:-1]
+            F, x = self.map(u), self.overlaps(u)
+            if F.alpha > 0 and is_feasible(F.model, x):
+                return self.packing.pack(F(x)) - u[:-1]
         except (*BREAKDOWNS, ValueError):
-            return undefined
+            pass
+        return np.full(len(u) - 1, np.nan)
 
-    def derivative(self, u: np.ndarray, base: np.ndarray) -> np.ndarray:
+    def derivative(self, u: np.ndarray) -> np.ndarray:
         """Return the derivative (n, n + 1) of the residual with respect to u, by forward differences."""
-        steps = WALK.difference * np.eye(len(u))
+        base, steps = self.residual(u), WALK.difference * np.eye(len(u))
         return np.stack([(self.residual(u + step) - base) / WALK.difference for step in steps], axis=1)
 
 
@@ -90,7 +90,7 @@ def walk(curve: BranchCurve, overlaps: Overlaps, first: float, to: float) -> Ite
     goal = to / curve.unit
     guess = np.append(curve.packing.pack(overlaps), first / curve.unit)
     fixed = np.append(np.zeros(len(guess) - 1), 1.0)  # normal of the planes of constant parameter
-    J = curve.derivative(guess, curve.residual(guess))
+    J = curve.derivative(guess)
     corrected = _correct(curve, guess, fixed, J)
     if corrected is None:
         raise ConvergenceError("continue_branch: found no fixed point at which the branch could start", None)
@@ -116,22 +116,20 @@ def walk(curve: BranchCurve, overlaps: Overlaps, first: float, to: float) -> Ite
             if direction @ tangent >= WALK.min_cosine:
                 u, J = there, J_there
                 if corrections > WALK.few_corrections:
-                    J = curve.derivative(u, curve.residual(u))
+                    J = curve.derivative(u)
                 tangent = _tangent(J, direction)
                 yield u
                 longer = WALK.longer if corrections <= WALK.few_corrections else 1.0
                 step = min(step * longer, WALK.max_arc)
                 continue
         step *= 0.5
-        J = curve.derivative(u, curve.residual(u))  # Broyden's updates may have made J inaccurate
+        J = curve.derivative(u)  # Broyden's updates may have made J inaccurate
         tangent = _tangent(J, tangent)
 
 
 def _tangent(J: np.ndarray, towards: np.ndarray) -> np.ndarray:
     """Return the unit null vector of J (n, n + 1) on the side of `towards`; `towards` if J is not finite."""
-    if not np.isfinite(J).all():
-        return towards
-    tangent = np.linalg.svd(J)[2][-1]
+    tangent = np.linalg.svd(J)[2][-1] if np.isfinite(J).all() else towards
     return tangent if tangent @ towards >= 0 else -tangent
 
 
@@ -164,7 +162,7 @@ def has_folded(points: list[np.ndarray]) -> bool:
 
 def fading_family(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
     """Return "m" or "theta" if it goes to zero at the last points, where another branch crosses; otherwise None."""
-    before, after = (curve.packing.unpack(u[:-1]) for u in (points[-3], points[-1]))
+    before, after = curve.overlaps(points[-3]), curve.overlaps(points[-1])
     for name in ("m", "theta"):
         old, new = before.arrays()[name], after.arrays()[name]
         if name in curve.packing.names and (
@@ -176,17 +174,8 @@ def fading_family(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
 
 def weights_vanish(curve: BranchCurve, points: list[np.ndarray]) -> bool:
     """Return whether all weights go to zero at the last points."""
-    first, after = (curve.packing.unpack(u[:-1]) for u in (points[0], points[-1]))
-    return bool(np.abs(after.q).max() < WALK.zero * np.abs(first.q).max())
-
-
-def find_vanishing_point(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float]:
-    """Return the parameter value at which q is zero, extrapolated as a smooth function of q, and its error."""
-    size = np.array([np.linalg.norm(curve.packing.unpack(u[:-1]).q) for u in points])
-    p = np.array([u[-1] for u in points]) * curve.unit
-    smallest = np.argsort(size)[:3]
-    limits = [np.polyfit(size[smallest[:count]], p[smallest[:count]], count - 1)[-1] for count in (2, 3)]
-    return float(limits[1]), float(abs(limits[1] - limits[0])) + abs(_rule_shift(curve, points[smallest[0]]))
+    first, last = curve.overlaps(points[0]), curve.overlaps(points[-1])
+    return bool(np.abs(last.q).max() < WALK.zero * np.abs(first.q).max())
 
 
 def extremum(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float, list[np.ndarray]]:
@@ -200,7 +189,7 @@ def extremum(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float
         values.append(float(np.polyval(fit, at)) * curve.unit)
         tangent = (c - a) / np.linalg.norm(c - a)
         middle = b + at * tangent
-        J = curve.derivative(middle, curve.residual(middle))
+        J = curve.derivative(middle)
         corrected = _correct(curve, middle, tangent, J)
         if corrected is None:
             break
@@ -222,15 +211,10 @@ def _rule_shift(curve: BranchCurve, u: np.ndarray) -> float:
 
     It is −wᵀ δF / wᵀ ∂F/∂p, with the left null vector w of 1 − ∂F/∂x.
     """
-    F = curve.map(u)
-    finer = F.finer()
-    base = curve.residual(u)
-    if finer is None or not np.isfinite(base).all():
+    finer = curve.map(u).finer()
+    base, J = curve.residual(u), curve.derivative(u)
+    if finer is None or not np.isfinite(J).all():
         return np.nan
-    x = curve.packing.unpack(u[:-1])
-    shift = curve.packing.pack(finer(x)) - u[:-1] - base
-    J = curve.derivative(u, base)
-    if not np.isfinite(J).all():
-        return np.nan
+    shift = curve.packing.pack(finer(curve.overlaps(u))) - u[:-1] - base
     w = np.linalg.svd(J[:, :-1])[0][:, -1]
     return -float(w @ shift / (w @ J[:, -1])) * curve.unit

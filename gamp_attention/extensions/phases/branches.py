@@ -5,28 +5,30 @@ solutions. `continue_branch` follows one branch in a parameter up to its end, th
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.choices import RESPONSES, STARTS
+from gamp_attention._tools.choices import STARTS
 from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention.extensions.phases import arclength
 from gamp_attention.extensions.phases.arclength import BranchCurve
-from gamp_attention.extensions.phases.crossings import Crossing, crossing
+from gamp_attention.extensions.phases.crossings import BranchTrack, Measure, root_along, root_on_rules
 from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stack_overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible, relative_change
-from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, newton
-from gamp_attention.theory.fixed_points.observables import SECTORS, family_growth, stability, stationary_loss
+from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, iterate_at_zero, newton
+from gamp_attention.theory.fixed_points.observables import family_growth, stationary_loss
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.theory.fixed_points.solve import solve_state_evolution
 from gamp_attention.theory.models.model import PARAMETERS, Model, parameter_value, require_model
 from gamp_attention.theory.rules.choice import first_rule
+from gamp_attention.theory.rules.rule import Rule
 
 MIXTURES = (0.3, 0.5, 0.7)  # weights of linear mixtures of two solutions, used as starts
 MIXTURE_RESIDUAL = 1e-4  # residual to which Newton steps solve from a mixture
@@ -34,6 +36,7 @@ MIXTURE_STEPS = 40  # maximum number of Newton steps; a mixture may be far from 
 MAX_POINTS = 200  # maximum number of points of a branch
 SAME = 2e-2  # relative change of the overlaps below which two solutions are considered identical
 MEETING_RANGE = 0.02  # relative distance of two parameter values that give the first slope at the end of a branch
+END_TOL = 5e-4  # requested error of the end of a branch in units of the parameter, or of 0.05 if it is smaller
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,17 +131,14 @@ def branches(
         else:
             solutions.append((name, se))
     F = OverlapMap(model, float(alpha), first_rule("auto", model, (seed,)))
-    for i, (first, a) in enumerate(list(solutions)):
-        for second, b in solutions[i + 1 :]:
-            for weight in MIXTURES:
-                ends = a.overlaps.arrays(), b.overlaps.arrays()
-                mixed = {name: (1 - weight) * v + weight * ends[1][name] for name, v in ends[0].items()}
-                rough = _newton_from(F, Overlaps(**mixed))
-                if rough is None or _find_same(rough, solutions):
-                    continue
-                se = solve(rough)
-                if se.converged and not _find_same(se.overlaps, solutions):
-                    solutions.append((f"{first} and {second}, mixed", se))
+    for (first, a), (second, b) in combinations(list(solutions), 2):
+        for weight in MIXTURES:
+            rough = _newton_from(F, a.overlaps, b.overlaps, weight)
+            if rough is None or _find_same(rough, solutions):
+                continue
+            se = solve(rough)
+            if se.converged and not _find_same(se.overlaps, solutions):
+                solutions.append((f"{first} and {second}, mixed", se))
     solutions.sort(key=lambda entry: entry[1].train_loss)
     return Branches([se for _, se in solutions], [name for name, _ in solutions], missing)
 
@@ -153,15 +153,14 @@ def _find_same(overlaps: Overlaps, solutions: list[tuple[str, StateEvolutionResu
     return None
 
 
-def _newton_from(F: OverlapMap, start: Overlaps) -> Overlaps | None:
-    """Return a fixed point found by Newton steps without damped steps, or None."""
-    if not is_feasible(F.model, start):
-        return None
-    try:
-        root = newton(F, start, MIXTURE_RESIDUAL, MIXTURE_STEPS)
-    except BREAKDOWNS:
-        return None
-    return root.overlaps if root.status.converged else None
+def _newton_from(F: OverlapMap, a: Overlaps, b: Overlaps, weight: float) -> Overlaps | None:
+    """Return a fixed point found by Newton steps, without damped steps, from a mixture of two solutions, or None."""
+    mixed = Overlaps(**{name: v + weight * (b.arrays()[name] - v) for name, v in a.arrays().items()})
+    if is_feasible(F.model, mixed):
+        with suppress(*BREAKDOWNS):
+            root = newton(F, mixed, MIXTURE_RESIDUAL, MIXTURE_STEPS)
+            return root.overlaps if root.status.converged else None
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,40 +172,31 @@ class BranchPath(Result):
     parameter, values : name of the parameter that was varied, and its values (P,).
     overlaps : overlaps of the P points, with the points as first axis.
     train_loss : (P,) training loss ε_t.
-    growth : for each sector, the largest real part of the eigenvalues of the map's Jacobian (P,); above 1, the point is
-        unstable under damped iteration. NaN without `stability`.
     end : "reached" (the goal), "fold" (the branch turns back), "vanished" (all weights go to zero, or the overlap that
         distinguishes the branch from a more symmetric branch does), or "stalled" (no further point was found).
     end_value, end_error : parameter value at which the branch turns back or vanishes, with its error; NaN for other
         ends.
-    changes : crossings of 1 by the growth in a sector, each with value, error and sector.
     """
 
     parameter: str
     values: np.ndarray
     overlaps: Overlaps
     train_loss: np.ndarray
-    growth: dict[str, np.ndarray]
     end: str
     end_value: float
     end_error: float
-    changes: list[Crossing]
 
     def at(self, index: int) -> Overlaps:
         """Return the overlaps of one point."""
         return Overlaps(**{name: values[index] for name, values in self.overlaps.arrays().items()})
 
     def _rows(self) -> Rows:
-        """Return rows for at most 12 points, the end of the branch and the changes of its stability."""
+        """Return rows for at most 12 points, and the end of the branch."""
         columns = self.overlaps.scalars() | {"train_loss": self.train_loss}
         points = [[f"{self.values[k]:.6g}", *cells(columns, k)] for k in spread(len(self.values))]
-        events = [(self.end, self.end_value, self.end_error)]
-        events += [(f"stability to {c.sector} changes", c.value, c.error) for c in self.changes]
-        notes = [
-            event + (f" at {self.parameter} = {format_with_error(value, error, 4)}" if np.isfinite(value) else "")
-            for event, value, error in events
-        ]
-        return [[self.parameter, *(SIGNS[name][0] for name in columns)], *points, *notes]
+        end = format_with_error(self.end_value, self.end_error, 4)
+        note = f"{self.end} at {self.parameter} = {end}" if np.isfinite(self.end_value) else self.end
+        return [[self.parameter, *(SIGNS[name][0] for name in columns)], *points, note]
 
 
 @guard_call
@@ -216,13 +206,11 @@ def continue_branch(
     init: str | Overlaps,
     parameter: str = "alpha",
     to: float = 0.1,
-    *,
-    response: str = "stein",
-    stability: bool = True,
 ) -> BranchPath:
     """Follow a branch of fixed points in a parameter, by pseudo-arclength continuation with step control.
 
-    Eq. :eq:`conjugates`, :eq:`weights`, :eq:`growth`. The method is Keller's (1977); it continues around folds.
+    Eq. :eq:`conjugates`, :eq:`weights`. The method is Keller's (1977); it continues around folds and through points at
+    which the branch loses its stability.
 
     Parameters
     ----------
@@ -230,8 +218,6 @@ def continue_branch(
     init : "semantic", "positional", "random" or Overlaps, as for `solve_state_evolution`.
     parameter : "alpha", "omega", "lam" or "sigma".
     to : parameter value at which to end.
-    response : form of V̂, "stein" or "derivative".
-    stability : whether to compute the stability of every point.
 
     Returns
     -------
@@ -240,42 +226,43 @@ def continue_branch(
     Raises
     ------
     TypeError : if `model` is not a Model, or an argument has the wrong type.
-    ValueError : if `parameter`, `response` or `init` is an unknown name, `to` is outside the range of the parameter, or
-        the model does not have the parameter.
+    ValueError : if `parameter` or `init` is an unknown name, `to` is outside the range of the parameter, or the model
+        does not have the parameter.
     ConvergenceError : if there is no such branch at the start.
 
     Examples
     --------
     >>> import gamp_attention as ga
-    >>> path = ga.continue_branch(ga.paper_model(), 1.5, "semantic", to=1.45, stability=False)
+    >>> path = ga.continue_branch(ga.paper_model(), 1.5, "semantic", to=1.45)
     >>> path.end, path.values[-1].round(6).item()
     ('reached', 1.45)
     """
     model = require_model(model)
     check.choice("parameter", parameter, PARAMETERS)
-    check.choice("response", response, RESPONSES)
     to = check.real("to", to, low=0, strict=parameter != "omega", high=1 if parameter == "omega" else np.inf)
-    check.flag("stability", stability)
-    start = solve_state_evolution(
-        model, alpha, init, rtol=1e-3, response=response, stability=False, raise_on_failure=True
-    )
-    first = parameter_value(model, alpha, parameter)
-    curve = curve_of(model, alpha, parameter, start.overlaps, response)
-    points, end, family = _walk_branch(curve, start.overlaps, first, to)
+    start = solve_state_evolution(model, alpha, init, rtol=1e-3, stability=False, raise_on_failure=True)
+    curve = curve_of(model, alpha, parameter, start.overlaps)
+    points, end, family = _walk_branch(curve, start.overlaps, parameter_value(model, alpha, parameter), to)
     value, error = np.nan, np.nan
     if end == "fold":
         value, error, points = arclength.extremum(curve, points)
     elif end == "vanished":
-        limit = _meeting_point(curve, points, family) if family else arclength.find_vanishing_point(curve, points)
+        limit = _meeting_point(curve, points, family) if family else _vanishing_point(curve, points[-3])
         (value, error), points = limit, points[:-1]
-    return _build_path(curve, points, end, to, value, error, stability)
+    overlaps, values = [curve.overlaps(u) for u in points], np.array([u[-1] for u in points]) * curve.unit
+    if end == "reached":
+        values[-1] = to
+    maps = [curve.map(u).with_choices_at(x) for u, x in zip(points, overlaps, strict=True)]
+    losses = [stationary_loss(F, x, F.images(x)[0]) for F, x in zip(maps, overlaps, strict=True)]
+    path = Overlaps(**stack_overlaps(overlaps))
+    return BranchPath(parameter, values, path, np.array(losses), end, value, error)
 
 
-def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, response: str = "stein") -> BranchCurve:
+def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps) -> BranchCurve:
     """Return the equations of branches with the symmetries of given overlaps, on a rule of moderate cost."""
     rule = first_rule("auto", model, (0,)).at_level(1)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
-    return BranchCurve(model, alpha, parameter, rule, Packing.of(model, like), unit, response)
+    return BranchCurve(model, alpha, parameter, rule, Packing.of(model, like), unit)
 
 
 def _walk_branch(
@@ -288,50 +275,39 @@ def _walk_branch(
         points.append(u)
         family = arclength.fading_family(curve, points) if len(points) > 2 else None
         if family:
-            return points, "vanished", family
+            return points, "vanished", None if arclength.weights_vanish(curve, points[:-1]) else family
         if len(points) > 2 and arclength.has_folded(points):
             end = "fold"
             break
         if u[-1] == to / curve.unit:
             return points, "reached", None
         if len(points) >= MAX_POINTS:
-            break
-    if len(points) < MAX_POINTS and arclength.weights_vanish(curve, points):
-        end = "vanished"
-    return points, end, None
+            return points, end, None
+    return points, "vanished" if arclength.weights_vanish(curve, points) else end, None
 
 
 def _meeting_point(curve: BranchCurve, points: list[np.ndarray], family: str) -> tuple[float, float]:
     """Return the parameter where the branch meets the branch without the vanishing family, and its error.
 
-    There the vanishing family becomes unstable on the branch without it.
+    There the vanishing family becomes unstable on the branch without it. The other overlaps and the parameter are even
+    functions of this family: they are extrapolated to zero from the last two points before it vanished.
     """
-    bare = curve.packing.unpack(points[-1][:-1]).without(family)
-    p = points[-1][-1] * curve.unit
+    first, last = points[-3:-1]
+    more, less = (float(np.sum(curve.overlaps(u).arrays()[family] ** 2)) for u in (first, last))
+    meeting = last + min(less / abs(more - less), 1.0) * (last - first)
+    p = float(meeting[-1]) * curve.unit
+    tol, ends = END_TOL * max(p, 0.05), (p * (1 - MEETING_RANGE), p * (1 + MEETING_RANGE))
+    track = BranchTrack(curve, dict.fromkeys(ends, curve.overlaps(meeting).without(family)), tol)
+    return root_along([track], lambda at: family_growth(at.F, at.overlaps, family) - 1, ends, tol, 1.0)[:2]
+
+
+def _vanishing_point(curve: BranchCurve, last: np.ndarray) -> tuple[float, float]:
+    """Return the parameter, near the last point, at which small weights neither grow nor shrink, and its error."""
+    overlaps, p = curve.overlaps(last), float(last[-1]) * curve.unit
+
+    def measure(rule: Rule) -> Measure:
+        on_rule = replace(curve, rule=rule)
+        return lambda value: iterate_at_zero(on_rule.map(np.array([value / curve.unit])), overlaps)[1] - 1
+
     ends = p * (1 - MEETING_RANGE), p * (1 + MEETING_RANGE)
-    meeting = crossing(curve, ends, (bare, bare), family, family_growth)
-    return meeting.value, meeting.error
-
-
-def _build_path(
-    curve: BranchCurve, points: list[np.ndarray], end: str, to: float, value: float, error: float, stable: bool
-) -> BranchPath:
-    """Return the path of given points, with losses, crossings of 1 and, if `stable` is True, growths."""
-    overlaps = [curve.packing.unpack(u[:-1]) for u in points]
-    losses, growths = [], []
-    for u, x in zip(points, overlaps, strict=True):
-        F = curve.map(u).with_choices_at(x)
-        losses.append(stationary_loss(F, x, F.images(x)[0]))
-        growths.append(stability(F, x).growth if stable else dict.fromkeys(SECTORS, np.nan))
-    growth = {name: np.array([point[name] for point in growths]) for name in SECTORS}
-    values = np.array([u[-1] for u in points]) * curve.unit
-    if end == "reached":
-        values[-1] = to
-    changes = [
-        crossing(curve, (values[i], values[i + 1]), (overlaps[i], overlaps[i + 1]), name)
-        for name, series in growth.items()
-        for i in range(len(series) - 1)
-        if (series[i] - 1) * (series[i + 1] - 1) < 0
-    ]
-    path, changes = Overlaps(**stack_overlaps(overlaps)), sorted(changes)
-    return BranchPath(curve.parameter, values, path, np.array(losses), growth, end, value, error, changes)
+    return root_on_rules(measure, curve.rule.at_level(0), ends, END_TOL * max(p, 0.05), 1.0)[:2]

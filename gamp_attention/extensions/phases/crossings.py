@@ -12,7 +12,6 @@ times.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from gamp_attention.extensions.phases.arclength import BranchCurve
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, newton, newton_step
-from gamp_attention.theory.fixed_points.observables import predicted_test_error, sector_growth, stationary_loss
+from gamp_attention.theory.fixed_points.observables import predicted_test_error, stationary_loss
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.rule import Rule
 
@@ -40,9 +39,6 @@ class TrackSettings:
     max_weight: float = 1.2  # largest extrapolation along a line through two known points, in units of their distance
 
 
-TRACK = TrackSettings()
-
-
 @dataclass(frozen=True)
 class RootSettings:
     """Settings of roots of functions that each rule evaluates with a small error."""
@@ -55,18 +51,30 @@ class RootSettings:
     shift_error: float = 0.5  # error of a root, in units of its shift by a finer rule
     slope_error: float = 0.2  # assumed relative error of a secant's slope
     step_fraction: float = 0.3  # largest effect of the slope's error on the last step, in units of the requested error
-    unresolved: float = 1.0  # smallest error in units of the rule's unresolved error: shifts can be small by accident
 
 
-ROOT = RootSettings()
-CURVE_TOL = 5e-4  # requested error of a crossing in units of the curve's parameter, if none is given
+TRACK, ROOT = TrackSettings(), RootSettings()
 
-Growth = Callable[[OverlapMap, Overlaps, str], float]  # growth in a sector at a fixed point of a map
 Measure = Callable[[float], float]  # function of the parameter; NaN if the branch is lost there
 
 
-class BranchLost(ArithmeticError):
-    """Error raised at a parameter value at which the branch is lost."""
+@dataclass(frozen=True, eq=False)
+class TrackPoint:
+    """Fixed point of an overlap map."""
+
+    F: OverlapMap
+    at: Overlaps  # overlaps at which the map was last evaluated
+    overlaps: Overlaps  # the fixed point, one final Newton step from there
+
+    @cached_property
+    def train_loss(self) -> float:
+        """Training loss ε_t, evaluated before the last step; the free energy is stationary, so the error is small."""
+        return stationary_loss(self.F, self.at, self.F.images(self.at)[0])
+
+    @cached_property
+    def test_error(self) -> float:
+        """Test error ε_g."""
+        return float(predicted_test_error(self.F.model, self.overlaps, self.F.rule).mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +94,7 @@ class BranchTrack:
         """Return the branch on another rule and with another tolerance; both use the same dict of known points."""
         return replace(self, curve=replace(self.curve, rule=rule), tol=tol)
 
-    def __call__(self, value: float, halvings: int = TRACK.halvings) -> "TrackPoint | None":
+    def __call__(self, value: float, halvings: int = TRACK.halvings) -> TrackPoint | None:
         """Return the fixed point at a parameter value, or None if there is none near the expected overlaps.
 
         If necessary, intermediate points are solved first.
@@ -98,7 +106,7 @@ class BranchTrack:
                 point = self._solve(value)
         return point
 
-    def _solve(self, value: float) -> "TrackPoint | None":
+    def _solve(self, value: float) -> TrackPoint | None:
         """Return the fixed point found by Newton steps from the guess; None if they fail or reach another branch."""
         guess = self.guess(value)
         packing = Packing.of(self.curve.model, guess)
@@ -116,7 +124,11 @@ class BranchTrack:
             best = packing.unpack(at + step)
         except (*BREAKDOWNS, ValueError):
             return None
-        if np.abs(step).max() > TRACK.max_last_step or _on_other_branch(guess, best):
+        expected, solved = guess.arrays(), best.arrays()
+        faded = any(
+            np.abs(solved[name]).max() < TRACK.min_family * np.abs(expected[name]).max() for name in ("m", "theta")
+        )
+        if faded or relative_change(guess, best) > TRACK.max_change or np.abs(step).max() > TRACK.max_last_step:
             return None
         self._jacobian[0] = root.jacobian
         self.known[value] = best
@@ -147,60 +159,6 @@ def _between(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
     return Overlaps(**line)
 
 
-def _on_other_branch(guess: Overlaps, solution: Overlaps) -> bool:
-    """Return whether the solution is on another branch than the guess."""
-    expected, solved = guess.arrays(), solution.arrays()
-    smallest = {name: TRACK.min_family * np.abs(expected[name]).max() for name in ("m", "theta")}
-    faded = any(np.abs(solved[name]).max() < size for name, size in smallest.items())
-    return faded or relative_change(guess, solution) > TRACK.max_change
-
-
-@dataclass(frozen=True, eq=False)
-class TrackPoint:
-    """Fixed point of an overlap map."""
-
-    F: OverlapMap
-    at: Overlaps  # overlaps at which the map was last evaluated
-    overlaps: Overlaps  # the fixed point, one final Newton step from there
-
-    @cached_property
-    def train_loss(self) -> float:
-        """Training loss ε_t, evaluated before the last step; the free energy is stationary, so the error is small."""
-        return stationary_loss(self.F, self.at, self.F.images(self.at)[0])
-
-    @cached_property
-    def test_error(self) -> float:
-        """Test error ε_g."""
-        return float(predicted_test_error(self.F.model, self.overlaps, self.F.rule).mean())
-
-
-class Crossing(NamedTuple):
-    """Parameter value at which growth in a sector crosses 1, with its error."""
-
-    value: float
-    error: float
-    sector: str
-
-
-def crossing(
-    curve: BranchCurve,
-    ends: tuple[float, float],
-    overlaps: tuple[Overlaps, Overlaps],
-    sector: str,
-    growth: Growth = sector_growth,
-    tol: float | None = None,
-) -> Crossing:
-    """Return the parameter at which growth in a sector crosses 1, near two values with known overlaps.
-
-    The requested error is `tol`, by default CURVE_TOL in units of the curve's parameter. The stated error is infinite
-    if the branch was lost on the way or no crossing is near.
-    """
-    tol = CURVE_TOL * curve.unit if tol is None else tol
-    track = BranchTrack(curve, dict(zip(ends, overlaps, strict=True)), tol)
-    value, error, _ = root_along([track], lambda at: growth(at.F, at.overlaps, sector) - 1, ends, tol, 1.0)
-    return Crossing(value, error, sector)
-
-
 def root_along(
     tracks: Sequence[BranchTrack], measured: Callable[..., float], ends: tuple[float, float], tol: float, size: float
 ) -> tuple[float, float, float]:
@@ -223,25 +181,32 @@ def root_on_rules(
 ) -> tuple[float, float, float]:
     """Return the root of a function on finer and finer rules, its error (infinite if there is none) and the slope.
 
-    Brent's method between the ends gives the root and the slope on the first rule. Finer rules then shift the root
-    until the error is within tol. The function is a difference of numbers of magnitude `size`; a rule resolves it to
-    its relative tolerance times this magnitude.
+    The function is a difference of numbers of magnitude `size`; a rule resolves it to its relative tolerance times this
+    magnitude. Secant steps on a rule end when the error of the slope affects the root by a small fraction of `tol`; the
+    slope is updated only from values that differ clearly.
     """
-    coarse = measure(rule)
+    coarse, error = measure(rule), np.inf
     value, slope = _root_between(coarse, *ends, ROOT.clear * rule.tol * size)
-    error, finer = np.inf, rule.finer()
     for _ in range(ROOT.max_finer):
-        if not np.isfinite(slope) or finer is None or error <= tol:
+        finer = rule.finer()
+        if finer is None or not np.isfinite(slope) or error <= tol:
             break
-        fine, has_levels = measure(finer), finer.deterministic
+        fine = measure(finer)
         remainder = fine(value)
-        shift = (remainder - coarse(value)) / slope
-        value, last, slope = _polish(
-            fine, value, remainder, slope, tol if has_levels else np.inf, ROOT.clear * finer.tol * size
-        )
-        unresolved = ROOT.unresolved * finer.tol * size / abs(slope)
-        error = ROOT.shift_error * abs(shift) + ROOT.slope_error * abs(last) + unresolved
-        coarse, finer = fine, finer.finer() if has_levels else None
+        shift, step = (remainder - coarse(value)) / slope, -remainder / slope
+        for _ in range(ROOT.max_secants if finer.deterministic else 0):
+            if not ROOT.slope_error * abs(step) > ROOT.step_fraction * tol:
+                break
+            ahead = fine(value + step)
+            if abs(ahead - remainder) >= ROOT.clear * finer.tol * size:
+                slope = (ahead - remainder) / step
+            value, remainder = value + step, ahead
+            step = -remainder / slope
+        value += step
+        error = ROOT.shift_error * abs(shift) + ROOT.slope_error * abs(step) + finer.tol * size / abs(slope)
+        if not finer.deterministic:
+            break
+        coarse, rule = fine, finer
     return value, error if np.isfinite(value) else np.inf, slope
 
 
@@ -259,7 +224,7 @@ def _root_between(measure: Measure, a: float, b: float, clear: float) -> tuple[f
         if x not in values:
             values[x] = measure(x)
         if np.isnan(values[x]):
-            raise BranchLost
+            raise ValueError("the branch is lost")
         return values[x]
 
     try:
@@ -267,7 +232,7 @@ def _root_between(measure: Measure, a: float, b: float, clear: float) -> tuple[f
             a, b = (a, b) if abs(evaluate(b)) < abs(evaluate(a)) else (b, a)
             a, b = b, b + ROOT.slack * (b - a)
         root = float(brentq(evaluate, a, b, xtol=ROOT.close * max(abs(a), abs(b))))
-    except (BranchLost, ValueError):  # the second error if the sign is still the same
+    except ValueError:  # also if the sign is still the same
         return np.nan, np.nan
     x, f = np.array(sorted(values.items())).T
     below, above = x < root, x > root
@@ -277,22 +242,3 @@ def _root_between(measure: Measure, a: float, b: float, clear: float) -> tuple[f
     enough = min(0.5 * clear, size[below].max(), size[above].max())
     i, j = np.flatnonzero(below & (size >= enough))[-1], np.flatnonzero(above & (size >= enough))[0]
     return root, float((f[j] - f[i]) / (x[j] - x[i]))
-
-
-def _polish(
-    measure: Measure, value: float, remainder: float, slope: float, tol: float, clear: float
-) -> tuple[float, float, float]:
-    """Refine a root by secants from `value`, at which the function has the value `remainder`.
-
-    Return the root, the last step and the slope. Steps end when the error of the slope affects the root by a small
-    fraction of `tol`; the slope is updated only from values that differ by at least `clear`.
-    """
-    for _ in range(ROOT.max_secants):
-        step = -remainder / slope
-        if not ROOT.slope_error * abs(step) > ROOT.step_fraction * tol:
-            break
-        ahead = measure(value + step)
-        if abs(ahead - remainder) >= clear:
-            slope = (ahead - remainder) / step
-        value, remainder = value + step, ahead
-    return value + step, step, slope

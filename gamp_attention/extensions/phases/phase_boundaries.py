@@ -16,17 +16,14 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import Progress
-from gamp_attention.extensions.bayes.thresholds import bayes_thresholds
-from gamp_attention.extensions.phases.breaking import BROKEN_LINES, find_changes
 from gamp_attention.extensions.phases.scan import (
     Boundary,
     Scan,
     find_ends,
     find_equal_loss,
     find_equal_test_error,
-    find_stability_changes,
+    find_stable_range,
 )
-from gamp_attention.extensions.rsb.broken import require_problem
 from gamp_attention.extensions.sweeps.jobs import base_digest, digest, short_hash
 from gamp_attention.extensions.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.extensions.sweeps.store import Store
@@ -38,21 +35,16 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 Values = Sequence[float] | np.ndarray
-DIAGRAM_FORMAT = 3  # part of every key; increase it if the same job gives other numbers
+DIAGRAM_FORMAT = 4  # part of every key; increase it if the same job gives other numbers
 BRANCHES = ("semantic", "positional")
-LINES = (
-    "alpha_c",
-    "alpha_l",
-    *(f"{branch}_{end}" for branch in BRANCHES for end in ("from", "to", "stable_from", "stable_to")),
-)
+ENDS = ("from", "to", "stable_from", "stable_to")
+LINES = ("alpha_c", "alpha_l", *(f"{branch}_{end}" for branch in BRANCHES for end in ENDS))
 HEADS = {  # heads of the columns of the table
     "alpha_c": "α_c", "alpha_l": "α_l", "semantic_from": "semantic from", "semantic_stable_from": "stable from",
-    "positional_from": "positional from", "positional_to": "positional to", "weak_recovery": "weak recovery",
-    "full_recovery": "full", "alpha_c_change": "change of α_c by breaking",
-    "semantic_from_change": "change of the end of semantic",
+    "positional_from": "positional from", "positional_to": "positional to",
 }  # fmt: skip
+SEARCH = ("low", "high", "tol")  # names of the numbers of a search, as they are stored
 STAGES = 8  # number of times that `find_boundaries` reports progress
-BAYES_LINES = ("weak_recovery", "full_recovery", "hard_from", "hard_to")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,52 +53,41 @@ class DiagramJob:
 
     model: Model
     search: tuple[float, float, float]  # range of α that is searched, and tolerance of the errors of α
-    bayes: bool = False  # whether the thresholds of Bayes-optimal estimation are among the lines
-    rsb: int = 0  # number of steps of replica symmetry breaking, 0 or 1; 1 adds the changes of lines
 
     @property
     def key(self) -> str:
         """Hash of everything that determines the row."""
-        further = ["bayes"] * self.bayes + ["rsb"] * self.rsb
-        return short_hash([DIAGRAM_FORMAT, digest(self.model), self.search, *further])
+        return short_hash([DIAGRAM_FORMAT, digest(self.model), self.search])
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Value of ω, and the search."""
-        return {"omega": softmax_teacher(self.model).omega} | name_search(*self.search)
+        return {"omega": softmax_teacher(self.model).omega} | dict(zip(SEARCH, self.search, strict=True))
 
     @guard_call
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
         """Return a row with every line as [value, error, note], and the points (α, ε_t, ε_g) of both branches."""
-        place, tol = f"omega = {softmax_teacher(self.model).omega}", self.search[2]
         try:
-            with Progress(total=STAGES + self.bayes + self.rsb) as task:
-                task.describe(place)
+            with Progress(total=STAGES) as task:
+                task.describe(f"omega = {softmax_teacher(self.model).omega}")
                 lines, scans = find_boundaries(self.model, *self.search, task)
-                if self.bayes:
-                    task.describe(f"{place}, thresholds of the Bayes-optimal estimate")
-                    lines |= compute_thresholds(self.model)
-                if self.rsb:
-                    task.describe(f"{place}, replica symmetry breaking")
-                    lines |= find_changes(self.model, lines["alpha_c"], lines["semantic_from"])
         except Exception as error:
             return {"status": "error", "message": f"{type(error).__name__}: {error}"}
-        notes = {
-            name: line.note or "error above the tolerance"
+        notes = [
+            f"{name}: {line.note or 'error above the tolerance'}"
             for name, line in lines.items()
-            if line.note.startswith("not found") or line.error > tol
+            if line.note.startswith("not found") or line.error > self.search[2]
+        ]
+        points = {
+            branch: [[alpha, point.train_loss, point.test_error] for alpha, point in sorted(scan.points.items())]
+            for branch, scan in scans.items()
         }
-        row: dict[str, Any] = {"status": "inaccurate" if notes else "converged"}
-        row["message"] = "; ".join(f"{name}: {note}" for name, note in notes.items())
-        row["lines"] = {name: list(line) for name, line in lines.items()}
-        points = {branch: sorted(scan.points.items()) for branch, scan in scans.items()}
-        row["points"] = {name: [[a, p.train_loss, p.test_error] for a, p in found] for name, found in points.items()}
-        return row
-
-
-def name_search(low: float, high: float, tol: float) -> dict[str, float]:
-    """Return the numbers of a search by name, as they are stored."""
-    return {"low": low, "high": high, "tol": tol}
+        return {
+            "status": "inaccurate" if notes else "converged",
+            "message": "; ".join(notes),
+            "lines": {name: list(line) for name, line in lines.items()},
+            "points": points,
+        }
 
 
 def find_boundaries(
@@ -134,39 +115,9 @@ def find_boundaries(
     text = "α_l, where attention beats the linear baseline"
     lines["alpha_l"] = run_stage(text, lambda: find_equal_test_error(semantic, linear_baseline(model), tol))
     for branch, scan in scans.items():
-        ends = run_stage(f"stability of the {branch} branch", _find_stable_range, scan, tol)
+        ends = run_stage(f"stability of the {branch} branch", find_stable_range, scan, tol)
         lines[f"{branch}_stable_from"], lines[f"{branch}_stable_to"] = ends
     return {name: lines[name] for name in LINES}, scans
-
-
-def compute_thresholds(model: Model) -> dict[str, Boundary]:
-    """Return the α of weak and full recovery by the Bayes-optimal estimate, and the two ends of its hard phase."""
-    try:
-        thresholds = bayes_thresholds(model)
-    except ValueError as error:
-        return dict.fromkeys(BAYES_LINES, Boundary.none(f"none: {error}"))
-    lines = {}
-    for name in BAYES_LINES[:2]:
-        pair = getattr(thresholds, name), getattr(thresholds, f"{name}_error")
-        lines[name] = Boundary(*pair, "") if np.isfinite(pair[0]) else Boundary.none(thresholds.notes[name])
-    ends = zip(BAYES_LINES[2:], thresholds.hard or (), thresholds.hard_error or (), strict=False)
-    hard = {name: Boundary(end, error, "") for name, end, error in ends}
-    note = thresholds.notes.get("hard", "none: nowhere hard")
-    return lines | (hard or dict.fromkeys(BAYES_LINES[2:], Boundary.none(note)))
-
-
-def _find_stable_range(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
-    """Return the ends of the range of α in which the branch is stable; if there are several, the last of each kind."""
-    if not scan.points:
-        none = Boundary.none(f"none: there is no {scan.branch} branch")
-        return none, none
-    changes, stable_below = find_stability_changes(scan, tol)
-    if not changes:
-        none = Boundary.none(f"none: the {scan.branch} branch is {'' if stable_below else 'un'}stable throughout")
-        return none, none
-    above = [Boundary.none("none: stable from its lower end on"), *(line for line, stable in changes if stable)]
-    below = [Boundary.none("none: stable up to its upper end"), *(line for line, stable in changes if not stable)]
-    return above[-1], below[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,11 +131,7 @@ class PhaseBoundaries(Result):
     lines : by name, K boundaries with value, error and note; a boundary that does not exist has value NaN and the
         reason as note. "alpha_c" and "alpha_l"; for "semantic" and "positional" the range of α in which the branch
         exists, `_from` and `_to`, and the range in which it is stable against the overlap that is zero on it,
-        `_stable_from` and `_stable_to`. With `bayes`, "weak_recovery" and "full_recovery" of the Bayes-optimal
-        estimate, and "hard_from", "hard_to", between which the data determine the teacher but message passing does not
-        find it. With `rsb`, "alpha_c_change" and "semantic_from_change", by how much α_c and the lower end of the
-        semantic branch change by one step of replica symmetry breaking; the errors do not contain the errors of these
-        lines.
+        `_stable_from` and `_stable_to`.
     status : K statuses: CONVERGED, INACCURATE (an error is above the tolerance, or a line was not found) or NONFINITE.
     messages : K messages that name the inaccurate lines.
     rows : K stored results, one for each value.
@@ -231,13 +178,12 @@ class PhaseBoundaries(Result):
 
     def _rows(self) -> Rows:
         """Return a row for each value with α_c, α_l and the ranges of the branches, and notes on missing lines."""
-        columns = {name: head for name, head in HEADS.items() if name in self.lines}
-        rows: Rows = [["omega", *columns.values(), "status"]]
+        rows: Rows = [["omega", *HEADS.values(), "status"]]
         for k, value in enumerate(self.values):
-            cells = [self.lines[name][k] for name in columns]
+            cells = [self.lines[name][k] for name in HEADS]
             numbers = [format_with_error(boundary.value, boundary.error, 6) for boundary in cells]
             rows.append([f"{value:g}", *numbers, self.status[k].value])
-            named = zip(columns.values(), cells, strict=True)
+            named = zip(HEADS.values(), cells, strict=True)
             rows += [f"    {head}: {boundary.note}" for head, boundary in named if np.isnan(boundary.value)]
             rows += [f"    {self.messages[k]}"] if self.messages[k] else []
         return rows
@@ -250,8 +196,6 @@ def phase_boundaries(
     *,
     alphas: Values = (0.05, 4.0),
     tol: float = 1e-3,
-    bayes: bool = False,
-    rsb: int = 0,
     folder: str | Path | None = None,
     executor: "Executor | None" = None,
 ) -> PhaseBoundaries:
@@ -269,10 +213,6 @@ def phase_boundaries(
     omegas : values of ω; if not given, the ω of the model.
     alphas : (lowest, highest) α.
     tol : requested error of every boundary, at least 1e-6.
-    bayes : whether to add the α at which the Bayes-optimal estimate becomes better than random, becomes exact, and is
-        hard to compute.
-    rsb : number of steps of replica symmetry breaking, 0 or 1. With 1, lines are added by how much α_c and the lower
-        end of the semantic branch change; this takes minutes for each value.
     folder : directory in which finished results are stored, so that the same call resumes; if not given, nothing is
         stored.
     executor : object with `submit` as in concurrent.futures, which gets a job for each value; serial if not given.
@@ -285,8 +225,7 @@ def phase_boundaries(
     ------
     TypeError : if `model` is not a model of attention, or an argument has the wrong type.
     ValueError : if `omegas` is empty or has a value that the model does not allow; `alphas` is not increasing and
-        positive; `tol` is below 1e-6; `rsb` is not 0 or 1 or not implemented for the model; or `folder` has results of
-        other settings.
+        positive; `tol` is below 1e-6; or `folder` has results of other settings.
     RuntimeError : if a worker failed.
 
     Examples
@@ -306,14 +245,10 @@ def phase_boundaries(
     if not low < high:
         raise check.fail("alphas", (low, high), "(lowest, highest) α in this order")
     search = low, high, check.real("tol", tol, low=1e-6)
-    bayes, rsb = check.flag("bayes", bayes), check.integer("rsb", rsb, low=0, high=1)
-    wanted = (*LINES, *(BAYES_LINES if bayes else ()), *(BROKEN_LINES if rsb else ()))
-    for varied in models if rsb else ():
-        require_problem(varied, high)
     check_workers(executor)
-    jobs = [DiagramJob(varied, search, bayes, rsb) for varied in models]
+    jobs = [DiagramJob(varied, search) for varied in models]
     base = short_hash(["boundaries", base_digest(model)])
-    about = {"model": base, "settings": name_search(*search), "format": DIAGRAM_FORMAT}
+    about = {"model": base, "settings": dict(zip(SEARCH, search, strict=True)), "format": DIAGRAM_FORMAT}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as directory:
         store = Store(directory, temporary=folder is None)
         store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})
@@ -322,7 +257,7 @@ def phase_boundaries(
     lost = [Boundary.none(f"not found: {row['message']}") for row in rows]
     lines = {
         line: [Boundary(*row["lines"][line]) if "lines" in row else lost[k] for k, row in enumerate(rows)]
-        for line in wanted
+        for line in LINES
     }
     statuses = {"converged": Status.CONVERGED, "inaccurate": Status.INACCURATE}
     status = [statuses.get(row["status"], Status.NONFINITE) for row in rows]

@@ -16,12 +16,10 @@ import numpy as np
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.progress import Progress
 from gamp_attention.extensions.phases.branches import continue_branch, curve_of
-from gamp_attention.extensions.phases.crossings import BranchTrack, Growth, TrackPoint, crossing, root_along
-from gamp_attention.results import ConvergenceError, Overlaps, Status, add_display
-from gamp_attention.theory.fixed_points.failures import FAMILY_OF, is_off
-from gamp_attention.theory.fixed_points.newton import Root, weights_are_tiny
-from gamp_attention.theory.fixed_points.observables import family_growth, sector_growth
-from gamp_attention.theory.fixed_points.solve import first_root
+from gamp_attention.extensions.phases.crossings import BranchTrack, TrackPoint, root_along
+from gamp_attention.results import ConvergenceError, Overlaps, add_display
+from gamp_attention.theory.fixed_points.observables import sector_growth
+from gamp_attention.theory.fixed_points.solve import FAMILY_OF, first_root, is_off
 from gamp_attention.theory.linear import LinearBaseline
 from gamp_attention.theory.models.model import Model
 
@@ -35,15 +33,12 @@ class Scan:
     model: Model
     branch: str
     points: dict[float, TrackPoint] = field(default_factory=dict)  # points of the branch by α
-    lost: dict[float, Root] = field(default_factory=dict)  # other solutions, by α at which the branch was not found
+    lost: set[float] = field(default_factory=set)  # values of α at which the branch was not found
     track: BranchTrack = field(init=False)  # interpolates all of `points`; exists after the first point
     rough: float = 1e-2  # tolerance of the overlaps and of α during a scan, enough to identify the branch
     max_iter: int = 104  # maximum number of iterations; near an end, the branch is continued instead
     points_per_e: float = 2.2  # number of α of the grid for each factor e
     inside: float = 0.04  # relative distance in α from an end at which the branch, which changes fast, is solved too
-    slack: float = 0.05  # relative distance outside of an interval of α at which a meeting point is still accepted
-    max_halvings: int = 3  # maximum number of bisections toward an α at which q is smaller by orders of magnitude
-    same_growth: float = 0.05  # relative difference below which two growth rates are considered equal
 
     def at(self, alpha: float) -> TrackPoint | None:
         """Return the fixed point at α, continued from known points or started by name; None if there is none."""
@@ -56,11 +51,10 @@ class Scan:
     def solve(self, alpha: float, init: Any) -> bool:
         """Solve from a named start or overlaps; return whether the branch exists at α."""
         root = first_root(self.model, alpha, init, self.max_iter)
-        if root.status.converged and self._follow(alpha, root.overlaps):
-            self.lost.pop(alpha, None)
-            return True
-        self.lost[alpha] = root
-        return False
+        exists = root.status.converged and self._follow(alpha, root.overlaps)
+        if not exists:
+            self.lost.add(alpha)
+        return exists
 
     def approach(self, alpha: float) -> None:
         """Solve at α near an end of the branch, at which the overlap family that gives the branch its name vanishes.
@@ -146,7 +140,7 @@ def find_ends(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary
     if not scan.points:
         none = Boundary.none(f"the {scan.branch} branch does not exist in [{low:g}, {high:g}]")
         return none, none
-    ends = _end(scan, high, low, tol), _end(scan, low, high, tol)
+    ends = _end(scan, low, min, tol), _end(scan, high, max, tol)
     scan.trim(ends[0].value, ends[1].value)
     for end, inward in zip(ends, (1 + scan.inside, 1 - scan.inside), strict=True):
         if np.isfinite(end.value):
@@ -154,71 +148,47 @@ def find_ends(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary
     return ends
 
 
-def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
-    """Return the end of the branch toward `last`."""
-    downwards, halvings = last < first, 0
+def _end(scan: Scan, last: float, outermost: Callable[..., float], tol: float) -> Boundary:
+    """Return the end of the branch toward the smallest (`outermost` is min) or the largest (max) α, `last`."""
     while True:
-        here = min(scan.points) if downwards else max(scan.points)
-        beyond = [a for a in scan.lost if (a < here if downwards else a > here)]
+        here = outermost(scan.points)
+        beyond = [alpha for alpha in scan.lost - set(scan.points) if outermost(alpha, here) == alpha]
         if not beyond:
             return Boundary.none(f"none: the branch continues to α = {last:g}")
-        gone = max(beyond) if downwards else min(beyond)
-        meeting = _meeting(scan, here, gone, tol)
-        if meeting is not None:
-            return meeting
-        if halvings < scan.max_halvings and weights_are_tiny(scan.model, scan.lost[gone].overlaps):
-            halvings += 1
-            scan.at(float(np.sqrt(here * gone)))
-            continue
+        gone = min(beyond, key=lambda alpha: abs(alpha - here))
+        between = f"between α = {gone:.4g} and {here:.4g}"
         try:
-            path = continue_branch(scan.model, here, scan.points[here].overlaps, to=gone, stability=False)
+            path = continue_branch(scan.model, here, scan.points[here].overlaps, to=gone)
         except ConvergenceError:
-            return Boundary.none(f"not found: between α = {gone:.4g} and {here:.4g}")
+            return Boundary.none(f"not found: {between}")
         if path.end in ("fold", "vanished"):
             return Boundary.found(path.end_value, path.end_error, tol, path.end)
         if path.end != "reached" or not scan.solve(gone, path.at(-1)):
-            return Boundary.none(f"not found: following the branch {path.end} between α = {gone:.4g} and {here:.4g}")
+            return Boundary.none(f"not found: following the branch {path.end} {between}")
 
 
-def _meeting(scan: Scan, here: float, gone: float, tol: float) -> Boundary | None:
-    """Return the α at which the branch splits off from the branch without its overlap family.
+def find_stable_range(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
+    """Return the ends of the range of α in which the branch is stable; if there are several, the last of each kind.
 
-    Return None if this α is not between `here`, at which the branch exists, and `gone`, at which it does not.
+    The stability is against the overlap family that is zero on the branch.
     """
-    other, family = scan.lost[gone], FAMILY_OF[scan.branch]
-    if other.status is not Status.LOST:
-        return None
-    bare = scan.points[here].overlaps.without(family)
-    curve = curve_of(scan.model, here, "alpha", bare)
-    meeting = crossing(curve, (gone, here), (other.overlaps.without(family), bare), family, family_growth, tol)
-    inside = min(gone, here) * (1 - scan.slack) <= meeting.value <= max(gone, here) * (1 + scan.slack)
-    usable = inside and np.isfinite(meeting.error)
-    return Boundary.found(meeting.value, meeting.error, tol, "vanished") if usable else None
+    if not scan.points:
+        none = Boundary.none(f"none: there is no {scan.branch} branch")
+        return none, none
 
+    def excess(point: TrackPoint) -> float:
+        return sector_growth(point.F, point.overlaps, ZERO[scan.branch]) - 1
 
-def find_stability_changes(scan: Scan, tol: float) -> tuple[list[tuple[Boundary, bool]], bool]:
-    """Return the α at which stability changes, and whether the branch is stable at its lowest α.
-
-    The stability is against the overlap family that is zero on the branch. Each change has a flag: whether the branch
-    is stable above it.
-    """
-    sector, alphas = ZERO[scan.branch], sorted(scan.points)
-
-    def growths(measure: Growth, at: list[float]) -> list[float]:
-        return [measure(scan.points[alpha].F, scan.points[alpha].overlaps, sector) for alpha in at]
-
-    # `family_growth` takes half the time and is mostly equal to `sector_growth`: it is used if both agree at the ends
-    by_family, by_sector = (growths(growth, [alphas[0], alphas[-1]]) for growth in (family_growth, sector_growth))
-    measure = family_growth if np.allclose(by_family, by_sector, rtol=scan.same_growth) else sector_growth
-    rates = growths(measure, alphas)
-    changes = []
-    for (below, a), (above, b) in pairwise(zip(alphas, rates, strict=True)):
-        if (a - 1) * (b - 1) < 0:
-            ends = scan.points[below].overlaps, scan.points[above].overlaps
-            curve = curve_of(scan.model, above, "alpha", ends[1])
-            change = crossing(curve, (below, above), ends, sector, measure, tol)
-            changes.append((Boundary.found(change.value, change.error, tol, f"in {sector}"), bool(b < 1)))
-    return changes, rates[0] < 1
+    values, brackets = _compare((scan,), excess)
+    if not brackets:
+        none = Boundary.none(f"none: the {scan.branch} branch is {'' if values[0][1] < 0 else 'un'}stable throughout")
+        return none, none
+    start, end = Boundary.none("none: stable from its lower end on"), Boundary.none("none: stable up to its upper end")
+    for bracket in brackets:
+        value, error, _ = root_along((scan.track,), excess, bracket, tol, 1.0)
+        boundary = Boundary.found(value, error, tol, f"in {ZERO[scan.branch]}")
+        start, end = (boundary, end) if dict(values)[bracket[1]] < 0 else (start, boundary)
+    return start, end
 
 
 def find_equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
@@ -230,10 +200,9 @@ def find_equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
     def gap(a: TrackPoint, b: TrackPoint) -> float:
         return b.train_loss - a.train_loss
 
-    values = _differences((semantic, positional), gap)
+    values, brackets = _compare((semantic, positional), gap)
     if not values:
         return Boundary.none("none: there is no α with both branches")
-    brackets = _sign_changes(values)
     if not brackets:
         lower = "semantic" if values[-1][1] > 0 else "positional"
         return _none(f"the {lower} branch has the lower training loss wherever both exist", values)
@@ -249,15 +218,18 @@ def find_equal_test_error(semantic: Scan, baseline: LinearBaseline, tol: float) 
 
     Eq. :eq:`boundaries`.
     """
-    values = _differences((semantic,), lambda se: baseline.test_error - se.test_error)
+    size = baseline.test_error
+
+    def gap(point: TrackPoint) -> float:
+        return size - point.test_error
+
+    values, brackets = _compare((semantic,), gap)
     if not values:
         return Boundary.none("none: there is no semantic branch")
-    brackets = _sign_changes(values)
     if not brackets:
         word = "beats" if values[-1][1] > 0 else "does not beat"
         return _none(f"attention {word} the linear baseline wherever the semantic branch exists", values)
-    size = baseline.test_error
-    value, error, slope = root_along((semantic.track,), lambda se: size - se.test_error, brackets[-1], tol, size)
+    value, error, slope = root_along((semantic.track,), gap, brackets[-1], tol, size)
     return Boundary.found(value, error + baseline.test_error_error / abs(slope), tol)
 
 
@@ -266,16 +238,14 @@ def _none(why: str, values: list[tuple[float, float]]) -> Boundary:
     return Boundary.none(f"none: {why}, from α = {values[0][0]:.4g} to {values[-1][0]:.4g}")
 
 
-def _sign_changes(values: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return neighboring α between which a function, given as pairs (α, f), changes its sign."""
-    return [(a[0], b[0]) for a, b in pairwise(values) if a[1] * b[1] < 0]
-
-
-def _differences(scans: Sequence[Scan], difference: Callable[..., float]) -> list[tuple[float, float]]:
-    """Return (α, difference) for every α of any scan at which all branches exist."""
+def _compare(
+    scans: Sequence[Scan], difference: Callable[..., float]
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Return (α, difference) for every α of any scan at which all branches exist, and pairs of α around its roots."""
     for alpha in sorted({alpha for scan in scans for alpha in scan.points}):
         if all(scan.spans(alpha) for scan in scans):
             for scan in scans:
                 scan.at(alpha)
     alphas = sorted(set.intersection(*(set(scan.points) for scan in scans)))
-    return [(alpha, difference(*(scan.points[alpha] for scan in scans))) for alpha in alphas]
+    values = [(alpha, difference(*(scan.points[alpha] for scan in scans))) for alpha in alphas]
+    return values, [(a[0], b[0]) for a, b in pairwise(values) if a[1] * b[1] < 0]

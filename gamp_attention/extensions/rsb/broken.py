@@ -10,16 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
-from gamp_attention._tools.display import Rows, format_to_error, format_with_error
+from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
-from gamp_attention._tools.quadrature import gauss_hermite
 from gamp_attention.extensions.rsb.one_field import OneField
 from gamp_attention.extensions.rsb.solve import (
     ROUGH,
@@ -38,7 +37,7 @@ from gamp_attention.extensions.rsb.weights import Levels
 from gamp_attention.problem.penalties.columns import has_one_strength
 from gamp_attention.problem.penalties.standard import refuse_intercept
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
-from gamp_attention.theory.fixed_points.observables import by_series
+from gamp_attention.theory.fixed_points.observables import deterministic_test_error
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult
 from gamp_attention.theory.fixed_points.solve import require_rtol
 from gamp_attention.theory.models.model import Model, require_model
@@ -52,22 +51,6 @@ LIMIT_SAFETY = 2.0  # error of the limit k → ∞ in units of its change by the
 UNSOLVED = "unknown: no solution with distinct levels was found"
 NEGLIGIBLE_JUMP = 1e-3  # jump mass in units of V̂ below which jumps are negligible
 MIN_ALPHA, MAX_ALPHA = 1e-4, 1e4  # sample complexities beyond which the lattice of a sample does not fit into memory
-
-
-class Reference(NamedTuple):
-    """V and the training loss with replica symmetry, with errors."""
-
-    V: float
-    V_error: float
-    loss: float
-    loss_error: float
-
-
-class Ladder(NamedTuple):
-    """Solutions with 1, 2, … steps, and numbers with replica symmetry, or None if there is no such solution."""
-
-    results: list[BrokenStateEvolutionResult]
-    reference: Reference | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -121,7 +104,7 @@ class BrokenStateEvolutionResult(StateEvolutionResult):
 
 
 @guard_call
-@show_progress("replica symmetry breaking ", logs=True)
+@show_progress("replica symmetry breaking ")
 def solve_broken(
     model: Model,
     alpha: float,
@@ -182,7 +165,7 @@ def solve_broken(
     if steps == FULL:
         result = extrapolate_ladder(solve_ladder(model, problem, start, MAX_STEPS, None, rtol, True), rtol)
     else:
-        result = solve_ladder(model, problem, start, int(steps), given, rtol, False).results[-1]
+        result = solve_ladder(model, problem, start, int(steps), given, rtol, False)[-1]
     return finish(result, raise_on_failure, "solve_broken")
 
 
@@ -233,60 +216,68 @@ def require_problem(model: Model, alpha: float) -> BrokenProblem:
 
 
 def solve_ladder(
-    model: Model,
-    problem: BrokenProblem,
-    start: Overlaps,
-    k: int,
-    parisi: np.ndarray | None,
-    rtol: float,
+    model: Model, problem: BrokenProblem, start: Overlaps, k: int, parisi: np.ndarray | None, rtol: float,
     refine_all: bool,
-) -> Ladder:
+) -> list[BrokenStateEvolutionResult]:  # fmt: skip
     """Return the solutions with 1, 2, …, k steps, each the start of the next; fewer if a search fails.
 
     `parisi` are the Parisi parameters of the last. Unless `refine_all`, solutions with fewer steps are only starts, so
     that they are solved on the coarsest grids. Near the end of a branch they may be too inaccurate as starts; if a
     search fails, all solutions are therefore refined.
     """
-    given = _build_symmetric_levels(problem, start)
+    signs, one = problem.signs, np.ones(len(problem.signs))
+    q, theta, V = (values[:, 0, 0].mean() * one for values in (start.q, start.theta, start.V))
+    given = Levels(q[None], (start.m[:, 0] @ signs) / len(signs) * signs, theta, V)  # equal overlaps of all tokens
     # given overlaps that vanish by symmetry may contain rounding errors
     smallest = problem.search.faded * np.sqrt(given.q[0, 0])
-    m, theta = bool(np.abs(given.m).max() > smallest), bool(np.abs(given.theta).max() > smallest)
-    symmetric = _symmetric(problem, given, m, theta)
-    reference = _solve_reference(problem, symmetric, m, theta)
+    free = {name: bool(np.abs(getattr(given, name)).max() > smallest) for name in ("m", "theta")}
+    symmetric = _symmetric(problem, given, LevelPacking(signs, 0, **free))
     starts = first_starts(symmetric, parisi if k == 1 else None, problem.search)
     origins, results = first_starts(symmetric, None, problem.search), []
     for step in range(1, k + 1):
-        packing = LevelPacking(problem.signs, step, m, theta, parisi if step == k else None)
+        packing = LevelPacking(signs, step, **free, parisi=parisi if step == k else None)
         if packing.parisi is not None:
             starts = [(levels, packing.parisi) for levels, _ in starts]
         finest = None if step == k or refine_all else 0
         solution = solve_steps(problem, packing, starts, rtol, finest)
         if revived := _restore_faded(problem, packing, solution, given):
             solution = solve_steps(problem, packing, [revived], rtol, finest)
-        solution = _without_faded(problem, solution, packing)
-        if packing.parisi is not None and solution.status not in SOLVED:
-            followed = follow_parisi(problem, packing, origins, rtol)
-            solution = solution if followed is None else _without_faded(problem, followed, packing)
-        results.append(_result(model, solution, packing, rtol, reference))
+        if packing.parisi is not None and (solution.status not in SOLVED or _faded(problem, solution, packing)):
+            solution = follow_parisi(problem, packing, origins, rtol) or solution
+        for name in _faded(problem, solution, packing):
+            words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
+            solution = solution._replace(status=Status.LOST, message=words)
+        results.append(_result(model, solution, packing, rtol))
         if solution.status not in SOLVED:
             break
-        starts = origins = [split_start(solution.point.levels, solution.point.parisi)]
+        starts = origins = [split_start(solution.levels, solution.parisi)]
     if len(results) > 1 and not refine_all and results[-1].status not in SOLVED:
         return solve_ladder(model, problem, start, k, parisi, rtol, True)
-    return Ladder(results, reference)
+    return results
 
 
-def _build_symmetric_levels(problem: BrokenProblem, start: Overlaps) -> Levels:
-    """Return replica-symmetric levels with equal overlaps of all tokens, and m with the signs of the problem."""
-    signs = problem.signs
-    one = np.ones(len(signs))
-    q, theta, V = (values[:, 0, 0].mean() * one for values in (start.q, start.theta, start.V))
-    return Levels(q[None], (start.m[:, 0] @ signs) / len(signs) * signs, theta, V)
+def _symmetric(problem: BrokenProblem, given: Levels, packing: LevelPacking) -> Levels:
+    """Return replica-symmetric overlaps near given overlaps; the given overlaps if the search fails."""
+    search, none, near = problem.search, np.zeros(0), None
+    capped = given._replace(V=np.minimum(given.V, problem.weights.law.trace))  # starts have V of the penalty alone
+    x = packing.pack(capped, none)
+    for attempt in range(search.attempts + 1):
+        try:
+            if attempt:
+                x = iterate_levels(problem, packing, x, search.symmetric_steps)
+            start = x if attempt else packing.pack(given, none)  # given overlaps may be a solution
+            root = solve_levels(problem, packing, start, search.symmetric_tol, ROUGH)
+        except (ArithmeticError, np.linalg.LinAlgError):
+            continue
+        near = packing.unpack(root.x)[0]
+        if root.size <= search.symmetric_tol:
+            break
+    return given if near is None else near
 
 
 def _faded(problem: BrokenProblem, solution: BrokenSolution, packing: LevelPacking) -> list[str]:
     """Return which of θ and m, free on this branch, have gone to zero in a solution."""
-    levels, free = solution.point.levels, {"theta": packing.theta, "m": packing.m}
+    levels, free = solution.levels, {"theta": packing.theta, "m": packing.m}
     small = problem.search.faded * np.sqrt(levels.q[-1, 0])
     is_solved = solution.status in SOLVED
     return [name for name in free if is_solved and free[name] and np.abs(getattr(levels, name)).max() < small]
@@ -300,7 +291,7 @@ def _restore_faded(
     The search begins with replica symmetry, where θ or m may vanish although the branch exists with breaking. Then the
     solution without θ is unstable: an evaluation of the equations multiplies a small θ by a factor above 1.
     """
-    levels, parisi, _, _ = solution.point
+    levels, parisi = solution.levels, solution.parisi
     names, unit = _faded(problem, solution, packing), np.sqrt(levels.q[-1, 0])
     if not names:
         return None
@@ -312,76 +303,24 @@ def _restore_faded(
     return levels._replace(**{name: problem.search.restored * unit * sign for name, sign in signs.items()}), parisi
 
 
-def _without_faded(problem: BrokenProblem, solution: BrokenSolution, packing: LevelPacking) -> BrokenSolution:
-    """Return a LOST solution if θ or m, free on this branch, has gone to zero; otherwise the solution."""
-    for name in _faded(problem, solution, packing):
-        words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
-        return solution._replace(status=Status.LOST, message=words)
-    return solution
-
-
-def _symmetric(problem: BrokenProblem, given: Levels, m: bool, theta: bool) -> Levels:
-    """Return replica-symmetric overlaps near given overlaps; the given overlaps if the search fails."""
-    packing, search = LevelPacking(problem.signs, 0, m, theta), problem.search
-    capped = given._replace(V=np.minimum(given.V, problem.weights.law.trace))  # starts have V of the penalty alone
-    x, near = packing.pack(capped, np.zeros(0)), None
-    for attempt in range(search.attempts + 1):
-        try:
-            if attempt:
-                x = iterate_levels(problem, packing, x, search.symmetric_steps)
-            start = x if attempt else packing.pack(given, np.zeros(0))  # given overlaps may be a solution
-            root = solve_levels(problem, packing, start, search.symmetric_tol, ROUGH)
-            near, size = root.x, root.size
-        except (ArithmeticError, np.linalg.LinAlgError):
-            continue
-        if size <= search.symmetric_tol:
-            break
-    return given if near is None else packing.unpack(near)[0]
-
-
-def _solve_reference(problem: BrokenProblem, near: Levels, m: bool, theta: bool) -> Reference | None:
-    """Return V and training loss with replica symmetry near given overlaps; None if there is no such solution."""
-    packing, values = LevelPacking(problem.signs, 0, m, theta), []
-    x = packing.pack(near, np.zeros(0))
-    try:
-        for resolution in (ROUGH, ROUGH + 1):
-            root = solve_levels(problem, packing, x, problem.search.reference_tol, resolution)
-            if not root.size <= problem.search.reference_tol:
-                return None
-            x, (levels, _) = root.x, packing.unpack(root.x)
-            values.append((float(levels.V[0]), problem.weights.free_energy(levels, root.hats, np.zeros(0))))
-    except (ArithmeticError, np.linalg.LinAlgError):
-        return None
-    smallest = problem.search.faded * np.sqrt(levels.q[0])
-    if any(free and np.all(np.abs(overlap) < smallest) for free, overlap in ((m, levels.m), (theta, levels.theta))):
-        return None
-    (coarse, coarse_loss), (V, loss) = values
-    return Reference(V, abs(V - coarse), loss, abs(loss - coarse_loss))
-
-
 def _result(
-    model: Model, solution: BrokenSolution, packing: LevelPacking, rtol: float, reference: Reference | None
-) -> BrokenStateEvolutionResult:
+    model: Model, solution: BrokenSolution, packing: LevelPacking, rtol: float
+) -> BrokenStateEvolutionResult:  # fmt: skip
     """Return the public result of a solution."""
-    levels, parisi, _, indicators = solution.point
-    overlaps = _overlaps(levels)
-    k, solved = packing.k, solution.status in SOLVED
-    error, errors = solution.error, solution.indicator_errors
-    q_error, parisi_error = np.full(levels.q.shape, np.nan), np.full(k, np.nan)
-    unknown = np.nan * levels.V
-    overlaps_error = _overlaps(Levels(q_error, unknown, unknown, unknown))
-    test = test_error = np.nan
-    if solved:
-        # errors of logarithms of q_0 and of the gaps; q_j is their sum
-        parts = error[1 : k + 2, None] * np.concatenate([levels.q[:1], levels.gaps])
-        q_error = np.cumsum(parts, axis=0)
-        rest, unit = list(error[k + 2 :]), np.sqrt(levels.q[-1])
-        m_error = rest.pop(0) * unit if packing.m else np.zeros_like(levels.m)
-        theta_error = rest.pop(0) * unit if packing.theta else np.zeros_like(levels.m)
-        overlaps_error = _overlaps(Levels(q_error, m_error, theta_error, error[0] * levels.V))
-        parisi_error = np.array(rest) * parisi if packing.parisi is None else np.zeros(k)
+    levels, parisi, indicators, errors = (
+        solution.levels, solution.parisi, solution.indicators, solution.indicator_errors
+    )  # fmt: skip
+    overlaps, k, solved, error = _overlaps(levels), packing.k, solution.status in SOLVED, solution.error
+    # errors of logarithms of q_0 and of the gaps; q_j is their sum. Without a solution all errors are NaN
+    rest, unit = list(error[k + 2 :]), np.sqrt(levels.q[-1])
+    q_error = np.cumsum(error[1 : k + 2, None] * np.concatenate([levels.q[:1], levels.gaps]), axis=0)
+    zero = error[0] * np.zeros_like(levels.m)
+    m_error = rest.pop(0) * unit if packing.m else zero
+    theta_error = rest.pop(0) * unit if packing.theta else zero
+    overlaps_error = _overlaps(Levels(q_error, m_error, theta_error, error[0] * levels.V))
+    test, test_error = np.nan, np.nan
+    if np.isfinite(solution.relative_error):  # not on the coarsest grids only
         test, test_error = _test_error(model, overlaps, overlaps_error, rtol)
-    effect = describe_effect(reference, overlaps.V, overlaps_error.V, solution.energy, solution.energy_error)
     block = np.ones((len(packing.signs), 1, 1))
     jump, size = indicators.V_hat - indicators.V_derivative, max(abs(indicators.V_hat), abs(indicators.V_derivative))
     return BrokenStateEvolutionResult(
@@ -404,14 +343,14 @@ def _result(
         replicon_error=float(errors.replicons[-1]),
         stability=None,
         consistent=bool(solved and indicators.replicons.max() < 1 and abs(jump) <= NEGLIGIBLE_JUMP * size),
-        validity=_validity(solution, jump / size, effect) if solved else UNSOLVED,
+        validity=_validity(solution, jump / size) if solved else UNSOLVED,
         response="stein",
         rule="grid",
         message=solution.message,
         levels=levels.q[:, :, None, None],
         levels_error=q_error[:, :, None, None],
         parisi=parisi,
-        parisi_error=parisi_error,
+        parisi_error=np.array(rest) * parisi if packing.parisi is None else error[0] * np.zeros(k),
         complexity=indicators.complexity,
         complexity_error=errors.complexity,
         replicons=indicators.replicons,
@@ -427,72 +366,29 @@ def _overlaps(levels: Levels) -> Overlaps:
     )  # fmt: skip
 
 
-def describe_effect(
-    reference: Reference | None, V: np.ndarray, V_error: np.ndarray, loss: float, loss_error: float
-) -> str:
-    """Return in words the changes of V and of the training loss by breaking; empty without a reference."""
-    if reference is None:
-        return ""
-    words = []
-    for name, value, error, before, before_error in (
-        ("V", float(V.mean()), float(V_error.mean()), reference.V, reference.V_error),
-        ("the training loss", loss, loss_error, reference.loss, reference.loss_error),
-    ):
-        change, spread = 100 * (value / before - 1), 100 * (error + before_error) / before
-        verb = "raises" if change > 0 else "lowers"
-        small = abs(change) <= spread
-        amount = f"less than {abs(change) + spread:.1g}" if small else format_to_error(abs(change), spread)
-        words.append(f"changes {name} by {amount} %" if small else f"{verb} {name} by {amount} %")
-    return ", which " + " and ".join(words)
-
-
-def _validity(solution: BrokenSolution, jumps: float, effect: str) -> str:
-    """Return in words the effect of breaking, and whether further steps would change the solution."""
-    k, replicons = len(solution.point.parisi), solution.point.indicators.replicons
+def _validity(solution: BrokenSolution, jumps: float) -> str:
+    """Return in words whether further steps would change the solution."""
+    k, replicons = len(solution.parisi), solution.indicators.replicons
     steps = "one step" if k == 1 else f"{k} steps"
     unstable = [f"{value:.3g} at level {level}" for level, value in enumerate(replicons) if not value < 1]
     reasons = [f"replicon eigenvalues are not below 1 ({', '.join(unstable)})"] if unstable else []
     if abs(jumps) > NEGLIGIBLE_JUMP:
         reasons.append(f"the proximal map jumps within clusters (jump mass {100 * jumps:.2g} % of V̂)")
     if not reasons:
-        return f"broken: minima form clusters{effect}; the solution with {steps} is consistent"
-    words = " and ".join(reasons)
+        return f"broken: minima form clusters; the solution with {steps} is consistent"
     change = f"after {steps}, a further step changes the solution and raises the training loss"
-    return f"broken: minima form clusters{effect}; {change}, because {words}"
+    return f"broken: minima form clusters; {change}, because {' and '.join(reasons)}"
 
 
 def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) -> tuple[float, float]:
-    """Return the test error of a minimum and its error, from the grids and from the errors of the overlaps."""
-
-    def at(values: Overlaps) -> tuple[float, float]:
-        if model.attention:
-            return by_series(model, values, rtol)
-        coarse, fine = (_test_error_of_labels(model, values, n) for n in (48, 64))
-        return fine, abs(fine - coarse)
-
-    value, grid_error = at(overlaps)
+    """Return the test error of a minimum and its error, from its average and from the errors of the overlaps."""
+    value, own_error = deterministic_test_error(model, overlaps, rtol)
     shifts = []
     for name in ("q", "m", "theta"):
-        shift = getattr(error, name)
         if np.any(getattr(overlaps, name)):
-            shifts.append(at(replace(overlaps, **{name: getattr(overlaps, name) + shift}))[0] - value)
-    return value, grid_error + float(np.linalg.norm(shifts))
-
-
-def _test_error_of_labels(model: Model, overlaps: Overlaps, n: int, n_for_noise: int = 12) -> float:
-    """Return the average loss of fresh samples, by product Gauss-Hermite rules with n nodes for each field.
-
-    Each number of the noise has `n_for_noise` nodes.
-    """
-    n_noise = model.task.n_noise
-    rules = [gauss_hermite(n)] * 2 + [gauss_hermite(n_for_noise)] * n_noise
-    u, v, *noise = (axis.ravel() for axis in np.meshgrid(*[x for x, _ in rules], indexing="ij"))
-    weights = np.prod([axis.ravel() for axis in np.meshgrid(*[w for _, w in rules], indexing="ij")], axis=0)
-    rho, q, theta = (float(values[0, 0, 0]) for values in (model.coordinates.rho, overlaps.q, overlaps.theta))
-    fields = (np.sqrt(rho) * u)[:, None, None]
-    z = overlaps.m[0, 0] + theta / rho * fields + np.sqrt(max(q - theta**2 / rho, 0.0)) * v[:, None, None]
-    terms = model.task.terms(fields, np.stack(noise, axis=1) if noise else np.zeros((len(u), 0)))
-    return float(weights @ model.task.errors(z, fields, terms))
+            moved = replace(overlaps, **{name: getattr(overlaps, name) + getattr(error, name)})
+            shifts.append(deterministic_test_error(model, moved, rtol)[0] - value)
+    return value, own_error + float(np.linalg.norm(shifts))
 
 
 def extrapolate_steps(values: list[Any], power: float = ENERGY_POWER) -> tuple[Any, Any]:
@@ -510,7 +406,7 @@ def extrapolate_steps(values: list[Any], power: float = ENERGY_POWER) -> tuple[A
     return limits[-1], LIMIT_SAFETY * np.abs(limits[-1] - limits[-2])
 
 
-def extrapolate_ladder(ladder: Ladder, rtol: float) -> BrokenStateEvolutionResult:
+def extrapolate_ladder(results: list[BrokenStateEvolutionResult], rtol: float) -> BrokenStateEvolutionResult:
     """Return numbers for k → ∞ from the solutions with k = 1, 2, 3.
 
     For the energy p = 4, the exponent of the Sherrington-Kirkpatrick model, and SHIFT is fitted to its energies for k =
@@ -518,7 +414,6 @@ def extrapolate_ladder(ladder: Ladder, rtol: float) -> BrokenStateEvolutionResul
     Levels, Parisi parameters and replicons are of the last solution. The status is INACCURATE if an error of the limit
     is larger than `rtol`.
     """
-    results, reference = ladder
     last = results[-1]
     if len(results) < MAX_STEPS or not all(r.status in SOLVED for r in results):
         words = f"the limit needs the solutions with 1 to {MAX_STEPS} steps, but with {len(results)}: {last.message}"
@@ -538,12 +433,10 @@ def extrapolate_ladder(ladder: Ladder, rtol: float) -> BrokenStateEvolutionResul
     limits = {name: limit([o[name] for o in overlaps], own_errors[name], POWER, True) for name in own_errors}
     changed["overlaps"] = Overlaps(**{name: value for name, (value, _) in limits.items()})
     changed["overlaps_error"] = Overlaps(**{name: error for name, (_, error) in limits.items()})
-    V, V_error = limits["V"]
     loss, loss_error = changed["train_loss"], changed["train_loss_error"]
-    effect = describe_effect(reference, V, V_error, loss, loss_error)
     words = f"extrapolated from {MAX_STEPS - 2} to {MAX_STEPS} steps of replica symmetry breaking"
     of_last = f"levels, Parisi parameters and replicons are of {MAX_STEPS} steps"
-    words = f"broken: minima form clusters{effect}; {words}; {of_last}"
+    words = f"broken: minima form clusters; {words}; {of_last}"
     relative = {name: float(np.max(error / np.abs(value))) for name, (value, error) in limits.items() if value.any()}
     relative["training loss"] = float(loss_error / abs(loss))
     worst = max(relative, key=relative.__getitem__)

@@ -34,7 +34,6 @@ their integrals are trapezoidal sums on uniform grids, whose errors decrease exp
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -43,14 +42,7 @@ import numpy as np
 from gamp_attention._kernels.compiled import kernel
 from gamp_attention._tools.quadrature import gauss_hermite, legendre_panels, tensor_grid
 from gamp_attention.extensions.rsb.solve import BrokenProblem
-from gamp_attention.extensions.rsb.weights import (
-    SMALLEST,
-    BrokenWeights,
-    LabelAverages,
-    LevelHats,
-    Levels,
-    average_labels,
-)
+from gamp_attention.extensions.rsb.weights import LabelAverages, LevelHats, Levels, average_labels
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.theory.models.model import Model
@@ -237,16 +229,6 @@ class OneField(BrokenProblem):
     alpha: float  # sample complexity
     settings: FieldSettings = FIELDS
 
-    @cached_property
-    def weights(self) -> BrokenWeights:
-        """Input channel."""
-        return BrokenWeights(self.model.coordinates, self.model.lam)
-
-    @property
-    def signs(self) -> np.ndarray:
-        """Signs of m of the tokens."""
-        return np.ones(1)
-
     def labels(self, folded: bool, unaware: bool, resolution: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return labels (n, P), teacher fields (n,) and probabilities (n,).
 
@@ -254,7 +236,7 @@ class OneField(BrokenProblem):
         do not depend on u, and equal labels are merged; their teacher fields are zero.
         """
         n = self.settings.teacher_nodes[0] + self.settings.teacher_nodes[1] * resolution
-        size = float(np.sqrt(self.model.coordinates.rho[0, 0, 0]))
+        size = float(np.sqrt(self.rho))
         u, weight = (v.ravel() for v in legendre_panels(np.array(self.settings.teacher_ends), n))
         weight = weight * np.exp(-0.5 * u**2)
         if not folded:
@@ -273,13 +255,10 @@ class OneField(BrokenProblem):
 
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel, multiplied by α."""
-        rho = float(self.model.coordinates.rho[0, 0, 0])
         theta, m = float(levels.theta[0]), float(levels.m[0])
-        outer = max(float(levels.q[0, 0]) - theta**2 / rho, SMALLEST * float(levels.q[-1, 0]))
+        variances, settings = self.variances(levels), self.settings
         labels, u, probability = self.labels(self.model.even and m == 0, theta == 0, resolution)
-        variances = np.array([outer, *levels.gaps[:, 0]])
-        centers = m + theta / rho * u
-        settings = self.settings
+        centers = m + theta / self.rho * u
         n_nodes = settings.panel_nodes[0] + settings.panel_nodes[1] * resolution
         V, reach = float(levels.V[0]), settings.reach
         tables = innermost_tables(self.model, labels, centers, variances, V, n_nodes, reach)
@@ -288,7 +267,7 @@ class OneField(BrokenProblem):
             average_levels(table, center, variances, parisi, spacing, reach)
             for table, center in zip(tables, centers, strict=True)
         ]
-        return average_labels(averages, self.alpha * probability, u[:, None], self.signs, levels, parisi, rho)
+        return average_labels(averages, self.alpha * probability, u[:, None], self.signs, levels, parisi, self.rho)
 
 
 def innermost_tables(

@@ -4,25 +4,25 @@ The unknowns are the logarithms of V, q_0, the gaps q_j − q_{j−1} and the Pa
 vanish by symmetry. The equations are the overlap map, output channel followed by weights, and ∂F/∂y_j = 0. Steps:
 
 1. Damped iterations of the map at fixed Parisi parameters lead near a solution (`iterate_levels`).
-2. F is maximized over the Parisi parameters by Newton steps (`find_maximum`). Far from the maximum, the overlaps are
-   solved at fixed Parisi parameters at each point (`ascend`).
-3. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve the equations of the overlaps
+2. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve the equations of the overlaps
    (`solve_levels`) and, around them, of the Parisi parameters (`maximize`). A step is shortened until the step after it
-   is shorter.
-4. Step 3 on finer and finer grids give the errors: the change of a number from one resolution to the next
+   is shorter; far from the maximum, until F increases.
+3. Step 2 on finer and finer grids gives the errors: the change of a number from one resolution to the next
    (`refine_levels`).
-5. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
+4. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention.extensions.rsb.weights import BrokenWeights, LevelHats, Levels, WeightsUnbounded
+from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, WeightsUnbounded
 from gamp_attention.results import Status
+from gamp_attention.theory.models.model import Model
 
 ROUGH = -1  # resolution of damped iterations
 FLOOR = 1e-10  # smallest relative error of a number, from rounding
@@ -51,7 +51,6 @@ class BrokenSearch:
     # Replica-symmetric overlaps near the start, and θ or m that goes to zero, in units of √q_k
     symmetric_steps: int = 30  # number of damped iterations before Newton steps
     symmetric_tol: float = 1e-3  # residual of these Newton steps
-    reference_tol: float = 1e-4  # residual of the replica-symmetric equations for the comparison in `validity`
     faded: float = 1e-4  # θ or m below which it counts as zero
     seed: float = 1e-3  # θ or m at which its growth is computed
     restored: float = 0.3  # θ or m at which a search begins again
@@ -67,7 +66,6 @@ class BrokenSearch:
     slow: float = 0.5  # ratio of successive steps above which the Jacobian is computed again
     old_grids: float = 0.2  # change of an unknown after which the grids are chosen again
     # Maximization over the Parisi parameters
-    ascent_steps: int = 20  # maximum number of steps far from the maximum
     inner_tol: float = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
     overlap_tol: float = 1e-3  # the same in units of the shortest step in log y: ∂F/∂y_j depends strongly on overlaps
     parisi_step: float = 0.2  # change of log y_j in finite differences of ∂F/∂y_j, which is nearly linear and flat
@@ -85,27 +83,42 @@ class BrokenSearch:
     min_error: float = 0.1
 
 
-class BrokenProblem(Protocol):
-    """An output channel with its weights."""
+class BrokenProblem:
+    """An output channel with its weights, for a model with r = t = 1 and one sample complexity.
 
-    @property
+    Attributes
+    ----------
+    signs : (L,) signs of m of the tokens; all other overlaps are equal for all tokens.
+    search : settings of the search.
+    """
+
+    model: Model
+    alpha: float
+    signs: np.ndarray = np.ones(1)
+    search = BrokenSearch()
+
+    @cached_property
     def weights(self) -> BrokenWeights:
         """Input channel."""
+        return BrokenWeights(self.model.coordinates, self.model.lam)
 
-    @property
-    def signs(self) -> np.ndarray:
-        """Signs (L,) of m of the tokens; all other overlaps are equal for all tokens."""
+    @cached_property
+    def rho(self) -> float:
+        """Variance of the teacher's fields."""
+        return float(self.model.coordinates.rho[0, 0, 0])
 
-    @property
-    def search(self) -> BrokenSearch:
-        """Settings of the search."""
-        return BrokenSearch()
+    def variances(self, levels: Levels) -> np.ndarray:
+        """Return the variance of the outer field given the teacher's fields, then Δ_1, …, Δ_k."""
+        explained = float(levels.theta[0]) ** 2 / self.rho
+        outer = max(float(levels.q[0, 0]) - explained, SMALLEST * float(levels.q[-1, 0]))
+        return np.array([outer, *levels.gaps[:, 0]])
 
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel on grids of a resolution, 0 for the coarsest.
 
-        Without `replicons`, `squares` of the result may be NaN.
+        They are multiplied by α. Without `replicons`, `squares` of the result may be NaN.
         """
+        raise NotImplementedError
 
     def with_fixed_grids(self, levels: Levels, parisi: np.ndarray, resolution: int) -> "BrokenProblem":
         """Return the problem with the grids for these overlaps; itself if changes of the grids have small effects."""
@@ -122,20 +135,15 @@ class LevelIndicators(NamedTuple):
     replicons: np.ndarray  # (k + 1,) replicon eigenvalues, of which the last omits jumps
 
 
-class BrokenPoint(NamedTuple):
-    """Overlaps, Parisi parameters, conjugates, and indicators."""
-
-    levels: Levels
-    parisi: np.ndarray
-    hats: LevelHats
-    indicators: LevelIndicators
-
-
 class BrokenSolution(NamedTuple):
     """Solution on the finest grids, its numbers and their errors."""
 
     status: Status  # CONVERGED, INACCURATE, MAX_ITER or LOST
-    point: BrokenPoint  # overlaps, Parisi parameters, conjugates and indicators
+    # levels, parisi, hats: overlaps, Parisi parameters and conjugates; no conjugates if no start led to a solution
+    levels: Levels
+    parisi: np.ndarray
+    hats: LevelHats | None
+    indicators: LevelIndicators
     # energy, energy_error: F, the training loss per coordinate, and its error
     energy: float
     energy_error: float
@@ -144,7 +152,6 @@ class BrokenSolution(NamedTuple):
     relative_error: float  # largest of the errors of the unknowns and of the relative error of F
     residual: float  # largest residual of the equations
     n_iter: int  # number of evaluations of the output channel
-    resolution: int  # resolution of the finest grids
     path: list[Levels]  # points of the search
     message: str  # explanation if the status is not CONVERGED
 
@@ -169,6 +176,11 @@ class Slopes(NamedTuple):
     # (k, k) derivatives of the residuals of ∂F/∂y_j in log y_j, with the overlaps solved at each point
     bends: np.ndarray
 
+    @property
+    def concave(self) -> bool:
+        """True if F is a maximum where its derivatives vanish."""
+        return bool(np.linalg.eigvals(self.bends).real.max() < 0)
+
 
 @dataclass(frozen=True, eq=False)
 class LevelPacking:
@@ -183,6 +195,11 @@ class LevelPacking:
     m: bool
     theta: bool
     parisi: np.ndarray | None = None  # fixed Parisi parameters, or None if they are free
+
+    @property
+    def n_free(self) -> int:
+        """Number of free Parisi parameters."""
+        return self.k if self.parisi is None else 0
 
     def pack(self, levels: Levels, parisi: np.ndarray) -> np.ndarray:
         """Return the unknowns; NaN if an overlap is not positive."""
@@ -224,7 +241,7 @@ def evaluate(
     hats = problem.hats(levels, parisi, resolution, replicons=False)
     new = problem.weights.step(hats, parisi)
     change = packing.pack(new, parisi) - packing.pack(levels, parisi)
-    if packing.parisi is None and packing.k:
+    if packing.n_free:
         change[-packing.k :] = relative_slopes(problem, levels, hats, parisi)
     if not np.isfinite(change).all():
         raise FloatingPointError("the overlaps or the averages are not finite numbers")
@@ -244,184 +261,113 @@ def iterate_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray,
     large in units of √V is positive.
     """
     search = problem.search
-    n_free = 0 if packing.parisi is not None else packing.k
     for _ in range(n_steps):
         try:
             change, _ = evaluate(problem, packing, x, ROUGH)
         except WeightsUnbounded:
             x = x + np.concatenate([search.retreat, np.zeros(len(x) - 2)])
             continue
-        if n_free:
-            change[-n_free:] = 0.0
+        change[len(x) - packing.n_free :] = 0.0
         x = x + search.damping * np.clip(change, -2 * search.max_move, 2 * search.max_move)
     return x
 
 
-def find_maximum(
-    problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, near: bool
-) -> tuple[np.ndarray, Slopes | None]:
-    """Return the unknowns at the maximum of F over the Parisi parameters on the coarsest grids, and its derivatives.
+def solve_overlaps(
+    problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tol: float, accepted: float, resolution: int,
+    J: np.ndarray | None = None,
+) -> LevelRoot:  # fmt: skip
+    """Return the solution at fixed Parisi parameters; FloatingPointError if the residual is above `accepted`.
 
-    If `near`, the start is near the maximum, and Newton steps (`maximize`) are accepted if F is a maximum at their end.
-    Otherwise `ascend` searches for it, except if the clusters of a single step collapse: they would collapse again.
+    If Newton steps on the coarsest grids go astray, damped iterations return to the branch of the start.
     """
-    search = problem.search
-    if near:
-        try:
-            root, slopes = maximize(problem, packing, x, search.tol, search.rough_step, ROUGH)
-            if root.size <= search.tol and np.linalg.eigvals(slopes.bends).real.max() < 0:
-                return root.x, slopes
-        except ClustersCollapsed:
-            if packing.k == 1:
-                raise
-        except UNSOLVED:
-            pass
-    return ascend(problem, packing, x, search.tol, ROUGH), None
+    search, start = problem.search, x
+    for attempt in range(search.attempts if resolution == ROUGH else 1):
+        if attempt:
+            start, J = iterate_levels(problem, packing, x, attempt * search.damped_steps), None
+        root = solve_levels(problem, packing, start, tol, resolution, J)
+        if root.size <= accepted:
+            return root
+    raise FloatingPointError("no overlaps at these Parisi parameters")
 
 
 def maximize(
     problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tol: float, shortest: float, resolution: int,
     known: Slopes | None = None,
 ) -> tuple[LevelRoot, Slopes]:  # fmt: skip
-    """Return the solution of all equations from a start near it by nested Newton steps, and the derivatives there.
+    """Return the solution of all equations by nested Newton steps, and the derivatives there.
 
     Newton steps in log y with Broyden's updates solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat
     as a function of the Parisi parameters that in joint Newton steps the effect of errors of the overlaps is larger
-    than its slope. Steps are accepted as in `solve_levels`. The search ends at a step shorter than `shortest`, with a
-    size of at most `tol`, or if no step is accepted, with a larger size.
+    than its slope. Steps are accepted as in `solve_levels`. Where F is not concave, the step follows the gradient, and
+    is accepted if F increases. The search ends at a step shorter than `shortest`, with a size of at most `tol`, or if
+    no step is accepted, with a larger size.
     """
     search = problem.search
     k, count, J = packing.k, 0, known.J if known else None
     inner_tol = max(min(search.inner_tol * tol, search.overlap_tol * shortest), ROUNDING)
     fixed = problem.with_fixed_grids(*packing.unpack(x), resolution)
 
-    def solve_at(inner: np.ndarray, logs: np.ndarray) -> tuple[LevelRoot, np.ndarray]:
+    def solve_at(inner: np.ndarray, logs: np.ndarray) -> tuple[LevelRoot, np.ndarray, float]:
         nonlocal count, J
         chosen = replace(packing, parisi=np.exp(logs))
-        root = solve_levels(fixed, chosen, inner, inner_tol, resolution, J)
+        root = solve_overlaps(fixed, chosen, inner, inner_tol, tol, resolution, J)
         count, J = count + root.n_iter, root.J
-        if not root.size <= tol:
-            raise FloatingPointError("no overlaps at these Parisi parameters")
         levels, parisi = chosen.unpack(root.x)
-        return root, relative_slopes(fixed, levels, root.hats, parisi)
+        slopes = relative_slopes(fixed, levels, root.hats, parisi)
+        return root, slopes, fixed.weights.free_energy(levels, root.hats, parisi)
 
-    def differences() -> tuple[np.ndarray, np.ndarray]:
+    def differences() -> Slopes:
         moves, bends = np.empty((len(root.x), k)), np.empty((k, k))
         for j, shift in enumerate(search.parisi_step * np.eye(k)):
-            there, new = solve_at(root.x, logs + shift)
+            there, new, _ = solve_at(root.x, logs + shift)
             moves[:, j], bends[:, j] = (there.x - root.x) / search.parisi_step, (new - here) / search.parisi_step
-        return moves, bends
+        return Slopes(J, moves, bends)
 
     logs = x[-k:]
-    root, here = solve_at(x[:-k], logs)
-    moves, bends = differences() if known is None else known[1:]
-    fresh, step = known is None, np.zeros(k)
+    root, here, energy = solve_at(x[:-k], logs)
+    slopes, fresh, step = known or differences(), known is None, np.zeros(k)
     for _ in range(search.newton_steps):
-        step = -np.linalg.solve(bends, here)
-        if np.abs(step).max() <= shortest:
+        concave, step = slopes.concave, -np.linalg.solve(slopes.bends, here)
+        if not concave:
+            step = here * search.max_move / np.abs(here).max()
+        elif np.abs(step).max() <= shortest:
             break
         longest = min(1.0, search.max_move / np.abs(step).max())
         t, accepted = longest, False
         while t >= search.shortest_ascent * longest and not accepted:
             move = t * step
             try:
-                there, new = solve_at(root.x + moves @ move, logs + move)
-                accepted = bool(np.linalg.norm(np.linalg.solve(bends, new)) < (1 - 0.1 * t) * np.linalg.norm(step))
+                there, new, higher = solve_at(root.x + slopes.moves @ move, logs + move)
+                rest = np.linalg.norm(np.linalg.solve(slopes.bends, new))
+                accepted = bool(rest < (1 - 0.1 * t) * np.linalg.norm(step)) if concave else higher > energy
             except UNSOLVED:
                 pass
             t *= 0.5
         if accepted:
-            bends = bends + np.outer(new - here - bends @ move, move) / (move @ move)
-            moves = moves + np.outer(there.x - root.x - moves @ move, move) / (move @ move)
-            root, here, logs, fresh = there, new, logs + move, False
+            bends = slopes.bends + np.outer(new - here - slopes.bends @ move, move) / (move @ move)
+            moves = slopes.moves + np.outer(there.x - root.x - slopes.moves @ move, move) / (move @ move)
+            slopes, root, here, logs, energy, fresh = Slopes(J, moves, bends), there, new, logs + move, higher, False
         elif fresh:
             break
         else:
-            (moves, bends), fresh = differences(), True
-    size = root.size if np.abs(step).max() <= shortest else max(tol, float(np.abs(step).max())) * (1 + ROUNDING)
+            slopes, fresh = differences(), True
+    at_maximum = slopes.concave and np.abs(step).max() <= shortest
+    size = root.size if at_maximum else max(tol, float(np.abs(step).max())) * (1 + ROUNDING)
     full = np.append(root.x, logs)
-    return LevelRoot(full, np.append(root.residual, here), size, count, None, root.hats), Slopes(J, moves, bends)
-
-
-def ascend(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tol: float, resolution: int) -> np.ndarray:
-    """Return the unknowns near the maximum of F over the Parisi parameters, where residuals of ∂F/∂y_j are below `tol`.
-
-    Each step solves all linearized equations; then the overlaps are solved at the new Parisi parameters. The step is
-    shortened until F increases. If Newton's direction is not uphill, the step follows the gradient instead.
-    """
-    search = problem.search
-    k = packing.k
-
-    def residual(at: np.ndarray) -> np.ndarray:
-        return evaluate(problem, packing, at, resolution)[0]
-
-    def solve_overlaps(at: np.ndarray, J: np.ndarray | None) -> tuple[np.ndarray, float]:
-        fixed = replace(packing, parisi=np.exp(at[-k:]))
-        inner, size = at[:-k], np.inf
-        for attempt in range(search.attempts):
-            if attempt:  # damped iterations return to the branch from which Newton steps went astray
-                inner, J = iterate_levels(problem, fixed, at[:-k], attempt * search.damped_steps), None
-            root = solve_levels(problem, fixed, inner, search.inner_tol * tol, resolution, J)
-            inner, size = root.x, root.size
-            if size <= tol:
-                break
-        levels, parisi = fixed.unpack(inner)
-        if not size <= tol:
-            raise FloatingPointError("no overlaps at these Parisi parameters")
-        value = problem.weights.free_energy(levels, root.hats, parisi)
-        return np.append(inner, at[-k:]), value
-
-    x, value = solve_overlaps(x, None)
-    for _ in range(search.ascent_steps):
-        here = residual(x)
-        if np.abs(here).max() <= tol:
-            break
-        J = jacobian(residual, x, here, search.difference)
-        step = -np.linalg.solve(J, here)
-        if not here[-k:] @ step[-k:] > 0:  # not uphill: residuals of ∂F/∂y_j have the sign of the gradient
-            step = np.append(np.zeros(len(x) - k), here[-k:])
-        step *= min(1.0, search.max_move / np.abs(step).max())
-        t = 1.0
-        while t >= search.shortest:
-            try:
-                new, higher = solve_overlaps(x + t * step, J[:-k, :-k])
-                if higher > value:
-                    break
-            except UNSOLVED:
-                pass
-            t *= 0.5
-        if t < search.shortest:
-            break
-        x, value = new, higher
-    return x
-
-
-def jacobian(
-    residual: Callable[[np.ndarray], np.ndarray], x: np.ndarray, base: np.ndarray, difference: float
-) -> np.ndarray:
-    """Return forward differences of the residual."""
-    # V is last, because the averages at the same V may share the solutions of the proximal problems
-    columns = [(residual(x + shift) - base) / difference for shift in difference * np.eye(len(x))[::-1]]
-    return np.stack(columns[::-1], axis=1)
+    return LevelRoot(full, np.append(root.residual, here), size, count, None, root.hats), slopes._replace(J=J)
 
 
 def solve_levels(
-    problem: BrokenProblem,
-    packing: LevelPacking,
-    x: np.ndarray,
-    tol: float,
-    resolution: int,
+    problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tol: float, resolution: int,
     J: np.ndarray | None = None,
-) -> LevelRoot:
+) -> LevelRoot:  # fmt: skip
     """Return the solution of the equations from a start.
 
     A step is accepted if the next step with the same Jacobian is shorter; unlike the norm of the residuals, this test
     does not depend on their units (natural monotonicity test, Deuflhard, 2011). The search ends below `tol`,
     after `newton_steps` steps, or if no step along Newton's direction of a fresh Jacobian is accepted.
     """
-    search = problem.search
-    count = 0
-    hats: Any = None
+    search, count, hats = problem.search, 0, None
 
     def residual(at: np.ndarray) -> np.ndarray:
         nonlocal count, hats
@@ -431,17 +377,16 @@ def solve_levels(
 
     fixed, origin = problem.with_fixed_grids(*packing.unpack(x), resolution), x
     here, fresh = residual(x), False
-    known = hats
+    known: Any = hats
     for _ in range(search.newton_steps):
         if np.abs(x - origin).max() > search.old_grids:
             fixed, origin = problem.with_fixed_grids(*packing.unpack(x), resolution), x
             here = residual(x)
             known = hats
-        size = np.abs(here).max()
-        if size <= tol:
+        if np.abs(here).max() <= tol:
             break
         if J is None:
-            J, fresh = jacobian(residual, x, here, search.difference), True
+            J, fresh = _jacobian(residual, x, here, search.difference), True
         step = -np.linalg.solve(J, here)
         longest = min(1.0, search.max_move / np.abs(step).max())
         t, there, ratio = longest, None, np.inf
@@ -467,24 +412,17 @@ def solve_levels(
     return LevelRoot(x, here, float(np.abs(here).max()), count, J, known)
 
 
-def numbers_at(
-    problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, resolution: int
-) -> tuple[BrokenPoint, np.ndarray]:
-    """Return the point at the unknowns x, and its numbers as one vector: x, F and the entries of `LevelIndicators`."""
-    levels, parisi = packing.unpack(x)
-    hats = problem.hats(levels, parisi, resolution)
-    indicators = LevelIndicators(
-        V_hat=hats.V[0],
-        V_derivative=hats.V_derivative[0],
-        complexity=parisi**2 * problem.weights.parisi_slopes(levels, hats, parisi),
-        replicons=problem.weights.replicons(hats, parisi),
-    )
-    energy = problem.weights.free_energy(levels, hats, parisi)
-    return BrokenPoint(levels, parisi, hats, indicators), np.concatenate([x, np.append(energy, np.hstack(indicators))])
+def _jacobian(
+    residual: Callable[[np.ndarray], np.ndarray], x: np.ndarray, base: np.ndarray, difference: float
+) -> np.ndarray:
+    """Return forward differences of the residual."""
+    # V is last, because the averages at the same V may share the solutions of the proximal problems
+    columns = [(residual(x + shift) - base) / difference for shift in difference * np.eye(len(x))[::-1]]
+    return np.stack(columns[::-1], axis=1)
 
 
 def refine_levels(
-    problem: BrokenProblem, packing: LevelPacking, start: np.ndarray, rtol: float, max_resolution: int | None = None,
+    problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, rtol: float, max_resolution: int | None = None,
     slopes: Slopes | None = None,
 ) -> BrokenSolution:  # fmt: skip
     """Return the solution from a start near it, on grids that are refined until all errors are within `rtol`.
@@ -492,11 +430,9 @@ def refine_levels(
     The errors of V̂, complexity and replicons are reported, but not required to be within `rtol`. `slopes` are the
     derivatives at the start if they are known.
     """
-    search = problem.search
+    search, free, n = problem.search, packing.n_free, len(x)
     max_resolution = search.max_resolution if max_resolution is None else max_resolution
-    free, J = packing.k if packing.parisi is None else 0, None
-    n, x, count, path = len(start), start, 0, [packing.unpack(start)[0]]
-    numbers: list[np.ndarray] = []
+    J, inner, count, path, numbers = None, n - free, 0, [packing.unpack(x)[0]], list[np.ndarray]()
     error, relative = np.full(0, np.inf), np.inf
     status, message = Status.INACCURATE, f"{max_resolution} refinements of the grids do not reach rtol"
     for resolution in range(max_resolution + 1):
@@ -506,11 +442,19 @@ def refine_levels(
         else:
             root = solve_levels(problem, packing, x, tol, resolution, J)
             J = root.J
-        x, size, count = root.x, root.size, count + root.n_iter
-        point, values = numbers_at(problem, packing, x, resolution)
-        path.append(point.levels)
-        if not size <= (tol if resolution == 0 else rtol):
-            status, message = Status.MAX_ITER, f"the equations have a residual of {size:.1g}; try another start"
+        x, count, (levels, parisi) = root.x, count + root.n_iter, packing.unpack(root.x)
+        path.append(levels)
+        hats = problem.hats(levels, parisi, resolution)
+        energy = problem.weights.free_energy(levels, hats, parisi)
+        indicators = LevelIndicators(
+            V_hat=hats.V[0],
+            V_derivative=hats.V_derivative[0],
+            complexity=parisi**2 * problem.weights.parisi_slopes(levels, hats, parisi),
+            replicons=problem.weights.replicons(hats, parisi),
+        )
+        values = np.concatenate([x, np.append(energy, np.hstack(indicators))])
+        if not root.size <= (tol if resolution == 0 else rtol):
+            status, message = Status.MAX_ITER, f"the equations have a residual of {root.size:.1g}; try another start"
             error, relative = np.full(len(values), np.nan), np.inf
             break
         numbers.append(values)
@@ -521,31 +465,25 @@ def refine_levels(
         weights = [search.memory ** (len(changes) - 1 - i) for i in range(len(changes))]
         error = search.safety * np.max([w * change for w, change in zip(weights, changes, strict=True)], axis=0)
         error[:n] += FLOOR
-        if free and slopes is not None:
-            inner, left = n - free, np.abs(np.linalg.solve(slopes.bends, root.residual[-free:]))
+        J_here, here, left = J if slopes is None else slopes.J, root.residual[:inner], np.zeros(1)
+        next_change = np.abs(here if J_here is None else np.linalg.solve(J_here, here))
+        error[:inner] += next_change
+        if slopes is not None:
+            left = np.abs(np.linalg.solve(slopes.bends, root.residual[inner:]))
             error[inner:n] = np.maximum(error[inner:n] + left, search.min_error * error[inner:n].max())
-            error[:inner] += next_change(slopes.J, root.residual[:inner])
             error[:inner] = np.maximum(error[:inner], np.abs(slopes.moves) @ error[inner:n])
-        else:
-            inner, left = n, np.zeros(1)
-            error[:n] += next_change(J, root.residual)
         units = packing.units(x)
         error[:inner] = np.maximum(error[:inner], search.min_error * (error[:inner] * units).max() / units)
-        error[n] += np.abs(values[n]) * (next_change(J, root.residual[:inner]).max() ** 2 + left.max() ** 2 + FLOOR)
-        relative = float(max(error[:n].max(), error[n] / np.abs(values[n])))
+        error[n] += np.abs(energy) * (next_change.max() ** 2 + left.max() ** 2 + FLOOR)
+        relative = float(max(error[:n].max(), error[n] / np.abs(energy)))
         if relative <= rtol:
             status, message = Status.CONVERGED, ""
             break
-    indicators = LevelIndicators(error[n + 1], error[n + 2], *np.split(error[n + 3 :], [packing.k]))
+    indicator_errors = LevelIndicators(error[n + 1], error[n + 2], *np.split(error[n + 3 :], [packing.k]))
     return BrokenSolution(
-        status, point, float(values[n]), float(error[n]), error[:n], indicators, relative, size, count, resolution,
-        path, message,
+        status, levels, parisi, hats, indicators, float(energy), float(error[n]), error[:n], indicator_errors, relative,
+        root.size, count, path, message,
     )  # fmt: skip
-
-
-def next_change(J: np.ndarray | None, residual: np.ndarray) -> np.ndarray:
-    """Return the absolute changes of the unknowns by one more Newton step; the residual if J is unknown."""
-    return np.abs(residual if J is None else np.linalg.solve(J, residual))
 
 
 def solve_steps(
@@ -561,21 +499,16 @@ def solve_steps(
     search = problem.search
     solution, failure, status = None, "no start", Status.NONFINITE
     for levels, parisi in starts:
-        x = packing.pack(levels, parisi)
+        x, slopes = packing.pack(levels, parisi), None
         weak = bool(packing.k) and levels.gaps[0].max() < search.weak * levels.q[-1].max()
         try:
-            near = weak or (packing.k > 1 and packing.parisi is None)
-            if not near:
+            if not (weak or (packing.k > 1 and packing.n_free)):
                 x = iterate_levels(problem, packing, x, search.damped_steps)
-            for attempt in range(0 if packing.parisi is None else search.attempts):
-                root = solve_levels(problem, packing, x, search.tol, ROUGH)
-                if root.size <= search.tol:
-                    x = root.x
-                    break
-                x = iterate_levels(problem, packing, x, (2 + attempt) * search.damped_steps)
-            slopes = None
-            if packing.k and packing.parisi is None:
-                x, slopes = find_maximum(problem, packing, x, near)
+            if packing.n_free:
+                root, slopes = maximize(problem, packing, x, search.tol, search.rough_step, ROUGH)
+                x = root.x
+            else:
+                x = solve_overlaps(problem, packing, x, search.tol, search.tol, ROUGH).x
             solution = refine_levels(problem, packing, x, rtol, max_resolution, slopes)
         except ClustersCollapsed as error:
             failure, status = str(error), Status.LOST
@@ -587,79 +520,52 @@ def solve_steps(
             continue
         if solution.status is not Status.MAX_ITER:
             return solution
-    return _build_failure(packing, levels, parisi, status, failure) if solution is None else solution
+    if solution is not None:
+        return solution
+    unknown = LevelIndicators(np.nan, np.nan, np.full(packing.k, np.nan), np.full(packing.k + 1, np.nan))
+    error = np.full(len(packing.pack(levels, parisi)), np.nan)
+    return BrokenSolution(
+        status, levels, parisi, None, unknown, np.nan, np.nan, error, unknown, np.inf, np.inf, 0, [levels], failure
+    )
 
 
 def follow_parisi(
     problem: BrokenProblem, packing: LevelPacking, origins: list[tuple[Levels, np.ndarray]], rtol: float
 ) -> BrokenSolution | None:
-    """Return the solution at fixed Parisi parameters, followed from a solution at other Parisi parameters.
+    """Return the solution at the Parisi parameters of `packing`, followed from other Parisi parameters.
 
     The logarithms of the Parisi parameters change in steps. Each solution is the start of the next, extrapolated
-    linearly; y_j (q_j − q_{j−1}) is nearly constant in the first step. A step that fails is divided by two.
-
-    Parameters
-    ----------
-    problem, packing : the equations, at the Parisi parameters `packing.parisi`.
-    origins : overlaps and Parisi parameters from which a first solution is searched in turn.
-    rtol : requested relative error.
-
-    Returns
-    -------
-    BrokenSolution, or None if no origin has a solution from which steps of at least `SHORTEST_MOVE` lead to the end.
+    linearly; y_j (q_j − q_{j−1}) is nearly constant in the first step. A step that fails is divided by two. `origins`
+    are overlaps and Parisi parameters from which a first solution is searched in turn. None if no origin has a solution
+    from which steps of at least `shortest_move` lead to the end.
     """
     search = problem.search
     assert packing.parisi is not None
-    target, tol = np.log(packing.parisi), search.tol
     for levels, parisi in origins:
-        origin = np.log(parisi)
-        distance = float(np.abs(target - origin).max())
-
-        def at(fraction: float, origin: np.ndarray = origin) -> LevelPacking:
-            return replace(packing, parisi=np.exp(origin + fraction * (target - origin)))
-
+        origin, change = np.log(parisi), np.log(packing.parisi) - np.log(parisi)
+        distance, chosen = float(np.abs(change).max()), replace(packing, parisi=parisi)
         try:
-            x = iterate_levels(problem, at(0.0), at(0.0).pack(levels, parisi), search.damped_steps)
-            root = solve_levels(problem, at(0.0), x, tol, ROUGH)
-            x, size = root.x, root.size
+            x = iterate_levels(problem, chosen, chosen.pack(levels, parisi), search.damped_steps)
+            x = solve_overlaps(problem, chosen, x, search.tol, search.tol, ROUGH).x
         except UNSOLVED:
             continue
         slope = np.zeros_like(x)
-        slope[2 : packing.k + 2] = origin - target
+        slope[2 : packing.k + 2] = -change
         here, step = 0.0, min(1.0, search.max_move / max(distance, search.max_move))
-        while size <= tol and here < 1 and step * distance >= search.shortest_move:
+        while here < 1 and step * distance >= search.shortest_move:
             there = min(here + step, 1.0)
+            chosen = replace(packing, parisi=np.exp(origin + there * change))
             try:
-                root = solve_levels(problem, at(there), x + (there - here) * slope, tol, ROUGH)
-                new, left = root.x, root.size
+                root = solve_levels(problem, chosen, x + (there - here) * slope, search.tol, ROUGH)
             except UNSOLVED:
-                left = np.inf
-            if not left <= tol:
+                root = None
+            if root is None or not root.size <= search.tol:
                 step *= 0.5
                 continue
-            slope, x, here, step = (new - x) / (there - here), new, there, 1.5 * step
+            slope, x, here, step = (root.x - x) / (there - here), root.x, there, 1.5 * step
         if here == 1:
             return refine_levels(problem, packing, x, rtol)
     return None
-
-
-def _build_failure(
-    packing: LevelPacking, levels: Levels, parisi: np.ndarray, status: Status, message: str
-) -> BrokenSolution:
-    """Return a solution without numbers except the overlaps of the last start."""
-    k, L = packing.k, len(packing.signs)
-    unknown = LevelIndicators(np.nan, np.nan, np.full(k, np.nan), np.full(k + 1, np.nan))
-    nothing = np.full(L, np.nan)
-    hats = LevelHats(
-        q=np.full((k + 1, L), np.nan), m=nothing, theta=nothing, V=nothing, V_derivative=nothing,
-        phi=np.full(k + 1, np.nan), squares=np.full((k + 1, L, L), np.nan),
-    )  # fmt: skip
-    point = BrokenPoint(levels, parisi, hats, unknown)
-    error = np.full(len(packing.pack(levels, parisi)), np.nan)
-    return BrokenSolution(
-        status=status, point=point, energy=np.nan, energy_error=np.nan, error=error, indicator_errors=unknown,
-        relative_error=np.inf, residual=np.inf, n_iter=0, resolution=0, path=[levels], message=message,
-    )  # fmt: skip
 
 
 def first_starts(symmetric: Levels, parisi: np.ndarray | None, search: BrokenSearch) -> list[tuple[Levels, np.ndarray]]:
@@ -690,6 +596,5 @@ def split_start(levels: Levels, parisi: np.ndarray) -> tuple[Levels, np.ndarray]
     new[-2] = 1 - 0.6 * (1 - new[-2])
     ends = np.log(parisi[0]) - 0.35, np.log(parisi[-1]) + 0.6
     inner = np.interp(np.linspace(0, 1, k + 1)[1:-1], np.linspace(0, 1, k) if k > 1 else [0.5], np.log(parisi))
-    return levels._replace(q=top * new[:, None] * np.ones(len(levels.V))), np.exp(
-        np.concatenate([[ends[0]], inner, [ends[1]]])
-    )
+    parisi = np.exp(np.concatenate([[ends[0]], inner, [ends[1]]]))
+    return levels._replace(q=top * new[:, None] * np.ones(len(levels.V))), parisi

@@ -22,7 +22,6 @@ teacher's fields.
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ import numpy as np
 from gamp_attention._tools.quadrature import gauss_hermite
 from gamp_attention.extensions.rsb.lattice import Lattice, Table, average_table, even_ceil, tabulate
 from gamp_attention.extensions.rsb.solve import BrokenProblem, BrokenSearch
-from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, average_labels
+from gamp_attention.extensions.rsb.weights import LevelHats, Levels, average_labels
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.theory.models.model import Model
 
@@ -91,18 +90,8 @@ class TwoFields(BrokenProblem):
     # fixed grids; by default they follow the overlaps. On fixed grids the averages are smooth functions of all numbers
     # except V, at which the jumps pass nodes of the lattice.
     grids: FixedGrids | None = None
-    search: BrokenSearch = WEAK_BREAKING
     settings: LatticeSettings = LATTICE
-
-    @cached_property
-    def weights(self) -> BrokenWeights:
-        """Input channel."""
-        return BrokenWeights(self.model.coordinates, self.model.lam)
-
-    @property
-    def signs(self) -> np.ndarray:
-        """Signs of m of the tokens."""
-        return np.array([1.0, -1.0])
+    signs, search = np.array([1.0, -1.0]), WEAK_BREAKING
 
     def teacher(self, even: bool, resolution: int) -> tuple[np.ndarray, np.ndarray]:
         """Return teacher fields (n, 2) in the fundamental domain, and probabilities (n,).
@@ -120,8 +109,7 @@ class TwoFields(BrokenProblem):
             x, w = np.concatenate([-x[::-1], x]), np.concatenate([w[::-1], w])
         e, f = (v.ravel() for v in np.meshgrid(total, x, indexing="ij"))
         probability = np.outer(total_weight, w).ravel()
-        size = float(np.sqrt(self.model.coordinates.rho[0, 0, 0]))
-        return size * np.stack([e + f, e - f], axis=1) / np.sqrt(2), probability / probability.sum()
+        return np.sqrt(self.rho) * np.stack([e + f, e - f], axis=1) / np.sqrt(2), probability / probability.sum()
 
     def with_fixed_grids(self, levels: Levels, parisi: np.ndarray, resolution: int) -> "TwoFields":
         """Return the problem with the grids for these overlaps, or itself if its grids are fixed already."""
@@ -131,18 +119,12 @@ class TwoFields(BrokenProblem):
         lattice = self._lattice(params, centers, self.variances(levels), float(levels.V[0]), parisi, resolution)
         return replace(self, grids=FixedGrids(lattice, centers, []))
 
-    def variances(self, levels: Levels) -> np.ndarray:
-        """Return the variance of the outer field given the teacher's fields, then Δ_1, …, Δ_k."""
-        rho, theta = float(self.model.coordinates.rho[0, 0, 0]), float(levels.theta[0])
-        outer = max(float(levels.q[0, 0]) - theta**2 / rho, SMALLEST * float(levels.q[-1, 0]))
-        return np.array([outer, *levels.gaps[:, 0]])
-
     def labels(self, levels: Levels, resolution: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[Any, Any]]:
         """Return parameters and constants of the losses, means of the outer fields, and (teacher fields, weights)."""
-        rho, theta, m = float(self.model.coordinates.rho[0, 0, 0]), float(levels.theta[0]), float(levels.m[0])
+        theta, m = float(levels.theta[0]), float(levels.m[0])
         u, probability = self.teacher(theta == 0 or m == 0, resolution)
         terms = self.model.task.terms(u[:, :, None], np.zeros((len(u), self.model.task.n_noise)))
-        return terms.params, terms.constant, m * self.signs + theta / rho * u, (u, probability)
+        return terms.params, terms.constant, m * self.signs + theta / self.rho * u, (u, probability)
 
     def hats(self, levels: Levels, parisi: np.ndarray, resolution: int, replicons: bool = True) -> LevelHats:
         """Return the averages of the output channel, multiplied by α, for k = len(parisi)."""
@@ -169,8 +151,7 @@ class TwoFields(BrokenProblem):
             average_table(table.at(V), center - origin, variances, parisi, grids.lattice, replicons)
             for table, center, origin in zip(tables, centers, grids.centers, strict=True)
         ]
-        rho = float(self.model.coordinates.rho[0, 0, 0])
-        return average_labels(averages, self.alpha * probability, u, self.signs, levels, parisi, rho)
+        return average_labels(averages, self.alpha * probability, u, self.signs, levels, parisi, self.rho)
 
     def _lattice(
         self, params: np.ndarray, centers: np.ndarray, variances: np.ndarray, V: float, parisi: np.ndarray,

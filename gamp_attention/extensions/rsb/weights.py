@@ -12,10 +12,9 @@ and all overlaps are averaged over the classes. The free energy
         − ½ (E h² + N_0) c_0 + Σ_j log(c_j/c_{j−1})/(2y_j) − α E φ_0
 
 is stationary in all overlaps and conjugates, and the ground state is its stationary point in the Parisi parameters y_j.
-With `spherical`, ‖Q‖² = d replaces the ridge: λ is the multiplier for which q_k = 1.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,6 @@ from gamp_attention.theory.models.coordinates import CoordinateLaw
 
 MARGIN = 1e-9  # smallest 1/c_0 of a class, in units of 1/c_k, at which the average over the weights is finite
 SMALLEST = 1e-8  # smallest variance of the outermost field given the teacher's fields, in units of q_k
-GROWTH = 2.0**60  # largest multiplier of a spherical constraint, in units of V̂
 
 
 class WeightsUnbounded(ArithmeticError):
@@ -103,16 +101,15 @@ def average_labels(
 
 @dataclass(frozen=True, eq=False)
 class BrokenWeights:
-    """Input channel: the distribution of the coordinates, and the ridge strength λ or a spherical constraint."""
+    """Input channel: the distribution of the coordinates, and the ridge strength λ."""
 
     law: CoordinateLaw
     lam: float
-    spherical: bool = False
 
-    def _precisions(self, hats: LevelHats, parisi: np.ndarray, lam: float) -> np.ndarray:
+    def _precisions(self, hats: LevelHats, parisi: np.ndarray) -> np.ndarray:
         """Return 1/c_j (k + 1, K) of each level and class."""
         gaps = np.diff(hats.q, axis=0) @ self.law.gamma.T
-        top = lam + self.law.gamma @ hats.V
+        top = self.lam + self.law.gamma @ hats.V
         below = top - np.cumsum((parisi[:, None] * gaps)[::-1], axis=0)[::-1]
         precisions = np.concatenate([below, top[None]])
         if not precisions.min() > MARGIN * np.abs(top).max():
@@ -125,27 +122,9 @@ class BrokenWeights:
         first = H @ self.law.moments
         return first[:, 0], np.einsum("kac,kac->k", first, H)
 
-    def with_multiplier(self, hats: LevelHats, parisi: np.ndarray) -> "BrokenWeights":
-        """Return the weights with the λ that a spherical constraint needs at these conjugates; self for a ridge."""
-        if not self.spherical:
-            return self
-        from scipy.optimize import brentq  # takes long to import
-
-        gaps = parisi[:, None] * np.diff(hats.q, axis=0) @ self.law.gamma.T
-        lowest = float(np.max(gaps.sum(axis=0) - self.law.gamma @ hats.V))
-
-        def excess(log_shift: float) -> float:
-            chosen = replace(self, lam=lowest + np.exp(log_shift), spherical=False)
-            return float(np.log(np.mean(chosen.step(hats, parisi).q[-1])))
-
-        size = float(np.abs(hats.V).max() + gaps.sum())
-        bounds = [np.log(size * bound) for bound in (10 * MARGIN, GROWTH)]
-        return replace(self, lam=lowest + float(np.exp(brentq(excess, *bounds, xtol=1e-14, rtol=1e-14))))
-
     def step(self, hats: LevelHats, parisi: np.ndarray) -> Levels:
         """Return the overlaps of weights with given conjugates and Parisi parameters (k,)."""
-        weights = self.with_multiplier(hats, parisi)
-        c = 1 / self._precisions(hats, parisi, weights.lam)
+        c = 1 / self._precisions(hats, parisi)
         first, second = self._drift(hats)
         gamma, fraction, L = self.law.gamma, self.law.weight, self.law.gamma.shape[1]
         outer = (fraction * c[0] ** 2 * (second + gamma @ hats.q[0])) @ gamma
@@ -160,20 +139,17 @@ class BrokenWeights:
 
     def free_energy(self, levels: Levels, hats: LevelHats, parisi: np.ndarray) -> float:
         """Return F for independent overlaps and conjugates."""
-        weights = self.with_multiplier(hats, parisi)
-        precisions = self._precisions(hats, parisi, weights.lam)
+        precisions = self._precisions(hats, parisi)
         _, second = self._drift(hats)
         coupling = hats.m @ levels.m + hats.theta @ levels.theta + 0.5 * (hats.q[-1] @ levels.V)
         coupling += -0.5 * (hats.V @ levels.q[-1]) + 0.5 * float(parisi @ np.diff((hats.q * levels.q).sum(axis=1)))
         prior = -0.5 * (second + self.law.gamma @ hats.q[0]) / precisions[0]
         prior = prior + (np.log(precisions[:-1] / precisions[1:]) / (2 * parisi[:, None])).sum(axis=0)
-        constraint = -0.5 * weights.lam if self.spherical else 0.0
-        return float(coupling + self.law.weight @ prior - hats.phi[0] + constraint)
+        return float(coupling + self.law.weight @ prior - hats.phi[0])
 
     def parisi_slopes(self, levels: Levels, hats: LevelHats, parisi: np.ndarray) -> np.ndarray:
         """Return ∂F/∂y_j (k,) at the overlaps that follow from the conjugates; y_j² times it is the complexity."""
-        weights = self.with_multiplier(hats, parisi)
-        precisions = self._precisions(hats, parisi, weights.lam)
+        precisions = self._precisions(hats, parisi)
         gaps = np.diff(hats.q, axis=0) @ self.law.gamma.T
         c, y = 1 / precisions, parisi[:, None]
         # of the terms of the weights: 1/c_i with i < j decreases by D_j; their sum over i is ½ D_j q_{j−1} of the class
@@ -189,8 +165,7 @@ class BrokenWeights:
 
         At level j it is the spectral radius of E[γ c_j² γ'] α E[(∂²φ_j)²] over the tokens.
         """
-        weights = self.with_multiplier(hats, parisi)
-        c = 1 / self._precisions(hats, parisi, weights.lam)
+        c = 1 / self._precisions(hats, parisi)
         gamma = self.law.gamma
         response = np.einsum("k,jk,kl,km->jlm", self.law.weight, c**2, gamma, gamma)
         return np.array([np.abs(np.linalg.eigvals(a @ b)).max() for a, b in zip(response, hats.squares, strict=True)])

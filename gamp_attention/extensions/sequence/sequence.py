@@ -36,7 +36,6 @@ from gamp_attention.problem.layer import Predictor, Units, attention_of_heads
 from gamp_attention.problem.passes import TokenMatrix
 from gamp_attention.problem.penalties.standard import require_penalty
 from gamp_attention.problem.sources import ClassLaw
-from gamp_attention.problem.stores import Tokens
 from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, isotropic_law, value_classes
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.glm import GLMModel, LabelTask
@@ -59,24 +58,24 @@ class TracedLayer(Predictor):
         """Number p of outputs for each token."""
         return self.model.target_shape[1]
 
-    def fields(self, tokens: Tokens) -> np.ndarray:
+    def fields(self, tokens: np.ndarray) -> np.ndarray:
         """Return the fields (n, L, r)."""
         weights = self.Q / self.units.scale[:, None]
         return TokenMatrix(tokens, self.positions - self.units.center).fields(weights) + self.intercept
 
-    def outputs(self, tokens: Tokens) -> np.ndarray:
+    def outputs(self, tokens: np.ndarray) -> np.ndarray:
         """Return outputs (n, L, p)."""
         return self.model.predict(self.fields(tokens))
 
-    def head_attention(self, tokens: Tokens) -> np.ndarray:
+    def head_attention(self, tokens: np.ndarray) -> np.ndarray:
         """Return the attention matrices (n, H, L, L) of the heads."""
         return attention_of_heads(self.model.head, self.model.student, self.fields(tokens))
 
-    def attention(self, tokens: Tokens) -> np.ndarray:
+    def attention(self, tokens: np.ndarray) -> np.ndarray:
         """Return the mean (n, L, L) of the attention matrices of the heads."""
         return self.head_attention(tokens).mean(axis=1)
 
-    def errors(self, tokens: Tokens, outputs: np.ndarray) -> np.ndarray:
+    def errors(self, tokens: np.ndarray, outputs: np.ndarray) -> np.ndarray:
         """Return ‖y − f(x)‖²/(pL) of each sample, (n,)."""
         return np.mean((outputs - self.outputs(tokens)) ** 2, axis=(1, 2))
 
@@ -123,17 +122,6 @@ class SequenceModel(GLMModel):
         if not (self.even and 1 < r == self.teacher_rank and is_diagonal) or law.teacher_mean.any():
             return False
         return all(self._keeps_loss(partial(np.multiply, signs)) for signs in 1 - 2 * np.eye(r))
-
-    @cached_property
-    def column_signs(self) -> np.ndarray:
-        """Signs (n, r) of the columns of the fields that leave the loss unchanged at fixed targets; the first are 1."""
-        if self.rank > 6:  # there are 2^r signs
-            return np.ones((1, self.rank))
-        rng, spec = np.random.default_rng(10), self.student.spec
-        u, z = (rng.standard_normal((N_SYMMETRY, self.n_tokens, size)) for size in (self.teacher_rank, self.rank))
-        targets = self.teacher(u, rng.standard_normal((N_SYMMETRY, self.teacher.count)))
-        before, signs = spec.evaluate(targets, z), 1.0 - 2.0 * np.indices((2,) * self.rank).reshape(self.rank, -1).T
-        return np.array([sign for sign in signs if are_equal(before, spec.evaluate(targets, sign * z))])
 
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps the loss of teacher and student, and the covariances."""

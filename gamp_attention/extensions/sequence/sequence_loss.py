@@ -19,7 +19,7 @@ from gamp_attention._kernels.compiled import inline_kernel
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import hash_bytes
 from gamp_attention.extensions.sequence.expressions import Graph, Program, emit
-from gamp_attention.problem.losses.heads import HeadLayout
+from gamp_attention.problem.losses.attention import HeadLayout
 from gamp_attention.problem.losses.point import LOSSES
 
 MAX_OPERATIONS = 100_000  # maximum number of operations of a Hessian, which would take minutes to compile

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
 from itertools import product
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from gamp_attention.problem.penalties.standard import with_lam
 from gamp_attention.results import Overlaps
 from gamp_attention.sampling.draw import sample
 from gamp_attention.sampling.test_errors import sampled_test_error
-from gamp_attention.theory.fixed_points.nearby import Derivatives, solve_near
-from gamp_attention.theory.fixed_points.solve import require_rtol
+from gamp_attention.theory.fixed_points.solve import require_rtol, solve_near
 from gamp_attention.theory.models.model import (
     Model,
     has_common_variance,
@@ -164,16 +163,6 @@ def expand_cells(model: Model, cells: Any, **axes: Any) -> list[Cell]:
     return list(dict.fromkeys(result))
 
 
-def cell_key(cell: Cell, base: str, settings: dict[str, Any], predecessor: str | None) -> str:
-    """Return a short hash of all that determines the numbers of a cell.
-
-    These are the model (its `base_digest`), the settings that the method uses, and the key of the cell from which this
-    cell is started.
-    """
-    described = {"format": CELL_FORMAT, "model": base, "settings": settings, "predecessor": predecessor}
-    return short_hash(described | asdict(cell))
-
-
 def _axis(name: str, given: Any, convert: Callable[[str, Any], Any]) -> list[Any]:
     """Return the values on an axis, each checked by `convert`."""
     values = [given] if isinstance(given, str) or check.ndim(name, given) == 0 else list(given)
@@ -192,18 +181,6 @@ USED = {  # settings on which the result of each method depends
     "GAMP": ("risk", "n_test", "gamp_steps", "tol"),
     "GD": ("risk", "n_test", "descent", "gd_steps", "tol"),
 }
-
-
-class SettingOptions(TypedDict, total=False):
-    """Types of the keywords of `sweep` that are fields of `Settings`."""
-
-    rtol: float
-    risk: str
-    n_test: int
-    descent: str
-    gd_steps: int
-    gamp_steps: int
-    tol: float
 
 
 @dataclass(frozen=True)
@@ -230,10 +207,6 @@ class Settings:
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
-
-    def select_for(self, method: str) -> dict[str, Any]:
-        """Return the settings on which the result of a method depends, by name."""
-        return {name: getattr(self, name) for name in USED[method]}
 
 
 @guard_call
@@ -272,15 +245,12 @@ def _state_evolution(
     model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None
 ) -> dict[str, Any]:
     before = previous_row if previous_row is not None and previous_row.get("converged") else {}
-    derivatives = Derivatives.from_dict(before["derivatives"]) if before.get("derivatives") else None
-    near = row_overlaps(before)
-    result, derivatives, warm = solve_near(model, cell.alpha, cell.branch, near, settings.rtol, derivatives)
+    result, warm = solve_near(model, cell.alpha, cell.branch, row_overlaps(before), settings.rtol)
     numbers = ("relative_error", "train_loss_error", "test_error", "test_error_error", "replicon", "replicon_error")
     total = result.V_hat.sum()
     row = _common(result, result.validity, "predecessor" if warm else "name")
     row |= {name: float(getattr(result, name)) for name in numbers}
     return row | {
-        "derivatives": None if derivatives is None else derivatives.to_dict(),
         "overlaps_error": _lists(result.overlaps_error),
         "jump_share": float(result.jump_mass.sum() / total),
         "jump_share_error": float(result.jump_mass_error.sum() / total),
@@ -350,6 +320,9 @@ class CellJob:
 def chains(model: Model, cells: Sequence[Cell], settings: Settings, warm: bool = True) -> list[list[CellJob]]:
     """Return cells as chains of jobs; each job is started from the row of the job before it.
 
+    The key of a job is a short hash of all that determines its numbers: the model, the settings that its method uses,
+    and the key of the job before it.
+
     If `warm`, state evolution follows the semantic branch to lower α and the positional branch to higher α. Every other
     cell is a chain of one job: message passing and descent start from their data, and random starts are independent.
     """
@@ -362,7 +335,9 @@ def chains(model: Model, cells: Sequence[Cell], settings: Settings, warm: bool =
     for group in groups.values():
         key, jobs = None, []
         for cell in sorted(group, key=lambda cell: cell.alpha, reverse=DESCENDING.get(group[0].branch, False)):
-            key = cell_key(cell, base, settings.select_for(cell.method), key)
+            used = {name: getattr(settings, name) for name in USED[cell.method]}
+            described = {"format": CELL_FORMAT, "model": base, "settings": used, "predecessor": key}
+            key = short_hash(described | asdict(cell))
             jobs.append(CellJob(key, model, cell, settings))
         result.append(jobs)
     return result

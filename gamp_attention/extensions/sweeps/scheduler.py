@@ -1,33 +1,28 @@
 """Chains of jobs on any executor; workers store the row of each job when it is finished."""
 
-import math
 import os
 import signal
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-from contextlib import contextmanager
-from multiprocessing import connection, current_process, parent_process
-from multiprocessing.context import SpawnContext, SpawnProcess
-from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
+from multiprocessing import connection, current_process, get_context, parent_process
+from typing import Any, Protocol
 
 from numba import config
 
 from gamp_attention._tools import check
-from gamp_attention._tools.progress import Progress, describe, is_shown
+from gamp_attention._tools.numerics import one_thread
+from gamp_attention._tools.progress import Progress, is_shown
 from gamp_attention.extensions.sweeps.store import Store
 
-LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-WORKER, UNGUARDED = "local_pool", 97  # name of workers, and their exit status if a script lacks its guard
 NEEDS_GUARD = (
-    'local_pool: needs the guard `if __name__ == "__main__":` above the statements of the script, because each worker '
-    "process imports the script; put local_pool and all other calls into the indented block below this line"
+    'a worker process ended; scripts with local_pool need the guard `if __name__ == "__main__":` above their '
+    "statements, because each worker imports the script"
 )
-WAIT = 0.5  # seconds between two checks of jobs that other processes are computing
+WAIT = 0.5  # seconds between two updates of the progress bar
 _computing = threading.Lock()  # one job at a time in a process, since the number of threads is set per process
 
 
@@ -55,10 +50,8 @@ def run_chains(chains: Sequence[Sequence[Job]], store: Store, executor: Any = No
     Parameters
     ----------
     chains : jobs; the jobs of a chain are run in order, each with the row of the previous job.
-        If several processes run the same chains in one folder, they divide the jobs among them, and each process
-        returns when all jobs are stored.
     store : a store after `begin`, on a file system that all workers can access.
-    executor : object with `submit` that returns futures, as in concurrent.futures, on which compiled kernels use one
+    executor : object with `submit` that returns futures of concurrent.futures, on which compiled kernels use one
         thread; serial, with all threads, if not given.
 
     Raises
@@ -79,7 +72,7 @@ def run_chains(chains: Sequence[Sequence[Job]], store: Store, executor: Any = No
 
         try:
             if executor is None:
-                return _run_in_turn(waiting, store, advance)
+                return sum(run_chain(str(store.folder), chain, None, advance) for chain in waiting)
             return _submit(waiting, store, executor, advance)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_resume("interrupted", store)) from None
@@ -91,17 +84,10 @@ def check_workers(executor: Any) -> None:
         raise check.fail("executor", executor, "an executor with submit(), or None", TypeError)
 
 
-class ChainRun(NamedTuple):
-    """Outcome of `run_chain`."""
-
-    computed: int  # number of jobs that were computed
-    complete: bool  # False if the call ended at a job that another process is computing
-
-
 def run_chain(
     folder: str, chain: Sequence[Job], threads: int | None, finished: Callable[[], Any] | None = None, run: str = ""
-) -> ChainRun:
-    """Compute and store the missing jobs of one chain, up to a job that another process is computing.
+) -> int:
+    """Compute and store the missing jobs of one chain; return their number.
 
     `finished` is called after each job. `run` is not used: it distinguishes calls for executors that remember the
     results of calls.
@@ -111,37 +97,16 @@ def run_chain(
         with _computing:
             row = store.load(job.key)  # looked up only now: another process may have computed it
             if row is None:
-                with store.claims.hold(job.key) as free:
-                    if not free:
-                        return ChainRun(count, False)
-                    row = store.load(job.key)  # again: it may have been stored just before the claim
-                    if row is None:
-                        began = time.perf_counter()
-                        with kernel_threads(threads):
-                            computed = job.run(previous)
-                        store.save(job.key, job.parameters, computed, time.perf_counter() - began)
-                        row = store.load(job.key)
-                        count += 1
+                began = time.perf_counter()
+                with kernel_threads(threads):
+                    computed = job.run(previous)
+                if store.load(job.key) is None:
+                    store.save(job.key, job.parameters, computed, time.perf_counter() - began)
+                row = store.load(job.key)
+                count += 1
         if finished is not None:
             finished()
         previous = row
-    return ChainRun(count, True)
-
-
-def _run_in_turn(chains: Sequence[Sequence[Job]], store: Store, finished: Callable[[], Any]) -> int:
-    """Run chains in this process; chains that other processes are computing are tried again after the others."""
-    count, waiting = 0, list(chains)
-    while waiting:
-        before, postponed = count, []
-        for chain in waiting:
-            done = run_chain(str(store.folder), chain, None, finished)
-            count += done.computed
-            if not done.complete:
-                postponed.append(chain)
-        if len(postponed) == len(waiting) and count == before:
-            describe("waiting for cells that other processes compute")
-            time.sleep(WAIT)
-        waiting = postponed
     return count
 
 
@@ -152,53 +117,32 @@ def kernel_threads(threads: int | None) -> Iterator[None]:
     try:
         if threads is not None:
             config.NUMBA_NUM_THREADS = threads  # type: ignore[attr-defined]
-        yield
+        with one_thread() if threads == 1 else nullcontext():
+            yield
     finally:
         config.NUMBA_NUM_THREADS = before  # type: ignore[attr-defined]
 
 
 def _submit(chains: Sequence[Sequence[Job]], store: Store, executor: Any, advance: Callable[[], None]) -> int:
-    """Run chains on an executor, the longest first; postponed chains are submitted again after `WAIT` seconds."""
-    done: SimpleQueue[Any] = SimpleQueue()
-    futures: set[Any] = set()
-    postponed = sorted(chains, key=len, reverse=True)
-    open_chains, count, submitted = len(chains), 0, -math.inf
-
-    def submit(chain: Sequence[Job]) -> None:
-        run = uuid.uuid4().hex  # dask caches results by arguments; a new argument makes it run the call again
-        future = executor.submit(run_chain, str(store.folder), chain, 1, run=run)
-        futures.add(future)
-        future.add_done_callback(lambda ended: done.put((ended, chain)))
-
+    """Run chains on an executor, the longest first."""
+    count, futures = 0, set[Any]()
     try:
-        while open_chains:
-            if postponed and time.monotonic() - submitted > WAIT:
-                for chain in postponed:
-                    submit(chain)
-                postponed, submitted = [], time.monotonic()
-            try:
-                future, chain = done.get(timeout=WAIT)  # after the timeout `advance` updates the progress bar
-                futures.discard(future)
-                run = future.result()
-                count += run.computed
-                if run.complete:
-                    open_chains -= 1
-                else:
-                    postponed.append(chain)
-            except Empty:
-                pass
+        for chain in sorted(chains, key=len, reverse=True):
+            run = uuid.uuid4().hex  # dask caches results by arguments; a new argument makes it run the call again
+            futures.add(executor.submit(run_chain, str(store.folder), chain, 1, run=run))
+        while futures:
+            done, futures = wait(futures, timeout=WAIT, return_when=FIRST_COMPLETED)
+            count += sum(future.result() for future in done)
             advance()
     except BaseException as error:
-        if isinstance(error, BrokenExecutor) and getattr(executor, "lacks_guard", False):
-            raise RuntimeError(NEEDS_GUARD) from None
-        if isinstance(error, KeyboardInterrupt) and hasattr(executor, "abandon"):
+        if isinstance(error, KeyboardInterrupt) and isinstance(executor, _LocalPool):
             executor.abandon()
-        else:
-            for future in futures:
-                future.cancel()
-        if isinstance(error, Exception):
-            raise RuntimeError(_resume(f"a worker failed ({type(error).__name__}: {error})", store)) from error
-        raise
+        for future in futures:
+            future.cancel()
+        if not isinstance(error, Exception):
+            raise
+        reason = NEEDS_GUARD if isinstance(error, BrokenExecutor) else f"{type(error).__name__}: {error}"
+        raise RuntimeError(_resume(f"a worker failed ({reason})", store)) from error
     return count
 
 
@@ -209,65 +153,20 @@ def _resume(event: str, store: Store) -> str:
     return f"{event}; finished cells are stored in {store.folder}: run the same command again to continue"
 
 
-class _QuietProcess(SpawnProcess):
-    """Process that starts with one thread for linear algebra, unless the environment sets a number."""
-
-    def start(self) -> None:
-        script = sys.modules["__main__"]
-        name = getattr(script, "__file__", None)
-        if name and not os.path.exists(name):  # <stdin>, which the process could not import
-            del script.__file__
-        unset = [name for name in LIBRARY_THREADS if name not in os.environ]
-        os.environ.update(dict.fromkeys(unset, "1"))
-        main = threading.current_thread() is threading.main_thread()
-        # the child inherits this handler: only the parent reacts to Ctrl-C
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
-        try:
-            super().start()
-        finally:
-            if main:
-                signal.signal(signal.SIGINT, handler)
-            for name in unset:
-                del os.environ[name]
-
-
-class _QuietContext(SpawnContext):
-    """Context that starts quiet processes, and remembers them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.started: list[SpawnProcess] = []
-
-    def Process(self, *args: Any, **options: Any) -> SpawnProcess:  # type: ignore[override]
-        process = _QuietProcess(*args, **options | {"name": f"{WORKER}-{len(self.started)}"})
-        self.started.append(process)
-        return process
-
-
 class _LocalPool(ProcessPoolExecutor):
     """Pool of processes that can be ended before their jobs are done."""
 
-    def __init__(self, workers: int) -> None:
-        self._context = _QuietContext()
-        super().__init__(workers, mp_context=self._context, initializer=_end_with_parent)
-
-    @property
-    def lacks_guard(self) -> bool:
-        """True if a worker ended because it imported a script that makes a pool without a guard; ends the pool."""
-        self.shutdown()  # waits for the exit statuses
-        return any(process.exitcode == UNGUARDED for process in self._context.started)
-
     def abandon(self) -> None:
         """End all processes immediately; rows that are already stored remain."""
-        for process in self._context.started:
-            if process.is_alive():
-                process.terminate()
+        for process in list((self._processes or {}).values()):
+            process.terminate()
 
 
 def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
     """Return a pool of processes on this machine, an executor for `sweep` and `phase_boundaries`.
 
-    The processes end if the process that created the pool is killed.
+    The processes end if the process that created the pool is killed. Scripts need the guard
+    ``if __name__ == "__main__":`` above their statements, because each worker imports the script.
 
     Parameters
     ----------
@@ -281,8 +180,7 @@ def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
     ------
     TypeError : if `workers` is not an integer.
     ValueError : if `workers` is not between 1 and 1024.
-    RuntimeError : by `sweep` or `phase_boundaries`, if the pool is made in a script without the guard
-        ``if __name__ == "__main__":``. Workers import the script, and would make further pools.
+    RuntimeError : by `sweep` or `phase_boundaries`, if a script has no guard.
 
     Examples
     --------
@@ -293,13 +191,17 @@ def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
     """
     if workers is not None:
         check.integer("workers", workers, low=1, high=1024)  # all are started at once
-    if current_process().name.startswith(WORKER) and getattr(current_process(), "_inheriting", False):
-        os._exit(UNGUARDED)  # this process is a worker that imports the script; the parent raises the error
-    return _LocalPool(workers or os.cpu_count() or 1)
+    if getattr(current_process(), "_inheriting", False):
+        os._exit(1)  # this process is a worker that imports a script without a guard; the parent raises the error
+    return _LocalPool(workers or os.cpu_count() or 1, get_context("spawn"), _prepare_worker)
 
 
-def _end_with_parent() -> None:
-    """End this process when its parent has ended; the operating system does not end workers of a killed parent."""
+def _prepare_worker() -> None:
+    """Ignore Ctrl-C, to which the parent reacts, and end this process when its parent has ended.
+
+    The operating system does not end workers of a killed parent.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is not None:
 

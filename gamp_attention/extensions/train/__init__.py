@@ -1,8 +1,6 @@
 """Training from data: several starts, spectral starts, descents, survey propagation, escapes and checkpoints.
 
 - `train` returns the lowest minimum of all starts, and resumes an interrupted run from a checkpoint.
-- `spectral_directions` computes the directions of spectral starts.
-- `initial_survey` and `survey_step` are single iterations of survey propagation.
 - `load_result` reads results of the command `gamp-attention fit`.
 
 Uses: the core.

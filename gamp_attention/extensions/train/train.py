@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +13,19 @@ from gamp_attention._tools import check
 from gamp_attention._tools.checkpoints import Checkpoint, CheckpointFile
 from gamp_attention._tools.numerics import guard_call, hash_bytes
 from gamp_attention._tools.progress import show_progress
-from gamp_attention._tools.snapshots import Resumable
-from gamp_attention.extensions.train.descents import DescentPhase
-from gamp_attention.extensions.train.flips import flipped_starts
-from gamp_attention.extensions.train.halving import SAME_LOSS, SuccessiveHalving
-from gamp_attention.extensions.train.records import AGREEMENT, StartRecord, summarize_starts
-from gamp_attention.extensions.train.survey import LADDER, PlannedSurvey, SurveyPhase, SurveyRecord, distinct_surveys
-from gamp_attention.gamp.loop import Loop, Plan
+from gamp_attention.extensions.train.escapes import flipped_starts
+from gamp_attention.extensions.train.runs import AGREEMENT, SAME_LOSS, Runs, StartRecord, summarize_starts
+from gamp_attention.extensions.train.survey import LADDER, REFINED_AT, SurveyEnd, SurveyRecord
+from gamp_attention.gamp.loop import Plan
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import Start, build_plan, build_starts
-from gamp_attention.gamp.step import GampState, initial_state
+from gamp_attention.gamp.step import GampState
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.risk import is_convex, risk_at
 from gamp_attention.problem.starts import several_starts
 from gamp_attention.problem.stores import hash_tokens
 from gamp_attention.results import finish
-
-SURVEY_VALUES = "True, False, 'auto', or positive numbers"
 
 
 @dataclass(frozen=True)
@@ -80,8 +73,7 @@ def train(
     risk: str = "exact",
     *,
     n_starts: int = 8,
-    n_finish: int = 1,
-    survey: bool | str | float | Sequence[float] = "auto",
+    survey: bool | str | float = "auto",
     escape: bool = True,
     tol: float = 1e-8,
     max_iter: int = 10000,
@@ -107,20 +99,16 @@ def train(
         starts are random.
     risk : "exact" or "asymptotic", as for `run_gamp`.
     n_starts : number of starts.
-    n_finish : number of starts that are run to the end, at most `n_starts`.
     survey : begin with survey propagation, which finds lower minima than message passing does from random starts
-        (Lucibello, Saglietti and Lu, 2019; see `gamp_attention.extensions.train.survey`), and continue from its
-        weights. If True, surveys are made from each start and from random starts, at Parisi parameters that are
-        determined from the data, until two surveys find the same weights. A positive number, or several, are the Parisi
-        parameters y of the surveys from each start. Message passing continues from surveys of different weights, which
-        are compared after 30 iterations. If True, and if the loss is not convex, a survey and message passing from the
-        lowest minimum follow. Then single samples are moved to other minima of their proximal objectives, from which
-        message passing continues, while the training loss falls. Runs that will probably end above the lowest minimum
-        are stopped. If "auto", only this continuation from the lowest minimum is made, and only in cases in which it
-        mostly finds better weights: there are at least four starts, at most a quarter of them ended in (nearly) the
-        selected weights, and the training loss is at most a quarter of the loss at zero weights. In addition, samples
-        need to have at most three fields, the loss must not be convex, and survey propagation needs to accept the data
-        and `iteration`.
+        (Lucibello, Saglietti and Lu, 2019; see `gamp_attention.extensions.train.survey`). If True, surveys are made
+        from each start and from random starts, at Parisi parameters that are determined from the data, until two find
+        the same weights. A positive number is the Parisi parameter y of one survey from each start. Message passing
+        continues from surveys of different weights, which are compared after 30 iterations. If True,
+        and if the loss is not convex, a survey and message passing from the lowest minimum follow; then single samples
+        are moved to other minima of their proximal objectives, while the training loss falls. If "auto", only this
+        continuation from the lowest minimum is made, if it mostly finds better weights: there are at least four starts,
+        at most a quarter of them ended in (nearly) the selected weights, the training loss is at most a quarter of the
+        loss at zero weights, samples have at most three fields, and survey propagation accepts data and `iteration`.
     escape : if the run ends at a saddle of the risk, leave it along the direction of lowest curvature and continue to a
         minimum.
     tol, max_iter, iteration : as for `run_gamp`.
@@ -159,106 +147,70 @@ def train(
         check.flag(name, flag)
     plan = build_plan(data, init, risk, "adaptive", tol, max_iter, iteration)
     n_starts = check.integer("n_starts", n_starts, low=1)
-    n_finish = check.integer("n_finish", n_finish, low=1, high=n_starts)
     check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
-    if isinstance(survey, str) and survey != "auto":
-        raise check.fail("survey", survey, SURVEY_VALUES)
-    automatic = isinstance(survey, str) and n_starts >= SETTINGS.min_starts and _accepts_surveys(plan)
-    ladder = None if isinstance(survey, str) else _require_ladder(survey, plan.options)
-
-    starts = build_starts(plan, init, n_starts, seed)
-    surveys = [] if ladder is None else _list_surveys(plan, starts, ladder, seed)
-    file = None
+    ladder = _require_ladder(survey, plan)
+    automatic = (
+        ladder is None and isinstance(survey, str) and n_starts >= SETTINGS.min_starts and _accepts_surveys(plan)
+    )
+    starts, surveys, file = build_starts(plan, init, n_starts, seed), list[tuple[str, np.ndarray, float]](), None
+    if ladder is not None:
+        surveys = [(name, state.Q, y) for name, state in starts for y in ladder or LADDER]
+    if ladder == ():
+        more = several_starts(data, "random", n_starts + len(LADDER), seed, risk)[n_starts:]
+        surveys += [(name, Q, y) for (name, Q), y in zip(more, LADDER, strict=True)]
     if checkpoint is not None:
         memory = np.asarray(starts[0][1].D) if isinstance(init, GampResult | GampState) else None
-        file = _open_checkpoint(
-            checkpoint, plan, starts, surveys, memory, n_finish, escape, "auto" if automatic else ladder
-        )
-    phase, n_tried, rounds = None, 0, SETTINGS.rounds
-    if ladder is not None:
-        phase, starts = _run_surveys(plan, surveys, bool(ladder), file)
-        n_finish, rounds = min(len(starts), n_finish), SETTINGS.survey_rounds
-        n_tried = 0 if phase.agreeing else max(0, min(len(starts), SETTINGS.finished_surveys) - n_finish)
-    elif automatic:
-        phase, _ = _run_surveys(plan, [], False, file)
-    phases: dict[str, Resumable] = {} if phase is None else {"surveys": phase}
-    begins = n_starts * (plan.options.search == "bounded" and plan.options.settling and ladder is None)
-    descents = _run_descents(plan, starts[:begins], file, phases)
-    stopped, beyond = None, None
-    if descents is not None:
-        starts, stopped, beyond = descents.continued(n_finish)
-        rounds, n_tried = ((), 0) if descents.conclusive else (rounds, 1)
-    runs = SuccessiveHalving(plan, starts, n_finish, escape, file, phases, rounds, n_tried, stopped, beyond)
-    if descents is not None and descents.only:
-        for loop in runs.loops.values():
-            loop.end_at_start()
-    result, loop = runs.run()
-    if phase is not None and not ladder and (not automatic or _may_improve(plan, runs.records(result, loop))):
-        result, loop = _refine_minimum(runs, phase, result, loop)
-    records = runs.records(result, loop)
-    message = f"{result.message} {summarize_starts(records, risk)}" if len(records) > 1 else result.message
-    surveyed = () if phase is None else (*phase.records, *phase.refinements)
-    values = vars(result) | {"starts": records, "surveys": surveyed, "message": message, "n_escapes": runs.n_escapes}
-    return finish(TrainResult(**values), raise_on_failure, "train")
+        options = memory, escape, "auto" if automatic else ladder, *(Q for _, Q, _ in surveys)
+        file = _open_checkpoint(checkpoint, plan, starts, *options)
+    runs = Runs(plan, escape, file)
+    for number, planned in enumerate(surveys, 1):
+        if ladder or not runs.agree():
+            runs.make_survey(*planned, bool(ladder), f"{number} of at most {len(surveys)} ")
+    if surveys:
+        runs.begin(runs.survey_starts())
+        runs.compare(SETTINGS.survey_rounds, 0 if runs.agree() else SETTINGS.finished_surveys - 1)
+    elif plan.options.search == "bounded" and plan.options.settling:
+        runs.descend(starts, SETTINGS.rounds)
+    else:
+        runs.begin(starts)
+        runs.compare(SETTINGS.rounds, 0)
+    result = runs.select()
+    if ladder == () or (automatic and _may_improve(plan, runs.records(result))):
+        result = _refine_minimum(plan, runs, result)
+    records = runs.records(result)
+    message = f"{result.message} {summarize_starts(records)}" if len(records) > 1 else result.message
+    values = vars(result) | {"starts": records, "surveys": tuple(runs.surveys), "message": message}
+    return finish(TrainResult(**values, n_escapes=runs.n_escapes), raise_on_failure, "train")
 
 
-def _run_surveys(
-    plan: Plan, surveys: list[PlannedSurvey], absolute: bool, file: CheckpointFile | None
-) -> tuple[SurveyPhase, list[tuple[str, GampState]]]:
-    """Return the survey phase after the surveys from all starts, and name and state of its different weights."""
-    tree = None if file is None else file.load()
-    phase = SurveyPhase(plan.data, plan.risk, surveys, absolute, None if tree is None else tree.get("surveys"))
-    save = None if file is None else partial(file.save, lambda: {"surveys": phase})
-    return phase, [_survey_start(plan, record) for record in distinct_surveys(plan.data, phase.run(save))]
-
-
-def _run_descents(
-    plan: Plan, starts: list[tuple[str, GampState]], file: CheckpointFile | None, phases: dict[str, Resumable]
-) -> DescentPhase | None:
-    """Return the descents from all starts, which are added to the phases of checkpoints; None without starts."""
-    if not starts:
-        return None
-    tree = None if file is None else file.load()
-    descents = phases["descents"] = DescentPhase(plan, starts, None if tree is None else tree.get("descents"))
-    descents.run(None if file is None else partial(file.save, lambda: phases))
-    return descents
-
-
-def _survey_start(plan: Plan, record: SurveyRecord) -> tuple[str, GampState]:
-    """Return name and state of the start of message passing from the weights of a survey."""
-    name = f"{record.name}, survey at y = {record.parisi:.3g}"
-    return name, initial_state(plan.data, record.Q, plan.options.V)
-
-
-def _refine_minimum(
-    runs: SuccessiveHalving, phase: SurveyPhase, result: GampResult, loop: Loop
-) -> tuple[GampResult, Loop]:
-    """Return the result after a survey from the lowest minimum and flips of single samples, and its loop.
+def _refine_minimum(plan: Plan, runs: Runs, result: GampResult) -> GampResult:
+    """Return the result after a survey from the lowest minimum and flips of single samples, unless the loss is convex.
 
     Flips are repeated while the loss falls. There is no refinement of runs without convergence or to `max_iter`, so
     that a checkpoint can continue them.
     """
-    if not result.converged or runs.reached_limit:
-        return result, loop
-    plan = loop.plan
-    record = phase.refine(result.Q, runs.save)
-    if record is not None:
-        result, loop = runs.add([_survey_start(plan, record)])
+    if is_convex(plan.data) or not result.converged or runs.reached_limit:
+        return result
+    record = runs.make_survey("minimum", result.Q, REFINED_AT, False)
+    if record.ending is not SurveyEnd.FAILED:
+        runs.add([runs.survey_start(record)])
+        result = runs.select()
     for _ in range(SETTINGS.max_rounds):
         starts = flipped_starts(plan.data, plan.risk, result.Q, result.overlaps.V)
         if not starts or not result.converged or runs.reached_limit:
             break
         before = result.train_loss
-        result, loop = runs.add(starts, hold=True)
+        runs.add(starts, hold=True)
+        result = runs.select()
         if not result.train_loss < (1 - SAME_LOSS) * before:
             break
-    return result, loop
+    return result
 
 
 def _accepts_surveys(plan: Plan) -> bool:
     """Return whether `survey="auto"` may make a survey: data and options allow it, and it takes few nodes."""
     data = plan.data
-    allowed = plan.options.predictable and not data.intercept
+    allowed = plan.options.predictable and data.penalty.quadratic and not data.intercept
     return allowed and data.n_tokens * data.rank <= SETTINGS.max_fields and not is_convex(data)
 
 
@@ -273,61 +225,38 @@ def _may_improve(plan: Plan, records: tuple[StartRecord, ...]) -> bool:
     return n_agree <= SETTINGS.few_agree * len(records) and lowest <= SETTINGS.low_loss * zero
 
 
-def _require_ladder(survey: Any, options: IterationOptions) -> tuple[float, ...] | None:
+def _require_ladder(survey: Any, plan: Plan) -> tuple[float, ...] | None:
     """Return the Parisi parameters of the surveys: None for no surveys, or () for parameters determined from the data.
 
     Raises
     ------
-    TypeError, ValueError : if `survey` is neither a boolean nor positive numbers, or does not fit other arguments.
+    TypeError, ValueError : if `survey` is no documented value, or does not fit other arguments.
     """
-    if survey is False or survey is None:
+    if survey is False or survey is None or (isinstance(survey, str) and survey == "auto"):
         return None
-    if not options.predictable:
+    if not plan.options.predictable:
         raise check.fail("survey", survey, "False if `iteration` has another response or memory than the default")
+    if not plan.data.penalty.quadratic or plan.data.intercept:
+        raise check.fail("survey", survey, "False for intercepts, and for penalties that are not quadratic")
     if survey is True:
         return ()
-    numbers = survey if isinstance(survey, Sequence | np.ndarray) and not isinstance(survey, str) else [survey]
-    if not len(numbers):
-        raise check.fail("survey", survey, SURVEY_VALUES)
-    return tuple(check.real("survey", y, low=0, strict=True) for y in numbers)
-
-
-def _list_surveys(
-    plan: Plan, starts: list[tuple[str, GampState]], ladder: tuple[float, ...], seed: int | np.random.Generator
-) -> list[PlannedSurvey]:
-    """Return name, weights (d, r) and Parisi parameter of all surveys; see `SurveyPhase`.
-
-    Surveys begin from each start and, if `ladder` is (), from random starts.
-    """
-    surveys: list[PlannedSurvey] = [(name, state.Q, y) for name, state in starts for y in ladder or LADDER]
-    if not ladder:
-        more = several_starts(plan.data, "random", len(starts) + len(LADDER), seed, plan.risk)[len(starts) :]
-        surveys += [(name, Q, y) for (name, Q), y in zip(more, LADDER, strict=True)]
-    return surveys
-
-
-def digest_run(data: Dataset, *options: Any) -> str:
-    """Return a hash of a dataset with all of its tokens, and of options: arrays, or `repr` of others."""
-    terms, groups = data.terms("exact"), [(rows, sources.tolist()) for rows, sources in data.groups]
-    arrays = terms.params, terms.constant, data.positions, data.spectra, data.source_means
-    tokens = hash_tokens(data.tokens), data.tokens.shape, data.tokens.dtype.str
-    values = *arrays, *tokens, groups, data.penalty, data.loss, *options
-    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # losses and penalties may contain arrays
-        words = [value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in values]
-    return hash_bytes(*words)
+    return (check.real("survey", survey, low=0, strict=True),)
 
 
 def _open_checkpoint(
-    checkpoint: str | Path | Checkpoint, plan: Plan, starts: list[tuple[str, GampState]], surveys: list[PlannedSurvey],
-    first_memory: np.ndarray | None, *options: Any,
-) -> CheckpointFile:  # fmt: skip
+    checkpoint: str | Path | Checkpoint, plan: Plan, starts: list[tuple[str, GampState]], *options: Any
+) -> CheckpointFile:
     """Return the checkpoint file of a run; its digest covers all arguments on which iterations depend."""
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
     rule = plan.options.memory
     memory = rule.__module__, getattr(rule, "__qualname__", type(rule).__qualname__)
-    arrays = [array for _, state in starts for array in (state.Q, state.V)] + [Q for _, Q, _ in surveys]
-    arrays += [] if first_memory is None else [first_memory]
     iteration = replace(plan.options, memory=memory, callback=None)  # type: ignore[arg-type]
-    given: tuple[Any, ...] = (plan.risk, *arrays, plan.tol, *vars(iteration).values(), *options)
-    return CheckpointFile(checkpoint, digest_run(plan.data, *given))
+    terms, groups = plan.data.terms("exact"), [(rows, sources.tolist()) for rows, sources in plan.data.groups]
+    data, tokens = plan.data, plan.data.tokens
+    values = [terms.params, terms.constant, data.positions, data.spectra, data.source_means, hash_tokens(tokens)]
+    values += [tokens.shape, tokens.dtype.str, groups, data.penalty, data.loss, plan.risk, plan.tol]
+    values += [array for _, state in starts for array in (state.Q, state.V)] + [*vars(iteration).values(), *options]
+    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # losses and penalties may contain arrays
+        words = [value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in values]
+    return CheckpointFile(checkpoint, hash_bytes(*words))

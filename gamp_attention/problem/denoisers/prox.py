@@ -31,8 +31,7 @@ from gamp_attention.problem.denoisers.newton import (
     objective,
     objective_derivatives,
 )
-from gamp_attention.problem.losses.indirect import VECTOR, TableSlots, loss_kernel
-from gamp_attention.problem.losses.protocol import loss_curvature, loss_floor
+from gamp_attention.problem.losses.protocol import VECTOR, TableSlots, loss_curvature, loss_floor, loss_kernel
 
 MAX_STARTS = 400  # maximum number of starts of an unbounded search: far more than any tested problem needs
 MIN_SHIFT = 1e-12  # shift of the Hessian at a minimum, in units of the smallest eigenvalue of V⁻¹
@@ -72,10 +71,7 @@ def factor_hessian(metric, hess, chol):
         shift = max(10.0 * shift, 1e-12)
 
 
-@loss_kernel(
-    TableSlots.IS_UNIQUE, types.Tuple((types.boolean, float64)), VECTOR, VECTOR, float64, float64, int64,
-    inline=inline_kernel,
-)  # fmt: skip
+@loss_kernel(TableSlots.IS_UNIQUE, types.Tuple((types.boolean, float64)), VECTOR, VECTOR, float64, float64, VECTOR)
 def is_unique(loss, p, omega, smallest, value, work):
     """Return whether a minimum with objective `value` must be the global minimum, and the radius of the search.
 

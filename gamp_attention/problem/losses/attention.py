@@ -1,12 +1,20 @@
-"""Dot-product attention maps S[z] and the per-sample loss ℓ(z) of an attention layer, as NamedTuples.
+"""Dot-product attention maps S[z] of one or several heads, and the per-sample loss ℓ(z) of an attention layer.
 
 A map turns the local fields z (L, r) of a sample into attention weights (L, L). With it, both risks are generalized
 linear models: sums over samples of ℓ_μ(z) + constant_μ, where the parameters p of the sample are one row of an array
 (n, P). The functions of a loss are described in `gamp_attention.problem.losses.protocol`.
 
-**Compiled code of `DotProductAttention`.** Fields are flattened as z[l * r + a]. φ_i(S) = ½ S G S − S M_i is the loss
-of row i; p contains G and M. Derivatives are computed in three steps: of φ_i in the attention weights (`slack`), in the
-scores (u, B), and in the fields.
+**Compiled code of `DotProductAttention`.** Fields are flattened as z[l * r + a]. With P_h the attention weights of head
+h in one row, S = Σ_h P_h/H and the loss of the row φ = ½ S G S − S M (p contains G and M), derivatives are computed in
+three steps: of φ in the attention weights, a = G S − M (`slack`); in the scores,
+
+    u_h = J_h a/H,   B_hg = J_h G J_g/H² + δ_hg K_h/H
+
+with J_h = diag(P_h) − P_h P_hᵀ and K_h the second derivative of P_h·a for fixed a; and in the fields.
+
+**Bounds.** A point z with a lower proximal objective than a known minimum lies in an ellipsoid around ω, whose size
+follows from a lower bound of ℓ. If the Hessian of the objective is positive definite in this ellipsoid, there is no
+second minimum in it; see `gamp_attention.problem.denoisers.prox.is_unique`.
 """
 
 from dataclasses import dataclass
@@ -16,11 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.core.types import float64
 
-from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, is_instance, overload
+from gamp_attention._kernels.compiled import inline_kernel, is_instance, overload
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from
 from gamp_attention._tools import check
-from gamp_attention.problem.losses.bounds import attention_floor, dot_product_curvature
 from gamp_attention.problem.losses.protocol import (
     loss_curvature,
     loss_derivatives,
@@ -36,245 +43,40 @@ from gamp_attention.problem.losses.two_tokens import (
     two_token_value,
 )
 
-FEW_TOKENS = 5  # maximum number of tokens for which loops over matrices take longer than sums of few terms
+FEW_TOKENS = 5  # maximum number of tokens for which long loops over matrices take longer than sums of few terms
 
 
-@inline_kernel
-def fill_scores(attention, z, L, r, s):
-    """Fill s (L, L) with the scores of the fields."""
-    if attention.tied:
-        for i in range(L):
-            for j in range(i + 1):
-                dot = 0.0
-                for a in range(r):
-                    dot += z[i * r + a] * z[j * r + a]
-                dot /= attention.temperature
-                s[i, j] = dot
-                s[j, i] = dot
-    else:
-        half = r // 2
-        for i in range(L):
-            for j in range(L):
-                dot = 0.0
-                for a in range(half):
-                    dot += z[i * r + a] * z[j * r + half + a]
-                s[i, j] = dot / attention.temperature
+class HeadLayout(NamedTuple):
+    """Columns of the weights of a layer with several heads.
 
-
-@inline_kernel
-def attend_row(attention, s, i):
-    """Replace row i of the scores s (L, L) by attention weights."""
-    count = i + 1 if attention.causal else s.shape[1]
-    if attention.softmax:
-        _softmax_row(s, i, count)
-    else:
-        for j in range(count, s.shape[1]):
-            s[i, j] = 0.0
-
-
-@inline_kernel
-def _softmax_row(s, i, count):
-    # softmax of the first `count` entries; the other entries are set to 0
-    top = s[i, 0]
-    for j in range(1, count):
-        top = max(top, s[i, j])
-    total = 0.0
-    for j in range(count):
-        s[i, j] = np.exp(s[i, j] - top)
-        total += s[i, j]
-    for j in range(count):
-        s[i, j] /= total
-    for j in range(count, s.shape[1]):
-        s[i, j] = 0.0
-
-
-@inline_kernel
-def row_derivatives(attention, p, s, i, slack, u, B, GS):
-    """Fill u = ∂φ_i/∂s_i and B = ∂²φ_i/∂s_i², with the weights in row i of s and slack = ∂φ_i/∂S_i."""
-    if attention.softmax:
-        _softmax_derivatives(p, s, i, slack, u, B, GS)
-    else:
-        L = s.shape[1]
-        count = i + 1 if attention.causal else L
-        for j in range(L):
-            u[j] = slack[j] if j < count else 0.0
-            for k in range(L):
-                B[j, k] = p[j * L + k] if j < count and k < count else 0.0
-
-
-@inline_kernel
-def _softmax_derivatives(p, s, i, slack, u, B, GS):
-    # ∂S/∂s = diag(S) − S Sᵀ; with GS = G S, whose mean under the weights S is c, and for symmetric G,
-    # B_jk = S_j S_k (G_jk − GS_j − GS_k + c) − S_j u_k − S_k u_j + δ_jk u_k
-    L = s.shape[1]
-    softmax_slope(s, i, slack, u)
-    total = 0.0
-    for j in range(L):
-        GS[j] = slack[j] + p[L * L + j * L + i]
-        total += s[i, j] * GS[j]
-    for j in range(L):
-        weight, slope, product = s[i, j], u[j], GS[j] - total
-        for k in range(L):
-            B[j, k] = s[i, k] * (weight * (p[j * L + k] - product - GS[k]) - slope) - weight * u[k]
-        B[j, j] += slope
-
-
-@inline_kernel
-def softmax_slope(s, i, slack, u):
-    """Fill u = ∂φ_i/∂s_i with the weights in row i of s and slack = ∂φ_i/∂S_i."""
-    L, mean = s.shape[1], 0.0
-    for j in range(L):
-        mean += s[i, j] * slack[j]
-    for j in range(L):
-        u[j] = s[i, j] * (slack[j] - mean)
-
-
-@inline_kernel
-def fill_slack(p, s, i, slack):
-    """Fill slack = ∂φ_i/∂S_i = (G S_i) − M_i for the weights in row i of s (L, L), and return φ_i."""
-    L = s.shape[1]
-    for j in range(L):
-        slack[j] = 0.0
-    for k in range(L):  # G is symmetric, and its rows are contiguous
-        weight = s[i, k]
-        for j in range(L):
-            slack[j] += weight * p[k * L + j]
-    value = 0.0
-    for j in range(L):
-        m = p[L * L + j * L + i]
-        value += s[i, j] * (0.5 * slack[j] - m)
-        slack[j] -= m
-    return value
-
-
-@inline_kernel
-def row_slope(attention, s, i, slack, u):
-    """Fill u = ∂φ_i/∂s_i, like `row_derivatives` without second derivatives."""
-    if attention.softmax:
-        softmax_slope(s, i, slack, u)
-    else:
-        L = s.shape[1]
-        count = i + 1 if attention.causal else L
-        for j in range(L):
-            u[j] = slack[j] if j < count else 0.0
-
-
-@inline_kernel
-def pull_back_slope(attention, z, L, r, i, u, grad):
-    """Add the gradient of φ_i in z to grad, where u = ∂φ_i/∂s_i; like `pull_back` without the Hessian."""
-    b1 = 1.0 / attention.temperature
-    half = r if attention.tied else r // 2
-    first = 0 if attention.tied else half  # column of the keys
-    for j in range(L):
-        c = b1 * u[j]
-        for a in range(half):
-            q, k = i * r + a, j * r + first + a
-            along, across = c * z[k], c * z[q]
-            grad[q] += along
-            grad[k] += across
-
-
-@inline_kernel
-def pull_back(attention, z, L, r, i, u, B, grad, hess, scratch, blocks):
-    """Add the gradient and Hessian of φ_i in z to grad and hess, where u = ∂φ_i/∂s_i and B = ∂²φ_i/∂s_i².
-
-    For tied weights, most of the Hessian is added to `blocks`, and `add_blocks` adds it to hess after the last row.
+    They are ordered by role, then by head: queries (which are also the keys of tied heads) of head 1, of head 2, ...,
+    then keys of head 1, ..., then values of head 1, ...
     """
-    b1 = 1.0 / attention.temperature
-    if attention.tied:
-        _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks)
-    else:
-        _pull_untied(z, L, r, i, u, B, b1, grad, hess)
 
+    heads: int  # number of heads H
+    parts: int  # number of weight matrices of a head's scores: 1 (queries equal to keys), or 2
+    size: int  # columns of each of these matrices in one head
+    values: int  # columns of the value matrix of one head; 0 without value matrices
+    # (H,) a number for each head; heads with equal numbers may be exchanged without a change of the layer
+    kinds: tuple[int, ...]
 
-@inline_kernel
-def clear_blocks(L, r, blocks):
-    """Set `blocks` (r (r + 1)/2, L²) to zero: one L × L matrix for each pair of columns."""
-    for pair in range(r * (r + 1) // 2):
-        for e in range(L * L):
-            blocks[pair, e] = 0.0
+    @property
+    def rank(self) -> int:
+        """Number of columns of all heads."""
+        return self.heads * (self.parts * self.size + self.values)
 
+    def scores(self, head: int) -> np.ndarray:
+        """Return the columns (parts, size) of the scores of a head; a common rotation of each row changes nothing."""
+        return np.arange(self.parts * self.heads * self.size).reshape(self.parts, self.heads, self.size)[:, head]
 
-@inline_kernel
-def add_blocks(L, r, blocks, hess):
-    """Add the matrix of columns a ≥ b, blocks[a (a + 1)/2 + b], to the entries (k a, m b) and (k b, m a) of hess."""
-    for a in range(r):
-        for b in range(a + 1):
-            pair = a * (a + 1) // 2 + b
-            for k in range(L):
-                for m in range(L):
-                    hess[k * r + a, m * r + b] += blocks[pair, k * L + m]
-                    if a > b:
-                        hess[k * r + b, m * r + a] += blocks[pair, k * L + m]
+    def value_columns(self, head: int) -> np.ndarray:
+        """Return the columns (values,) of the value matrix of a head."""
+        first = self.parts * self.heads * self.size + head * self.values
+        return np.arange(first, first + self.values)
 
-
-@inline_kernel
-def _add_tied_slope(z, L, r, i, u, b1, grad, hess):
-    """Add the gradient of φ_i for tied weights, and the part of its Hessian from second derivatives of scores."""
-    for j in range(L):
-        c = b1 * u[j]
-        for a in range(r):
-            grad[i * r + a] += c * z[j * r + a]
-            grad[j * r + a] += c * z[i * r + a]
-            hess[i * r + a, j * r + a] += c
-            hess[j * r + a, i * r + a] += c
-
-
-@inline_kernel
-def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks):
-    # ∂s_ij/∂z_k = δ_ik z_j + δ_jk z_i, all over the temperature
-    b2 = b1 * b1
-    _add_tied_slope(z, L, r, i, u, b1, grad, hess)
-    Bz = scratch.reshape((r, L))
-    for a in range(r):
-        for m in range(L):
-            Bz[a, m] = 0.0
-    for j in range(L):  # Bz[a, m] = b2 Σ_j B[j, m] z[j, a]: rows of B are contiguous
-        for a in range(r):
-            weight = b2 * z[j * r + a]
-            for m in range(L):
-                Bz[a, m] += weight * B[j, m]
-    for a in range(r):
-        for b in range(r):
-            acc = 0.0
-            for j in range(L):
-                acc += z[j * r + a] * Bz[b, j]
-            hess[i * r + a, i * r + b] += acc
-            for m in range(L):
-                cross = Bz[a, m] * z[i * r + b]
-                hess[i * r + a, m * r + b] += cross
-                hess[m * r + b, i * r + a] += cross
-    flat = B.reshape(L * L)
-    for a in range(r):
-        for b in range(a + 1):  # Σ_i z_ia z_ib B_i: long loops over matrices are faster than short loops over columns
-            zz, pair = b2 * z[i * r + a] * z[i * r + b], a * (a + 1) // 2 + b
-            for e in range(L * L):
-                blocks[pair, e] += zz * flat[e]
-
-
-@inline_kernel
-def _pull_untied(z, L, r, i, u, B, b1, grad, hess):
-    # s_ij = q_i·k_j: derivative k_j in q_i and q_i in k_j, all over the temperature
-    half, b2 = r // 2, b1 * b1
-    for j in range(L):
-        c = b1 * u[j]
-        for a in range(half):
-            q, k = i * r + a, j * r + half + a
-            grad[q] += c * z[k]
-            grad[k] += c * z[q]
-            hess[q, k] += c
-            hess[k, q] += c
-    for j in range(L):
-        for m in range(L):
-            w = b2 * B[j, m]
-            for a in range(half):
-                for b in range(half):
-                    qa, qb = i * r + a, i * r + b
-                    ka, kb = j * r + half + a, m * r + half + b
-                    hess[qa, qb] += w * z[ka] * z[kb]
-                    hess[qa, kb] += w * z[ka] * z[qb]
-                    hess[kb, qa] += w * z[ka] * z[qb]
-                    hess[ka, kb] += w * z[qa] * z[qb]
+    def attend_each(self, single: Any, z: Any) -> list[Any]:
+        """Return the attention matrices (..., L, L) of the heads, each with the map `single`."""
+        return [single(z[..., self.scores(head).ravel()]) for head in range(self.heads)]
 
 
 class DotProductAttention(NamedTuple):
@@ -289,6 +91,7 @@ class DotProductAttention(NamedTuple):
         of the columns of Q are weights of queries, and the second half are weights of keys, eq. (124).
     causal : if True, token i attends to tokens 1 to i only.
     softmax : if True, each row is normalized by a softmax; if False, attention is linear: the scores are the weights.
+    heads : number of heads H; S is the mean of H softmax maps, see `MultiHeadAttention`.
 
     Examples
     --------
@@ -302,6 +105,7 @@ class DotProductAttention(NamedTuple):
     tied: bool = True
     causal: bool = False
     softmax: bool = True
+    heads: int = 1
 
     @property
     def even(self) -> bool:
@@ -310,18 +114,13 @@ class DotProductAttention(NamedTuple):
 
     @property
     def rotations(self) -> bool:
-        """True: S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys."""
-        return True
-
-    @property
-    def exact_derivatives(self) -> bool:
-        """True: compiled code has formulas for the derivatives of the loss."""
-        return True
+        """True if S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys."""
+        return self.heads == 1  # with several heads, only for rotations within each head
 
     @property
     def equal_columns(self) -> bool:
-        """True: the Hessian of the loss at zero is equal for all columns of a part, and zero between columns."""
-        return True
+        """True if the Hessian of the loss at zero is equal for all columns of a part, and zero between columns."""
+        return self.heads == 1
 
     @property
     def parts(self) -> int:
@@ -335,17 +134,33 @@ class DotProductAttention(NamedTuple):
 
     @property
     def single(self) -> "DotProductAttention":
-        """Attention map of a single head: this map."""
-        return self
+        """Attention map of a single head."""
+        return self._replace(heads=1)
 
     def validated(self, name: str, rank: int = 0) -> "DotProductAttention":
-        """Return this map; raise unless it has a positive temperature and three booleans."""
+        """Return this map; raise unless it is valid, also for a number of columns if it is given."""
+        heads = check.integer(f"{name}.heads", self.heads, low=1)
         temperature = check.real(f"{name}.temperature", self.temperature, low=0, strict=True)
         flags = {flag: check.flag(f"{name}.{flag}", getattr(self, flag)) for flag in ("tied", "causal", "softmax")}
-        return DotProductAttention(temperature, **flags)
+        if heads > 1 and not flags["softmax"]:
+            needs = "True for several heads without values: the mean of linear maps is a single linear map"
+            raise check.fail(f"{name}.softmax", False, needs)
+        if heads > 1 and rank % (heads * self.parts):
+            columns = "columns" if self.tied else "columns of queries and of keys"
+            needs = f"a multiple of {heads * self.parts}, as each of the {heads} heads has its own {columns}"
+            raise check.fail("rank", rank, needs)
+        return DotProductAttention(temperature, **flags, heads=heads)
+
+    def head_layout(self, rank: int) -> HeadLayout | None:
+        """Return the columns of several heads, of `rank` columns; None for one head."""
+        H, parts = self.heads, self.parts
+        return HeadLayout(H, parts, rank // (parts * H), 0, (0,) * H) if H > 1 else None
 
     def __call__(self, z: Any) -> Any:
         """Return attention matrices (..., L, L) for local fields (..., L, r), as numpy arrays or torch tensors."""
+        layout = self.head_layout(z.shape[-1])
+        if layout is not None:
+            return sum(layout.attend_each(self.single, z)) / self.heads
         half = z.shape[-1] // 2
         queries, keys = (z, z) if self.tied else (z[..., :half], z[..., half:])
         weights = queries @ keys.swapaxes(-1, -2) / self.temperature
@@ -361,6 +176,31 @@ class DotProductAttention(NamedTuple):
         return softmax_rows(weights) if is_numpy else weights.softmax(dim=-1)
 
 
+def MultiHeadAttention(
+    heads: int = 2, temperature: float = 1.0, tied: bool = True, causal: bool = False
+) -> DotProductAttention:
+    """Return the mean of H dot-product attention maps, S[z] = Σ_h S_h[z]/H; each map (head) has its columns of Q.
+
+    The columns of Q are the queries of all heads, one head after the other, and for separate keys then the keys of all
+    heads. Heads with value matrices are built by `value_model`.
+
+    Parameters
+    ----------
+    heads : number of heads H; the number of columns must be a multiple of H, or of 2 H for separate keys.
+    temperature, tied, causal : as for `DotProductAttention`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> z = np.array([[1.0, 0.0], [0.0, 2.0]])  # two tokens; each head reads one column
+    >>> single = [ga.DotProductAttention()(z[:, [head]]) for head in range(2)]
+    >>> np.allclose(ga.MultiHeadAttention(heads=2)(z), np.mean(single, axis=0))
+    True
+    """
+    return DotProductAttention(temperature, tied, causal, heads=heads)
+
+
 def require_valid_attention(name: str, attention: Any, rank: int = 0) -> Any:
     """Return an attention map; raise if it has numbers that are not valid, for a number of columns if it is given."""
     validate = getattr(type(attention), "validated", None)  # registered maps are checked at their first use
@@ -374,18 +214,6 @@ def softmax_rows(scores: np.ndarray) -> np.ndarray:
     weights = [np.exp(column - top) for column in columns]
     total = reduce(np.add, weights)
     return np.stack([weight / total for weight in weights], axis=-1)
-
-
-@dispatch_on_type
-def is_bounded(attention):
-    """Return whether the attention weights of each row are positive and add up to 1. Compiled code only."""
-
-
-@overload(is_bounded)
-def _is_bounded(attention):
-    if is_instance(attention, DotProductAttention):
-        return lambda attention: attention.softmax
-    return None
 
 
 class AttentionLoss(NamedTuple):
@@ -426,7 +254,7 @@ class AttentionLoss(NamedTuple):
     @property
     def by_differences(self) -> bool:
         """True if derivatives are computed by differences of values, as for user-defined maps."""
-        return not hasattr(self.attention, "exact_derivatives")
+        return not isinstance(self.attention, DotProductAttention)
 
     @property
     def is_indirect(self) -> bool:
@@ -451,28 +279,69 @@ def pack_attention_parameters(G: np.ndarray, M: np.ndarray) -> np.ndarray:
     return np.concatenate([G.reshape(n, -1), M.reshape(n, -1)], axis=1)
 
 
-class AttentionWork(NamedTuple):
-    """Scratch arrays of one thread for AttentionLoss."""
-
-    s: np.ndarray  # (L, L) scores, then the attention matrix
-    B: np.ndarray  # (L, L) Hessian of one row in its scores
-    GS: np.ndarray  # (L,) product of G and the attention weights of one row
-    u: np.ndarray  # (L,) gradient of one row in its scores
-    slack: np.ndarray  # (L,) gradient of one row in its attention weights
-    fields: np.ndarray  # (L r,)
-    blocks: np.ndarray  # (r (r + 1)/2, L²) Hessian in the fields, for each pair of columns
-
-
 def is_dot_product_loss(numba_type: Any) -> bool:
     """Return whether a numba type is an AttentionLoss of dot products; used to select an overload."""
     return is_instance(numba_type, AttentionLoss) and is_instance(numba_type.types[0], DotProductAttention)
 
 
-def is_by_differences(numba_type: Any) -> bool:
-    """Return whether a numba type is an AttentionLoss whose derivatives are computed by differences of values."""
-    if not is_instance(numba_type, AttentionLoss):
-        return False
-    return not hasattr(numba_type.types[0].instance_class, "exact_derivatives")
+class AttentionWork(NamedTuple):
+    """Scratch arrays of one thread for an AttentionLoss of H heads; r are the columns of the queries of all heads."""
+
+    P: np.ndarray  # (H, L, L) attention weights of the heads
+    chol: np.ndarray  # (L, L)
+    GP: np.ndarray  # (H, L) products of G and the attention weights of one row
+    u: np.ndarray  # (H, L) gradient of one row in its scores
+    slack: np.ndarray  # (L,) gradient of one row in its attention weights
+    B: np.ndarray  # (L, L) Hessian of one row in the scores of two heads
+    Bz: np.ndarray  # (L,)
+    blocks: np.ndarray  # (r (r + 1)/2, L²) part of the Hessian in the keys, for each pair of columns
+
+
+@overload(make_work, counted=True)
+def _make_work(loss):
+    if not is_dot_product_loss(loss):
+        return None
+
+    def attention_work(loss):
+        L, H, r = loss.n_tokens, loss.attention.heads, loss.rank
+        n_blocks = r * (r + 1) // 2
+        return AttentionWork(
+            np.empty((H, L, L)), np.empty((L, L)), np.empty((H, L)), np.empty((H, L)), np.empty(L), np.empty((L, L)),
+            np.empty(L), np.empty((n_blocks, L * L)),
+        )  # fmt: skip
+
+    return attention_work
+
+
+@inline_kernel
+def first_key(attention, r):
+    """Return the column of the first key: 0 if queries and keys have the same columns."""
+    return 0 if attention.tied else r // 2
+
+
+@inline_kernel
+def fill_weights(attention, z, r, H, P):
+    """Fill the attention weights P (H, L, L) of the heads from flat fields z (L r,)."""
+    L, keys = P.shape[1], first_key(attention, r)
+    size, b = (r - keys) // H, 1.0 / attention.temperature
+    for h in range(H):
+        for i in range(L):
+            count, top, total = i + 1 if attention.causal else L, -np.inf, 0.0
+            for j in range(count):
+                dot = 0.0
+                for a in range(h * size, (h + 1) * size):
+                    dot += z[i * r + a] * z[j * r + keys + a]
+                P[h, i, j] = b * dot
+                top = max(top, b * dot)
+            if attention.softmax:
+                for j in range(count):
+                    P[h, i, j] = np.exp(P[h, i, j] - top)
+                    total += P[h, i, j]
+                total = 1.0 / total
+                for j in range(count):
+                    P[h, i, j] *= total
+            for j in range(count, L):
+                P[h, i, j] = 0.0
 
 
 @inline_kernel
@@ -487,19 +356,183 @@ def row_loss(p, S, i):
     return value
 
 
-@overload(make_work, counted=True)
-def _make_work(loss):
-    if not is_dot_product_loss(loss):
-        return None
+@inline_kernel
+def _fill_slack(p, H, P, i, GP, slack):
+    """Fill GP = G P_h for the weights of row i, and slack = Σ_h G P_h/H − M_i; return φ_i."""
+    L, value, share = P.shape[1], 0.0, 1.0 / H
+    for h in range(H):
+        if L <= FEW_TOKENS:
+            for j in range(L):
+                product = 0.0
+                for k in range(L):
+                    product += p[j * L + k] * P[h, i, k]
+                GP[h, j] = product
+        else:  # long loops over contiguous rows of G, which is symmetric
+            for j in range(L):
+                GP[h, j] = 0.0
+            for k in range(L):
+                weight = P[h, i, k]
+                for j in range(L):
+                    GP[h, j] += weight * p[k * L + j]
+    for j in range(L):
+        weight, product, m = 0.0, 0.0, p[L * L + j * L + i]
+        for h in range(H):
+            weight += share * P[h, i, j]
+            product += share * GP[h, j]
+        value += weight * (0.5 * product - m)
+        slack[j] = product - m
+    return value
 
-    def attention_work(loss):
-        L = loss.n_tokens
-        return AttentionWork(
-            np.empty((L, L)), np.empty((L, L)), np.empty(L), np.empty(L), np.empty(L), np.empty(L * loss.rank),
-            np.empty((loss.rank * (loss.rank + 1) // 2, L * L)),
-        )  # fmt: skip
 
-    return attention_work
+@inline_kernel
+def _add_slopes(attention, z, r, H, P, i, h, slack, u, grad, hess, second):
+    """Fill u[h] = ∂φ_i/∂s_ih, add the gradient of φ_i in z, and the part of its Hessian from the scores' curvature."""
+    L, keys, mean = P.shape[1], first_key(attention, r), 0.0
+    size, b, share = (r - keys) // H, 1.0 / attention.temperature, 1.0 / H
+    count = i + 1 if attention.causal else L
+    for j in range(L):
+        mean += P[h, i, j] * slack[j]
+    for j in range(L):
+        if attention.softmax:
+            u[h, j] = share * P[h, i, j] * (slack[j] - mean)
+        else:
+            u[h, j] = slack[j] if j < count else 0.0
+        c = b * u[h, j]
+        for a in range(h * size, (h + 1) * size):
+            q, k = i * r + a, j * r + keys + a
+            along, across = c * z[k], c * z[q]
+            grad[q] += along
+            grad[k] += across
+            if second:
+                hess[q, k] += c
+                hess[k, q] += c
+
+
+@inline_kernel
+def _fill_curvature(attention, p, H, P, i, h, g, GP, u, B):
+    """Fill B (L, L) with ∂²φ_i/∂s_ih ∂s_ig for two heads h and g."""
+    L = P.shape[1]
+    if not attention.softmax:
+        count = i + 1 if attention.causal else L
+        for j in range(L):
+            for m in range(L):
+                B[j, m] = p[j * L + m] if j < count and m < count else 0.0
+        return
+    cross, share, same = 0.0, 1.0 / (H * H), 1.0 if h == g else 0.0
+    for m in range(L):
+        cross += P[g, i, m] * GP[h, m]
+    for j in range(L):
+        weight, product, slope, other = share * P[h, i, j], GP[g, j] - cross, same * u[h, j], same * P[h, i, j]
+        for m in range(L):
+            B[j, m] = P[g, i, m] * (weight * (p[j * L + m] - product - GP[h, m]) - slope) - other * u[h, m]
+        B[j, j] += slope
+
+
+@inline_kernel
+def _pull_back(attention, z, L, r, H, i, h, g, B, Bz, hess, blocks):
+    """Add the Hessian of φ_i in z that follows from B, between queries of head h and fields of head g.
+
+    ∂s_ij/∂z_k = δ_ik k_j + δ_jk q_i for queries q and keys k, over the temperature. For many tokens, the part in the
+    keys is added to `blocks` by long loops over matrices, and `_add_blocks` adds it to hess.
+    """
+    keys, b = first_key(attention, r), 1.0 / attention.temperature
+    size = (r - keys) // H
+    for a in range(h * size, (h + 1) * size):
+        if L <= FEW_TOKENS:
+            for m in range(L):
+                product = 0.0
+                for j in range(L):
+                    product += B[j, m] * z[j * r + keys + a]
+                Bz[m] = b * b * product
+        else:
+            for m in range(L):
+                Bz[m] = 0.0
+            for j in range(L):
+                weight = b * b * z[j * r + keys + a]
+                for m in range(L):
+                    Bz[m] += weight * B[j, m]
+        for c in range(g * size, (g + 1) * size):
+            total, query = 0.0, z[i * r + c]
+            zz = b * b * z[i * r + a] * query
+            for m in range(L):
+                k, cross = m * r + keys + c, Bz[m] * query
+                total += Bz[m] * z[k]
+                hess[i * r + a, k] += cross
+                hess[k, i * r + a] += cross
+            hess[i * r + a, i * r + c] += total
+            if L <= FEW_TOKENS:
+                for j in range(L):
+                    for m in range(L):
+                        hess[j * r + keys + a, m * r + keys + c] += zz * B[j, m]
+            elif c <= a:
+                pair, flat = a * (a + 1) // 2 + c, B.reshape(L * L)
+                for e in range(L * L):
+                    blocks[pair, e] += zz * flat[e]
+
+
+@inline_kernel
+def _add_blocks(L, r, keys, blocks, hess):
+    """Add the matrix of columns a ≥ c, blocks[a (a + 1)/2 + c], to the entries of hess between the keys a and c."""
+    for a in range(r - keys):
+        for c in range(a + 1):
+            for k in range(L):
+                for m in range(L):
+                    first, second, entry = k * r + keys + a, m * r + keys + c, blocks[a * (a + 1) // 2 + c, k * L + m]
+                    hess[first, second] += entry
+                    if a > c:
+                        hess[second, first] += entry
+
+
+# The forms for any number of tokens are deferred: two tokens do not need them.
+
+
+@deferred_kernel(float64)
+def _value_of_weights(loss, p, z, work):
+    """Return ℓ(z) of dot-product attention, for any number of tokens and heads."""
+    work, H = load_from(work), loss.attention.heads
+    return _value_of_heads(loss, p, z, work, 1) if H == 1 else _value_of_heads(loss, p, z, work, H)
+
+
+@inline_kernel
+def _value_of_heads(loss, p, z, work, H):
+    value = 0.0
+    fill_weights(loss.attention, z, loss.rank, H, work.P)
+    for i in range(loss.n_tokens):
+        value += _fill_slack(p, H, work.P, i, work.GP, work.slack)
+    return value
+
+
+@deferred_kernel(float64)
+def _differentiate_weights(loss, p, z, grad, hess, work, second):
+    """Return ℓ(z) of dot-product attention for any number of tokens and heads, and fill its gradient and Hessian."""
+    work, H = load_from(work), loss.attention.heads
+    if H == 1:  # compiled with this constant, which saves a fifth of the time
+        return _differentiate_heads(loss, p, z, grad, hess, work, second, 1)
+    return _differentiate_heads(loss, p, z, grad, hess, work, second, H)
+
+
+@inline_kernel
+def _differentiate_heads(loss, p, z, grad, hess, work, second, H):
+    L, r, attention, P, u, value = loss.n_tokens, loss.rank, loss.attention, work.P, work.u, 0.0
+    for k in range(L * r):
+        grad[k] = 0.0
+        for m in range(L * r if second else 0):
+            hess[k, m] = 0.0
+    for pair in range(work.blocks.shape[0] if second and L > FEW_TOKENS else 0):
+        for e in range(L * L):
+            work.blocks[pair, e] = 0.0
+    fill_weights(attention, z, r, H, P)
+    for i in range(L):
+        value += _fill_slack(p, H, P, i, work.GP, work.slack)
+        for h in range(H):
+            _add_slopes(attention, z, r, H, P, i, h, work.slack, u, grad, hess, second)
+        for h in range(H if second else 0):
+            for g in range(H):
+                _fill_curvature(attention, p, H, P, i, h, g, work.GP, u, work.B)
+                _pull_back(attention, z, L, r, H, i, h, g, work.B, work.Bz, hess, work.blocks)
+    if second and L > FEW_TOKENS:
+        _add_blocks(L, r, first_key(attention, r), work.blocks, hess)
+    return value
 
 
 @overload(loss_value)
@@ -508,26 +541,9 @@ def _loss_value(loss, p, z, work):
         return None
 
     def attention_value(loss, p, z, work):
-        return two_token_value(loss, p, z) if is_two_tokens(loss) else _value_of_scores(loss, p, z, work)
+        return two_token_value(loss, p, z) if is_two_tokens(loss) else _value_of_weights(loss, p, z, work)
 
     return attention_value
-
-
-# The forms for any number of tokens are deferred: two tokens do not need them.
-
-
-@deferred_kernel(float64)
-def _value_of_scores(loss, p, z, work):
-    """Return ℓ(z) of dot-product attention, for any number of tokens."""
-    work = load_from(work)
-    L, r = loss.n_tokens, loss.rank
-    s = work.s
-    fill_scores(loss.attention, z, L, r, s)
-    value = 0.0
-    for i in range(L):
-        attend_row(loss.attention, s, i)
-        value += row_loss(p, s, i) if L <= FEW_TOKENS else fill_slack(p, s, i, work.slack)  # longer loops
-    return value
 
 
 @overload(loss_derivatives)
@@ -538,118 +554,19 @@ def _loss_derivatives(loss, p, z, grad, hess, work, second):
     def attention_derivatives(loss, p, z, grad, hess, work, second):
         if is_two_tokens(loss):
             return two_token_derivatives(loss, p, z, grad, hess)
-        if not second:
-            return _gradient_of_scores(loss, p, z, grad, work)
-        if loss.n_tokens <= FEW_TOKENS and loss.attention.tied and loss.attention.softmax:
-            return _differentiate_few_tokens(loss, p, z, grad, hess, work)
-        return _differentiate_scores(loss, p, z, grad, hess, work)
+        return _differentiate_weights(loss, p, z, grad, hess, work, second)
 
     return attention_derivatives
 
 
-@deferred_kernel(float64)
-def _differentiate_scores(loss, p, z, grad, hess, work):
-    """Return ℓ(z) of dot-product attention for any number of tokens, and fill its gradient and Hessian."""
-    work = load_from(work)
-    L, r = loss.n_tokens, loss.rank
-    s, B, GS, u, slack = work.s, work.B, work.GS, work.u, work.slack
-    for k in range(L * r):
-        grad[k] = 0.0
-        for m in range(L * r):
-            hess[k, m] = 0.0
-    fill_scores(loss.attention, z, L, r, s)
-    clear_blocks(L, r, work.blocks)
-    value = 0.0
-    for i in range(L):
-        attend_row(loss.attention, s, i)
-        value += fill_slack(p, s, i, slack)
-        row_derivatives(loss.attention, p, s, i, slack, u, B, GS)
-        pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.fields, work.blocks)
-    add_blocks(L, r, work.blocks, hess)
-    return value
-
-
-@deferred_kernel(float64)
-def _differentiate_few_tokens(loss, p, z, grad, hess, work):
-    """Return the numbers of `_differentiate_scores` for softmax attention of tied weights, by sums of few terms.
-
-    It has no views of arrays (`reshape`), which take longer than the derivatives of few tokens.
-    """
-    work = load_from(work)
-    L, r = loss.n_tokens, loss.rank
-    s, B, GS, u, slack, Bz = work.s, work.B, work.GS, work.u, work.slack, work.fields
-    b1 = 1.0 / loss.attention.temperature
-    for k in range(L * r):
-        grad[k] = 0.0
-        for m in range(L * r):
-            hess[k, m] = 0.0
-    fill_scores(loss.attention, z, L, r, s)
-    value = 0.0
-    for i in range(L):
-        attend_row(loss.attention, s, i)
-        total = 0.0
-        for j in range(L):
-            product, m = 0.0, p[L * L + j * L + i]
-            for k in range(L):
-                product += p[j * L + k] * s[i, k]
-            value += s[i, j] * (0.5 * product - m)
-            GS[j], slack[j] = product, product - m
-            total += s[i, j] * product
-        softmax_slope(s, i, slack, u)
-        for j in range(L):  # as in `_softmax_derivatives`
-            for k in range(j + 1):
-                product = p[j * L + k] - GS[j] - GS[k] + total
-                B[j, k] = s[i, j] * (s[i, k] * product - u[k]) - s[i, k] * u[j]
-                B[k, j] = B[j, k]
-            B[j, j] += u[j]
-        _add_tied_slope(z, L, r, i, u, b1, grad, hess)
-        for m in range(L):
-            for a in range(r):
-                product = 0.0
-                for j in range(L):
-                    product += B[j, m] * z[j * r + a]
-                Bz[m * r + a] = b1 * b1 * product
-        for a in range(r):
-            for b in range(r):
-                product = 0.0
-                for j in range(L):
-                    product += z[j * r + a] * Bz[j * r + b]
-                hess[i * r + a, i * r + b] += product
-                zz = b1 * b1 * z[i * r + a] * z[i * r + b]
-                for m in range(L):
-                    cross = Bz[m * r + a] * z[i * r + b]
-                    hess[i * r + a, m * r + b] += cross
-                    hess[m * r + b, i * r + a] += cross
-                    for k in range(L):
-                        hess[k * r + a, m * r + b] += B[k, m] * zz
-    return value
-
-
-@deferred_kernel(float64)
-def _gradient_of_scores(loss, p, z, grad, work):
-    """Return ℓ(z) of dot-product attention for any number of tokens, and fill its gradient."""
-    work = load_from(work)
-    L, r = loss.n_tokens, loss.rank
-    s, u, slack = work.s, work.u, work.slack
-    for k in range(L * r):
-        grad[k] = 0.0
-    fill_scores(loss.attention, z, L, r, s)
-    value = 0.0
-    for i in range(L):
-        attend_row(loss.attention, s, i)
-        value += fill_slack(p, s, i, slack)
-        row_slope(loss.attention, s, i, slack, u)
-        pull_back_slope(loss.attention, z, L, r, i, u, grad)
-    return value
-
-
 @overload(loss_floor)
 def _loss_floor(loss, p, work):
-    if not is_instance(loss, AttentionLoss) or is_by_differences(loss):
+    if not is_dot_product_loss(loss):
         return None
 
     def floor(loss, p, work):
-        return attention_floor(loss.n_tokens, p, is_bounded(loss.attention), work.B, work.u, work.slack)
+        work = load_from(work)
+        return attention_floor(loss.n_tokens, p, loss.attention.softmax, work.chol, work.Bz, work.slack)
 
     return floor
 
@@ -662,9 +579,113 @@ def _loss_curvature(loss, p, center, reach):
     def curvature(loss, p, center, reach):
         if is_two_tokens(loss):
             return two_token_floor(loss, p, center, reach)
-        return dot_product_curvature(loss, p, outer_radius(center, reach))
+        return _curvature_in_ball(loss, p, outer_radius(center, reach))
 
     return curvature
+
+
+@inline_kernel
+def attention_floor(L, p, bounded, chol, x, slack):
+    """Return a lower bound of the loss of an attention layer; chol (L, L), x (L,) and slack (L,) are scratch.
+
+    If `bounded` is True, the attention weights of each row are positive and add up to 1.
+    """
+    return _simplex_floor(L, p, x, slack) if bounded else _quadratic_floor(L, p, chol, x)
+
+
+@inline_kernel
+def _simplex_floor(L, p, S, slack):
+    # Lower bound of Σ_i min ½ S·G S − S·M_i over rows S that are positive and add up to 1. G is positive semi-definite,
+    # so each row is a convex problem on the simplex. Frank-Wolfe steps with exact line search solve it: the slope of
+    # the objective from an iterate toward the best corner, the gap, bounds how far the minimum lies below the iterate,
+    # so value − gap is a lower bound after any number of steps. For L = 2 the first step is exact.
+    floor = 0.0
+    for i in range(L):
+        for j in range(L):
+            S[j] = 1.0 / L
+            gs = 0.0
+            for k in range(L):
+                gs += p[j * L + k] / L
+            slack[j] = gs - p[L * L + j * L + i]
+        best = -np.inf
+        for _ in range(2 * L):
+            value, mean, lowest = 0.0, 0.0, 0
+            for j in range(L):
+                value += 0.5 * S[j] * (slack[j] - p[L * L + j * L + i])
+                mean += S[j] * slack[j]
+                if slack[j] < slack[lowest]:
+                    lowest = j
+            gap = mean - slack[lowest]
+            best = max(best, value - gap)
+            curvature = p[lowest * L + lowest]
+            for j in range(L):
+                curvature += S[j] * (slack[j] + p[L * L + j * L + i] - 2.0 * p[lowest * L + j])
+            step = 1.0
+            if gap < curvature:
+                step = gap / curvature
+            if gap <= 1e-12 * abs(value) or step <= 0.0:
+                break
+            for j in range(L):  # G S is updated, so that an iteration costs L operations instead of L²
+                S[j] *= 1.0 - step
+                slack[j] += step * (p[lowest * L + j] - slack[j] - p[L * L + j * L + i])
+            S[lowest] += step
+        floor += best
+    return floor
+
+
+@inline_kernel
+def _quadratic_floor(L, p, chol, x):
+    # −½ Σ_i M_i·G⁻¹ M_i, the minimum of Σ_i ½ S_i·G S_i − S_i·M_i over all rows S_i, by a Cholesky factor of G;
+    # −inf if G is not positive definite
+    for i in range(L):
+        for j in range(i + 1):
+            acc = p[i * L + j]
+            for m in range(j):
+                acc -= chol[i, m] * chol[j, m]
+            if i > j:
+                chol[i, j] = acc / chol[j, j]
+            elif acc > 0.0:
+                chol[i, i] = np.sqrt(acc)
+            else:
+                return -np.inf
+    floor = 0.0
+    for i in range(L):
+        for j in range(L):
+            acc = p[L * L + j * L + i]
+            for m in range(j):
+                acc -= chol[j, m] * x[m]
+            x[j] = acc / chol[j, j]
+            floor -= 0.5 * x[j] * x[j]
+    return floor
+
+
+@inline_kernel
+def _curvature_in_ball(loss, p, radius):
+    """Return a lower bound of the eigenvalues of ∇²ℓ on ‖z‖ ≤ radius."""
+    # Let b = 1/temperature, and let u_i and B_i be the gradient and Hessian of φ_i in its scores. For one tied head,
+    # vᵀ∇²ℓ v = 2b Σ_ij u_ij v_i·v_j + Σ_i w_iᵀ B_i w_i with w_ij = b (z_j·v_i + z_i·v_j).
+    # Softmax: the entries of a = ∂φ_i/∂S_i differ by at most D. Then the spectral norm of u is at most D √(L/8),
+    # and B_i ≥ −D cov(S_i), so that the second sum is at least −2 D b² ‖z‖² ‖v‖².
+    # Linear attention: B_i = G ≥ 0 and ‖u‖ ≤ b ‖G‖ ‖z‖² + ‖M‖.
+    # Separate queries and keys: half of these bounds, and scores are at most ½ b ‖z‖² instead of b ‖z‖².
+    # H heads: 1/H of the bound of one head, because the terms J G J are positive semi-definite in the scores of all
+    # heads together, and the other terms have the factor 1/H.
+    L, b, D = loss.n_tokens, 1.0 / loss.attention.temperature, 0.0
+    factor = 1.0 if loss.attention.tied else 0.5
+    if not loss.attention.softmax:
+        G, M = 0.0, 0.0
+        for j in range(L * L):
+            G += p[j] ** 2
+            M += p[L * L + j] ** 2
+        return -2.0 * b * factor * (factor * b * np.sqrt(G) * radius * radius + np.sqrt(M))
+    for i in range(L):
+        for m in range(L):  # the entries of G S_i − M_i are means of these columns for S_i >= 0 that add up to 1
+            low, high = np.inf, -np.inf
+            for j in range(L):
+                a = p[j * L + m] - p[L * L + j * L + i]
+                low, high = min(low, a), max(high, a)
+            D = max(D, high - low)
+    return -D / loss.attention.heads * factor * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
 
 
 @dataclass(frozen=True, eq=False)

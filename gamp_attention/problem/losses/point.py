@@ -1,6 +1,6 @@
-"""Registered losses: NamedTuples with a few small methods, from `losses.glm` or defined by users.
+"""Registered losses and attention maps in compiled code.
 
-A loss must define the method
+Both are NamedTuples with a few small methods, from the package or defined by users. A loss must define the method
 
 - `value(self, p, z)`: return ℓ at fields z (L, r) of a sample with labels p (P,).
 
@@ -17,21 +17,41 @@ It may also define
 - `convex`, `even` (ℓ(−z) = ℓ(z)) and `rotations` (ℓ(zO) = ℓ(z)), which are False by default. `convex` is compiled in,
   so it must be True or False for the class; it cannot be a property.
 
-The methods `value`, `derivatives`, `floor` and `curvature` are compiled by numba. The first use of a loss in a model or
-dataset checks it. A registered loss can be used in place of an attention map.
+An attention map must define the method
+
+- `attend(self, z, S)`: fill the attention matrix S (L, L) from fields z (L, r).
+
+It may also define
+
+- `torch(self, z)`: return attention matrices (n, L, L) for a tensor of fields (n, L, r); required by `minimize_risk`;
+- `bounded`: True if rows of S are positive and add up to 1, which saves searches; it is compiled in, so it must be True
+  or False for the class and cannot be a property;
+- `even` (S[−z] = S[z]), `rotations` (S[zO] = S[z]) and `parts` (number of weight matrices in the columns of Q).
+
+Derivatives of the loss of its layer are computed by central differences. The methods `value`, `derivatives`, `floor`,
+`curvature` and `attend` are compiled by numba. The first use of a loss or map in a model or dataset checks it, see
+`gamp_attention.problem.losses.checks`.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._kernels.compiled import inline_kernel, is_instance, kernel, overload
+from gamp_attention._kernels.compiled import (
+    dispatch_on_type,
+    inline_kernel,
+    is_instance,
+    kernel,
+    overload,
+    sample_kernel,
+)
 from gamp_attention._kernels.user_code import Registry
 from gamp_attention._tools.threads import over_blocks
-from gamp_attention.problem.losses.attention import is_by_differences
-from gamp_attention.problem.losses.indirect import IndirectLoss, as_indirect
+from gamp_attention.problem.losses.attention import AttentionLoss, attention_floor, is_dot_product_loss, row_loss
 from gamp_attention.problem.losses.protocol import (
+    IndirectLoss,
     differentiate,
+    for_kernels,
     loss_curvature,
     loss_derivatives,
     loss_floor,
@@ -125,7 +145,7 @@ class PointLoss(NamedTuple):
         """Number of local fields per sample, L r."""
         return self.n_tokens * self.rank
 
-    def of_fields(self, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    def of_fields(self, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...] | None:
         """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,), by formulas in numpy; None if there are none."""
         formulas = getattr(self.loss, "of_fields", None) if self.n_fields == 1 else None
         return formulas and formulas(params[:, 0], z)
@@ -142,78 +162,37 @@ class PointLoss(NamedTuple):
 LOSSES.traits["loss_class"] = PointLoss
 
 
-class WeightedLoss(NamedTuple):
-    """Loss w ℓ(z; p) with a weight w > 0 for each sample, which is the last entry of its row of parameters."""
-
-    point: PointLoss
-
-    is_indirect, by_differences, n_params = True, True, None  # type: ignore[misc]
-
-    @property
-    def n_tokens(self) -> int:
-        """Number of tokens per sample, L."""
-        return self.point.n_tokens
-
-    @property
-    def rank(self) -> int:
-        """Number of columns of the weights, r."""
-        return self.point.rank
-
-    @property
-    def n_fields(self) -> int:
-        """Number of local fields per sample, L r."""
-        return self.point.n_fields
-
-    def of_fields(self, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...] | None:
-        """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,), by formulas in numpy; None if there are none."""
-        parts = self.point.of_fields(params, z)
-        return parts and tuple(params[:, -1] * part for part in parts)
-
-    def torch(self, params: Any, z: Any) -> Any:
-        """Return losses (n,) for tensors."""
-        return params[:, -1] * self.point.torch(params[:, :-1], z)
+def is_by_differences(numba_type: Any) -> bool:
+    """Return whether a numba type is an AttentionLoss whose derivatives are computed by differences of values."""
+    return is_instance(numba_type, AttentionLoss) and not is_dot_product_loss(numba_type)
 
 
-def for_kernels(loss: Any) -> Any:
-    """Return a loss in the form that kernels receive: an IndirectLoss for registered losses and attention maps."""
-    return as_indirect(loss) if getattr(loss, "is_indirect", False) else loss
-
-
-@overload(make_work)
+@overload(make_work, counted=True)
 def _make_work(loss):
-    needs_none = is_by_differences(loss) or any(is_instance(loss, c) for c in (PointLoss, WeightedLoss, IndirectLoss))
-    return (lambda loss: 0) if needs_none else None
+    if is_instance(loss, IndirectLoss):
+        return lambda loss: np.empty((loss.n_fields + 2) * loss.n_fields)
+    if is_by_differences(loss) or is_instance(loss, PointLoss):
+        return lambda loss: np.empty((loss.n_tokens * loss.rank + 2) * loss.n_tokens * loss.rank)
+    return None
 
 
 @overload(loss_value)
 def _loss_value(loss, p, z, work):
-    if is_instance(loss, WeightedLoss):
-        return lambda loss, p, z, work: p[-1] * loss_value(loss.point, p[:-1], z, work)
+    if is_by_differences(loss):
+        return lambda loss, p, z, work: _map_value(loss, p, z, work)
     if not is_instance(loss, PointLoss):
         return None
     value = LOSSES.method(loss.types[0], "value")
+
     return lambda loss, p, z, work: value(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)))
 
 
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work, second):
-    if is_instance(loss, WeightedLoss):
-
-        def weighted_derivatives(loss, p, z, grad, hess, work, second):
-            weight = p[-1]
-            value = loss_derivatives(loss.point, p[:-1], z, grad, hess, work, second)
-            for i in range(grad.shape[0]):
-                grad[i] *= weight
-                for j in range(grad.shape[0] if second else 0):
-                    hess[i, j] *= weight
-            return weight * value
-
-        return weighted_derivatives
-    if not is_instance(loss, PointLoss):
-        return None
-    derivatives = LOSSES.method(loss.types[0], "derivatives")
+    is_map = is_by_differences(loss)
+    derivatives = None if is_map or not is_instance(loss, PointLoss) else LOSSES.method(loss.types[0], "derivatives")
     if derivatives is None:
-        return difference_derivatives
+        return difference_derivatives if is_map or is_instance(loss, PointLoss) else None
 
     def point_derivatives(loss, p, z, grad, hess, work, second):
         return derivatives(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)), grad, hess)
@@ -223,8 +202,15 @@ def _loss_derivatives(loss, p, z, grad, hess, work, second):
 
 @overload(loss_floor)
 def _loss_floor(loss, p, work):
-    if is_instance(loss, WeightedLoss):
-        return lambda loss, p, work: p[-1] * loss_floor(loss.point, p[:-1], work)
+    if is_by_differences(loss):
+        bounded = loss.types[0].instance_class.bounded
+
+        def floor_of_map(loss, p, work):
+            L = loss.n_tokens
+            chol = work[: L * L].reshape((L, L))
+            return attention_floor(L, p, bounded, chol, work[L * L : L * L + L], work[L * L + L : L * L + 2 * L])
+
+        return floor_of_map
     if not is_instance(loss, PointLoss):
         return None
     floor = LOSSES.method(loss.types[0], "floor")
@@ -233,16 +219,64 @@ def _loss_floor(loss, p, work):
 
 @overload(loss_curvature)
 def _loss_curvature(loss, p, center, reach):
-    if is_instance(loss, WeightedLoss):
-        return lambda loss, p, center, reach: p[-1] * loss_curvature(loss.point, p[:-1], center, reach)
-    if not is_instance(loss, PointLoss):
+    if not (is_by_differences(loss) or is_instance(loss, PointLoss)):
         return None
-    if loss.types[0].instance_class.convex:
-        return lambda loss, p, center, reach: 0.0
     curvature = LOSSES.method(loss.types[0], "curvature")
+    if getattr(loss.types[0].instance_class, "convex", False):
+        return lambda loss, p, center, reach: 0.0
     if curvature is None:
         return lambda loss, p, center, reach: -np.inf
     return lambda loss, p, center, reach: curvature(loss.loss, p, center.shape[0], outer_radius(center, reach))
+
+
+MAPS = Registry(
+    "register_attention",
+    needed=("attend(self, z, S)",),
+    traits={"bounded": False, "even": False, "rotations": False, "parts": 1, "loss_class": AttentionLoss},
+    compiled_in=("bounded",),
+)
+
+
+@dispatch_on_type
+def attend(attention, z, S):
+    """Fill S (L, L) from fields z (L, r). Compiled code only."""
+
+
+@overload(attend)
+def _attend(attention, z, S):
+    fill = MAPS.method(attention, "attend")
+    return fill and (lambda attention, z, S: fill(attention, z, S))
+
+
+@kernel
+def attend_all(attention, z, S):
+    """Fill S (n, L, L) from fields z (n, L, r)."""
+    for mu in range(len(z)):
+        attend(attention, z[mu], S[mu])
+
+
+@sample_kernel  # not inlined: central differences would compile it a dozen times
+def _map_value(loss, p, z, work):
+    """Return the loss of a registered map."""
+    L, value = loss.n_tokens, 0.0
+    S = work[: L * L].reshape((L, L))
+    attend(loss.attention, z.reshape((L, loss.rank)), S)
+    for i in range(L):
+        value += row_loss(p, S, i)
+    return value
+
+
+def call_map(self: Any, z: Any) -> Any:
+    """Return attention matrices (..., L, L) for local fields (..., L, r), as numpy arrays or torch tensors."""
+    if not isinstance(z, np.ndarray):
+        if not hasattr(self, "torch"):
+            raise TypeError(f"data: minimize_risk needs a loss with a method torch(self, z), got {type(self).__name__}")
+        return self.torch(z)
+    L = z.shape[-2]
+    flat = np.ascontiguousarray(z).reshape(-1, L, z.shape[-1])
+    S = np.empty((len(flat), L, L))
+    attend_all(self, flat, S)
+    return S.reshape(*z.shape[:-1], L)
 
 
 @kernel

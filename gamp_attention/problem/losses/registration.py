@@ -1,30 +1,12 @@
-"""Registration of user-defined losses and attention maps.
-
-A loss is a NamedTuple as described in `gamp_attention.problem.losses.point`. An attention map is a NamedTuple with the
-method
-
-- `attend(self, z, S)`: fill the attention matrix S (L, L) from fields z (L, r), in code that numba compiles.
-
-A map may also define
-
-- `torch(self, z)`: return attention matrices (n, L, L) for a tensor of fields (n, L, r); required by `minimize_risk`;
-- `bounded`: True if rows of S are positive and add up to 1, which saves searches; it is compiled in, so it must be True
-  or False for the class and cannot be a property;
-- `even` (S[−z] = S[z]), `rotations` (S[zO] = S[z]) and `parts` (number of weight matrices in the columns of Q);
-- `smooth`: False for a map that is known to have kinks.
-
-Derivatives are computed by central differences. The first use of a map in a model or dataset checks it, and emits a
-`KinkWarning` if its slope jumps.
-"""
+"""Registration of user-defined losses and attention maps, whose methods `gamp_attention.problem.losses.point` lists."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention.problem.losses.attention import DotProductAttention, attend_row, fill_scores
+from gamp_attention.problem.losses.attention import DotProductAttention, fill_weights
 from gamp_attention.problem.losses.checks import check_attention, check_finite, check_loss
-from gamp_attention.problem.losses.maps import MAPS, call_map
-from gamp_attention.problem.losses.point import LOSSES, PointLoss
+from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, call_map
 
 
 def register_loss(cls: type) -> type:
@@ -77,7 +59,7 @@ def _check_labels(self: Any, labels: np.ndarray, n_tokens: int, rank: int) -> No
 
 
 def register_attention(cls: type) -> type:
-    """Register a NamedTuple with a method `attend` as an attention map; the top of this module describes its methods.
+    """Register a NamedTuple with a method `attend` as an attention map; see `gamp_attention.problem.losses.point`.
 
     Usable as a decorator. The first use of an instance in a model or dataset checks it.
 
@@ -138,20 +120,19 @@ class DecorrelatedAttention(NamedTuple):
     def attend(self, z, S):
         """Fill S (L, L) from fields z (L, r). Compiled code."""
         L, r = z.shape
-        mixed, row = np.zeros(L * r), np.empty(L)
+        mixed = np.zeros((L, r))
         for i in range(L):
             for k in range(L):
                 for a in range(r):
-                    mixed[i * r + a] += self.mixing[i * L + k] * z[k, a]
-        fill_scores(self.attention, mixed, L, r, S)
+                    mixed[i, a] += self.mixing[i * L + k] * z[k, a]
+        P = np.empty((self.attention.heads, L, L))
+        fill_weights(self.attention, mixed.reshape(L * r), r, self.attention.heads, P)
         for i in range(L):
-            attend_row(self.attention, S, i)
             for j in range(L):
-                row[j] = S[i, j]
                 S[i, j] = 0.0
-            for k in range(L):
-                for j in range(L):
-                    S[i, j] += row[k] * self.mixing[k * L + j]
+                for h in range(self.attention.heads):
+                    for k in range(L):
+                        S[i, j] += P[h, i, k] * self.mixing[k * L + j] / self.attention.heads
 
     def torch(self, z):
         """Return attention matrices (n, L, L) for a tensor of fields (n, L, r)."""

@@ -161,44 +161,37 @@ def proxes(penalty, b, a, x, dx):
         x[i], dx[i] = penalty_prox(penalty, b[i], a)
 
 
-DIFFERENCE_STEP = 1e-6  # step of finite differences
-DIFFERENCE_TOL = 1e-4  # largest deviation of finite differences, in units of the strength
+STEP, TOLERANCE = 1e-6, 1e-4  # step of finite differences, and their largest deviation in units of the strength
 
 
 def check_penalty(penalty: Any) -> None:
     """Compile the three methods of a penalty; raise if they contradict each other or the declared properties."""
-    name = type(penalty).__name__
     if not hasattr(penalty, "strength"):
-        raise check.fail("penalty", penalty, f"a property 'strength' of {name}, the unit of its slopes", TypeError)
+        needs = f"a property 'strength' of {type(penalty).__name__}, the unit of its slopes"
+        raise check.fail("penalty", penalty, needs, TypeError)
     strength = check.real("penalty.strength", penalty.strength, low=0, strict=True)
     convexity = check.real("penalty.convexity", penalty.convexity, low=0)
-    rho = _evaluate_kernel(penalty, values, "value", POINTS, 1)[0]
-    left, right = _evaluate_kernel(penalty, slopes, "slopes", POINTS, 2)
-    _demand(penalty, "value", not np.isnan(rho).any(), "no NaN", POINTS, rho)
-    inside = np.isfinite(rho)
-    _demand(penalty, "value", inside.any(), "finite values somewhere", POINTS, rho)
-    _check_slopes(penalty, strength, inside, left, right)
+    (rho,), (left, right) = _evaluate(penalty, values, POINTS), _evaluate(penalty, slopes, POINTS)
+    x = POINTS[np.isfinite(rho)]
+    _demand(penalty, "value", len(x) and not np.isnan(rho).any(), "some finite numbers and no NaN", POINTS, rho)
+    _check_slopes(penalty, strength, x)
     for a in (0.05, 1.0, 20.0):  # curvatures of the prox, in units of the strength
         _check_prox(penalty, strength, a * strength - 0.5 * convexity, convexity)
-    traits = {
-        "even": ("ρ(−x) = ρ(x)", np.allclose(rho, rho[::-1], rtol=1e-12, atol=0)),
-        "smooth": ("slopes without kinks", np.array_equal(left, right)),
-        "quadratic": ("ρ(x) = λx²/2", np.allclose(rho, 0.5 * penalty.lam * POINTS**2)),
-    }
-    for trait, (needs, holds) in traits.items():
-        needs = f"{needs}, because {trait} is True,"
-        _demand(penalty, "value", holds or not getattr(penalty, trait), needs, POINTS, rho)
+    for trait, needs, holds in (
+        ("even", "ρ(−x) = ρ(x)", np.allclose(rho, rho[::-1], rtol=1e-12, atol=0)),
+        ("smooth", "slopes without kinks", np.array_equal(left, right)),
+        ("quadratic", "ρ(x) = λx²/2", np.allclose(rho, 0.5 * penalty.lam * POINTS**2)),
+    ):
+        holds = holds or not getattr(penalty, trait)
+        _demand(penalty, "value", holds, f"{needs}, because {trait} is True,", POINTS, rho)
 
 
-def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    x, left, right = POINTS[inside], left[inside], right[inside]
-    _demand(penalty, "slopes", (left <= right).all(), "left <= right, neither NaN", x, left - right)
-    increasing = right[:-1] <= left[1:] + DIFFERENCE_TOL * strength
-    _demand(penalty, "slopes", increasing.all(), "slopes that increase with x, because ρ is convex", x, left)
-    rho = _evaluate_kernel(penalty, values, "value", x, 1)[0]
+def _check_slopes(penalty: Any, strength: float, x: np.ndarray) -> None:
+    (rho,), (left, right) = _evaluate(penalty, values, x), _evaluate(penalty, slopes, x)
+    increasing = (left <= right).all() and (right[:-1] <= left[1:] + TOLERANCE * strength).all()
+    _demand(penalty, "slopes", increasing, "slopes that increase with x, because ρ is convex", x, left)
     for side, slope in ((1, right), (-1, left)):
-        moved = _evaluate_kernel(penalty, values, "value", x + side * DIFFERENCE_STEP, 1)[0]
-        difference = side * (moved - rho) / DIFFERENCE_STEP
+        difference = side * (_evaluate(penalty, values, x + side * STEP)[0] - rho) / STEP
         near = np.isclose(difference, slope, rtol=1e-3, atol=1e-3 * strength)
         equal = near | (~np.isfinite(difference) & ~np.isfinite(slope))
         _demand(penalty, "slopes", equal.all(), "the one-sided derivatives of value", x, slope)
@@ -207,35 +200,33 @@ def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.nd
 def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> None:
     total = a + convexity
     b = np.concatenate([3 * strength * POINTS, total * POINTS])
-    x, dx = _evaluate_kernel(penalty, proxes, "prox", b, 2, a)
-    _demand(penalty, "prox", np.isfinite(x).all() and np.isfinite(dx).all(), "finite numbers", b, x)
-    left, right = _evaluate_kernel(penalty, slopes, "slopes", x, 2)
+    x, dx = _evaluate(penalty, proxes, b, a)
     # test an interval around x as wide as rounding: at a kink, x may miss the kink by that much
-    around = [_evaluate_kernel(penalty, slopes, "slopes", x + s * 1e-9, 2) for s in (-1, 1)]
-    slack = DIFFERENCE_TOL * (strength + np.abs(b))
-    low = np.fmin(left, around[0][0]) + a * x - b - slack
-    high = np.fmax(right, around[1][1]) + a * x - b + slack
+    (left, right), below, above = (_evaluate(penalty, slopes, x + shift) for shift in (0.0, -1e-9, 1e-9))
+    slack = TOLERANCE * (strength + np.abs(b))
+    low, high = np.fmin(left, below[0]) + a * x - b - slack, np.fmax(right, above[1]) + a * x - b + slack
     needs = f"0 in ∂ρ(x) + a x − b at its x (a = {a:g})"
     _demand(penalty, "prox", ((low <= 0) & (high >= 0)).all(), needs, b, x)
-    inside = (dx >= -1e-9) & (dx <= (1 + 1e-9) / total)
-    _demand(penalty, "prox", inside.all(), f"0 <= dx/db <= {1 / total:g} (a = {a:g})", b, dx)
-    step = DIFFERENCE_STEP * (strength + np.abs(b))
-    ends = [_evaluate_kernel(penalty, proxes, "prox", b + s * step, 2, a)[0] for s in (-1, 0, 1)]
-    sides = [(ends[k + 1] - ends[k]) / step for k in (0, 1)]
-    smooth = np.abs(sides[0] - sides[1]) < DIFFERENCE_TOL / total  # no kink within the step
-    near = np.abs(dx - 0.5 * (sides[0] + sides[1])) < 10 * DIFFERENCE_TOL / total
+    step = STEP * (strength + np.abs(b))
+    before, after = ((_evaluate(penalty, proxes, b + side * step, a)[0] - x) / (side * step) for side in (-1, 1))
+    smooth = np.abs(before - after) < TOLERANCE / total  # no kink within the step
+    near = np.abs(dx - 0.5 * (before + after)) < 10 * TOLERANCE / total
     _demand(penalty, "prox", (near | ~smooth).all(), f"the derivative of x in b (a = {a:g})", b, dx)
 
 
-def _evaluate_kernel(penalty: Any, kernel: Any, name: str, x: np.ndarray, n_out: int, *args: float) -> list[np.ndarray]:
-    """Return the values of a compiled function at several points."""
+KERNELS = {values: ("value", 1), slopes: ("slopes", 2), proxes: ("prox", 2)}  # method and number of outputs
+
+
+def _evaluate(penalty: Any, kernel: Any, x: np.ndarray, *arguments: float) -> list[np.ndarray]:
+    """Return the outputs of a kernel at points x."""
+    method, n_out = KERNELS[kernel]
     out = [np.full(x.shape, np.nan) for _ in range(n_out)]
     returns = "one number" if n_out == 1 else "two numbers"
-    attempt(f"{type(penalty).__name__}.{name}", kernel, penalty, x, *args, *out, returns=returns)
+    attempt(f"{type(penalty).__name__}.{method}", kernel, penalty, x, *arguments, *out, returns=returns)
     return out
 
 
-def _demand(penalty: Any, function: str, holds: Any, needs: str, x: np.ndarray, got: np.ndarray) -> None:
+def _demand(penalty: Any, method: str, holds: Any, needs: str, x: np.ndarray, got: np.ndarray) -> None:
     if not holds:
         shown = f"{np.array2string(got, precision=4)} at {np.array2string(x, precision=4)}"
-        raise ValueError(f"penalty: needs {needs} from {type(penalty).__name__}.{function}, got {shown}")
+        raise ValueError(f"penalty: needs {needs} from {type(penalty).__name__}.{method}, got {shown}")

@@ -43,7 +43,13 @@ class ColumnRidge:
     intercept = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lams", _require_columns(self.lams))
+        lams: Any = self.lams
+        needs = "one number for each column of Q"
+        if isinstance(lams, str) or not isinstance(lams, Sequence | np.ndarray) or np.ndim(np.array(lams, object)) != 1:
+            raise check.fail("lams", lams, needs, TypeError)
+        if not len(lams):
+            raise check.fail("lams", lams, needs)
+        object.__setattr__(self, "lams", tuple(check.real(f"lams[{a}]", value) for a, value in enumerate(lams)))
 
     @property
     def rank(self) -> int:
@@ -90,16 +96,6 @@ class ColumnRidge:
         return ColumnRidge(tuple(factor * value for value in self.lams))
 
 
-def _require_columns(lams: Any) -> tuple[float, ...]:
-    """Return λ_a of each column as floats; raise for any other value."""
-    needs = "one number for each column of Q"
-    if isinstance(lams, str) or not isinstance(lams, Sequence | np.ndarray) or np.ndim(np.array(lams, object)) != 1:
-        raise check.fail("lams", lams, needs, TypeError)
-    if not len(lams):
-        raise check.fail("lams", lams, needs)
-    return tuple(check.real(f"lams[{a}]", value) for a, value in enumerate(lams))
-
-
 def has_one_strength(penalty: Any) -> bool:
     """Return whether a penalty is λ‖Q‖²/2 with one λ for all columns."""
     return bool(penalty.quadratic) and not penalty.by_column
@@ -116,13 +112,7 @@ def column_classes(penalty: Any, student: Any, rank: int) -> list[np.ndarray]:
 
     Each set is an array (parts, n): a rotation of its n columns is applied in all weight matrices (queries and keys)
     together. Columns of different heads are in different sets. Columns that may not be rotated are sets of one column
-    (n = 1), whose signs may change only if the student and the penalty are even.
-
-    Parameters
-    ----------
-    penalty : the penalty.
-    student : an attention map or a loss, with `parts`, `rotations`, and `head_layout` if it has several heads.
-    rank : number of columns r of all weight matrices.
+    (n = 1), whose signs may change only if the student (an attention map or a loss) and the penalty are even.
     """
     penalty = getattr(penalty, "penalty", penalty)  # a penalty of all rows except an intercept
     layout = layout_of(student, rank)
@@ -130,19 +120,12 @@ def column_classes(penalty: Any, student: Any, rank: int) -> list[np.ndarray]:
         blocks = [layout.scores(head) for head in range(layout.heads)]
     else:
         blocks = [np.arange(rank).reshape(student.parts, -1)]
-        if not student.rotations:
-            return _single_columns(blocks)
-    if not penalty.quadratic:
-        return _single_columns(blocks)
+    if not penalty.quadratic or (layout is None and not student.rotations):
+        return [column[:, None] for block in blocks for column in block.T]
     if not penalty.by_column:
         return blocks
     classes: dict[Any, list[np.ndarray]] = {}
     for head, block in enumerate(blocks):
         for column in block.T:
-            strengths = tuple(penalty.lams[a] for a in column)
-            classes.setdefault((head, strengths), []).append(column)
+            classes.setdefault((head, *(penalty.lams[a] for a in column)), []).append(column)
     return [np.stack(columns, axis=1) for columns in classes.values()]
-
-
-def _single_columns(blocks: list[np.ndarray]) -> list[np.ndarray]:
-    return [column[:, None] for block in blocks for column in block.T]

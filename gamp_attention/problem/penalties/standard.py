@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention.problem.penalties.base import proxes, register_penalty, slopes, values
+from gamp_attention.problem.penalties.base import KERNELS, proxes, register_penalty, slopes, values
 from gamp_attention.problem.penalties.columns import DEFAULT_UNIT, ColumnRidge
 
 
@@ -57,11 +57,6 @@ def _by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def has_intercept(penalty: Any) -> bool:
-    """Return whether the last row of the weights is an intercept."""
-    return bool(penalty.intercept)
-
-
 def without_intercept(penalty: Any) -> Any:
     """Return the penalty of the rows that are penalized."""
     return penalty.penalty if penalty.intercept else penalty
@@ -75,7 +70,7 @@ def is_ridge(penalty: Any) -> bool:
 def ridge_strengths(penalty: Any, d: int) -> Any:
     """Return λ of a penalty that `is_ridge` accepts: a number, an array (r,), or (d, 1) or (d, r) with an intercept."""
     strengths = without_intercept(penalty).curvature
-    if not has_intercept(penalty):
+    if not penalty.intercept:
         return strengths
     rows = np.tile(np.atleast_1d(strengths), (d, 1))
     rows[-1] = 0.0
@@ -88,7 +83,7 @@ def unpenalized(penalty: Any, shape: tuple[int, int]) -> np.ndarray:
     body = without_intercept(penalty)
     if body.by_column:
         free[:] = [value == 0 for value in body.lams]
-    if has_intercept(penalty):
+    if penalty.intercept:
         free[-1] = True
     return free
 
@@ -224,8 +219,13 @@ def require_penalty(penalty: Any, lam: Any = None) -> Any:
     """
     if penalty is None:
         lam = DEFAULT_UNIT if lam is None else lam
-        is_number = isinstance(lam, numbers.Real) or (not isinstance(lam, str) and np.ndim(lam) == 0)
-        return Ridge(check.real("lam", lam, low=0, strict=True)) if is_number else _ridge_of_columns(lam)
+        if isinstance(lam, numbers.Real) or (not isinstance(lam, str) and np.ndim(lam) == 0):
+            return Ridge(check.real("lam", lam, low=0, strict=True))
+        try:
+            return ColumnRidge(lam)
+        except (TypeError, ValueError) as error:
+            needs = "a positive number, or a sequence with one finite number for each column of Q"
+            raise check.fail("lam", lam, needs, type(error)) from None
     checked: Any = _checked(penalty, "penalty.")
     contained: Any = getattr(checked, "lam", None)
     if lam is not None and not np.array_equal(lam, contained):
@@ -249,15 +249,6 @@ def _checked(penalty: Any, owner: str = "") -> Any:
     return find(penalty, owner)
 
 
-def _ridge_of_columns(lam: Any) -> ColumnRidge:
-    """Return the ridge for `lam`, a sequence of λ_a."""
-    try:
-        return ColumnRidge(lam)
-    except (TypeError, ValueError) as error:
-        needs = "a positive number, or a sequence with one finite number for each column of Q"
-        raise check.fail("lam", lam, needs, type(error)) from None
-
-
 def with_lam(penalty: Any, lam: Any) -> Any:
     """Return the penalty with another λ; raise ValueError if it has no λ, or λ is not allowed."""
     if penalty.intercept:
@@ -269,6 +260,14 @@ def with_lam(penalty: Any, lam: Any) -> Any:
     return _checked(penalty._replace(lam=check.real("lam", lam, low=0)))
 
 
+def _fill(kernel: Any, penalty: Any, x: np.ndarray, *arguments: float) -> list[np.ndarray]:
+    """Return the outputs of a kernel of user-defined or package penalties at all entries, shaped as x."""
+    flat = np.ascontiguousarray(x, dtype=float).ravel()
+    out = [np.empty(flat.shape) for _ in range(KERNELS[kernel][1])]
+    kernel(penalty, flat, *arguments, *out)
+    return [values.reshape(x.shape) for values in out]
+
+
 @_by_rows
 def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     """Return r(Q) = Σ ρ(Q_ia)."""
@@ -276,19 +275,13 @@ def penalty_total(penalty: Any, Q: np.ndarray) -> float:
         return float(0.5 * penalty.curvature @ np.sum(Q**2, axis=0))
     if penalty.quadratic:
         return 0.5 * penalty.lam * np.sum(Q**2)
-    flat = np.ascontiguousarray(Q, dtype=float).ravel()
-    out = np.empty(flat.shape)
-    values(penalty, flat, out)
-    return float(out.sum())
+    return float(_fill(values, penalty, Q)[0].sum())
 
 
 @_by_rows
 def penalty_of_rows(penalty: Any, Q: np.ndarray) -> np.ndarray:
     """Return the penalty of each row, Σ_a ρ(Q_ia), (d,) for Q (d, r)."""
-    flat = np.ascontiguousarray(Q, dtype=float).ravel()
-    out = np.empty(flat.shape)
-    values(penalty, flat, out)
-    return out.reshape(Q.shape).sum(axis=1)
+    return _fill(values, penalty, Q)[0].sum(axis=1)
 
 
 @_by_rows
@@ -296,10 +289,8 @@ def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.
     """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points."""
     if penalty.quadratic:
         return penalty.curvature * Q + smooth
-    flat, given = np.ascontiguousarray(Q, dtype=float).ravel(), np.ascontiguousarray(smooth).ravel()
-    left, right = np.empty(flat.shape), np.empty(flat.shape)
-    slopes(penalty, flat, left, right)
-    return (given + np.minimum(np.maximum(-given, left), right)).reshape(Q.shape)
+    left, right = _fill(slopes, penalty, Q)
+    return smooth + np.minimum(np.maximum(-smooth, left), right)
 
 
 @_by_rows
@@ -308,10 +299,8 @@ def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.
     if penalty.quadratic:
         response = np.broadcast_to(1 / (penalty.curvature + a), b.shape)
         return response * b, response
-    flat = np.ascontiguousarray(b, dtype=float).ravel()
-    x, dx = np.empty(flat.shape), np.empty(flat.shape)
-    proxes(penalty, flat, float(a), x, dx)
-    return x.reshape(b.shape), dx.reshape(b.shape)
+    x, dx = _fill(proxes, penalty, b, float(a))
+    return x, dx
 
 
 @_by_rows

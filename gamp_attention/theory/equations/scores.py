@@ -6,26 +6,27 @@ At fixed fields, only the density depends on these overlaps, so that the derivat
     s = ½ x_lᵀ C_l⁻¹ dC_l C_l⁻¹ x_l − ½ tr(C_l⁻¹ dC_l) + (dm_l, 0)ᵀ C_l⁻¹ x_l
 
 (a score-function derivative). One average thus has the derivatives in all directions, including directions that break a
-symmetry, and no differences of averages with different panels enter. V changes the proximal map itself, and so has no
-score.
+symmetry, and no differences of averages with different panels enter.
+
+V changes the proximal map itself, and so has no score. With a single field, ∂g/∂V = ½ ∂(g²)/∂ω, which holds with the
+jumps of g: their positions move with velocity −½ (g₋ + g₊), so that E[g²] changes with V by
+(⅔ E[g³ e] − ⅙ Σ_jumps φ(e) (Δg)³)/u on a line ω = c + u e, and the other averages follow from averages of g² e^j.
 """
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Moments
-from gamp_attention.theory.equations.units import MIN_UNEXPLAINED
 
 DIFFERENTIATED = ("g", "with_noise", "with_teacher", "gg", "response")  # averages that have derivatives
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreExpansion:
-    """Averages over the channel to first order in the K entries of q, m and θ."""
+    """Averages over the channel to first order in the K entries of q, m and θ, and of V if there is a single field."""
 
     # overlaps, base: the point, and the averages there
     overlaps: Overlaps
@@ -34,17 +35,22 @@ class ScoreExpansion:
     # averages over a part of the fields, and not zero.
     values: dict[str, np.ndarray]
     slopes: dict[str, np.ndarray]  # (K, …) derivatives of these averages
-    includes_V: ClassVar[bool] = False
-    jumps: ClassVar[bool] = False  # the response is expanded as well
+    includes_V: bool
+    jumps: bool  # whether the proximal map jumps, so that `response` has no correct derivative in V
 
     def at(self, overlaps: Overlaps) -> Moments:
-        """Return the averages at overlaps with the same V; the losses are those at the point of the expansion."""
-        moves = [(getattr(overlaps, name) - getattr(self.overlaps, name)).ravel() for name in ("q", "m", "theta")]
-        direction = np.concatenate(moves)
+        """Return the averages at overlaps, with the same V unless `includes_V`; the losses are not expanded."""
+        direction = change_of(self.overlaps, overlaps, self.includes_V)
         changed: dict[str, Any] = {
             name: value + np.tensordot(direction, self.slopes[name], 1) for name, value in self.values.items()
         }
         return replace(self.base, **changed)
+
+
+def change_of(old: Overlaps, new: Overlaps, includes_V: bool) -> np.ndarray:
+    """Return the change (K,) of all entries of q, m and θ, and of V if `includes_V`."""
+    names = ("q", "m", "theta", "V")[: 3 + includes_V]
+    return np.concatenate([(getattr(new, name) - getattr(old, name)).ravel() for name in names])
 
 
 class Scores:
@@ -53,74 +59,79 @@ class Scores:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         L, r, t = channel.shape
-        overlaps = channel.overlaps
+        overlaps, self.includes_V = channel.overlaps, L * r == 1
         covariance = np.block(
             [[overlaps.q, overlaps.theta], [np.swapaxes(overlaps.theta, 1, 2), channel.model.coordinates.rho]]
         )
         inverse = np.linalg.inv(covariance)
         sizes = (L * r * r, L * r, L * r * t)
-        self._families = np.repeat(["q", "m", "theta"], sizes)
+        self._families = np.repeat(["q", "m", "theta", "V"], (*sizes, self.includes_V))
         K, moves = sum(sizes), np.eye(sum(sizes))
-        ends = np.cumsum(sizes)
-        dq, dm, dtheta = np.split(moves, ends[:-1], axis=1)
+        dq, dm, dtheta = np.split(moves, np.cumsum(sizes)[:-1], axis=1)
         dC = np.zeros((K, L, r + t, r + t))
         dC[..., :r, :r] = dq.reshape(K, L, r, r)
         dC[..., :r, :r] = 0.5 * (dC[..., :r, :r] + np.swapaxes(dC[..., :r, :r], 2, 3))
         dC[..., :r, r:] = dtheta.reshape(K, L, r, t)
         dC[..., r:, :r] = np.swapaxes(dC[..., :r, r:], 2, 3)
         self._dm = dm.reshape(K, L, r)
-        self._form = np.einsum("lab,klbc,lcd->klad", inverse, dC, inverse)
+        self._form = inverse @ dC @ inverse  # (K, L, r + t, r + t)
         self._linear = np.einsum("lab,klb->kla", inverse[:, :, :r], self._dm)
         self._constant = -0.5 * np.einsum("lab,klba->k", inverse, dC)
+        self._shapes = [(len(self._families), L, *shape) for shape in ((r,), (r, r), (r, t), (r, r), (r, r))]
+        self.n_products = sum(int(np.prod(shape)) for shape in self._shapes)  # number of entries of a row of `products`
 
     @staticmethod
-    def exist(channel: Channel) -> bool:
-        """Return whether the distribution of all fields has a density, and not nearly a singular one."""
+    def exist(channel: Channel, smallest: float) -> bool:
+        """Return whether the teacher leaves at least this part of q unexplained, and ρ is as far from singular."""
         unexplained = np.linalg.eigvalsh(channel.root).min(axis=1) ** 2
         rho = np.linalg.eigvalsh(channel.model.coordinates.rho)
         large = np.linalg.eigvalsh(channel.overlaps.q).max(axis=1)
-        return bool((unexplained > MIN_UNEXPLAINED * large).all() and (rho[:, 0] > MIN_UNEXPLAINED * rho[:, -1]).all())
+        return bool((unexplained > smallest * large).all() and (rho[:, 0] > smallest * rho[:, -1]).all())
 
-    def products(self, noise: np.ndarray, direction: np.ndarray, y: np.ndarray, powers: Any) -> np.ndarray:
-        """Return averages of DIFFERENTIATED times each score along n lines ω̃ = noise + e u, as one row for each line.
+    def values(self, noise: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the scores (n, K) at fields ω̃ = noise (n, L, r) and teacher fields y (n, L, t)."""
+        here, K = np.concatenate([noise, y], axis=2), len(self._form)
+        pairs = (here[..., :, None] * here[..., None, :]).reshape(len(y), -1)
+        linear = here.reshape(len(y), -1) @ self._linear.reshape(K, -1).T
+        return self._constant + linear + 0.5 * pairs @ self._form.reshape(K, -1).T
 
-        Parameters
-        ----------
-        noise : (n, L, r) fields at e = 0.
-        direction : (L, r) direction u.
-        y : (n, L, t) teacher fields.
-        powers : averages of g, g gᵀ and the derivative times powers of e: 0 to 3, 0 to 2 and 0 to 2.
+    def products(self, lines: Any) -> np.ndarray:
+        """Return averages of DIFFERENTIATED times each score along lines (`LineValues`), as one row for each line.
+
+        The averages are those of g times powers of e from 0 to 3, and of g gᵀ and the derivative from 0 to 2.
         """
-        g, gg, response = powers
+        y, noise, direction = lines.y, lines.noise, lines.direction
+        g, gg, response = lines.powers()
+        n, K = len(y), len(self._form)
         here = np.concatenate([noise, y], axis=2)
         along = np.concatenate([direction, np.zeros(y.shape[1:])], axis=1)
-        score = (
-            self._constant
-            + 0.5 * np.einsum("nla,klab,nlb->nk", here, self._form, here, optimize=True)
-            + np.einsum("kla,nla->nk", self._linear, here),
-            np.einsum("nla,kla->nk", here, np.einsum("klab,lb->kla", self._form, along))
-            + np.einsum("kla,la->k", self._linear, along),
-            0.5 * np.einsum("la,klab,lb->k", along, self._form, along)[None] + np.zeros((len(noise), 1)),
+        on_along = np.einsum("klab,lb->kla", self._form, along)
+        score = (  # coefficients of the powers of e
+            self.values(noise, y),
+            here.reshape(n, -1) @ on_along.reshape(K, -1).T + np.einsum("la,kla->k", along, self._linear),
+            0.5 * np.einsum("la,kla->k", along, on_along)[None],
         )
-
-        def with_scores(powers: Any) -> np.ndarray:
-            return sum(np.einsum("nk,n...->nk...", s, values) for s, values in zip(score, powers, strict=False))
-
-        with_noise = [
-            a[..., :, None] * noise[..., None, :] + b[..., :, None] * direction[..., None, :] for a, b in pairwise(g)
-        ]
-        with_teacher = [a[..., :, None] * y[..., None, :] for a in g[:-1]]
-        values = map(with_scores, (g[:-1], with_noise, with_teacher, gg, response))
-        return np.hstack([value.reshape(len(noise), -1) for value in values])
+        columns = g[..., None]
+        with_noise = columns[:, :-1] * noise[:, None, :, None] + columns[:, 1:] * direction[None, None, :, None]
+        values = []
+        for powers in (g, with_noise, columns * y[:, None, :, None], gg, response):
+            rows = powers.reshape(n, powers.shape[1], 1, -1)
+            values.append(sum(s[:, :, None] * rows[:, j] for j, s in enumerate(score)))
+        if self.includes_V:
+            u, (gg_0, gg_e, gg_ee) = direction[0, 0], gg[..., 0, 0, 0].T
+            in_V = 0.5 * gg_e / u, 0.5 * (gg_ee - gg_0) / u
+            squares = (2 * lines.cubes[0] - 0.5 * lines.cubes[1]) / (3 * u)
+            slopes = in_V[0], in_V[0] * noise[:, 0, 0] + in_V[1] * u, in_V[0] * y[:, 0].T, squares, -in_V[1] / u
+            pairs_of_rows = zip(values, slopes, strict=True)
+            values = [np.concatenate([rows, slope.T.reshape(n, 1, -1)], axis=1) for rows, slope in pairs_of_rows]
+        return np.hstack([rows.reshape(n, -1) for rows in values])
 
     def unpack(self, values: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return averages of products (K, …) with each of DIFFERENTIATED, given averages of the rows of `products`."""
-        (L, r, t), K = self._channel.shape, len(self._families)
-        shapes = [(K, L, *shape) for shape in ((r,), (r, r), (r, t), (r, r), (r, r))]
-        parts = np.split(values, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
-        return tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
+        parts = np.split(values, np.cumsum([int(np.prod(shape)) for shape in self._shapes])[:-1])
+        return tuple(part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True))
 
-    def complete(self, moments: Moments, products: tuple[np.ndarray, ...]) -> ScoreExpansion:
+    def complete(self, moments: Moments, products: tuple[np.ndarray, ...], jumps: bool) -> ScoreExpansion:
         """Return averages and derivatives, given averages of products (K, …) over a fundamental domain."""
         slopes = dict(zip(DIFFERENTIATED, products, strict=True))
         symmetry, averages = self._channel.symmetry, {name: getattr(moments, name) for name in DIFFERENTIATED}
@@ -138,8 +149,8 @@ class Scores:
                 image = self._reverse(values)[:, ::-1]
                 slopes[name] = 0.5 * (values - image if name == "g" else values + image)
         if not symmetry.m_zero:  # ω̃ = ω − m; E[g] is zero if m is, and its average over the domain is not used
-            slopes["with_noise"] = slopes["with_noise"] - np.einsum("la,klb->klab", moments.g, self._dm)
-        return ScoreExpansion(self._channel.overlaps, moments, averages, slopes)
+            slopes["with_noise"][: len(self._dm)] -= np.einsum("la,klb->klab", moments.g, self._dm)
+        return ScoreExpansion(self._channel.overlaps, moments, averages, slopes, self.includes_V, jumps)
 
     def _reverse(self, values: np.ndarray) -> np.ndarray:
         """Return derivatives (K, …) in the directions that follow by reversal, which changes the sign of m."""

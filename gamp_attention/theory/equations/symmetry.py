@@ -9,7 +9,6 @@ cube to the fundamental domain, and the functions `..._mean` average over the im
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import block_diag
 from scipy.special import gammaincinv, ndtri
 
 from gamp_attention.results import Overlaps
@@ -30,9 +29,6 @@ class Symmetry:
     isotropic: bool = False
     # each column of student and teacher may change sign together: m = 0, r = t > 1, the other overlaps are diagonal
     diagonal: bool = False
-    # columns of the student that may change sign alone at fixed targets and have no overlap with the teacher, with
-    # positions or with other columns; they stay without, also if neither loss nor teacher is even
-    absent: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, model: Model, overlaps: Overlaps) -> "Symmetry":
@@ -47,7 +43,6 @@ class Symmetry:
             m_zero and model.exchangeable and all((v == v[:1]).all() for v in others),
             m_zero and model.isotropic and all(np.array_equal(v, rotation_mean(v)) for v in others),
             m_zero and model.has_column_signs and all(np.array_equal(v, sign_mean(v)) for v in others),
-            tuple(a for a in free_columns(model) if not column_overlaps(overlaps, a)),
         )
 
     @property
@@ -72,39 +67,7 @@ class Symmetry:
             overlaps = replace(overlaps, m=np.zeros_like(overlaps.m))
         if self.theta_zero:
             overlaps = replace(overlaps, theta=np.zeros_like(overlaps.theta))
-        for column in self.absent:
-            overlaps = without_column(overlaps, column)
         return overlaps
-
-
-def free_columns(model: Model) -> list[int]:
-    """Return the columns of the student that may change sign alone without a change of the loss at fixed targets."""
-    signs = model.column_signs
-    return [int(row.argmin()) for row in signs if (row < 0).sum() == 1]
-
-
-def overlaps_of_column(name: str, shape: tuple[int, ...], column: int) -> np.ndarray:
-    """Return a mask of the overlaps of a family that a column has with the teacher, positions or other columns."""
-    mask = np.zeros(shape, dtype=bool)
-    mask[:, column] = True
-    if name in ("q", "V"):
-        mask[:, :, column] = True
-        mask[:, column, column] = False
-    return mask
-
-
-def column_overlaps(overlaps: Overlaps, column: int) -> bool:
-    """Return whether a column of the student has any overlap with the teacher, with positions or with other columns."""
-    arrays = overlaps.arrays().items()
-    return any(values[overlaps_of_column(name, values.shape, column)].any() for name, values in arrays)
-
-
-def without_column(overlaps: Overlaps, column: int) -> Overlaps:
-    """Return overlaps in which a column has no overlap with the teacher, with positions or with other columns."""
-    arrays = overlaps.arrays().items()
-    return Overlaps(**{
-        name: np.where(overlaps_of_column(name, values.shape, column), 0.0, values) for name, values in arrays
-    })  # fmt: skip
 
 
 def reversal_mean(values: np.ndarray) -> np.ndarray:
@@ -115,6 +78,13 @@ def reversal_mean(values: np.ndarray) -> np.ndarray:
 def permutation_mean(values: np.ndarray) -> np.ndarray:
     """Return the mean of values (L, …) over tokens, repeated for each token."""
     return np.repeat(values.mean(axis=0, keepdims=True), len(values), axis=0)
+
+
+def permutation_mean_of_pairs(values: np.ndarray) -> np.ndarray:
+    """Return the mean of values (L, L, …) of pairs of tokens over all permutations of the tokens."""
+    L = len(values)
+    same, other = np.eye(L)[:, :, None, None], (1 - np.eye(L))[:, :, None, None]
+    return same * (same * values).sum(axis=(0, 1)) / L + other * (other * values).sum(axis=(0, 1)) / (L * (L - 1))
 
 
 def rotation_mean(values: np.ndarray) -> np.ndarray:
@@ -153,47 +123,23 @@ def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
     may be rotated as well, its columns are rotated until Σ_l θ_l of the first weight matrix is symmetric.
     """
     r, t = overlaps.theta.shape[1:]
-    parts = model.student.parts
-    size = r // parts
+    size = r // model.student.parts
     can_rotate = model.student.rotations or any(columns.shape[1] > 1 for columns in model.column_classes)
     if size == 1 or not can_rotate or not model.penalty.quadratic:
         return overlaps
-    if not model.rotations:
-        return _fix_gauge_of_classes(model, overlaps)
-    towards = np.zeros((size, size))
-    if overlaps.theta.any():
-        towards[:, : min(size, t)] = overlaps.theta.sum(axis=0).reshape(parts, size, t).sum(axis=0)[:, :size]
-    else:
-        towards[:, 0] = overlaps.m[0].reshape(parts, size).sum(axis=0)
-    scale = np.linalg.norm(towards)
-    # a small multiple of the identity determines the columns that nothing else determines
-    u, _, v = np.linalg.svd(towards + 1e-6 * scale * np.eye(size))
-    O = np.kron(np.eye(parts), (u @ v).T)
-    return Overlaps(O @ overlaps.q @ O.T, overlaps.m @ O.T, O @ overlaps.theta, O @ overlaps.V @ O.T)
-
-
-def _fix_gauge_of_classes(model: Model, overlaps: Overlaps) -> Overlaps:
-    """Rotate columns with equal penalties in a head, and the columns of a teacher without preferred directions."""
-    r, t = overlaps.theta.shape[1:]
-    if model.student.rotations and model.teacher_may_rotate and overlaps.theta.any():
-        size = r // model.student.parts
-        u, _, v = np.linalg.svd(overlaps.theta.sum(axis=0)[:size])
+    theta = overlaps.theta.sum(axis=0)
+    if not model.rotations and model.student.rotations and model.teacher_may_rotate and overlaps.theta.any():
+        u, _, v = np.linalg.svd(theta[:size])
         return replace(overlaps, theta=overlaps.theta @ (u @ v).T) if size == t else overlaps
     O = np.eye(r)
     for columns in model.column_classes:
-        parts, n = columns.shape
-        if n == 1:
-            continue
-        rows = columns.ravel()
-        if overlaps.theta[:, rows].any():
-            towards = overlaps.theta.sum(axis=0)[rows].reshape(parts, n, t).sum(axis=0)
-        else:
-            towards = overlaps.m[0][rows].reshape(parts, n).sum(axis=0)[:, None]
-        square = np.zeros((n, n))
-        width = min(n, towards.shape[1])
-        square[:, :width] = towards[:, :width]
-        u, _, v = np.linalg.svd(square + 1e-6 * np.linalg.norm(square) * np.eye(n))
-        for part in columns:
+        n, rows = columns.shape[1], columns.ravel()
+        on_axes = theta[rows] if overlaps.theta[:, rows].any() else overlaps.m[0][rows, None]
+        towards, width = np.zeros((n, n)), min(n, on_axes.shape[1])
+        towards[:, :width] = on_axes.reshape(*columns.shape, -1).sum(axis=0)[:, :width]
+        # a small multiple of the identity determines the columns that nothing else determines
+        u, _, v = np.linalg.svd(towards + 1e-6 * np.linalg.norm(towards) * np.eye(n))
+        for part in columns if n > 1 else ():
             O[np.ix_(part, part)] = (u @ v).T
     return Overlaps(O @ overlaps.q @ O.T, overlaps.m @ O.T, O @ overlaps.theta, O @ overlaps.V @ O.T)
 
@@ -213,46 +159,6 @@ def contrast_basis(n_tokens: int, rank: int) -> np.ndarray:
     size = n_tokens * rank
     basis, _ = np.linalg.qr(np.concatenate([first.reshape(size, 1), np.eye(size)], axis=1))
     return basis * np.sign(first.reshape(size) @ basis[:, 0])
-
-
-def reflections_of(symmetry: Symmetry, shape: tuple[int, int, int], n_white: int) -> list[np.ndarray]:
-    """Return commuting reflections (n_white, n_white) of white noise that leave a channel unchanged.
-
-    White noise consists of the teacher's fields (L, t), the noise of the labels, and the student's noise (L, r).
-
-    Parameters
-    ----------
-    symmetry : symmetries of the channel.
-    shape : (L, r, t).
-    n_white : number of white coordinates.
-    """
-    L, r, t = shape
-    noise, reflections = np.ones(n_white - L * (r + t)), []
-
-    def reflection(teacher: np.ndarray, student: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        return block_diag(teacher, np.diag(noise), student)
-
-    def of_tokens(order: np.ndarray, sign: float) -> np.ndarray:
-        swap = sign * np.eye(L)[order]
-        return reflection(np.kron(swap, np.eye(t)), np.kron(swap, np.eye(r)), sign * noise)
-
-    if symmetry.m_zero:
-        reflections.append(-np.eye(n_white))
-    if symmetry.theta_zero:
-        reflections.append(reflection(-np.eye(L * t), np.eye(L * r), -noise))
-    if symmetry.diagonal:
-        for signs in 1 - 2 * np.eye(r)[1:]:  # all columns together are the first reflection, up to the noise
-            reflections.append(
-                reflection(np.kron(np.eye(L), np.diag(signs)), np.kron(np.eye(L), np.diag(signs)), noise)
-            )
-    if symmetry.exchange:
-        for first in range(0, L - 1, 2):
-            order = np.arange(L)
-            order[[first, first + 1]] = first + 1, first
-            reflections.append(of_tokens(order, 1.0))
-    elif symmetry.reversal:
-        reflections.append(of_tokens(np.arange(L)[::-1], -1.0))
-    return reflections
 
 
 def fold_points(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,19 +35,15 @@ class CoordinateClasses(NamedTuple):
 
 
 @guard_call
-def power_law_spectrum(
-    exponent: float, n_classes: int = 16, *, weight: ArrayLike | None = None, variance: float = 0.25
-) -> CoordinateClasses:
-    """Return eigenvalues γ_k ∝ k^(−a) of a covariance, k = 1..K, one for each class of coordinates.
+def power_law_spectrum(exponent: float, n_classes: int = 16, *, variance: float = 0.25) -> CoordinateClasses:
+    """Return eigenvalues γ_k ∝ k^(−a) of a covariance, k = 1..K, one for each of K equal classes of coordinates.
 
-    Coordinate i of d has an eigenvalue ∝ (i/d)^(−a), replaced within each class by its smallest value: with fractions
-    w_k, γ_k ∝ u_k^(−a) at u_k = w_1 + … + w_k.
+    Coordinate i of d has an eigenvalue ∝ (i/d)^(−a), replaced within each class by its smallest value.
 
     Parameters
     ----------
     exponent : a ≥ 0.
-    n_classes : K; with equal fractions the largest eigenvalue is K^a times the smallest. Ignored if `weight` is given.
-    weight : (K,) fractions of the coordinates in each class; equal if not given.
+    n_classes : K; the largest eigenvalue is K^a times the smallest.
     variance : tr Σ/d, to which the eigenvalues are scaled.
 
     Returns
@@ -58,8 +53,8 @@ def power_law_spectrum(
     Raises
     ------
     TypeError : if an argument has the wrong type.
-    ValueError : if `exponent` is negative, or so large that an eigenvalue overflows; `variance` is not positive;
-        `n_classes` is below 1; or `weight` is not positive or does not add to 1.
+    ValueError : if `exponent` is negative, or so large that an eigenvalue overflows; `variance` is not positive; or
+        `n_classes` is below 1.
 
     Examples
     --------
@@ -69,72 +64,13 @@ def power_law_spectrum(
     """
     exponent = check.real("exponent", exponent, low=0)
     variance = check.real("variance", variance, low=0, high=MAX_ROOT, strict=True)
-    K = check.integer("n_classes", n_classes, low=1) if weight is None else len(check.array("weight", weight, ("K",)))
+    K = check.integer("n_classes", n_classes, low=1)
     check.require_memory("n_classes", K)
-    weight = np.full(K, 1 / K) if weight is None else check.fractions("weight", weight, K)
     with np.errstate(over="ignore"):
-        values = np.cumsum(weight) ** -exponent
+        values = (np.arange(1, K + 1) / K) ** -exponent
     if not np.isfinite(values).all():
         raise check.fail("exponent", exponent, "a value for which no eigenvalue overflows the range of doubles")
-    return CoordinateClasses(values * variance / (weight @ values), weight)
-
-
-def sign_positions(n_tokens: int = 2, size: float = 1.0) -> CoordinateClasses:
-    """Return positions with independent random signs, τ_l^i = ±size.
-
-    Parameters
-    ----------
-    n_tokens : L, at most 10.
-    size : absolute value of τ, at least 0.
-
-    Returns
-    -------
-    CoordinateClasses with all 2^L sign patterns, values (2^L, L), in equal fractions.
-
-    Raises
-    ------
-    TypeError : if an argument has the wrong type.
-    ValueError : if `n_tokens` is not in 1..10, or `size` is negative.
-
-    Examples
-    --------
-    >>> import gamp_attention as ga
-    >>> ga.sign_positions(2).values.tolist()
-    [[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]
-    """
-    L, size = check.integer("n_tokens", n_tokens, low=1), check.real("size", size, low=0, high=MAX_ROOT)
-    max_tokens = 10  # the number of classes, 2^L, is then at most 1024
-    if max_tokens < L:
-        raise check.fail("n_tokens", L, f"at most {max_tokens}, because there are 2^L classes of coordinates")
-    return CoordinateClasses(size * np.array(list(product((1.0, -1.0), repeat=L))), np.full(2**L, 0.5**L))
-
-
-def subset_positions(tau: ArrayLike, fraction: float) -> CoordinateClasses:
-    """Return positions τ_l/√fraction on some of the coordinates and 0 on the others; ‖p_l‖ is unchanged.
-
-    Parameters
-    ----------
-    tau : (L,) positions that would be on all coordinates.
-    fraction : fraction of the coordinates with positions, in (0, 1].
-
-    Returns
-    -------
-    CoordinateClasses with values (2, L), or (1, L) if `fraction` is 1.
-
-    Raises
-    ------
-    TypeError : if an argument has the wrong type.
-    ValueError : if `tau` is not of shape (L,), or `fraction` is not in (0, 1].
-
-    Examples
-    --------
-    >>> import gamp_attention as ga
-    >>> positions = ga.subset_positions([1, -1], fraction=0.25)
-    >>> positions.values.tolist(), positions.weight.tolist()
-    ([[2.0, -2.0], [0.0, 0.0]], [0.25, 0.75])
-    """
-    tau, fraction = check.array("tau", tau, ("L",)), check.real("fraction", fraction, low=0, high=1, strict=True)
-    return _on_fraction(tau / np.sqrt(fraction), fraction)
+    return CoordinateClasses(values * variance / values.mean(), np.full(K, 1 / K))
 
 
 def sparse_teacher(fraction: float, teacher_rank: int = 1, variance: float = 1.0) -> CoordinateClasses:
@@ -166,12 +102,8 @@ def sparse_teacher(fraction: float, teacher_rank: int = 1, variance: float = 1.0
     t = check.integer("teacher_rank", teacher_rank, low=1)
     check.require_memory("teacher_rank", t, t)
     covariance = check.real("variance", variance, low=0, high=MAX_ROOT) * np.eye(t)
-    return _on_fraction(covariance, fraction)
-
-
-def _on_fraction(value: np.ndarray, fraction: float) -> CoordinateClasses:
-    values, weight = np.stack([value, np.zeros_like(value)]), np.array([fraction, 1 - fraction])
-    return CoordinateClasses(values[weight > 0], weight[weight > 0])
+    weight = np.array([fraction, 1 - fraction])
+    return CoordinateClasses(np.stack([covariance, 0 * covariance])[weight > 0], weight[weight > 0])
 
 
 def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> CoordinateClasses:
@@ -191,13 +123,9 @@ def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Coordinate
 
 
 def coordinate_law(
-    spectra: ArrayLike | CoordinateClasses = 0.25,
-    tau: ArrayLike | CoordinateClasses | None = None,
-    teacher: ArrayLike | CoordinateClasses | None = None,
-    *,
-    n_tokens: int = 2,
-    teacher_rank: int = 1,
-) -> CoordinateLaw:
+    spectra: ArrayLike | CoordinateClasses = 0.25, tau: ArrayLike | CoordinateClasses | None = None,
+    teacher: ArrayLike | CoordinateClasses | None = None, *, n_tokens: int = 2, teacher_rank: int = 1,
+) -> CoordinateLaw:  # fmt: skip
     """Return the distribution of coordinates in which covariances, positions and teacher weights are independent.
 
     Each of the three is an array of equally frequent values, or `CoordinateClasses` with other fractions; the result

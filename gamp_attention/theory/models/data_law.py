@@ -49,23 +49,18 @@ class DataLaw(Result, CoordinateLaw):
     model : Model with this distribution and the target, student and penalty of the data.
     departures : departures of the tokens from the assumptions, see `Departure`; `str(law)` prints them as a table.
     correlation : (L, L) correlation between the tokens of a sample, tr Σ_ll'/√(tr Σ_ll tr Σ_l'l').
-    correlated : whether `model` includes this correlation. If it does, it describes decorrelated tokens u with
-        tr Σ/d = 1 and x = H u, and its overlaps are overlaps of u: QᵀΣ_lQ/d is tr Σ_l/d times its q.
     noise : score noise s of the model.
     outside : mean square of the part of the outputs outside the span of their tokens, which no attention layer can
         produce. It adds to test errors of finite data and is not included in the errors of state evolution.
     n_samples : number of samples from which the distribution was estimated.
-    replicas : models of jackknife replicas, each estimated with one part of the samples left out.
     """
 
     model: Any
     departures: tuple[Departure, ...]
     correlation: np.ndarray
-    correlated: bool
     noise: float
     outside: float
     n_samples: int
-    replicas: tuple[Any, ...]
 
     def as_model(self) -> Any:
         """Return `model`, which solvers of state evolution use."""
@@ -76,32 +71,17 @@ class DataLaw(Result, CoordinateLaw):
         """Names of the strong departures, for which predictions may fail."""
         return tuple(departure.name for departure in self.departures if departure.verdict == "strong")
 
-    def jackknife(self, values: Any) -> np.ndarray:
-        """Return jackknife standard errors, given values (k, …) computed from each of the k replicas."""
-        values = np.asarray(values, dtype=float)
-        k = len(values)
-        return np.sqrt((k - 1) / k * ((values - values.mean(axis=0)) ** 2).sum(axis=0))
-
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields except the models as numbers, strings, lists and dictionaries."""
-        return {name: value for name, value in super().to_dict().items() if name not in ("model", "replicas")}
+        """Return all fields except the model as numbers, strings, lists and dictionaries."""
+        return {name: value for name, value in super().to_dict().items() if name != "model"}
 
     def _rows(self) -> Rows:
-        classes, sources = self.gamma.shape
-        head = f"DataLaw: {count_noun(self.n_samples, 'sample')}, {count_noun(sources, 'source')}, "
-        head += f"{classes} class{'es' * (classes != 1)} of coordinates"
-        head += f", tr Σ/d {', '.join(f'{trace:.3g}' for trace in self.trace[:8])}{', …' if sources > 8 else ''}"
+        traces = ", ".join(f"{trace:.3g}" for trace in self.trace)
+        head = f"DataLaw: {count_noun(self.n_samples, 'sample')}, coordinates γ {self.gamma.shape}, tr Σ/d {traces}"
         rows: Rows = [head, ["  departure", "measured", "assumed", "", ""]]
         for departure in self.departures:
             assumed = f"{departure.expected:.3g}" if np.isfinite(departure.expected) else ""
             meaning = departure.meaning if departure.verdict != VERDICTS[0] else ""
-            rows.append(
-                [
-                    f"  {departure.name}",
-                    format_to_error(departure.value, departure.error),
-                    assumed,
-                    departure.verdict,
-                    meaning,
-                ]
-            )
+            measured = format_to_error(departure.value, departure.error)
+            rows.append([f"  {departure.name}", measured, assumed, departure.verdict, meaning])
         return rows

@@ -1,7 +1,6 @@
 """Label models: labels p (N, P) as functions of the teacher's fields u = xQ*/√d (N, L, t) and of white noise."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.special import expit, ndtr, softmax
@@ -9,22 +8,27 @@ from scipy.special import expit, ndtr, softmax
 from gamp_attention._tools import check
 
 
-class LabelTeacher(Protocol):
-    """Interface of a label model: any object with these methods can be the teacher of a labeled model."""
+class LabelTeacher:
+    """Interface of a label model: any object with these methods can be the teacher of a labeled model.
 
-    @property
-    def even(self) -> bool:
-        """True if labels stay the same when all fields and the noise change sign."""
+    Attributes
+    ----------
+    even : True if labels stay the same when all fields and the noise change sign.
+    """
+
+    even: bool = False
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
         """Return the number of Gaussian random numbers per sample that the labels need in addition to the fields."""
+        return 1
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return labels (N, P) for fields (N, L, t) and white noise (N, n_noise)."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class LinearLabels:
+class LinearLabels(LabelTeacher):
     """Linear labels p = u + noise · N(0, 1), one for each of the L t fields; for the squared loss.
 
     Attributes
@@ -40,7 +44,6 @@ class LinearLabels:
     """
 
     noise: float = 0.0
-    even = False
 
     def __post_init__(self) -> None:
         check.real("noise", self.noise, low=0)
@@ -56,7 +59,7 @@ class LinearLabels:
 
 
 @dataclass(frozen=True)
-class LogisticLabels:
+class LogisticLabels(LabelTeacher):
     """Binary labels p = ±1 with log odds Σ_l u_l / temperature, for t = 1 and the logistic loss.
 
     Attributes
@@ -72,7 +75,6 @@ class LogisticLabels:
     """
 
     temperature: float = 1.0
-    even = False
 
     def __post_init__(self) -> None:
         check.real("temperature", self.temperature, low=0)
@@ -89,7 +91,7 @@ class LogisticLabels:
 
 
 @dataclass(frozen=True)
-class ClassLabels:
+class ClassLabels(LabelTeacher):
     """Class labels p in 0, ..., t − 1 with probabilities softmax(Σ_l u_l); for the multinomial loss.
 
     Examples
@@ -100,12 +102,6 @@ class ClassLabels:
     [0.0, 1.0, 2.0]
     """
 
-    even = False
-
-    def n_noise(self, n_tokens: int, rank: int) -> int:
-        """Return 1: each label is drawn with one random number."""
-        return 1
-
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return labels (N, 1), in 0, ..., t − 1."""
         bounds = np.cumsum(softmax(u.sum(axis=1), axis=1), axis=1)
@@ -113,7 +109,7 @@ class ClassLabels:
 
 
 @dataclass(frozen=True)
-class IntensityLabels:
+class IntensityLabels(LinearLabels):
     """Intensities p = (Σ_l u_l)² + noise · N(0, 1), for t = 1 and phase retrieval.
 
     Attributes
@@ -128,13 +124,8 @@ class IntensityLabels:
     True
     """
 
-    noise: float = 0.0
-
-    def __post_init__(self) -> None:
-        check.real("noise", self.noise, low=0)
-
     @property
-    def even(self) -> bool:
+    def even(self) -> bool:  # type: ignore[override]
         """True if there is no noise: noise breaks the symmetry of the intensity."""
         return self.noise == 0
 
@@ -144,17 +135,15 @@ class IntensityLabels:
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return labels (N, 1)."""
-        clean = u[..., 0].sum(axis=1, keepdims=True) ** 2
-        return clean + self.noise * noise if self.noise else clean
+        return super().__call__(u[..., 0].sum(axis=1, keepdims=True) ** 2, noise)
 
 
 @dataclass(frozen=True)
-class ShiftedLabels:
+class ShiftedLabels(LabelTeacher):
     """Label model as a function of the fields minus their means."""
 
     teacher: LabelTeacher
     shift: np.ndarray  # (L, t) means of the fields, added before labels are drawn
-    even = False
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
         """Return the number of random numbers per sample, as of the wrapped label model."""

@@ -1,7 +1,8 @@
 """Teacher-student models, and their parameters by name.
 
-A `Model` combines a teacher, a student, a token distribution and a penalty; its `Task` is the loss that the teacher's
-fields imply for the student, and the test error. `with_parameter` replaces its ω, λ or σ.
+A `Model` combines a teacher, a student, a token distribution and a penalty. Its task is the loss that the teacher's
+fields imply for the student, and the test error: `AttentionTask`, or `LabelTask` for labels. `with_parameter` replaces
+the ω, λ or σ of a model.
 
 **Token classes** determine the means and covariances of tokens. A model with classes has S sources, one for each
 (token, class) pair. Each combination of classes is a component of the model: a model without classes, whose averages
@@ -10,7 +11,7 @@ are weighted with the probability of the combination.
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,39 +27,13 @@ from gamp_attention.theory.models.coordinates import CoordinateLaw, law_from_sam
 from gamp_attention.theory.models.teachers import SoftmaxTeacher, Teacher, check_teacher, keeps_columns, keeps_order
 
 
-class Task(Protocol):
-    """Interface of a task: loss and test error as functions of teacher fields y (N, L, t) and fields z (N, L, r)."""
-
-    @property
-    def attention(self) -> bool:
-        """True if an attention layer is learned; the loss is then a smooth function of the teacher's fields."""
-
-    @property
-    def jumps(self) -> bool:
-        """True if the proximal map may be discontinuous; V̂ is then not the average of its a.e. derivative."""
-
-    @property
-    def n_noise(self) -> int:
-        """Number of Gaussian random numbers per sample that the labels need in addition to the teacher's fields."""
-
-    def check(self, n_tokens: int, teacher_rank: int) -> None:
-        """Raise TypeError or ValueError unless the teacher accepts a small input."""
-
-    def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
-        """Return the loss parameters for teacher fields y, given label noise (N, n_noise)."""
-
-    def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
-        """Return test errors (N,) in the limit of large d; `terms` are the loss parameters of y."""
-
-    def errors_at(
-        self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Return test errors (N,) on tokens (N, L, d) whose fields are z and y."""
-
-
 @dataclass(frozen=True, eq=False)
 class AttentionTask:
-    """Learning the outputs T[y] x, or (T[y] + s N) x with white noise N (L, L), of an attention layer by another."""
+    """Learning the outputs T[y] x, or (T[y] + s N) x with white noise N (L, L), of an attention layer by another.
+
+    `attention` states that the loss is a smooth function of the teacher's fields, `jumps` that the proximal map may be
+    discontinuous: V̂ is then not the average of its almost-everywhere derivative.
+    """
 
     teacher: Teacher
     student: Any
@@ -84,25 +59,17 @@ class AttentionTask:
         The sign of N follows the sign of y, so that a sample and its mirror image (all white coordinates negated) have
         the same target.
         """
-        return asymptotic_terms(self.targets(y, noise), self.trace[None])
-
-    def targets(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return targets T[y] + s N, with the sign of N as in `terms`."""
         targets = self.teacher(y)
         if self.noise:
             signed_noise = np.where(y[:, 0, 0] < 0, -self.noise, self.noise)
             targets = targets + signed_noise[:, None, None] * noise.reshape(targets.shape)
-        return targets
+        return asymptotic_terms(targets, self.trace[None])
 
     def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
         """Return (1/L) Tr[(S − T) ρ (S − T)ᵀ] of each sample, equation (10), averaged over its noise."""
         difference = self.student(z) - self.teacher(y)
-        return np.einsum("nij,j->n", difference**2, self.trace) / len(self.trace) + self.noise_error
-
-    @property
-    def noise_error(self) -> float:
-        """Contribution s² Σ_l tr Σ_l/d of the score noise to any test error."""
-        return self.noise**2 * float(self.trace.sum())
+        noise_error = self.noise**2 * float(self.trace.sum())
+        return np.einsum("nij,j->n", difference**2, self.trace) / len(self.trace) + noise_error
 
     def errors_at(
         self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
@@ -180,11 +147,11 @@ class Model(DisplayMixin):
         return self
 
     @cached_property
-    def task(self) -> Task:
+    def task(self) -> Any:
         """Learning task: loss and test error as functions of the fields."""
         return AttentionTask(self.teacher, self.student, self.coordinates.trace, self.score_noise)
 
-    def task_of(self, sources: np.ndarray) -> Task:
+    def task_of(self, sources: np.ndarray) -> Any:
         """Return the task of samples whose tokens are drawn from given sources (L,), for fields with their means."""
         return self.task
 
@@ -307,11 +274,6 @@ class Model(DisplayMixin):
         """True if each column of student and teacher is known to change sign together without effect."""
         return False
 
-    @cached_property
-    def column_signs(self) -> np.ndarray:
-        """Signs (n, r) of columns that are known to leave the loss unchanged at fixed targets; the first are 1."""
-        return np.ones((1, self.rank))
-
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps student, teacher and covariances."""
         law = self.coordinates
@@ -370,9 +332,8 @@ def parameter_value(model: Model, alpha: float, name: str) -> float:
 def softmax_teacher(model: Model) -> SoftmaxTeacher:
     """Return the teacher of a model; raise TypeError unless it is the softmax teacher of equation (16)."""
     if not has_omega(model):
-        raise check.fail_words(
-            "model.teacher", type(model.teacher).__name__, "a SoftmaxTeacher, with ω and A", TypeError
-        )
+        got = type(model.teacher).__name__
+        raise check.fail_words("model.teacher", got, "a SoftmaxTeacher, with ω and A", TypeError)
     return model.teacher
 
 
@@ -383,8 +344,7 @@ def has_omega(model: Model) -> bool:
 
 def has_common_variance(model: Model) -> bool:
     """Return whether all tokens have the same isotropic variance σ²."""
-    gamma = model.coordinates.gamma
-    return bool((gamma == gamma.flat[0]).all())
+    return bool(np.ptp(model.coordinates.gamma) == 0)
 
 
 class TokenClasses(Model):
@@ -433,6 +393,5 @@ class TokenClasses(Model):
             tau, class_means = tau - pi @ spikes.T, class_means - pi @ spikes.T
         # the means are stacked below τ so that coordinates of one class have equal class means too
         both = law_from_samples(np.tile(gamma, 2), np.concatenate([tau, class_means], axis=1), pi)
-        spreads = {"gamma_spread": both.gamma_spread[:S], "tau_spread": both.tau_spread[:S]}
-        law = replace(both, gamma=both.gamma[:, :S], tau=both.tau[:, :S], spikes=spikes, **spreads)
+        law = replace(both, gamma=both.gamma[:, :S], tau=both.tau[:, :S], spikes=spikes)
         return replace(self, coordinates=law, class_means=both.tau[:, S:])  # type: ignore[call-arg]

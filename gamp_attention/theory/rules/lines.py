@@ -16,7 +16,7 @@ with Gauss-Legendre rules, from a stack of panels whose ends carry the global mi
 algorithm to lines in the white coordinates of a channel.
 
 Arguments of the compiled functions: p are the parameters of the loss for one sample, `metric` is V as a `Metric`,
-fields and minimizers are vectors of k = L r numbers, `work` counts (proximal minimizations, global searches, jumps).
+fields and minimizers are vectors of k = L r numbers.
 """
 
 from functools import lru_cache
@@ -25,30 +25,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import erf
 
-from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, kernel, overload, sample_kernel
+from gamp_attention._kernels.compiled import kernel, sample_kernel
 from gamp_attention._kernels.pointers import load_from, point_to
 from gamp_attention._tools.quadrature import LegendreRule, legendre_panels, legendre_rule
 from gamp_attention._tools.threads import interruptible_blocks
-from gamp_attention.problem.denoisers.newton import OUTCOME, Metric, assign, make_metric, make_workspace, minimize_from
-from gamp_attention.problem.denoisers.prox import (
-    MAX_STARTS,
-    is_known,
-    is_unique,
-    make_search,
-    minimize_globally,
-    minimize_single_field,
-)
-from gamp_attention.problem.losses.attention import is_dot_product_loss
+from gamp_attention.problem.denoisers.newton import Metric, assign, make_metric, make_workspace
+from gamp_attention.problem.denoisers.prox import MAX_STARTS, make_search, minimize_globally, minimize_single_field
 from gamp_attention.problem.losses.point import for_kernels
-from gamp_attention.problem.losses.two_tokens import N_STARTS, is_two_tokens, two_token_start
-from gamp_attention.theory.equations.channel import Channel, Moments
+from gamp_attention.theory.equations.channel import AVERAGES, Channel, Moments
 from gamp_attention.theory.equations.symmetry import contrast_basis
 from gamp_attention.theory.rules.minimizer_path import (
     NORMAL,
     Track,
     are_apart,
-    fill_field,
-    fill_slopes,
     find_tie,
     follow_panel,
     unresolved_derivative,
@@ -61,45 +50,30 @@ MAX_DEPTH = 40  # maximum depth of divisions: 1 for each halving, CUT_DEPTH for 
 CUT_DEPTH = 4  # a tie counts as four halvings, so that at most ten ties are nested
 BLOCK = 32  # number of lines that a thread takes at a time
 SHORT_FIELDS = 3  # number of fields per sample up to which a block of lines is too short to be interrupted
-TWO_TOKEN_STARTS = 48  # number of starts of a global search for two tokens, which have few minima however large V is
+# length of the last Newton step in z relative to the tolerance of averages, and its bounds, relative to the size of z:
+# the error is of the order of its square
+LAST_STEP, MAX_LAST_STEP, MIN_LAST_STEP = 1e-6, 1e-8, 1e-10
 
-
-AVERAGES = ("g", "with_noise", "with_teacher", "gg", "response", "square", "moreau", "loss")  # as in `Moments`
+# columns of `LineMoments.scalars`: averages of the Moreau envelope and of ℓ(z); smallest squared jump of z on the line,
+# inf if there is none; numbers of jumps, proximal minimizations and global searches; and, if L r = 1: sum over the
+# panels of the change of g times the density of e, average of g³ e, and sum over the jumps of (Δg)³ times the density
+MOREAU, LOSS, JUMP, N_JUMPS, N_MINIMIZED, N_SEARCHED, BOUNDARY, CUBE, JUMP_CUBE = range(9)
 
 
 class LineMoments(NamedTuple):
-    """Averages over e on each of n lines; all but `response` and `square` are as accurate as z."""
+    """Averages over e on each of n lines, with powers e^j; all but those of derivatives are as accurate as z."""
 
-    g: np.ndarray  # (n, L, r) average of g
-    g_e: np.ndarray  # (n, L, r) average of g e
-    gg: np.ndarray  # (n, L, r, r) average of g_l g_lᵀ
-    moreau: np.ndarray  # (n,) average of the Moreau envelope
-    loss: np.ndarray  # (n,) average of ℓ(z)
-    response: np.ndarray  # (n, L, r, r) average of the almost-everywhere derivative −∂g_l/∂ω_l
+    g: np.ndarray  # (n, P + 2, k) averages of g e^j
+    gg: np.ndarray  # (n, P + 1, k, r) averages of g_l g_lᵀ e^j, one row for each field
+    response: np.ndarray  # (n, P + 1, k, r) averages of the almost-everywhere derivative −∂g_l/∂ω_l times e^j
     square: np.ndarray  # (n, L, L, r², r²) average of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)
-    jump: np.ndarray  # (n,) smallest squared jump of z on the line, inf if there is none
-    # (n,) sum over the panels of the change of g times the density of e, from end to end; if L r = 1, otherwise zero
-    boundary: np.ndarray
-    # (n, 2) average of g³ e, and sum over the jumps of (Δg)³ times the density of e; if L r = 1, otherwise zero
-    cubes: np.ndarray
-    g_powers: np.ndarray  # (n, P, L, r) averages of g e², g e³, …; P = 0 unless requested
-    gg_powers: np.ndarray  # (n, P, L, r, r) averages of g_l g_lᵀ e, g_l g_lᵀ e², …
-    response_powers: np.ndarray  # (n, P, L, r, r) the same for `response`
-    work: np.ndarray  # (n, 3) numbers of proximal minimizations, global searches and jumps
+    scalars: np.ndarray  # (n, 9)
 
 
 def line_averages(
-    loss: Any,
-    params: np.ndarray,
-    centers: np.ndarray,
-    direction: np.ndarray,
-    metric: Metric,
-    grid: np.ndarray,
-    nodes: LegendreRule,
-    tol: np.ndarray,
-    tol_square: np.ndarray,
-    n_powers: int = 0,
-) -> LineMoments:
+    loss: Any, params: np.ndarray, centers: np.ndarray, direction: np.ndarray, metric: Metric, grid: np.ndarray,
+    nodes: LegendreRule, tol: np.ndarray, tol_square: np.ndarray, n_powers: int = 0,
+) -> LineMoments:  # fmt: skip
     """Return averages over e ~ N(0, 1) at the fields c + e u.
 
     Parameters
@@ -113,25 +87,21 @@ def line_averages(
     nodes : rule for each panel.
     tol : (n,) tolerance of each panel for z, in units of z, weighted by the density of e.
     tol_square : (n,) tolerance of each panel for ‖V ∂g/∂ω‖², weighted likewise; inf if `square` is not needed.
-    n_powers : number P of averages with powers of e.
+    n_powers : number P of further averages with powers of e.
     """
     n, L, r = centers.shape
-    token, matrix = (n, L, r), (n, L, r, r)
-    shapes = (token, token, matrix, (n,), (n,), matrix, (n, L, L, r * r, r * r))
-    ends = (np.full(n, np.inf), np.zeros(n), np.zeros((n, 2)))
-    powers = [np.zeros((n, n_powers, *shape[1:])) for shape in (token, matrix, matrix)]
-    work_done = np.zeros((n, 3), dtype=np.int64)
-    out = LineMoments._make([*map(np.zeros, shapes), *ends, *powers, work_done])
-    c, u = np.ascontiguousarray(centers).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
-    # the kernels for two tokens need few starts, see `two_token_start`
-    few = L * r == 2 and getattr(getattr(loss, "attention", None), "softmax", False)
-    search = TWO_TOKEN_STARTS if few else MAX_STARTS, make_search(L * r)
-    loss = for_kernels(loss)
+    k, matrices = L * r, (n, n_powers + 1, L * r, r)
+    shapes = (n, n_powers + 2, k), matrices, matrices, (n, L, L, r * r, r * r), (n, JUMP_CUBE + 1)
+    out = LineMoments(*map(np.zeros, shapes))
+    out.scalars[:, JUMP] = np.inf
+    c, u = np.ascontiguousarray(centers).reshape(n, k), np.ascontiguousarray(direction).reshape(k)
+    tols = np.stack([tol, tol_square], axis=1)
+    loss, search = for_kernels(loss), make_search(k)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
-        _lines(first, last, loss, params, c, u, metric, grid, nodes, (tol, tol_square), search, stop, out)
+        _lines(first, last, loss, params, c, u, metric, grid, nodes, tols, search, stop, out)
 
-    interruptible_blocks(work, n, BLOCK, L * r > SHORT_FIELDS)
+    interruptible_blocks(work, n, BLOCK, k > SHORT_FIELDS)
     return out
 
 
@@ -139,83 +109,36 @@ def line_averages(
 def _lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, stop, out):
     """Average along the lines of a block."""
     k, n = u.shape[0], nodes.x.shape[0]
-    ws = make_workspace(loss, k, stop)
+    ws, points = make_workspace(loss, k, stop), np.empty((5, k))
     track = Track(
-        np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty((n, k, k)), np.empty((n, k, k)),
-        np.empty((n, k)), np.empty(n), np.empty(k), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
-        np.empty((MAX_PANELS, 2)), np.empty((MAX_PANELS, 2, k)), np.empty(MAX_PANELS, dtype=np.int64),
+        np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty((n, k, k)), points[0], points[1], points[2],
+        points[3], points[4], np.empty((MAX_PANELS, 3)), np.empty((MAX_PANELS, 2, k)),
     )  # fmt: skip
     _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, out, track, ws)
 
 
 @sample_kernel
 def _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, out, track, ws):
-    at_metric, at_nodes, at_out, at_track, at_ws = (
-        point_to(metric),
-        point_to(nodes),
-        point_to(out),
-        point_to(track),
-        point_to(ws),
-    )
+    at_metric, at_nodes, at_out = point_to(metric), point_to(nodes), point_to(out)
+    at_track, at_ws = point_to(track), point_to(ws)
     for line in range(first, last):
         if ws.stop[0] != 0:
             return
-        p, c, tols = params[line], centers[line], (tol[0][line], tol[1][line])
-        _line(loss, p, c, u, at_metric, grid, at_nodes, tols, search, at_out, line, at_track, at_ws)
-
-
-@dispatch_on_type
-def _find_minimizer(loss, p, omega, at_metric, z, max_starts, search, at_ws):
-    """Find the global minimizer from the start z, in place. Compiled code only."""
-
-
-@overload(_find_minimizer)
-def _find_minimizer_of(loss, p, omega, at_metric, z, max_starts, search, at_ws):
-    def find(loss, p, omega, at_metric, z, max_starts, search, at_ws):
-        if z.shape[0] == 1:
-            minimize_single_field(loss, p, omega, at_metric, z, max_starts, search, at_ws)
-        else:
-            minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws)
-
-    def find_of_attention(loss, p, omega, at_metric, z, max_starts, search, at_ws):
-        if not is_two_tokens(loss) or not _search_two_tokens(loss, p, omega, at_metric, z, at_ws):
-            minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws)
-
-    return find_of_attention if is_dot_product_loss(loss) else find
+        p, c = params[line], centers[line]
+        _line(loss, p, c, u, at_metric, grid, at_nodes, tol[line], search, at_out, line, at_track, at_ws)
 
 
 @sample_kernel
-def _search_two_tokens(loss, p, omega, at_metric, z, at_ws):
-    """Find the global minimizer for two tokens from the few starts that the loss needs; return whether it was found."""
-    metric, ws = load_from(at_metric), load_from(at_ws)
-    value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)
-    if outcome != OUTCOME.solved:
-        return False
-    if is_unique(loss, p, omega, metric.smallest, value, ws.loss)[0]:
-        return True
-    assign(ws.minima[0], z)
-    n_known = 1
-    for number in range(N_STARTS):
-        two_token_start(loss, p, omega, ws.minima[0], number, ws.point)
-        trial, outcome = minimize_from(loss, p, omega, at_metric, ws.point, at_ws, n_known)
-        if outcome != OUTCOME.solved or is_known(ws.point, ws.minima, n_known):
-            continue
-        assign(ws.minima[n_known], ws.point)
-        n_known += 1
-        if trial < value:
-            value = trial
-            assign(z, ws.point)
-    return True
-
-
-@sample_kernel
-def _search_at(loss, p, c, u, e, start, at_metric, at_track, search, work, at_ws):
+def _search_at(loss, p, c, u, e, start, at_metric, at_track, search, at_ws):
     """Leave the global minimizer at the point e of a line in track.now, after a search from `start`."""
     track = load_from(at_track)
-    fill_field(c, e, u, track.omega)
+    for i in range(c.shape[0]):
+        track.omega[i] = c[i] + e * u[i]
     assign(track.now, start)
-    _find_minimizer(loss, p, track.omega, at_metric, track.now, search[0], search[1], at_ws)
-    work[1] += 1
+    if u.shape[0] == 1:
+        minimize_single_field(loss, p, track.omega, at_metric, track.now, MAX_STARTS, search, at_ws)
+    else:
+        minimize_globally(loss, p, track.omega, at_metric, track.now, MAX_STARTS, search, at_ws)
 
 
 @sample_kernel
@@ -224,147 +147,101 @@ def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, search, at_out, line, a
 
     The arguments `at_` are pointers to a `Metric`, a `LegendreRule`, a `LineMoments`, a `Track` and a `Workspace`.
     """
-    metric, nodes, out = load_from(at_metric), load_from(at_nodes), load_from(at_out)
-    track, ws = load_from(at_track), load_from(at_ws)
-    n_panels = 0  # number of panels on the stack
-    work = out.work[line]
-    for j in range(grid.shape[0] - 1, -1, -1):  # begin at the right end: then the leftmost panel is on top of the stack
-        _search_at(loss, p, c, u, grid[j], track.omega, at_metric, at_track, search, work, at_ws)
-        if j < grid.shape[0] - 1:
-            track.ends[n_panels, 0] = grid[j]
-            assign(track.at_ends[n_panels, 0], track.now)
-            track.depth[n_panels] = 0
-            n_panels += 1
-        if j > 0:
-            track.ends[n_panels, 1] = grid[j]
-            assign(track.at_ends[n_panels, 1], track.now)
+    metric, nodes, track, ws = load_from(at_metric), load_from(at_nodes), load_from(at_track), load_from(at_ws)
+    scalars = load_from(at_out).scalars[line]
+    n_panels = grid.shape[0] - 1  # number of panels on the stack, the leftmost on top
+    scalars[N_SEARCHED] += n_panels + 1
+    for j in range(n_panels, -1, -1):
+        _search_at(loss, p, c, u, grid[j], track.omega, at_metric, at_track, search, at_ws)
+        for side in range(2):  # the point is the left end of panel j and the right end of panel j − 1
+            if 0 <= j - side < n_panels:
+                panel = n_panels - 1 - (j - side)
+                track.ends[panel, side], track.ends[panel, 2] = grid[j], 0.0
+                assign(track.at_ends[panel, side], track.now)
     while n_panels > 0 and ws.stop[0] == 0:
         top = n_panels - 1
-        a, b = track.ends[top]
-        divisible = track.depth[top] < MAX_DEPTH and n_panels < MAX_PANELS - 1
-        follow_panel(loss, p, c, u, at_metric, at_nodes, at_track, top, tol[0], at_ws)
-        work[0] += nodes.x.shape[0] + 1
+        divisible = track.ends[top, 2] < MAX_DEPTH and n_panels < MAX_PANELS - 1
+        follow_panel(loss, p, c, u, at_metric, at_nodes, at_track, top, at_ws)
+        scalars[N_MINIMIZED] += nodes.x.shape[0] + 1
         if divisible and are_apart(track.now, track.at_ends[top, 1]):
-            cut = find_tie(loss, p, c, u, at_metric, at_track, top, work, at_ws)
-            work[2] += 1
+            cut, deeper = find_tie(loss, p, c, u, at_metric, at_track, top, at_ws), CUT_DEPTH
             size = 0.0
             for i in range(u.shape[0]):
                 size += (track.right[i] - track.left[i]) ** 2
-            out.jump[line] = min(out.jump[line], size)
+            scalars[N_JUMPS] += 1
+            scalars[JUMP] = min(scalars[JUMP], size)
             # a third minimum may be lower than the two that tie: then it is the minimizer on both sides of the cut
-            _search_at(loss, p, c, u, cut, track.left, at_metric, at_track, search, work, at_ws)
+            _search_at(loss, p, c, u, cut, track.left, at_metric, at_track, search, at_ws)
             if are_apart(track.now, track.left) and are_apart(track.now, track.right):
                 assign(track.left, track.now)
                 assign(track.right, track.now)
             if u.shape[0] == 1:
                 change = metric.inverse[0, 0, 0] * (track.right[0] - track.left[0])
-                out.cubes[line, 1] += NORMAL * np.exp(-0.5 * cut * cut) * change**3
-            divide_panel(track, top, cut, CUT_DEPTH)
-            n_panels += 1
+                scalars[JUMP_CUBE] += NORMAL * np.exp(-0.5 * cut * cut) * change**3
         elif divisible and (
-            unresolved_minimum(nodes, track, top, a, b) > tol[0]
-            or (tol[1] < np.inf and unresolved_derivative(at_metric, at_nodes, at_track, a, b) > tol[1])
+            unresolved_minimum(nodes, track, top) > tol[0]
+            or (tol[1] < np.inf and unresolved_derivative(metric, nodes, track, top) > tol[1])
         ):
-            cut, middle = 0.5 * (a + b), track.z[nodes.x.shape[0] // 2]
-            _search_at(loss, p, c, u, cut, middle, at_metric, at_track, search, work, at_ws)
+            cut, deeper = 0.5 * (track.ends[top, 0] + track.ends[top, 1]), 1
+            _search_at(loss, p, c, u, cut, track.z[nodes.x.shape[0] // 2], at_metric, at_track, search, at_ws)
             assign(track.left, track.now)
             assign(track.right, track.now)
-            divide_panel(track, top, cut, 1)
-            n_panels += 1
         else:
-            _add_panel(c, u, at_metric, at_nodes, at_track, a, b, at_out, line)
+            _add_panel(c, u, at_metric, at_nodes, at_track, top, at_out, line)
             n_panels -= 1
-
-
-@inline_kernel
-def divide_panel(track, top, cut, deeper):
-    """Replace the panel at the top of the stack by its two parts, the left part on top.
-
-    track.left and track.right are the minimizers on both sides of the cut.
-    """
-    track.ends[top + 1, 0] = track.ends[top, 0]
-    assign(track.at_ends[top + 1, 0], track.at_ends[top, 0])
-    track.ends[top + 1, 1] = cut
-    assign(track.at_ends[top + 1, 1], track.left)
-    track.ends[top, 0] = cut
-    assign(track.at_ends[top, 0], track.right)
-    track.depth[top] += deeper
-    track.depth[top + 1] = track.depth[top]
+            continue
+        # replace the panel by its two parts, the left part on top; track.left and track.right are the minimizers at the
+        # cut
+        scalars[N_SEARCHED] += 1
+        track.ends[top, 2] += deeper
+        assign(track.ends[n_panels], track.ends[top])
+        track.ends[n_panels, 1] = track.ends[top, 0] = cut
+        assign(track.at_ends[n_panels, 0], track.at_ends[top, 0])
+        assign(track.at_ends[n_panels, 1], track.left)
+        assign(track.at_ends[top, 0], track.right)
+        n_panels += 1
 
 
 @sample_kernel
-def _add_panel(c, u, at_metric, at_nodes, at_track, a, b, at_out, line):
+def _add_panel(c, u, at_metric, at_nodes, at_track, top, at_out, line):
     """Add the contribution of a panel to all averages. Compiled once for all losses."""
-    fill_slopes(at_metric, at_nodes, at_track)
     metric, nodes, track, out = load_from(at_metric), load_from(at_nodes), load_from(at_track), load_from(at_out)
-    L, r, n = metric.inverse.shape[0], metric.inverse.shape[1], nodes.x.shape[0]
-    moreau, quadratic, middle, half = 0.0, 0.0, 0.5 * (a + b), 0.5 * (b - a)
-    for m in range(n):
-        e = middle + half * nodes.x[m]
-        weight = half * nodes.weight[m] * NORMAL * np.exp(-0.5 * e * e)
-        track.weight[m] = weight
-        moreau += weight * track.value[m]
+    inverse, n_powers, g, scalars = metric.inverse, out.gg.shape[1], track.scratch, out.scalars[line]
+    L, r, a, b = inverse.shape[0], inverse.shape[1], track.ends[top, 0], track.ends[top, 1]
+    density_a, density_b = NORMAL * np.exp(-0.5 * a * a), NORMAL * np.exp(-0.5 * b * b)
+    for m in range(nodes.x.shape[0]):
+        e = 0.5 * (a + b) + 0.5 * (b - a) * nodes.x[m]
+        weight, quadratic, slope = 0.5 * (b - a) * nodes.weight[m] * NORMAL * np.exp(-0.5 * e * e), 0.0, track.slope[m]
         for l in range(L):
             for s in range(r):
-                acc = 0.0
+                i, acc = l * r + s, 0.0
                 for d in range(r):
-                    i = l * r + d
-                    acc += metric.inverse[l, s, d] * (track.z[m, i] - c[i] - e * u[i])
-                i = l * r + s
-                track.g[m, i] = acc
-                quadratic += 0.5 * weight * acc * (track.z[m, i] - c[i] - e * u[i])
-    if u.shape[0] == 1:
-        first, last = 0.0, 0.0
-        for m in range(n):
-            first += nodes.ends[0, m] * track.g[m, 0]
-            last += nodes.ends[1, m] * track.g[m, 0]
-            out.cubes[line, 0] += track.weight[m] * track.g[m, 0] ** 3 * (middle + half * nodes.x[m])
-        out.boundary[line] += NORMAL * (np.exp(-0.5 * b * b) * last - np.exp(-0.5 * a * a) * first)
-    out.moreau[line] += moreau
-    out.loss[line] += moreau - quadratic
-    for l in range(L):
-        for s in range(r):
-            mean, with_e = 0.0, 0.0
-            for m in range(n):
-                term = track.weight[m] * track.g[m, l * r + s]
-                mean += term
-                with_e += term * (middle + half * nodes.x[m])
-            out.g[line, l, s] += mean
-            out.g_e[line, l, s] += with_e
-            for d in range(r):
-                product, response = 0.0, 0.0
-                for m in range(n):
-                    product += track.weight[m] * track.g[m, l * r + s] * track.g[m, l * r + d]
-                    response += track.weight[m] * track.slope[m, l * r + s, l * r + d]
-                out.gg[line, l, s, d] += product
-                out.response[line, l, s, d] += response
-            for power in range(out.g_powers.shape[1]):
-                _add_power(track, middle, half, nodes, power, l, s, out, line)
-        for j in range(L):
-            for s in range(r * r):
-                for d in range(r * r):
-                    square = 0.0
-                    for m in range(n):
-                        slope = track.slope[m]
-                        square += (
-                            track.weight[m]
-                            * slope[l * r + s // r, j * r + d // r]
-                            * slope[l * r + s % r, j * r + d % r]
-                        )
-                    out.square[line, l, j, s, d] += square
-
-
-@inline_kernel
-def _add_power(track, middle, half, nodes, power, l, s, out, line):
-    """Add the contribution of a panel to the averages with one power of e, for row s of token l."""
-    r = out.g_powers.shape[3]
-    for m in range(nodes.x.shape[0]):
-        e = middle + half * nodes.x[m]
-        weight = track.weight[m] * e ** (power + 1)
-        out.g_powers[line, power, l, s] += weight * e * track.g[m, l * r + s]
-        for d in range(r):
-            out.gg_powers[line, power, l, s, d] += weight * track.g[m, l * r + s] * track.g[m, l * r + d]
-            out.response_powers[line, power, l, s, d] += weight * track.slope[m, l * r + s, l * r + d]
+                    j = l * r + d
+                    acc += inverse[l, s, d] * (track.z[m, j] - c[j] - e * u[j])
+                g[i] = acc
+                quadratic += 0.5 * acc * (track.z[m, i] - c[i] - e * u[i])
+        scalars[MOREAU] += weight * track.value[m]
+        scalars[LOSS] += weight * (track.value[m] - quadratic)
+        if u.shape[0] == 1:
+            scalars[BOUNDARY] += (density_b * nodes.ends[1, m] - density_a * nodes.ends[0, m]) * g[0]
+            scalars[CUBE] += weight * e * g[0] ** 3
+        for l in range(L):
+            for s in range(r):
+                i, with_power = l * r + s, weight
+                for power in range(n_powers):
+                    out.g[line, power, i] += with_power * g[i]
+                    for d in range(r):
+                        out.gg[line, power, i, d] += with_power * g[i] * g[l * r + d]
+                        out.response[line, power, i, d] += with_power * slope[i, l * r + d]
+                    with_power *= e
+                out.g[line, n_powers, i] += with_power * g[i]
+                for t in range(r):  # rows (s, t) of the products of derivatives
+                    for other in range(L):
+                        square = out.square[line, l, other, s * r + t]
+                        for d in range(r):
+                            first = weight * slope[i, other * r + d]
+                            for f in range(r):
+                                square[d * r + f] += first * slope[l * r + t, other * r + f]
 
 
 class LineValues(NamedTuple):
@@ -376,27 +253,31 @@ class LineValues(NamedTuple):
     direction: np.ndarray  # (L, r) direction of the lines
     out: LineMoments
 
+    def powers(self) -> tuple[np.ndarray, ...]:
+        """Return averages of g (n, P + 2, L, r), and of g gᵀ and the derivative (n, P + 1, L, r, r), times e^j."""
+        L, r = self.direction.shape
+        matrices = (values.reshape(*values.shape[:2], L, r, r) for values in (self.out.gg, self.out.response))
+        return self.out.g.reshape(*self.out.g.shape[:2], L, r), *matrices
+
+    @property
+    def cubes(self) -> np.ndarray:
+        """Averages (2, n) of g³ e, and sums over the jumps of (Δg)³ times the density of e, if L r = 1."""
+        return self.out.scalars[:, [CUBE, JUMP_CUBE]].T
+
     def columns(self) -> np.ndarray:
         """Return the averages of all quantities of `Moments` in this order, as one row for each line."""
-        out = self.out
+        g, gg, response = self.powers()
+        losses = self.out.scalars[:, [MOREAU, LOSS]] + self.constant[:, None]
         values = (
-            out.g,
-            out.g[..., :, None] * self.noise[..., None, :] + out.g_e[..., :, None] * self.direction[..., None, :],
-            out.g[..., :, None] * self.y[..., None, :],
-            out.gg,
-            out.response,
-            out.square,
-            out.moreau + self.constant,
-            out.loss + self.constant,
+            g[:, 0],
+            g[:, 0, :, :, None] * self.noise[..., None, :] + g[:, 1, :, :, None] * self.direction[..., None, :],
+            g[:, 0, :, :, None] * self.y[..., None, :],
+            gg[:, 0],
+            response[:, 0],
+            self.out.square,
+            losses,
         )
         return np.hstack([value.reshape(len(self.y), -1) for value in values])
-
-    def powers(self) -> tuple[tuple[np.ndarray, ...], ...]:
-        """Return averages of g, g gᵀ and the derivative times powers of e, see `Scores.products`."""
-        out, powers = self.out, [(self.out.g, self.out.g_e, *np.moveaxis(self.out.g_powers, 1, 0))]
-        for first, others in ((out.gg, out.gg_powers), (out.response, out.response_powers)):
-            powers.append((first, *np.moveaxis(others, 1, 0)))
-        return tuple(powers)
 
 
 def integration_limit(tol: float) -> float:
@@ -414,16 +295,14 @@ def first_panels(tol: float, n_nodes: int, odd: bool = False) -> np.ndarray:
     cancel, such as the training loss, amplify this error.
     """
     end = integration_limit(tol)
-    density = np.exp(-0.5 * end**2) * np.sqrt(2 / np.pi)
-    exact = float(erf(end / np.sqrt(2))) - end * density
-    n_panels = 3 if odd else 2
-    while True:
+    exact = float(erf(end / np.sqrt(2))) - end * np.exp(-0.5 * end**2) * np.sqrt(2 / np.pi)
+    for n_panels in range(3 if odd else 2, MAX_PANELS, 2 if odd else 1):
         ends = np.linspace(-end, end, n_panels + 1)
         e, weight = legendre_panels(ends, n_nodes)
-        second = float((weight * e**2 * np.exp(-0.5 * e**2)).sum() / np.sqrt(2 * np.pi))
+        second = float((weight * e**2 * np.exp(-0.5 * e**2)).sum() * NORMAL)
         if abs(second - exact) <= max(1e-3 * tol, 1e-14):  # 1e-14 is the rounding error
-            return ends
-        n_panels += 2 if odd else 1
+            break
+    return ends
 
 
 class FieldLines:
@@ -441,13 +320,12 @@ class FieldLines:
     def __init__(self, channel: Channel, tol: float, n_nodes: int, max_work: float = np.inf, odd: bool = False) -> None:
         (L, r, t), overlaps = channel.shape, channel.overlaps
         self._channel, self._work_left = channel, max_work
-        self.metric = make_metric(overlaps.V)
+        self.metric = make_metric(overlaps.V, min(max(LAST_STEP * tol, MIN_LAST_STEP), MAX_LAST_STEP))
         self.square_unit = min(self.metric.smallest, 1e150) ** 2  # V⁻², the unit of products of ∂g/∂ω, kept finite
         basis = contrast_basis(L, r)
         self._across = basis[:, 1:]
         self._direction = np.einsum("lab,lb->la", channel.root, basis[:, 0].reshape(L, r))
-        self._grid = first_panels(tol, n_nodes, odd)
-        self._nodes = legendre_rule(n_nodes)
+        self._grid, self._nodes = first_panels(tol, n_nodes, odd), legendre_rule(n_nodes)
         size = np.sqrt(np.abs(overlaps.q).max()) + np.abs(overlaps.m).max()
         # size of the fields; at zero weights it is bounded below, or rounding errors would count as unresolved
         self.size = max(size, 1e-10 * np.sqrt(overlaps.V.max()))
@@ -468,7 +346,7 @@ class FieldLines:
         student : (n, L r − 1) white coordinates of the student across the lines.
         tol : (n,) tolerance for z, relative to the size of the fields.
         tol_square : (n,) tolerance for squares of V ∂g/∂ω.
-        n_powers : number of averages with powers of e.
+        n_powers : number of further averages with powers of e.
         """
         channel = self._channel
         y, terms = channel.teacher(teacher)
@@ -477,7 +355,7 @@ class FieldLines:
             channel.loss, terms.params, noise + channel.overlaps.m, self._direction, self.metric, self._grid,
             self._nodes, self.size * tol, tol_square, n_powers,
         )  # fmt: skip
-        self._work_left -= out.work[:, :2].sum()
+        self._work_left -= out.scalars[:, [N_MINIMIZED, N_SEARCHED]].sum()
         if self._work_left < 0:
             raise WorkExceeded
         return LineValues(y, terms.constant, noise, self._direction, out)

@@ -20,8 +20,8 @@ On a line of one field, ω = c + u e, the almost-everywhere derivative follows f
     u E[∂g/∂ω] = E[g e] + Σ_panels (φ(b) g(b) − φ(a) g(a)),
 
 so that it is as accurate as g where the curvature of the loss jumps. The derivatives of all averages in the overlaps
-are averages with powers of e (`FieldExpansion`, `Scores`), so that a Jacobian costs few evaluations. Test errors of
-labels are averages over panels in all coordinates (`average_error`).
+are averages with powers of e (`Scores`), so that a Jacobian costs few evaluations. Test errors of labels are averages
+over panels in all coordinates (`average_error`).
 """
 
 from collections.abc import Callable
@@ -33,17 +33,20 @@ import numpy as np
 
 from gamp_attention._tools.quadrature import LegendreRule, gauss_hermite, legendre_rule, pruned_product, tensor_grid
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.channel import (
-    Channel,
-    Moments,
-    average_over_reversal,
-    fields_and_terms,
-    student_noise_law,
-)
-from gamp_attention.theory.equations.scores import ScoreExpansion, Scores
+from gamp_attention.theory.equations.channel import Channel, Moments, average_over_reversal, fields_and_terms
+from gamp_attention.theory.equations.scores import ScoreExpansion, Scores, change_of
 from gamp_attention.theory.equations.symmetry import Symmetry, contrast_basis
+from gamp_attention.theory.equations.units import MIN_UNEXPLAINED
 from gamp_attention.theory.rules.breakpoints import find_breakpoints
-from gamp_attention.theory.rules.lines import FieldLines, LineValues, first_panels, integration_limit
+from gamp_attention.theory.rules.lines import (
+    BOUNDARY,
+    JUMP,
+    N_JUMPS,
+    FieldLines,
+    LineValues,
+    first_panels,
+    integration_limit,
+)
 from gamp_attention.theory.rules.rule import Rule, component_channels
 
 N_LEVELS = 10  # number of levels of accuracy
@@ -107,9 +110,8 @@ class PanelRule(Rule):
 
     def finer(self) -> "PanelRule | None":
         """Return the rule at the next level, or None at the last level; from the rule for the search, level 0."""
-        if self.searching:
-            return self.at_level(0)
-        return self.at_level(self.level + 1) if self.level + 1 < N_LEVELS else None
+        level = 0 if self.searching else self.level + 1
+        return self.at_level(level) if level < N_LEVELS else None
 
     def at_level(self, level: int) -> "PanelRule":
         """Return the rule at another level."""
@@ -131,11 +133,13 @@ class PanelRule(Rule):
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
-        return [(_FieldMoments if self.labels else _TokenMoments)(self, channel, squares).moments()]
+        return [(_FieldAverage if self.labels else _TokenAverage)(self, channel, squares).moments()]
 
-    def expansion(self, channel: Channel, squares: bool = False) -> "FieldExpansion | ScoreExpansion | None":
+    def expansion(self, channel: Channel, squares: bool = False) -> ScoreExpansion | None:
         """Return the averages and their derivatives; None if the teacher nearly determines the student's fields."""
-        return (_FieldMoments if self.labels else _TokenMoments)(self, channel, squares).expansion()
+        if not Scores.exist(channel, MIN_EXPANDED**2 if self.labels else MIN_UNEXPLAINED):
+            return None
+        return (_FieldAverage if self.labels else _TokenAverage)(self, channel, squares).expansion()
 
 
 # arguments of `panel_average`: the averaged functions, the breakpoints in the next coordinate, and the sizes of the
@@ -163,11 +167,6 @@ class Limits:
         """Integration limit in standard deviations."""
         return integration_limit(self.tol)
 
-    @property
-    def nodes(self) -> LegendreRule:
-        """Quadrature rule of a panel."""
-        return legendre_rule(self.n_nodes)
-
 
 def panel_average(
     leaf: Leaf, cuts: Cuts, n_coordinates: int, limits: Limits, scale: Scale, tol: np.ndarray,
@@ -194,8 +193,9 @@ def panel_average(
         coordinate, total = prefix.shape[1], np.zeros(0)
         is_half, is_last = coordinate == first and limits.half, coordinate + 1 == first + n_coordinates
         panels = _first_panels(cuts(prefix), len(prefix), 0.0 if is_half else -limits.end, limits)
+        rule = legendre_rule(limits.n_nodes)
         for depth in range(MAX_HALVINGS + 1):
-            x, slope, weight = panels.nodes(limits.nodes)
+            x, slope, weight = panels.nodes(rule)
             of_node = np.repeat(panels.owner, x.shape[1])
             points = np.column_stack([prefix[of_node], x.ravel()])
             relative_density = np.clip(np.exp(-0.5 * x.ravel() ** 2), MIN_DENSITY, 1)
@@ -206,11 +206,10 @@ def panel_average(
                 weight = weight * weights[panels.owner, None]
             if callable(scale):
                 scale = scale(np.einsum("pm,pmk->k", weight, values**2))
-            low, high = panels.ends()
-            nearest = np.maximum(np.maximum(low, -high), 0)
+            nearest = np.maximum(np.maximum(panels.low, -panels.high), 0)
             tested = np.flatnonzero(np.isfinite(scale))
             tail = _last_coefficients(values[:, :, tested] * slope[..., None], limits) / scale[tested]
-            tail *= (np.exp(-0.5 * nearest**2) * np.minimum(high - low, 1))[:, None]
+            tail *= (np.exp(-0.5 * nearest**2) * np.minimum(panels.high - panels.low, 1))[:, None]
             if limits.squares is not None:
                 tail[:, (tested >= limits.squares.start) & (tested < limits.squares.stop)] **= 2
             tail = tail.max(axis=1)
@@ -235,64 +234,41 @@ def panel_average(
 
 
 class Panels(NamedTuple):
-    """Panels in a coordinate f, parametrized by v: f = v if `side` is 0, otherwise f = origin + side · v².
+    """Panels [low, high] in a coordinate f; if `side` is not 0, nodes are denser at an end with a singularity.
 
-    The second form removes a singularity |f − origin|^(−1/2) at the end of a panel, because df = 2v dv.
+    With f = end ± width · s² for s in [0, 1], a singularity |f − end|^(−1/2) is removed, because df ∝ s ds.
     """
 
     owner: np.ndarray  # (P,) index of the point to which the panel belongs
-    origin: np.ndarray  # (P,) point where a jump begins
-    side: np.ndarray  # (P,) −1, 0 or 1
-    first: np.ndarray  # (P,) limits of v
-    last: np.ndarray
+    low: np.ndarray  # (P,)
+    high: np.ndarray  # (P,)
+    side: np.ndarray  # (P,) 1 if a jump begins at the lower end, −1 at the upper end, otherwise 0
 
     @classmethod
-    def between(cls, owner: np.ndarray, first: np.ndarray, last: np.ndarray) -> "Panels":
-        """Return panels [first, last] with f = v."""
-        zero = np.zeros(len(owner))
-        return cls(owner, zero, zero, first, last)
+    def between(cls, owner: np.ndarray, low: np.ndarray, high: np.ndarray) -> "Panels":
+        """Return panels [low, high] without singularities."""
+        return cls(owner, low, high, np.zeros(len(owner)))
 
     def nodes(self, rule: LegendreRule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return f at the nodes (P, n), df/dv relative to its mean, and weights times the density of N(0, 1)."""
-        half = 0.5 * (self.last - self.first)[:, None]
-        v = self.first[:, None] + half * (1 + rule.x)
-        if not self.side.any():
-            return v, np.ones((1, 1)), half * rule.weight * np.exp(-0.5 * v**2) / np.sqrt(2 * np.pi)
-        slope = np.where(self.side[:, None] == 0, 1.0, 2 * v)
-        f = self._f(v)
-        weight = half * rule.weight * slope * np.exp(-0.5 * f**2) / np.sqrt(2 * np.pi)
+        """Return f at the nodes (P, n), df/ds relative to its mean, and weights times the density of N(0, 1)."""
+        s, low, high, side = 0.5 * (1 + rule.x), *(values[:, None] for values in self[1:])
+        step = (high - low) * np.where(side == 0, s, s**2)
+        f, slope = np.where(side < 0, high - step, low + step), np.where(side == 0, 1.0, 2 * s)
+        weight = 0.5 * rule.weight * slope * (high - low) * np.exp(-0.5 * f**2) / np.sqrt(2 * np.pi)
         return f, slope / slope.mean(axis=1, keepdims=True), weight
-
-    def ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the smallest and the largest f of each panel."""
-        if not self.side.any():
-            return self.first, self.last
-        ends = self._f(np.stack([self.first, self.last], axis=1))
-        return ends.min(axis=1), ends.max(axis=1)
 
     def select(self, which: np.ndarray) -> "Panels":
         """Return some of the panels, given by a mask."""
         return Panels(*(values[which] for values in self))
 
     def divide(self, onsets: np.ndarray) -> "Panels":
-        """Return the two parts of each panel, divided at onsets of jumps (P,), or in the middle if they are NaN."""
-        if np.isnan(onsets).all() and not self.side.any():
-            middle = 0.5 * (self.first + self.last)
-            ends = np.concatenate([self.first, middle]), np.concatenate([middle, self.last])
-            return Panels.between(np.tile(self.owner, 2), *ends)
-        plain, cut = self.select(np.isnan(onsets)), self.select(~np.isnan(onsets))
-        origin, middle = onsets[~np.isnan(onsets)], 0.5 * (plain.first + plain.last)
-        upper = plain._replace(first=middle)
-        away = Panels.between(plain.owner, *upper.ends())  # panels that do not reach the origin are smooth in f
-        parts = [plain._replace(last=middle), away]
-        for side, end in ((-1.0, cut.first), (1.0, cut.last)):
-            zero = 0 * origin
-            parts.append(Panels(cut.owner, origin, zero + side, zero, np.sqrt(np.abs(end - origin))))
-        return Panels(*(np.concatenate(values) for values in zip(*parts, strict=True)))
-
-    def _f(self, v: np.ndarray) -> np.ndarray:
-        side = self.side[:, None]
-        return np.where(side == 0, v, self.origin[:, None] + side * v**2)
+        """Return two parts of each panel, divided at onsets of jumps (P,), or in the middle of s if they are NaN."""
+        found = ~np.isnan(onsets)
+        middle = self.low + (self.high - self.low) * np.choose(self.side.astype(int) + 1, [0.75, 0.5, 0.25])
+        cut = np.where(found, onsets, middle)
+        lower, upper = np.where(found, -1, np.maximum(self.side, 0)), np.where(found, 1, np.minimum(self.side, 0))
+        parts = (self.owner, self.low, cut, lower), (self.owner, cut, self.high, upper)
+        return Panels(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _find_onsets(
@@ -344,19 +320,14 @@ def _first_panels(cuts: list[np.ndarray] | None, n: int, low: float, limits: Lim
     if cuts is None:
         owner = np.repeat(np.arange(n), len(grid) - 1)
         return Panels.between(owner, np.tile(grid[:-1], n), np.tile(grid[1:], n))
-    ends = [_merge(grid, points[(points > low) & (points < limits.end)]) for points in cuts]
+    ends = []
+    for points in cuts:
+        inside = points[(points > low) & (points < limits.end)]
+        distance = np.abs(grid[1:-1, None] - inside).min(axis=1, initial=np.inf)
+        inner = grid[1:-1][distance > 0.25 * (grid[1] - grid[0])]  # without points of the grid close to cuts
+        ends.append(np.unique(np.concatenate([grid[:1], inner, inside, grid[-1:]])))
     owner = np.repeat(np.arange(n), [len(row) - 1 for row in ends])
     return Panels.between(owner, *(np.concatenate([row[part] for row in ends]) for part in (slice(-1), slice(1, None))))
-
-
-def _merge(grid: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """Return the increasing ends of panels: the cuts, and the grid without its inner points close to cuts."""
-    if len(cuts) == 0:
-        return grid
-    close = 0.25 * (grid[1] - grid[0])
-    far = np.abs(grid[:, None] - cuts).min(axis=1) > close
-    far[[0, -1]] = True
-    return np.unique(np.concatenate([grid[far], cuts]))
 
 
 def _last_coefficients(values: np.ndarray, limits: Limits) -> np.ndarray:
@@ -366,7 +337,7 @@ def _last_coefficients(values: np.ndarray, limits: Limits) -> np.ndarray:
     of the first omitted coefficients. If coefficients decrease slowly, as next to the point where jumps begin, the
     ratio is near 1.
     """
-    nodes = limits.nodes
+    nodes = legendre_rule(limits.n_nodes)
     last = np.abs(np.einsum("sm,pmk->psk", nodes.tail, values)).max(axis=1)
     if not limits.extrapolates:
         return last
@@ -383,45 +354,66 @@ def _outer_rule(n: int, dim: int, dropped: float) -> tuple[np.ndarray, np.ndarra
     return pruned_product(*gauss_hermite(n), dim, dropped / n**dim)
 
 
-class _TokenMoments:
-    """One evaluation of the rule on a channel of attention."""
+class _Average:
+    """One evaluation of the rule on a channel."""
+
+    lines: FieldLines
+    limits: Limits
 
     def __init__(self, rule: PanelRule, channel: Channel, squares: bool) -> None:
-        L, r, t = channel.shape
-        self.channel, self.squares, self.symmetry = channel, squares, channel.symmetry
-        self.lines = FieldLines(channel, rule.tol, TOKEN_NODES[rule.level], rule.max_work)
-        # if L = 2 and r = t = 1, both symmetries together map f < 0 to f > 0: averages over f > 0 are enough
-        half = self.symmetry.m_zero and _reversal_flips_outer(self.symmetry, L, r, t)
-        columns = self.lines.columns_of("square") if squares else None
-        self.limits = Limits(rule.tol, half, TOKEN_NODES[rule.level], False, columns)
-        self.basis = contrast_basis(L, t)
-        self.basis = np.concatenate([self.basis[:, 1:], self.basis[:, :1]], axis=1)  # f is the last coordinate
-        points, weights = _outer_rule(OUTER_NODES[rule.level], L * (r + t) - 2, DROPPED_WEIGHT * rule.tol)
-        domain = _outer_domain(points, self.symmetry, L, r, t)
-        self.outer, self.weights = points[domain], weights[domain] / weights[domain].sum()
-        # averages at outer nodes of small weight may be less accurate: all nodes contribute equally to the error
-        relative_weight = np.clip(self.weights * len(self.weights), MIN_DENSITY, 1)
-        self.tol = ATTENTION_TOL * np.minimum(rule.tol * (1 + (rule.level > 1)) / relative_weight, MAX_TOL)
+        self.rule, self.channel, self.squares = rule, channel, squares
 
     def moments(self) -> Moments:
         """Return the averages over all coordinates."""
         return self._complete(self._average(None)[: self.lines.n_values])
 
-    def expansion(self) -> ScoreExpansion | None:
-        """Return the averages over all coordinates and their derivatives; None if the fields have no density."""
-        if not Scores.exist(self.channel):
-            return None
-        scores = Scores(self.channel)
+    def expansion(self) -> ScoreExpansion:
+        """Return the averages over all coordinates and their derivatives."""
+        scores, n = Scores(self.channel), self.lines.n_values
         values = self._average(scores)
-        n = self.lines.n_values
-        return scores.complete(self._complete(values[:n]), scores.unpack(values[n:-2]))
+        slopes = scores.unpack(values[n:-2])
+        return scores.complete(self._complete(values[:n]), slopes, jumps=scores.includes_V and values[-1] > 0)
+
+    def _average(self, scores: Scores | None) -> np.ndarray:
+        """Return the averages of the columns of lines, of products with scores, and of size and number of jumps."""
+        raise NotImplementedError
+
+    def _complete(self, values: np.ndarray) -> Moments:
+        """Return moments from the averages of the columns of lines."""
+        raise NotImplementedError
+
+    def _values(self, lines: LineValues, scores: Scores | None) -> np.ndarray:
+        """Return the integrands of `_average`, as one row for each line."""
+        values = [lines.columns()]
+        if scores is not None:
+            values.append(scores.products(lines))
+        return np.hstack([*values, np.nan_to_num(lines.out.scalars[:, [JUMP, N_JUMPS]], posinf=0.0)])
+
+
+class _TokenAverage(_Average):
+    """Average over a channel of attention."""
+
+    def __init__(self, rule: PanelRule, channel: Channel, squares: bool) -> None:
+        super().__init__(rule, channel, squares)
+        (L, r, t), symmetry = channel.shape, channel.symmetry
+        self.lines = FieldLines(channel, rule.tol, TOKEN_NODES[rule.level], rule.max_work)
+        # if L = 2 and r = t = 1, both symmetries together map f < 0 to f > 0: averages over f > 0 are enough
+        half = symmetry.m_zero and _reversal_flips_outer(symmetry, L, r, t)
+        columns = self.lines.columns_of("square") if squares else None
+        self.limits = Limits(rule.tol, half, TOKEN_NODES[rule.level], False, columns)
+        self.basis = np.roll(contrast_basis(L, t), -1, axis=1)  # f is the last coordinate
+        points, weights = _outer_rule(OUTER_NODES[rule.level], L * (r + t) - 2, DROPPED_WEIGHT * rule.tol)
+        domain = _outer_domain(points, symmetry, L, r, t)
+        self.outer, self.weights = points[domain], weights[domain] / weights[domain].sum()
+        # averages at outer nodes of small weight may be less accurate: all nodes contribute equally to the error
+        relative_weight = np.clip(self.weights * len(self.weights), MIN_DENSITY, 1)
+        self.tol = ATTENTION_TOL * np.minimum(rule.tol * (1 + (rule.level > 1)) / relative_weight, MAX_TOL)
 
     def _complete(self, values: np.ndarray) -> Moments:
         moments = self.lines.unpack(values)
-        return average_over_reversal(moments) if self.symmetry.reversal else moments
+        return average_over_reversal(moments) if self.channel.symmetry.reversal else moments
 
     def _average(self, scores: Scores | None) -> np.ndarray:
-        """Return the averages of the columns of lines, and of products with scores."""
         n_student = self.outer.shape[1] - self.basis.shape[1] + 1
 
         def leaf(points: np.ndarray, tol: np.ndarray) -> np.ndarray:
@@ -429,10 +421,7 @@ class _TokenMoments:
             tol_square = np.sqrt(tol) if self.squares else np.full(len(tol), np.inf)
             teacher = points[:, n_student:] @ self.basis.T
             lines = self.lines.averages(teacher, points[:, :n_student], LINE_TOL * tol, tol_square, 2 * bool(scores))
-            values = [lines.columns()]
-            if scores is not None:
-                values.append(scores.products(lines.noise, lines.direction, lines.y, lines.powers()))
-            return np.hstack([*values, np.nan_to_num(lines.out.jump, posinf=0.0)[:, None], lines.out.work[:, 2:]])
+            return self._values(lines, scores)
 
         def scale(mean_squares: np.ndarray) -> np.ndarray:
             sizes = np.full(len(mean_squares), np.inf)
@@ -461,97 +450,39 @@ def _outer_domain(points: np.ndarray, symmetry: Symmetry, L: int, r: int, t: int
     return mask
 
 
-@dataclass(frozen=True, eq=False)
-class FieldExpansion:
-    """Averages over a channel with one field to first order in its overlaps.
-
-    With ω = m + s·y + u e for teacher fields y, an average of h(ω) over e has the derivatives E[h e]/u in m,
-    E[h e] y/u in s and E[h (e² − 1)]/u in u, whether or not h jumps. The derivatives in V follow from
-    ∂g/∂V = ½ ∂(g²)/∂ω, which holds with the jumps of g: their positions move with velocity −½ (g₋ + g₊), so that E[g²]
-    changes with V by (⅔ E[g³ e] − ⅙ Σ_jumps φ(e) (Δg)³)/u.
-    """
-
-    channel: Channel  # the channel at the overlaps of the expansion
-    base: Moments  # averages there
-    values: np.ndarray  # (3 + t,) averages of g, g e, g² and g y
-    slopes: np.ndarray  # (3 + t, 3 + t) their derivatives in m, u, V and s
-    boundary: float  # average of the changes of g over panels, see `LineMoments`
-    jumps: bool  # whether the proximal map jumps on any line; then `response` has no correct derivative
-    includes_V: ClassVar[bool] = True
-
-    def at(self, overlaps: Overlaps) -> Moments:
-        """Return the averages at other overlaps; the losses are those at the overlaps of the expansion."""
-        here = self.channel.overlaps
-        slope, root = student_noise_law(self.channel.model, overlaps)
-        u, old = float(root[0, 0, 0]), float(self.channel.root[0, 0, 0])
-        shift = [overlaps.m[0, 0] - here.m[0, 0], u - old, overlaps.V[0, 0, 0] - here.V[0, 0, 0]]
-        values = self.values + self.slopes @ np.append(shift, (slope - self.channel.slope).ravel())
-        g, g_e, gg, g_y = values[0], values[1], values[2], values[3:]
-        return replace(
-            self.base,
-            g=np.full((1, 1), g),
-            with_noise=np.full((1, 1, 1), slope.ravel() @ g_y + u * g_e),
-            with_teacher=g_y.reshape(1, 1, -1),
-            gg=np.full((1, 1, 1), gg),
-            response=np.full((1, 1, 1), -(g_e + self.boundary) / u),
-        )
-
-
-class _FieldMoments:
-    """One evaluation of the rule on a channel of labels with one field and one or two coordinates of the teacher."""
+class _FieldAverage(_Average):
+    """Average over a channel of labels with one field and one or two coordinates of the teacher."""
 
     def __init__(self, rule: PanelRule, channel: Channel, squares: bool) -> None:
+        super().__init__(rule, channel, squares)
         n = SEARCH_NODES if rule.searching else LABEL_NODES[rule.level]
-        self.channel, self.squares = channel, squares
-        work = SEARCH_WORK * rule.max_work if rule.searching else rule.max_work
+        max_work = SEARCH_WORK * rule.max_work if rule.searching else rule.max_work
         # an odd number of panels: if all fields are even functions of e, a jump at e = 0 is not the end of a panel
-        self.lines = FieldLines(channel, rule.tol, n, work, odd=True)
+        self.lines = FieldLines(channel, rule.tol, n, max_work, odd=True)
         self.limits = Limits(rule.tol, channel.symmetry.m_zero, n)
         self.tol = np.array([rule.tol * (SEARCH_TOL if rule.searching else 1.0)])
         self.size, self.u = size_of_fields(channel.overlaps), channel.root[0, 0, 0]
         self.min_unit = 1e-10 * max(self.size, np.sqrt(channel.overlaps.V.max()))
         self.unit = max(self.u, self.min_unit)  # unit of the tolerance for z
 
-    def moments(self) -> Moments:
-        """Return the averages over all coordinates."""
-        return self._complete(self._average(lambda *where: self._columns(self._lines(*where)), self._scale()))
-
-    def expansion(self) -> FieldExpansion | None:
-        """Return the averages and their derivatives; None if u is too small."""
-        t = self.channel.shape[2]
-        if not self.u > MIN_EXPANDED * self.size:
-            return None
-        tested = self._scale()
-        n, k = len(tested), 3 + t
-
-        def leaf(points: np.ndarray, tol: np.ndarray) -> np.ndarray:
-            lines = self._lines(points, tol, n_powers=2)
-            return np.hstack([self._columns(lines), self._derivatives(lines)])
-
-        values = self._average(leaf, np.concatenate([tested, np.full(3 + k * k, np.inf)]))
-        base, (g_e, boundary, n_jumps) = self._complete(values[:n]), values[n : n + 3]
-        means = np.concatenate([[base.g[0, 0], g_e, base.gg[0, 0, 0]], base.with_teacher.ravel()])
-        slopes = values[n + 3 :].reshape(k, k)
-        if self.limits.half:  # averages of odd functions vanish, but were computed over one half
-            odd = np.array([True, False, False, *[False] * t])
-            # g is an odd function of all fields; so are m and the derivative in m
-            slopes = np.where(odd[:, None] == odd[None, :], slopes, 0.0)
-        return FieldExpansion(self.channel, base, means, slopes, float(boundary), bool(n_jumps > 0))
-
-    def _average(self, leaf: Leaf, scale: np.ndarray) -> np.ndarray:
-        """Return the averages of functions of the teacher's coordinates, see `panel_average`."""
-        return panel_average(leaf, label_cuts(self.channel), self.channel.n_teacher, self.limits, scale, self.tol)
-
     def _complete(self, values: np.ndarray) -> Moments:
-        """Return moments from the averages of the columns of lines."""
         moments = self.lines.unpack(values)
         return replace(moments, g=np.zeros((1, 1))) if self.limits.half else moments
+
+    def _average(self, scores: Scores | None) -> np.ndarray:
+        channel, scale = self.channel, self._scale()
+
+        def leaf(points: np.ndarray, tol: np.ndarray) -> np.ndarray:
+            return self._values(self._lines(points, tol, 2 * bool(scores)), scores)
+
+        scale = np.append(scale, np.full(2 + (scores.n_products if scores else 0), np.inf))
+        return panel_average(leaf, label_cuts(channel), channel.n_teacher, self.limits, scale, self.tol)
 
     def _scale(self) -> np.ndarray:
         """Return the root mean square of each line average, from a few lines; it also adjusts the unit for z."""
         channel, n, lines = self.channel, self.channel.n_teacher, self.lines
         x, weight = gauss_hermite(PILOT_NODES)
-        values = self._columns(self._lines(tensor_grid(x, n), np.full(PILOT_NODES**n, MAX_TOL)))
+        values = self._values(self._lines(tensor_grid(x, n), np.full(PILOT_NODES**n, MAX_TOL)), None)[:, :-2]
         scale = np.sqrt(np.prod(tensor_grid(weight, n), axis=1) @ values**2)
         force = float(np.sqrt(scale[lines.columns_of("gg")][0]))  # size of g
         self.unit = max(min(self.unit, force / lines.metric.smallest), self.min_unit)  # z − ω = V g may be small
@@ -568,29 +499,15 @@ class _FieldMoments:
     def _lines(self, points: np.ndarray, tol: np.ndarray, n_powers: int = 0) -> LineValues:
         """Return averages over e at white coordinates of the teacher."""
         tol_square = np.sqrt(tol) if self.squares else np.full(len(tol), np.inf)
-        unit = self.unit / self.lines.size
-        return self.lines.averages(points, np.zeros((len(points), 0)), unit * LINE_TOL * tol, tol_square, n_powers)
+        tol = self.unit / self.lines.size * LINE_TOL * tol
+        return self.lines.averages(points, np.zeros((len(points), 0)), tol, tol_square, n_powers)
 
-    def _columns(self, lines: LineValues) -> np.ndarray:
-        """Return the line averages, with the derivative by integration by parts."""
-        columns = lines.columns()
-        if self.u > MIN_DIRECTION * self.size:
-            response = -(lines.out.g_e[:, 0, 0] + lines.out.boundary) / self.u
-            columns[:, self.lines.columns_of("response")] = response[:, None]
-        return columns
-
-    def _derivatives(self, lines: LineValues) -> np.ndarray:
-        """Return averages on lines (N, 3 + k²): g e, changes over panels, number of jumps, derivatives (k, k)."""
-        y, out = lines.y[:, 0], lines.out
-        g, g_e, gg = out.g[:, 0, 0], out.g_e[:, 0, 0], out.gg[:, 0, 0, 0]
-        (g_ee, g_eee), (gg_e, gg_ee) = out.g_powers[:, :, 0, 0].T, out.gg_powers[:, :, 0, 0, 0].T
-        ggg_e, cubes = out.cubes.T
-        second = g_ee - g
-        in_m = np.column_stack([g_e, second, gg_e, y * g_e[:, None]])
-        in_u = np.column_stack([second, g_eee - 2 * g_e, gg_ee - gg, y * second[:, None]])
-        in_V = np.column_stack([0.5 * gg_e, 0.5 * (gg_ee - gg), 2 / 3 * ggg_e - cubes / 6, 0.5 * y * gg_e[:, None]])
-        slopes = np.stack([in_m, in_u, in_V, *(in_m * column[:, None] for column in y.T)], axis=2) / self.u
-        return np.column_stack([g_e, out.boundary, out.work[:, 2], slopes.reshape(len(y), -1)])
+    def _values(self, lines: LineValues, scores: Scores | None) -> np.ndarray:
+        values = super()._values(lines, scores)
+        if self.u > MIN_DIRECTION * self.size:  # integration by parts
+            response = -(lines.out.g[:, 1, 0] + lines.out.scalars[:, BOUNDARY]) / self.u
+            values[:, self.lines.columns_of("response")] = response[:, None]
+        return values
 
 
 @lru_cache(maxsize=256)
@@ -600,19 +517,17 @@ def _label_cuts(model: Any, prefix: bytes, n_coordinates: int, coordinate: int) 
     Stored, because they do not depend on the overlaps.
     """
     given = np.frombuffer(prefix).reshape(-1, coordinate) if coordinate else np.zeros((1, 0))
-    others = OTHER_NOISES if coordinate + 1 < n_coordinates else (0.0,)
+    cuts: list[np.ndarray] = []
+    for other in OTHER_NOISES if coordinate + 1 < n_coordinates else (0.0,):
 
-    def labels(other: float) -> list[np.ndarray]:
-        def function(number: np.ndarray, x: np.ndarray) -> np.ndarray:
+        def labels(number: np.ndarray, x: np.ndarray, other: float = other) -> np.ndarray:
             white = np.full((len(x), n_coordinates), other)
             white[:, :coordinate], white[:, coordinate] = given[number], x
             return fields_and_terms(model, white)[1].params
 
-        return find_breakpoints(function, len(given))
-
-    cuts, *at_other_noise = map(labels, others)
-    for moved in at_other_noise:  # points that move with the noise are no breakpoints of averages over the noise
-        pairs = zip(cuts, moved, strict=True)
+        points = find_breakpoints(labels, len(given))
+        # points that move with the noise are no breakpoints of averages over the noise
+        pairs = zip(cuts or points, points, strict=True)
         cuts = [a[[bool((np.abs(b - x) < SAME_POINT).any()) for x in a]] for a, b in pairs]
     return cuts
 
@@ -669,43 +584,34 @@ def error_within(model: Any, overlaps: Overlaps, tol: float) -> float:
 def expand_error(model: Any, overlaps: Overlaps, tol: float) -> Callable[[Overlaps], float] | None:
     """Return the test error to first order in the overlaps, as a function of nearby overlaps.
 
-    Its derivatives are averages with powers of e, as in `FieldExpansion`. None if the teacher nearly determines ω.
+    Its derivatives are averages of products with scores. None if the teacher nearly determines ω.
     """
     rule, parts = PanelRule(labels=True), []
     for _, _, channel in component_channels(rule, model, overlaps):
-        u = channel.root[0, 0, 0]
-        if not u > MIN_EXPANDED * size_of_fields(channel.overlaps):
+        if not Scores.exist(channel, MIN_EXPANDED**2):
             return None
-        values = _average_errors(channel, tol, expanded=True)
-        parts.append((values[0], np.append(values[1:3], values[3:]) / u, channel))
+        parts.append((channel.overlaps, _average_errors(channel, tol, Scores(channel))))
 
     def error(there: Overlaps) -> float:
-        total = 0.0
-        for (probability, _, new), (value, slopes, old) in zip(
-            component_channels(rule, model, there), parts, strict=True
-        ):
-            shift = [new.overlaps.m[0, 0] - old.overlaps.m[0, 0], new.root[0, 0, 0] - old.root[0, 0, 0]]
-            total += probability * (value + slopes @ np.append(shift, (new.slope - old.slope).ravel()))
-        return float(total)
+        channels = zip(component_channels(rule, model, there), parts, strict=True)
+        values = [p * (v[0] + v[1:] @ change_of(at, new.overlaps, False)) for (p, _, new), (at, v) in channels]
+        return float(sum(values))
 
     return error
 
 
-def _average_errors(channel: Channel, tol: float, expanded: bool = False) -> np.ndarray:
-    """Return the test error of a channel; if `expanded`, also u times its derivatives in m, u and the slope, (3 + t,).
+def _average_errors(channel: Channel, tol: float, scores: Scores | None = None) -> np.ndarray:
+    """Return the test error of a channel and, with `scores`, its derivatives, (1 + K,).
 
     `tol` is the tolerance of each panel, relative to the size of the errors.
     """
 
-    def errors(points: np.ndarray, _: np.ndarray) -> np.ndarray:
-        values = channel.errors(points)[:, None]
-        if not expanded:
-            return values
-        e, y = points[:, -1:], channel.teacher(points[:, :-1])[0][:, 0]
-        return np.hstack([values, values * e, values * (e**2 - 1), values * e * y])
+    def errors(points: np.ndarray, _: Any = None) -> np.ndarray:
+        y, terms, noise = channel.at(points)
+        values = channel.model.task.errors(noise + channel.overlaps.m, y, terms)[:, None]
+        return values if scores is None else np.hstack([values, values * scores.values(noise, y)])
 
-    points = gauss_hermite(PILOT_NODES)[0]
-    size = np.abs(errors(tensor_grid(points, channel.n_white), np.zeros(0))).mean(axis=0) + 1e-300
+    size = np.abs(errors(tensor_grid(gauss_hermite(PILOT_NODES)[0], channel.n_white))).mean(axis=0) + 1e-300
     size[1:] = np.inf
     limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, LABEL_NODES[0])
     return panel_average(errors, label_cuts(channel), channel.n_white, limits, size, np.array([limits.tol]))

@@ -5,7 +5,7 @@ A rule does not depend on the model: it averages functions of the white noise of
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,68 +18,42 @@ class WorkExceeded(ArithmeticError):
     """Raised if averages need more proximal problems than the limit of work allows."""
 
 
-class Points(NamedTuple):
-    """Points of white noise with weights for averages."""
-
-    white: np.ndarray  # (N, n_white)
-    weights: np.ndarray | None  # (N,), None for equal weights 1
-
-    def mean(self, values: np.ndarray) -> float:
-        """Return the weighted mean of values (N,)."""
-        return float(values.mean() if self.weights is None else self.weights @ values / len(values))
-
-
-# averages to first order in the overlaps, `panels.FieldExpansion` or `scores.ScoreExpansion`: `base` are those at the
-# point of the expansion and `at(overlaps)` those at nearby overlaps, only of equal V unless `includes_V`; if
-# `jumps`, the proximal map jumps and the average of its almost-everywhere derivative is not expanded
+# averages to first order in the overlaps, such as `ScoreExpansion`: `base` are those at the point of the expansion and
+# `at(overlaps)` those at nearby overlaps, only of equal V unless `includes_V`; if `jumps`, the proximal map jumps and
+# the average of its almost-everywhere derivative is not expanded
 Expansion = Any
 
 
-class Rule(Protocol):
-    """Rule for averages over the channel; base class of `PanelRule` and `SobolRule`.
+class Rule:
+    """Rule for averages over the channel, base class of `PanelRule` and `SobolRule`.
 
     A rule is immutable. All methods that change its accuracy return another rule.
     """
 
-    @property
-    def name(self) -> str:
-        """Name of the rule in arguments and results."""
-
-    @property
-    def deterministic(self) -> bool:
-        """True if errors are estimated from successive levels, False if from the spread of independent replicas."""
-
-    @property
-    def expands(self) -> bool:
-        """True if derivatives of the averages hardly take more time than the averages; see `expansion`."""
-        return False
-
-    @property
-    def level(self) -> int:
-        """Level of accuracy; 0 for rules without levels."""
-        return 0
-
-    @property
-    def n_replicas(self) -> int:
-        """Number of independent replicas of the averages; 1 for deterministic rules."""
-        return 1
+    name: ClassVar[str]  # name in arguments and results
+    deterministic: ClassVar[bool]  # whether levels, not the spread of replicas, estimate errors
+    expands: bool = False  # whether derivatives of the averages hardly take more time than the averages
+    level: int = 0  # level of accuracy; 0 for rules without levels
+    n_replicas: int = 1  # number of independent replicas of the averages; 1 for deterministic rules
 
     @property
     def initial_tolerance(self) -> float:
         """Residual at which a first solution on this rule is accurate enough to be refined."""
+        raise NotImplementedError
 
     @property
     def tol(self) -> float:
-        """Approximate relative error of the averages; by default `initial_tolerance`."""
+        """Approximate relative error of the averages."""
         return self.initial_tolerance
 
     @property
     def unresolved(self) -> float:
-        """Largest relative error of the averages that a comparison with another level may miss; by default `tol`."""
+        """Largest relative error of the averages that a comparison with another level may miss."""
         return self.tol
 
     def finer(self) -> "Rule | None":
         """Return the next finer rule, or None if there is none."""
+        raise NotImplementedError
 
     def refined_for(self, error_ratio: float) -> "Rule | None":
         """Return a finer rule whose errors are expected to be smaller by the factor `error_ratio`.
@@ -121,27 +95,22 @@ class Rule(Protocol):
 
     def work(self, n_white: int) -> float:
         """Return the approximate number of proximal problems in an average over n_white coordinates."""
+        raise NotImplementedError
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages of each replica; a deterministic rule has one.
 
         Products of derivatives (`Moments.square`) are accurate only if `squares` is True.
         """
+        raise NotImplementedError
 
     def expansion(self, channel: Channel, squares: bool = False) -> Expansion | None:
-        """Return the averages to first order in the overlaps of the channel; None if the rule has no derivatives.
-
-        Products of derivatives are accurate only if `squares` is True.
-        """
+        """Return the averages to first order in the overlaps of the channel; None if the rule has no derivatives."""
         return None
 
-    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
-        """Yield the points of each replica, or of one of them; nothing for deterministic rules."""
+    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
+        """Yield the points (N, n_white) of each replica, or of one of them; nothing for deterministic rules."""
         return iter(())
-
-    def adapted_to(self, channels: list[Channel]) -> "Rule":
-        """Return the rule with densities of its points that suit the channel of each component; by default self."""
-        return self
 
 
 def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:
@@ -149,11 +118,6 @@ def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator
     for number, (probability, sources, component) in enumerate(model.components):
         selected = _overlaps_of(model, overlaps, sources, component)
         yield probability, rule.for_component(number, probability), Channel(component, selected)
-
-
-def adapt_rule(rule: Rule, model: Model, overlaps: Overlaps) -> Rule:
-    """Return the rule with points that suit a model at given overlaps."""
-    return rule.adapted_to([channel for _, _, channel in component_channels(rule, model, overlaps)])
 
 
 def _overlaps_of(model: Model, overlaps: Overlaps, sources: np.ndarray, component: Model) -> Overlaps:
@@ -192,10 +156,7 @@ class ComponentExpansion:
     def at(self, overlaps: Overlaps) -> Moments:
         """Return the averages at nearby overlaps."""
         components = zip(self.parts, self.model.components, strict=True)
-        values = [
-            part.at(_overlaps_of(self.model, overlaps, sources, component))
-            for part, (_, sources, component) in components
-        ]
+        values = [part.at(_overlaps_of(self.model, overlaps, sources, each)) for part, (_, sources, each) in components]
         return sum_over_components(self.model.components, values)
 
 
@@ -203,10 +164,9 @@ def expand_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool 
     """Return the moments, summed over all components, to first order in the overlaps; None without derivatives."""
     parts = []
     for _, part, channel in component_channels(rule, model, overlaps):
-        expansion = part.expansion(channel, squares)
-        if expansion is None:
+        parts.append(part.expansion(channel, squares))
+        if parts[-1] is None:
             return None
-        parts.append(expansion)
     return ComponentExpansion(model, parts)
 
 

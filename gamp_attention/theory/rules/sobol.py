@@ -15,8 +15,7 @@ from gamp_attention._tools.quadrature import gaussian_points, inside_cube
 from gamp_attention._tools.sobol import sobol_points
 from gamp_attention._tools.statistics import width_factor
 from gamp_attention.theory.equations.channel import Channel, Moments
-from gamp_attention.theory.rules.importance import Proposal, adapt_proposal
-from gamp_attention.theory.rules.rule import Points, Rule
+from gamp_attention.theory.rules.rule import Rule
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,6 @@ class SobolRule(Rule):
         others, and elsewhere the minimum nearest to the fields (see `Channel.moments`); used for labels, and for
         attention if the channel has symmetries.
     rate : power of the number of points with which errors are expected to decrease.
-    proposals : for each component of the model, the density from which its points are drawn; None for the Gaussian
-        density. Empty before `adapted_to` was called.
     first_replica : index of the first replica, from which its random points follow.
     """
 
@@ -102,7 +99,6 @@ class SobolRule(Rule):
     max_work: float = np.inf
     searched: int = 1
     rate: float = RATE
-    proposals: tuple[Proposal | None, ...] = ()
     first_replica: int = 0
     settings: SobolSettings = field(default=SobolSettings(), repr=False)
     name: ClassVar[str] = "sobol"
@@ -110,7 +106,7 @@ class SobolRule(Rule):
 
     def finer(self) -> "SobolRule":
         """Return the rule with four times the number of points, in new scramblings."""
-        return replace(self, n_points=4 * self.n_points, proposals=())
+        return replace(self, n_points=4 * self.n_points)
 
     def refined_for(self, error_ratio: float) -> "SobolRule":
         """Return a rule whose error is smaller by the factor `error_ratio`; self if that is at most 1.
@@ -128,7 +124,7 @@ class SobolRule(Rule):
         growth = min((error_ratio / self.settings.safety) ** (1 / self.rate), self.settings.max_growth)
         growth_within_work = self.max_work / (self.work(1) / self.n_replicas)
         doublings = min(np.round(np.log2(growth)), np.floor(np.log2(growth_within_work)))
-        return replace(self, n_points=self.n_points << int(max(doublings, 1)), n_replicas=count, proposals=())
+        return replace(self, n_points=self.n_points << int(max(doublings, 1)), n_replicas=count)
 
     def _extended_for(self, error_ratio: float) -> "SobolRule | None":
         """Return the rule with enough replicas for a smaller error by a factor; None if more points are better."""
@@ -176,18 +172,7 @@ class SobolRule(Rule):
         """Return the rule with the component's fraction of the points, drawn independently for each component."""
         seed = (*self.seed, number) if number else self.seed
         n_points = component_points(self.n_points, probability, 128)
-        return replace(self, n_points=n_points, seed=seed, proposals=self.proposals[number : number + 1])
-
-    def adapted_to(self, channels: list[Channel]) -> "SobolRule":
-        """Return the rule with proposals for the channel of each component; self if it has some already.
-
-        Also self for attention, whose points are in fundamental domains of more symmetries, see `fold_points`, and for
-        convex losses: mirror images with unit covariance average linear and quadratic functions exactly.
-        """
-        model = channels[0].model
-        if self.proposals or model.attention or not model.task.jumps:
-            return self
-        return replace(self, proposals=tuple(adapt_proposal(channel, self.seed) for channel in channels))
+        return replace(self, n_points=n_points, seed=seed)
 
     @property
     def initial_tolerance(self) -> float:
@@ -203,30 +188,17 @@ class SobolRule(Rule):
         moments: list[Moments] = []
         searched = self.searched if channel.subsamples else 1
         with Progress(shown=False) as task:  # shown only inside of a task that is shown
-            for points in self.point_sets(channel):
+            for white in self.point_sets(channel):
                 task.describe(f"average over {self.n_replicas} × {self.n_points} points, {len(moments)} done")
-                moments.append(channel.moments(points.white, squares, searched, points.weights))
+                moments.append(channel.moments(white, squares, searched))
         return [channel.complete(moments_of_replica) for moments_of_replica in moments]
 
-    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[Points]:
-        """Yield the point set of each replica, or of one of them, in the fundamental domain of the channel."""
-        seeds = [self._seed(number) for number in (self._replicas if replica is None else [replica])]
-        proposal = self.proposals[0] if self.proposals else None
-        if not channel.foldable and proposal is None:
-            paired = self.searched > 1  # mirror images next to each other, so that the first points are symmetric, too
-            sets = (_mirrored_points(self.n_points, channel.n_white, seed, paired) for seed in seeds)
-            return (Points(white, None) for white in sets)
-        n = self.n_points // (2 if channel.symmetry.m_zero else 1)
-        size = channel.n_folded if proposal is None else channel.n_white
-        cubes = (inside_cube(_cube_points(n, size, seed)) for seed in seeds)
-        if proposal is None:
-            return (Points(channel.fold(cube), None) for cube in cubes)
-        return (proposal.draw(cube, channel.reflections) for cube in cubes)
-
-    @property
-    def _replicas(self) -> range:
-        """Indices of the replicas."""
-        return range(self.first_replica, self.first_replica + self.n_replicas)
-
-    def _seed(self, replica: int) -> tuple[int, ...]:
-        return (*self.seed, self.n_points, replica)
+    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
+        """Yield the points of each replica, or of one of them, in the fundamental domain of the channel."""
+        replicas = range(self.first_replica, self.first_replica + self.n_replicas) if replica is None else [replica]
+        seeds = [(*self.seed, self.n_points, number) for number in replicas]
+        if channel.foldable:
+            n = self.n_points // (2 if channel.symmetry.m_zero else 1)
+            return (channel.fold(inside_cube(_cube_points(n, channel.n_folded, seed))) for seed in seeds)
+        paired = self.searched > 1  # mirror images next to each other, so that the first points are symmetric, too
+        return (_mirrored_points(self.n_points, channel.n_white, seed, paired) for seed in seeds)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from gamp_attention.extensions.cli.main import main
-from gamp_attention.extensions.cli.options import COMMANDS, EXAMPLES, build_parser
+from gamp_attention.extensions.cli.options import COMMANDS, build_parser
 from tests.conftest import ROOT
 
 NEW = "needs the name of a new file"
@@ -30,23 +29,12 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     for name, values in (arrays | {"subject": np.arange(40)}).items():
         np.save(f"folder/{name}.npy", values)
-    (tmp_path / "grid" / "cells").mkdir(parents=True)
-    (tmp_path / "grid" / "cells" / "00.json").write_text("{}")
-    os.link("z.npz", "hard.npz")
     os.symlink("z.npz", "soft.npz")
     os.symlink("other.npz", "soft_other.npz")
-    os.symlink("missing/new.npz", "soft_nowhere.npz")
-    os.symlink("circle.npz", "circle2.npz")
-    os.symlink("circle2.npz", "circle.npz")
     (tmp_path / "notes.json").write_text('{"a": 1}\n')
     (tmp_path / "words.txt").write_text("words\n")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n of another program")
-    np.savez("edited.npz", gamp_attention=mark("fit", ["Q"]), Q=np.ones(2), tokens=x)
     return tmp_path
-
-
-def mark(kind, arrays):
-    return np.array(json.dumps({"version": "0.1.0", "kind": kind, "arrays": arrays}))
 
 
 def contents(folder):
@@ -55,41 +43,24 @@ def contents(folder):
 
 REFUSED = {
     "fit z.npz --out z.npz": f"--out: needs a file that is not read, as {INPUT}, got 'z.npz', which is the input DATA",
-    "fit z.npz --out ./folder/../z.npz --force": INPUT,
-    "fit z.npz --out hard.npz --force": INPUT,
     "fit z.npz --out soft.npz --force": INPUT,
-    "fit soft.npz --out z.npz --force": INPUT,
     "fit z.npz --out Z.npz": INPUT,
-    "fit z.npz --json z.npz": INPUT,
     "fit folder --json folder/positions.npy": "which is an array of the input DATA",
-    "fit folder --groups subject --path --json folder/subject.npy --force": "which is an array of the input DATA",
-    "predict w.npz z.npz --out w.npz --force": "which is the input RESULT",
-    "predict w.npz folder --out folder/tokens.npy --force": "which is an array of the input TOKENS",
-    "sweep grid --json grid/cells/00.json --force": "--json: needs a file outside of the folder of cells",
-    "boundaries --folder grid --plot grid/cells/a.png": "--plot: needs a file outside of the folder of cells",
     "fit z.npz --checkpoint z.npz --force": INPUT,
     "fit z.npz --init w.npz --checkpoint ./w.npz": "which is the input --init",
-    "law z.npz --teacher w.npz --json w.npz --force": "which is the input --teacher",
     "fit z.npz --out other.npz": f"--out: {NEW}, or of a result of gamp-attention fit that this package wrote, got "
     "'other.npz', which holds an archive with tokens, outputs; choose another name, or replace the file with --force",
     "fit z.npz --out soft_other.npz": NEW,
-    "fit z.npz --out edited.npz": NEW,
-    "fit z.npz --out circle.npz": NEW,
     "fit z.npz --out words.txt": "which holds text",
     "fit z.npz --out folder": "it is not the name of a file",
-    "fit z.npz --out soft_nowhere.npz": "--out: 'soft_nowhere.npz' cannot be written: No such file or directory",
     "fit z.npz --out /dev/null --force": "which is no regular file",
     "fit z.npz --json notes.json": f"--json: {NEW}, or of a report in JSON",
     "fit z.npz --plot picture.png": f"--plot: {NEW}, or of a picture",
     "fit z.npz --checkpoint other.npz --force": f"--checkpoint: {NEW}, or of a checkpoint",
     "fit z.npz --out a --json A": f"--out, --json: {TWICE}, got",
     "fit z.npz --checkpoint z.fit.npz": f"--out, --checkpoint: {TWICE}",
-    "fit z.npz --path --plot f.png --json f.path.png": f"--plot with --path, --json: {TWICE}",
-    "fit z.npz --path --checkpoint c.npz --out c.path.npz": f"--out, --checkpoint with --path: {TWICE}",
     "solve --json words.txt": NEW,
     "compare --plot picture.png": NEW,
-    "sweep cells --out words.txt": f"--out: {NEW}, or of a dataset that this package wrote",
-    "sweep folder --json folder/sweep.json": TWICE,
 }
 
 
@@ -101,15 +72,6 @@ def test_files_of_the_user_are_not_replaced(command, here, capsys):
     assert REFUSED[command] in message
     assert "remove" not in message
     assert "delete" not in message
-    assert contents(here) == before
-
-
-@pytest.mark.parametrize("name", ["z.fit.npz", "z.path.npz", "f.path.png"])
-def test_names_that_are_derived_are_checked_too(name, here, capsys):
-    (here / name).write_bytes((here / "other.npz").read_bytes())
-    before = contents(here)
-    assert main("fit z.npz --path --plot f.png --checkpoint z.npy".replace("z.npy", "z.ckpt").split()) == 2
-    assert f"got '{name}', which holds an archive with tokens, outputs; choose another name" in capsys.readouterr().err
     assert contents(here) == before
 
 
@@ -130,72 +92,27 @@ def test_results_are_replaced_by_their_own_kind_and_others_with_force(here, caps
     assert (here / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_links_are_followed_and_permissions_kept(here):
-    command = ["fit", "z.npz", "--n-starts", "1", "--max-iter", "3", "--out", "link.npz"]
-    os.symlink("folder/result.npz", "link.npz")
-    before = os.umask(0o027)
-    try:
-        assert main(command) in (0, 1)
-        assert stat.S_IMODE((here / "folder" / "result.npz").stat().st_mode) == 0o640
-        (here / "folder" / "result.npz").chmod(0o600)
-        assert main(command) in (0, 1)
-    finally:
-        os.umask(before)
-    assert (here / "link.npz").is_symlink()
-    assert stat.S_IMODE((here / "folder" / "result.npz").stat().st_mode) == 0o600
-
-
-MISSING = {
-    "compare": "gamp-attention compare needs matplotlib: pip install 'gamp-attention[plot]'",
-    "sweep F --method GD --out f.nc": "needs torch, xarray, h5netcdf and h5py: pip install",
-    "sweep F --dask tcp://localhost:1 --out f.nc": "pip install 'gamp-attention[sweep]' distributed",
-    "fit z.npz --plot f.png": "needs matplotlib: pip install 'gamp-attention[plot]'",
-    "fit z.pt --plot f.png": "needs torch and matplotlib",
-    "law z.npz --classes auto": "needs scikit-learn: pip install 'gamp-attention[sklearn]'",
-}
-
-
-@pytest.mark.parametrize("command", MISSING)
-def test_all_that_is_not_installed_is_named_at_once(command, here, monkeypatch, capsys):
-    for name in ("torch", "matplotlib", "sklearn", "xarray", "h5netcdf", "h5py", "distributed"):
-        monkeypatch.setitem(sys.modules, name, None)
+@pytest.mark.parametrize("command", ["compare", "fit z.npz --plot f.png"])
+def test_what_is_not_installed_is_named_at_once(command, here, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     before = contents(here)
     assert main(command.split()) == 2
-    assert MISSING[command] in capsys.readouterr().err
+    assert "needs matplotlib: pip install 'gamp-attention[plot]'" in capsys.readouterr().err
     assert contents(here) == before
 
 
-@pytest.mark.parametrize("rows", [".6,.4/.4,.6", ".6,.4;.4,.6", "0.6,0.4/.4,6e-1"])
-def test_a_matrix_needs_no_quotes(rows):
-    assert build_parser().parse_args(["boundaries", "--A", rows]).A == [[0.6, 0.4], [0.4, 0.6]]
-
-
 def test_examples_of_the_help_are_valid_commands():
-    assert EXAMPLES.keys() == COMMANDS.keys()
-    for command, examples in EXAMPLES.items():
-        for example in examples:
-            assert build_parser().parse_args([command, *example.split()]).command == command
+    for name, command in COMMANDS.items():
+        for example in command.examples:
+            assert build_parser().parse_args([name, *example.split()]).command == name
 
 
 def test_a_reader_that_ends_early_is_no_error(tmp_path):
     """As in `gamp-attention solve | head`: no message, and the status that shells report for this case."""
-    command = [sys.executable, "-m", "gamp_attention", "law", "mine.npz"]
-    x = np.random.default_rng(0).normal(size=(40, 2, 5))
-    np.savez(tmp_path / "mine.npz", tokens=x, outputs=x)
+    command = [sys.executable, "-m", "gamp_attention", "solve", "--rtol", "1e-2"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, env=environment, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_an_output_that_cannot_be_written_is_named(here):
-    command = [sys.executable, "-m", "gamp_attention", "law", "z.npz"]
-    with open("/dev/full", "w") as full:
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False)
-    assert done.returncode == 2
-    assert "law: the output cannot be written: No space left on device; free space" in done.stderr
-    assert done.stderr.count("\n") == 1

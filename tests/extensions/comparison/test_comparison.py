@@ -14,18 +14,17 @@ from gamp_attention.extensions.comparison.comparison import gradient_descent
 
 @pytest.fixture(scope="module")
 def comparison(model, quick_comparisons):
-    return ga.compare(model, d=100, alpha=1.5, seed=0, gd_steps=50, instances=2, rtol=1e-2)
+    return ga.compare(model, d=100, alpha=1.5, seed=0, gd_steps=50, rtol=1e-2)
 
 
 def test_every_solver_is_compared_and_drawn(comparison, tmp_path):
     for branch in comparison.branches:
-        best = "L-BFGS"
-        names = ["state evolution", "GAMP", "gradient descent, 50 steps of 3", best, f"{best} from GAMP + noise"]
+        names = ["state evolution", "GAMP", "gradient descent, 50 steps of 3", "L-BFGS"]
         assert [row.name for row in branch.rows] == names
-        assert max(branch.rows[k].gradient_norm for k in (1, 3, 4)) <= 1e-8
+        assert max(branch.rows[k].gradient_norm for k in (1, 3)) <= 1e-8
         assert branch.rows[1].distance < 1e-12
     stored = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
-    assert stored["linear_baseline"]["test_error"] == pytest.approx(0.00197, rel=0.01)
+    assert stored["baseline"]["test_error"] == pytest.approx(0.00197, rel=0.01)
     axes = ga.plot_comparison(comparison, tmp_path / "four.png")
     assert axes.shape == (1, 4)
     texts = [text for axis in axes.flat for text in axis.figure.findobj(Text) if text.get_text()]
@@ -43,32 +42,16 @@ def test_the_descents_agree_with_torch(model):
     assert (compiled.status, compiled.n_iter) == (torch.status, torch.n_iter)
 
 
-def test_gradient_descent_has_the_training_time_of_the_paper(model, quick_comparisons):
-    comparison = ga.compare(model, d=40, alpha=1.5, seed=0, lr=30.0, rtol=1e-2, branches="semantic")
-    assert comparison.branches[0].rows[2].name == "gradient descent, 25 steps of 30"  # 5000 steps of 0.15
-
-
-OTHERS = {
-    "elastic net": ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)),
-    "logistic": ga.glm_model(ga.LogisticLoss(), lam=0.1),
-}
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_models_are_compared_too(name, tmp_path, quick_comparisons):
-    found = ga.compare(OTHERS[name], 80, 2.0, branches="semantic", damping=0.4, rtol=1e-2, lr=1.0, gd_steps=300)
-    (branch,) = found.branches
+def test_other_models_are_compared_too(tmp_path, quick_comparisons):
+    model = ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004))
+    found = ga.compare(model, 80, 2.0, rtol=1e-2, gd_steps=100)
+    branch = found.branches[0]
     values = {row.name: row for row in branch.rows}
     last = branch.rows[-1]
-    assert last.name == ("proximal descent" if name == "elastic net" else "L-BFGS") + " from GAMP + noise"
+    assert last.name == "proximal descent"
     assert max(values["GAMP"].gradient_norm, last.gradient_norm) <= 1e-8
-    assert last.distance < 1e-2
     assert last.values["test_error"] == pytest.approx(values["GAMP"].values["test_error"], rel=1e-2)
-    assert (found.baseline is None) == (name == "logistic")
-    assert ("ω" in str(found)) == (name != "logistic")
     json.dumps(found.to_dict(), allow_nan=False)
-    ga.plot_comparison(found, tmp_path / "other.png")
 
 
 def test_different_minima_are_named(comparison):
@@ -88,17 +71,6 @@ def test_sampled_test_error_matches_its_definition(model, data):
     direct = (difference**2).sum(axis=(1, 2)) / (2 * data.dim)
     both = np.hypot(spread, direct.std() / np.sqrt(len(direct)))
     assert abs(error - direct.mean()) < 4 * both
-
-
-def test_scalars_are_rotation_invariant():
-    rng = np.random.default_rng(0)
-    O, _ = np.linalg.qr(rng.normal(size=(2, 2)))
-    q, m, theta, V = rng.normal(size=(3, 2, 2)), rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2)), np.eye(2)
-    V = np.tile(V, (3, 1, 1))
-    here = ga.Overlaps(q, m, theta, V).scalars()
-    there = ga.Overlaps(O.T @ q @ O, m @ O, O.T @ theta, O.T @ V @ O).scalars()
-    for key in here:
-        assert here[key] == pytest.approx(there[key])
 
 
 def test_numbers_carry_their_errors():

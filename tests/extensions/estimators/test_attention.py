@@ -85,27 +85,6 @@ def test_parameters_clone_and_pickle(sampled, fitted):
         clone(fitted).predict(sampled.tokens)
 
 
-def test_a_fit_does_not_change_its_arguments(sampled):
-    tokens, outputs = sampled.tokens.copy(), sampled.outputs.copy()
-    for array in (tokens, outputs):
-        array.flags.writeable = False
-    first = ga.GampAttention(n_starts=2, standardize=True).fit(tokens, outputs)
-    before = dict(vars(first))
-    predicted = first.predict(tokens)
-    assert vars(first) == before
-    assert np.array_equal(first.fit(tokens, outputs).predict(tokens), predicted)
-    assert np.array_equal(first.predict(tokens[:5]), predicted[:5])
-
-
-def test_single_precision_and_files_give_the_same_layer(sampled, fitted, tmp_path):
-    np.save(tmp_path / "tokens.npy", sampled.tokens)
-    model = clone(fitted)
-    stored = model.fit(np.load(tmp_path / "tokens.npy", mmap_mode="r"), sampled.outputs).predict(sampled.tokens)
-    assert np.allclose(stored, fitted.predict(sampled.tokens), atol=1e-8)
-    single = model.fit(sampled.tokens.astype(np.float32), sampled.outputs).predict(sampled.tokens)
-    assert np.allclose(single, stored, atol=1e-4)
-
-
 def test_estimators_work_in_cross_validation_grid_search_and_pipelines(sampled):
     arrays = sampled.tokens[:160] + sampled.positions, sampled.outputs[:160]
     folds = KFold(2, shuffle=True, random_state=0)
@@ -234,18 +213,6 @@ def test_leave_one_out_of_a_layer_with_values_has_the_units_of_its_errors():
     loo = layer.leave_one_out(refits=0)
     assert loo.in_training == pytest.approx(layer.test_error(data.tokens, data.targets)[0])
     assert loo.test_error > loo.in_training
-
-
-def test_heads_of_a_layer_without_values():
-    teacher = ga.SoftmaxTeacher(0.0, np.eye(2), ga.MultiHeadAttention(2))
-    data = ga.sample(
-        ga.attention_model(teacher_rank=2, teacher=teacher, sigma=1.0, tau=[0, 0]), d=40, alpha=5.0, seed=1
-    )
-    one, two = (ga.GampAttention(heads=H, n_starts=2).fit(data.tokens, data.outputs) for H in (1, 2))
-    assert two.score(data.tokens, data.outputs) > one.score(data.tokens, data.outputs) + 0.01
-    assert two.head_attention(data.tokens).shape == (200, 2, 2, 2)
-    np.testing.assert_allclose(two.attention(data.tokens), two.head_attention(data.tokens).mean(axis=1))
-    np.testing.assert_array_equal(one.head_attention(data.tokens)[:, 0], one.attention(data.tokens))
 
 
 def test_without_scikit_learn_the_error_names_the_package_to_install():

@@ -52,15 +52,3 @@ def test_inference_after_pickling_and_errors_without_data(layer):
         for call in (estimator.leave_one_out, estimator.debias, lambda: estimator.regularization_path([1.0])):  # noqa: B023
             with pytest.raises(NotFittedError):
                 call()
-
-
-def test_a_path_with_a_checkpoint_needs_a_fixed_seed(layer, tmp_path):
-    """A path that is resumed would otherwise draw another seed, and be refused as another run."""
-    data, _ = layer
-    model, file = ga.GampAttention(positions=data.positions, random_state=None), tmp_path / "path.npz"
-    model.set_params(init=data.Q_star, n_starts=1).fit(data.tokens, data.outputs)
-    with pytest.raises(ValueError, match="random_state: needs an integer if a checkpoint is given, got None"):
-        model.regularization_path([0.1, 0.2], checkpoint=file)
-    assert not file.exists()
-    for _ in range(2):
-        assert model.regularization_path([0.1, 0.2], checkpoint=file, seed=3).best in (0, 1)

@@ -1,6 +1,7 @@
 """Debiased weights: intervals of planted instances, units, symmetries, and refusals."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ def test_debiased_weights_are_the_teacher_with_gaussian_noise_of_the_stated_size
         data = ga.sample(model, d=200, alpha=1.5, seed=seed)
         found = ga.debias(data, ga.run_gamp(data, "random"))
         scores.append((found.weights - data.Q_star)[:, 0] / found.std[:, 0])
+    zero = replace(found, weights=(found.weights - data.Q_star))  # as if the teacher were zero
+    assert kstest(zero.p_values[:, 0], "uniform").pvalue > 1e-3
     scores = np.concatenate(scores)
     assert abs(scores.mean()) < 4 / 28
     assert abs(scores.std() - 1) < 0.1
@@ -30,23 +33,8 @@ def test_debiased_weights_of_attention_are_proportional_to_the_teacher():
     kappa = np.sum(found.weights * star) / np.sum(star**2)
     scores = (found.weights - kappa * star) / found.std
     assert abs(scores.std() - 1) < 0.12
-    p = data.positions[0]
-    assert abs(p @ found.weights[:, 0]) < 4 * found.std[0, 0] * np.linalg.norm(p) + abs(kappa * (p @ star[:, 0]))
     inside = np.mean((found.interval(0.9)[..., 0] < kappa * star) & (kappa * star < found.interval(0.9)[..., 1]))
     assert 0.85 < inside < 0.95
-
-
-def test_weights_that_are_zero_have_uniform_p_values():
-    rng = np.random.default_rng(0)
-    x, beta = rng.normal(size=(600, 300)), np.zeros(300)
-    beta[:20] = 3.0
-    y = x @ beta / np.sqrt(300) + 0.5 * rng.normal(size=600)
-    data = ga.LabelledDataset(x, y, ga.SquaredLoss(), penalty=ga.ElasticNet(0.0, 0.2))
-    found = ga.debias(data, ga.run_gamp(data, "random"))
-    p = found.p_values[:, 0]
-    assert (p[:20] < 1e-3).all()
-    assert kstest(p[20:], "uniform").pvalue > 1e-3
-    assert str(found).splitlines()[2].split()[0].rstrip(",") in map(str, range(20))
 
 
 def test_fits_that_almost_interpolate_use_the_residuals_of_the_columns():
@@ -59,30 +47,6 @@ def test_fits_that_almost_interpolate_use_the_residuals_of_the_columns():
         found = ga.debias(data, ga.run_gamp(data, "random"))
         assert (found.form, found.trusted) == (form, True)
         assert (found.dof == 8) == (form == "orthogonal")
-
-
-def test_intervals_are_nested_and_equal_for_a_descent():
-    data = ga.sample(ga.paper_model(), d=100, alpha=2.0, seed=0)
-    gamp = ga.run_gamp(data)
-    found, other = ga.debias(data, gamp), ga.debias(data, ga.minimize_risk(data, gamp.Q, "exact", "lbfgs"))
-    assert np.allclose(found.weights, other.weights, rtol=0, atol=1e-3 * found.std.max())
-    assert np.allclose(found.std, other.std, rtol=1e-3)
-    narrow, wide = found.interval(0.5), found.interval(0.99)
-    assert narrow.shape == (100, 1, 2)
-    assert (wide[..., 0] < narrow[..., 0]).all()
-    assert (narrow[..., 1] < wide[..., 1]).all()
-    with pytest.raises(ValueError, match="level: needs a probability below 1"):
-        found.interval(1)
-
-
-def test_rotated_columns_have_rotated_debiased_weights():
-    data = ga.sample(ga.attention_model(2, 2, 2, omega=0.2, sigma=0.7, lam=0.1), d=100, alpha=3.0, seed=0)
-    gamp = ga.run_gamp(data)
-    found = ga.debias(data, gamp)
-    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(2, 2)))[0]
-    turned = ga.debias(data, ga.minimize_risk(data, gamp.Q @ turn, "exact", "lbfgs", tol=1e-6))
-    assert np.allclose(turned.weights, found.weights @ turn, atol=1e-2 * found.std.max())
-    assert np.allclose(turned.covariance, turn.T @ found.covariance @ turn, rtol=1e-2, atol=1e-3)
 
 
 def rows(kind, rng, n, d):
@@ -184,42 +148,20 @@ def test_intervals_cover_columns_of_all_sizes(kind, n, loss):
 RNG = np.random.default_rng(9)
 STAR = RNG.standard_normal(60) / np.sqrt(60)
 VIOLATED = {
-    "few samples": (rows("correlated", RNG, 50, 60), lambda u: u, 0.3, "columns are correlated .*: 50 for 60"),
-    "a mean": (RNG.standard_normal((50, 60)) + 1, lambda u: u, 0.3, "columns are correlated"),
-    "labels": (rows("", RNG, 400, 60), np.tanh, 0.1, "labels are not linear"),
-    "squares": (rows("correlated", RNG, 400, 60), lambda u: u + 0.5 * u**2, 0.1, "labels are not linear"),
-    "interpolation": (rows("", RNG, 60, 60), lambda u: u, 1e-4, "effective degrees of freedom"),
-    "noise": (
-        rows("correlated", RNG, 800, 60),
-        lambda u: u + u * np.random.default_rng(0).standard_normal(len(u)),
-        0.3,
-        "noise of the labels depends",
-    ),
+    "few samples": (rows("correlated", RNG, 50, 60), 0.3, "columns are correlated .*: 50 for 60"),
+    "a mean": (RNG.standard_normal((50, 60)) + 1, 0.3, "columns are correlated"),
+    "interpolation": (rows("", RNG, 60, 60), 1e-4, "effective degrees of freedom"),
 }
 
 
 @pytest.mark.parametrize("kind", VIOLATED)
 def test_violated_assumptions_are_named(kind):
-    x, labels, lam, words = VIOLATED[kind]
-    y = labels(2 * x @ STAR) + 0.2 * RNG.standard_normal(len(x))
+    x, lam, words = VIOLATED[kind]
+    y = 2 * x @ STAR + 0.2 * RNG.standard_normal(len(x))
     found = fitted(x, y, ga.SquaredLoss(), ga.Ridge(lam))
     assert not found.trusted
     assert re.search(f"not to be trusted: .*{words}", found.message), found.message
     assert found.message in str(found)
-
-
-@pytest.mark.parametrize("design", ["", "correlated"])
-@pytest.mark.parametrize("growth", ["size", "sign"])
-def test_noise_that_depends_on_one_column_is_named(design, growth):
-    rng = np.random.default_rng(11)
-    x, noise = rows(design, rng, 300, 30), rng.standard_normal(300)
-    column = x[:, 7] / x[:, 7].std()
-    level = np.abs(column) if growth == "size" else np.exp(column / 2)
-    labels = x @ rng.standard_normal(30) / np.sqrt(30)
-    found = fitted(x, labels + 0.5 * level * noise, ga.SquaredLoss(), ga.Ridge(0.2))
-    assert re.search("not to be trusted: .*noise of the labels depends on column 7", found.message), found.message
-    assert not found.trusted
-    assert fitted(x, labels + 0.5 * noise, ga.SquaredLoss(), ga.Ridge(0.2)).trusted
 
 
 @pytest.mark.parametrize("kind", ["independent", "correlated", "tokens"])
@@ -242,13 +184,9 @@ def test_correlated_tokens_are_named(kind):
         assert words[kind] in found.message
 
 
-def test_sample_weights_equal_repeated_samples_and_classes_have_no_common_shift():
+def test_classes_have_no_common_shift():
     rng = np.random.default_rng(11)
-    x, counts = rows("correlated", rng, 150, 20), rng.integers(1, 4, 150)
-    y = x @ rng.standard_normal(20) / np.sqrt(20) + 0.5 * rng.standard_normal(150)
-    weighted = fitted(x, y, ga.SquaredLoss(), ga.Ridge(0.3), sample_weight=counts.astype(float))
-    repeated = fitted(np.repeat(x, counts, axis=0), np.repeat(y, counts), ga.SquaredLoss(), ga.Ridge(0.3))
-    assert np.allclose(weighted.weights, repeated.weights, atol=1e-6)
+    x = rows("", rng, 150, 20)
     classes = (x[:, :3] + rng.gumbel(size=(150, 3))).argmax(axis=1)
     data = ga.LabelledDataset(x, classes, ga.MultinomialLoss(), lam=0.3, rank=3)
     found = ga.debias(data, ga.run_gamp(data, np.zeros((20, 3))))
@@ -260,6 +198,8 @@ def test_invalid_arguments_of_debias_are_named():
     data = ga.sample(ga.paper_model(), d=60, alpha=1.5, seed=0)
     with pytest.raises(ValueError, match="gamp: needs weights trained on the exact risk"):
         ga.debias(data, ga.run_gamp(data, risk="asymptotic"))
+    with pytest.raises(ValueError, match="level: needs a probability below 1"):
+        ga.debias(data, ga.run_gamp(data)).interval(1)
     noisy = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6), d=150, alpha=1.0, seed=0)
     assert not ga.debias(noisy, ga.run_gamp(noisy)).trusted
 
@@ -279,14 +219,6 @@ def test_columns_that_do_not_vary_or_depend_on_each_other():
     twice = fitted(np.column_stack([x, x[:, :1]]), y, ga.SquaredLoss(), ga.Ridge(0.3))
     assert not twice.trusted
     assert "linearly independent" in twice.message
-
-
-def test_weights_without_noise_have_no_p_value_and_are_not_trusted():
-    data = ga.sample(ga.paper_model(omega=0.3), d=60, alpha=1.5, seed=0)
-    debiased = ga.debias(data, ga.run_gamp(data, np.zeros((60, 1))))  # a saddle, at which all gradients are zero
-    assert not debiased.trusted
-    assert np.isnan(debiased.p_values).all()
-    assert "not to be trusted" in str(debiased)
 
 
 @pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss()], ids=["regression", "classes"])
@@ -327,38 +259,3 @@ def test_designs_of_dummy_variables_are_trusted(intercept):
         inside.append((low < star) & (star < high))
     assert np.mean(trusted) > 0.9
     assert 0.83 < np.mean(inside) < 0.97  # three and a half standard errors of 192 intervals
-
-
-def test_debiased_weights_of_many_samples_are_least_squares():
-    rng = np.random.default_rng(0)
-    x, beta = rng.normal(size=(4000, 20)), rng.normal(size=20)
-    y = x @ beta / np.sqrt(20) + 0.3 * rng.normal(size=4000)
-    found = ga.debias(data := ga.LabelledDataset(x, y, ga.SquaredLoss(), lam=5.0), ga.run_gamp(data, "random"))
-    X = x / np.sqrt(20)
-    plain = np.linalg.solve(X.T @ X, X.T @ y)
-    sizes = 0.3 * np.sqrt(np.diag(np.linalg.inv(X.T @ X)))
-    assert np.abs(found.weights[:, 0] - plain).max() < 0.5 * sizes.max()
-    assert np.allclose(found.std[:, 0], sizes, rtol=0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("design", ["", "correlated"])
-def test_intervals_are_too_short_and_not_trusted_if_noise_is_proportional_to_a_column(design):
-    """For Gaussian columns, the variance of the weight is larger by 1 + 2ρ².
-
-    ρ is the correlation of the column and its residual v in a regression on the others.
-    """
-    rng, covered, trusted, ratios = np.random.default_rng(12), [], [], []
-    for _ in range(100):
-        x, star = rows(design, rng, 300, 30), rng.standard_normal(30) / np.sqrt(30)
-        labels = x @ star + 0.5 * np.abs(x[:, 7]) * rng.standard_normal(300)
-        found = fitted(x, labels, ga.SquaredLoss(), ga.Ridge(0.2))
-        low, high = found.interval(0.9)[7, 0] / np.sqrt(30)
-        covered.append(low < star[7] < high)
-        trusted.append(found.trusted)
-        gram = x.T @ x if design else np.diag(np.sum(x**2, axis=0))
-        ratios.append(1 + 2 / (gram[7, 7] * np.linalg.inv(gram)[7, 7]))
-    expected = 2 * norm.cdf(norm.ppf(0.95) / np.sqrt(np.mean(ratios))) - 1
-    assert abs(np.mean(covered) - expected) < 3 * np.sqrt(expected * (1 - expected) / 100)
-    assert expected < 0.85
-    assert np.mean(trusted) < 0.05

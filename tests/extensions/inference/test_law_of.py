@@ -6,17 +6,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.extensions.inference.law.tokens import (
-    SpectrumFit,
-    fit_targets,
-    moments_along,
-    score_noise,
-)
-from gamp_attention.problem.losses.registration import DecorrelatedAttention
+from gamp_attention.extensions.inference.token_spectrum import SpectrumFit, moments_along
 from gamp_attention.theory.models.labels import ShiftedLabels
 
 SPECTRUM = ga.power_law_spectrum(1.0, 20)
-MIXING = np.array([[1.0, 0.3], [0.3, 0.8]])
 
 
 def rotate(data, seed=0):
@@ -35,7 +28,7 @@ def anisotropic():
 @pytest.fixture(scope="module")
 def law(anisotropic):
     rotated, weights = rotate(anisotropic)
-    return ga.law_of(rotated, weights, target=anisotropic.model.teacher, replicas=5)
+    return ga.law_of(rotated, weights, target=anisotropic.model.teacher)
 
 
 def predict(model, **more):
@@ -54,16 +47,6 @@ def test_prediction_agrees_with_the_instance_and_with_message_passing(anisotropi
     ends = gamp.overlaps.scalars()
     assert float(ends["q"]) == pytest.approx(predicted[0], rel=0.12)
     assert gamp.train_loss == pytest.approx(predicted[4], rel=0.12)
-
-
-@pytest.mark.slow
-def test_replicas_give_the_error_of_a_prediction(anisotropic, law):
-    errors = law.jackknife([predict(model) for model in law.replicas])
-    predicted, true = predict(law), predict(anisotropic.instance_model())
-    assert len(law.replicas) == 5
-    deviations = np.abs(predicted - true)[[0, 2, 3, 4, 5]] / errors[[0, 2, 3, 4, 5]]
-    assert (deviations < 4).all()
-    assert (errors[[0, 2, 3, 4, 5]] < 0.2 * true[[0, 2, 3, 4, 5]]).all()
 
 
 def test_law_has_traces_positions_and_teacher_of_the_data(anisotropic, law):
@@ -109,43 +92,7 @@ def test_covariances_of_different_shapes_have_separate_eigenvalues():
     assert spread[1] == pytest.approx(1.0, abs=0.1)
 
 
-def test_means_and_classes_of_tokens_are_estimated():
-    """The two tokens mostly have the same class; fractions, means and covariances of the classes are estimated."""
-    model = ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], [[1, -1], [1, -1]], tau=[1, -1])
-    data = ga.sample(model, 150, 4.0, seed=0)
-    law = ga.law_of(data, classes="auto")
-    estimated = law.model
-    assert isinstance(estimated, ga.MixtureModel)
-    drawn = [(group.rows.stop - group.rows.start) / data.n_samples for group in data.groups]
-    assert np.allclose(np.sort(estimated.classes.probability), np.sort(drawn), atol=0.03)
-    assert np.allclose(np.sqrt(law.weight @ estimated.class_means**2), 1, atol=0.12)
-    assert np.allclose(law.trace, 0.25, rtol=0.03)
-    assert estimated.n_sources == 4
-    assert ga.law_of(data, classes=2).model.n_sources == 4
-    one = ga.law_of(data)
-    assert one.model.n_sources == 2
-    assert next(d for d in one.departures if d.name.startswith("largest")).value > 3
-
-
-def test_correlated_tokens_are_decorrelated():
-    rng = np.random.default_rng(0)
-    plain = rng.standard_normal((400, 2, 100)) / 2
-    tokens = np.einsum("lk,nkd->nld", MIXING, plain)
-    weights = rng.standard_normal((100, 1))
-    teacher = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]))
-    outputs = teacher(tokens @ weights / 10) @ tokens
-    data = ga.Dataset(tokens, outputs, np.zeros((2, 100)))
-    law = ga.law_of(data, weights, target=teacher, correlated=True)
-    true = MIXING @ MIXING
-    assert law.correlated
-    assert law.correlation[0, 1] == pytest.approx(true[0, 1] / np.sqrt(true[0, 0] * true[1, 1]), abs=0.02)
-    assert isinstance(law.model.student, DecorrelatedAttention)
-    assert not ga.law_of(data, weights, target=teacher).correlated
-    H = np.reshape(law.model.student.mixing, (2, 2))
-    assert np.allclose(H @ H, true / 4, rtol=0.05)
-
-
-def test_laws_of_labelled_data(named_error):
+def test_laws_of_labelled_data():
     model = ga.glm_model(ga.LogisticLoss(), lam=0.1)
     data = ga.sample(model, 100, 4.0, seed=0)
     law = ga.law_of(data)
@@ -159,7 +106,6 @@ def test_laws_of_labelled_data(named_error):
     moved = ga.law_of(ga.LabelledDataset(tokens, data.labels, ga.LogisticLoss(), lam=0.1), data.Q_star)
     assert isinstance(moved.model.teacher, ShiftedLabels)
     assert np.allclose(moved.model.teacher.shift, 0.03 * data.Q_star.sum(), atol=0.15)
-    named_error(lambda: ga.law_of(data, classes=2), "classes: needs 1 for data with labels.*got 2")
 
 
 def test_penalties_that_depend_on_the_basis_keep_single_coordinates():
@@ -170,17 +116,23 @@ def test_penalties_that_depend_on_the_basis_keep_single_coordinates():
     assert np.allclose(law.gamma, np.asarray(data.tokens).var(axis=0, ddof=1).T)
 
 
+def test_means_of_tokens_are_a_departure_and_part_of_the_model():
+    tokens = np.random.default_rng(0).standard_normal((400, 2, 100)) + np.array([[0.5], [-0.2]])
+    law = ga.law_of(ga.Dataset(tokens, tokens[:, ::-1], np.zeros((2, 100))), noise=0.0)
+    assert next(d for d in law.departures if d.name == "norm of the mean token").value == pytest.approx(5, rel=0.05)
+    assert np.allclose(np.sqrt(law.weight @ law.tau**2), [5, 2], rtol=0.05)
+
+
 def test_noise_inside_and_outside_the_span_of_the_tokens():
     """Noise on outputs is outside the span of the tokens, except in L of d dimensions."""
     rng = np.random.default_rng(0)
-    x, n, L, d = rng.standard_normal((300, 3, 40)), 300, 3, 40
+    x, L, d = rng.standard_normal((300, 3, 40)), 3, 40
     noisy = ga.Dataset(x, x[:, ::-1] + 0.5 * rng.standard_normal(x.shape), np.zeros((L, d)))
-    targets = fit_targets(noisy, np.arange(n), x)
-    assert targets.outside == pytest.approx(0.25 * (1 - L / d), rel=0.03)
-    order = np.eye(L)[::-1]
-    within = score_noise(targets, x, np.broadcast_to(order, (n, L, L)))
-    assert within == pytest.approx(score_noise(targets, x, None), rel=0.05)
-    assert within == pytest.approx(0.5 * np.sqrt(L / (L * d)), rel=0.06)
+    known = ga.law_of(noisy, np.zeros((d, 1)), target=ga.SoftmaxTeacher(1.0, np.eye(L)[::-1]))
+    unknown = ga.law_of(noisy)
+    assert known.outside == unknown.outside == pytest.approx(0.25 * (1 - L / d), rel=0.03)
+    assert known.noise == pytest.approx(unknown.noise, rel=0.05)
+    assert known.noise == pytest.approx(0.5 * np.sqrt(L / (L * d)), rel=0.06)
 
 
 def test_spectrum_of_few_samples_is_more_accurate_than_sample_eigenvalues():
@@ -208,11 +160,11 @@ BAD = {
         "data: needs at least 20 samples",
     ),
     "a teacher of another size": (lambda d: ga.law_of(d, np.ones((3, 1))), r"teacher: needs shape \(50, t\)"),
-    "one replica": (lambda d: ga.law_of(d, replicas=1), "replicas: needs 0, or at least 2.*got 1"),
-    "a word for classes": (lambda d: ga.law_of(d, classes="many"), "classes: needs one of 'auto'"),
-    "too many classes": (lambda d: ga.law_of(d, classes=60), "classes: needs at most 10"),
+    "a constant token": (
+        lambda d: ga.law_of(ga.Dataset(*[d.tokens * [[1.0], [0.0]]] * 2)),
+        "data: needs tokens that vary",
+    ),
     "negative noise": (lambda d: ga.law_of(d, noise=-1.0), "noise: needs a finite number >= 0"),
-    "correlation in a mixture": (lambda d: ga.law_of(d, classes=2, correlated=True), "correlated: needs False, unless"),
     "no dataset": (lambda d: ga.law_of(d.tokens), "data: needs a gamp_attention.Dataset"),
 }
 

@@ -11,7 +11,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
-from gamp_attention.extensions.inference.refits import Refitter, sample_errors, tokens_fields
+from gamp_attention.extensions.inference.refits import Refitter, sample_errors
 
 
 def ridge_rows(n=60, d=25, seed=0):
@@ -31,26 +31,20 @@ def test_ridge_errors_equal_the_hat_matrix_and_scikit_learn():
     left_out = cross_val_predict(Ridge(alpha=lam * 25, fit_intercept=False), x, y, cv=LeaveOneOut())
     assert np.allclose(loo.fields[:, 0, 0], left_out, rtol=0, atol=1e-10)
     assert loo.trusted
-    assert not loo.doubtful.any()
     assert not loo.refitted.any()  # the formula is exact
     assert np.allclose(ga.leave_one_out(data, ga.run_gamp(data, "random"), refits=60).errors, loo.errors, rtol=1e-6)
 
 
 CLASSES = ga.mixture_model([[0.4, 0.15], [0.1, 0.35]], [[0.5, -0.7], [0.3, -0.2]], lam=0.1)
-SPECTRUM = ga.coordinate_law(ga.power_law_spectrum(1.0, 3))
-UNTIED = ga.DotProductAttention(tied=False)
 KINKED = ga.ElasticNet(0.0, 0.2)
 PROBLEMS = {
     "attention": (ga.paper_model(), 2.0, "semantic"),
     "rank 2": (ga.attention_model(2, 2, 2, omega=0.2, sigma=0.7, lam=0.1), 4.0, "semantic"),
-    "untied": (ga.attention_model(2, 2, 1, omega=0.2, sigma=0.7, lam=0.1, student=UNTIED), 3.0, "random"),
     "mixture": (CLASSES, 2.0, "semantic"),
-    "spectrum": (ga.attention_model(coordinates=SPECTRUM, lam=0.05), 2.0, "semantic"),
     "elastic net": (ga.paper_model(penalty=ga.ElasticNet(0.02, 0.01)), 2.0, "semantic"),
     "lasso": (ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3), penalty=KINKED), 1.5, "random"),
     "logistic": (ga.glm_model(ga.LogisticLoss(), lam=0.1), 2.0, "random"),
     "multinomial": (ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1), 2.0, "random"),
-    "phase retrieval": (ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1), 3.0, "semantic"),
 }
 
 
@@ -62,12 +56,11 @@ def test_errors_agree_with_refits(name):
     gamp = ga.run_gamp(data, init)
     formula, rough = (ga.leave_one_out(data, gamp, form=form, refits=0) for form in ("hessian", "cavity"))
     loo = ga.leave_one_out(data, gamp, refits=64)
-    fields, samples = loo.fields.copy(), np.flatnonzero(~loo.doubtful)[:12]
-    assert len(samples) == 12
+    fields, samples = loo.fields.copy(), np.arange(12)
     for sample in samples:
-        Q, done = Refitter().refit(data, gamp.Q, sample)
+        Q, done = Refitter(converged=1e-6).refit(data, gamp.Q, sample)
         assert done
-        fields[sample] = tokens_fields(data, Q, np.array([sample]))[0]
+        fields[sample] = data.fields(Q)[sample]
     exact = sample_errors(data, fields)[samples]
     kinks = 0.03 if data.penalty.smooth else 0.1  # without a sample a kink holds other weights
     assert np.median(np.abs(formula.errors[samples] / exact - 1)) < kinks
@@ -147,49 +140,6 @@ def test_an_estimate_that_refits_contradict_is_not_trusted():
     assert "refits" in loo.message
 
 
-def test_weights_that_are_all_zero_have_the_errors_of_training():
-    data = ga.sample(ga.glm_model(ga.SquaredLoss(), penalty=ga.ElasticNet(0.0, 50.0)), d=50, alpha=2.0, seed=0)
-    loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
-    assert np.array_equal(loo.errors, data.labels[:, 0] ** 2 / 2)
-    assert loo.test_error == loo.in_training
-
-
-def test_a_rotation_of_the_weights_changes_nothing():
-    data = ga.sample(ga.attention_model(2, 2, 2, omega=0.2, sigma=0.7, lam=0.1), d=60, alpha=3.0, seed=0)
-    gamp = ga.run_gamp(data)
-    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(2, 2)))[0]
-    turned = ga.minimize_risk(data, gamp.Q @ turn, "exact", "lbfgs", tol=1e-6)
-    assert np.allclose(ga.leave_one_out(data, gamp).errors, ga.leave_one_out(data, turned).errors, rtol=1e-3, atol=1e-6)
-
-
-def test_the_asymptotic_risk_is_refused():
-    data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    with pytest.raises(
-        ValueError, match=r"gamp: needs weights trained on the exact risk.*run_gamp\(data, risk='exact'\)"
-    ):
-        ga.leave_one_out(data, ga.run_gamp(data, risk="asymptotic"))
-    with pytest.raises(TypeError, match=r"gamp: needs a result of run_gamp or minimize_risk"):
-        ga.leave_one_out(data, data.Q_star)
-    gamp = ga.run_gamp(data)
-    with pytest.raises(ValueError, match=r"form: needs one of 'hessian', 'cavity'"):
-        ga.leave_one_out(data, gamp, form="newton")
-    with pytest.raises(ValueError, match=r"refits: needs an integer >= 0 and <= 150"):
-        ga.leave_one_out(data, gamp, refits=151)
-
-
-def test_saddles_and_unfinished_runs_are_not_trusted():
-    data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    cut = ga.leave_one_out(data, ga.run_gamp(data, max_iter=5, iteration=ga.IterationOptions(settling=False)))
-    assert not cut.trusted
-    assert "did not converge" in cut.message
-    saddle = ga.run_gamp(data, np.zeros((100, 1)))
-    assert saddle.converged
-    assert not saddle.is_minimum
-    found = ga.leave_one_out(data, saddle)
-    assert not found.trusted
-    assert "saddle" in found.message
-
-
 @pytest.mark.parametrize("form", ["cavity", "hessian"])
 def test_many_minima_are_not_trusted(form):
     few, many = {"score_noise": 0.1, "lam": 0.1}, {"score_noise": 0.3, "lam": 0.01}
@@ -200,13 +150,12 @@ def test_many_minima_are_not_trusted(form):
         assert ("many minima" in loo.message) == (not expected)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_minimum_of_the_informed_start_is_trusted_and_a_random_minimum_is_not(seed):
+def test_a_minimum_of_the_informed_start_is_trusted_and_a_random_minimum_is_not():
     """After random starts, leave-one-out errors of phase retrieval are less than 60 % of the error on new data."""
     model = ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels(0.2), lam=0.01)
-    data = ga.sample(model, d=200, alpha=3.0, seed=seed)
+    data = ga.sample(model, d=200, alpha=3.0, seed=0)
     for init, expected in (("random", False), ("semantic", True)):
-        gamp = ga.run_gamp(data, init, seed=seed)
+        gamp = ga.run_gamp(data, init, seed=0)
         loo = ga.leave_one_out(data, gamp)
         new = ga.sampled_test_error(data, gamp.Q, n_samples=4000)[0]
         assert loo.trusted == expected
@@ -233,56 +182,44 @@ def test_the_standard_error_is_the_spread_about_the_error_on_new_data(penalty, f
     assert independent < 0.75 * apart
 
 
-def test_refits_replace_the_errors_of_their_samples():
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.1, lam=0.1), d=80, alpha=2.0, seed=0)
-    gamp = ga.run_gamp(data)
-    loo, none = ga.leave_one_out(data, gamp, refits=10), ga.leave_one_out(data, gamp, refits=0)
-    assert not none.refitted.any()
-    assert np.isnan(none.remainder).all()
-    assert 8 <= loo.refitted.sum() <= 10
-    assert np.isfinite(loo.remainder).sum() == 10
-    assert np.isclose(loo.test_error, loo.errors.mean())
-    for sample in np.flatnonzero(loo.refitted & (loo.remainder < 0.1)):
-        Q, _ = Refitter().refit(data, gamp.Q, int(sample))
-        assert np.allclose(loo.fields[sample], tokens_fields(data, Q, np.array([sample]))[0], rtol=0, atol=1e-3)
-
-
-def test_the_default_factors_no_large_hessian():
-    for n, d, rank, form in ((40, 2500, 1, "hessian"), (550, 520, 4, "cavity")):
-        x = np.random.default_rng(0).normal(size=(n, d))
-        data = ga.LabelledDataset(x, x[:, :rank], ga.SquaredLoss(), lam=1.0, rank=rank)
-        loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
-        assert loo.form == form
-        assert loo.trusted
-
-
-def test_variances_are_not_needed():
+def test_results_that_no_estimate_can_use_are_refused_or_not_trusted():
     data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    with pytest.raises(ValueError, match=r"gamp: needs weights trained on the exact risk.*run_gamp\(data, risk="):
+        ga.leave_one_out(data, ga.run_gamp(data, risk="asymptotic"))
+    with pytest.raises(TypeError, match=r"gamp: needs a result of run_gamp or minimize_risk"):
+        ga.leave_one_out(data, data.Q_star)
     gamp = ga.run_gamp(data)
-    bare = replace(gamp, overlaps=replace(gamp.overlaps, V=np.full((2, 1, 1), np.nan)))
-    known, without = (ga.leave_one_out(data, each, form="cavity", refits=150) for each in (gamp, bare))
-    assert np.allclose(known.errors, without.errors, rtol=1e-3)
+    for options, words in (
+        ({"form": "newton"}, r"form: needs one of 'hessian', 'cavity'"),
+        ({"refits": 151}, r"refits: needs an integer >= 0 and <= 150"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ga.leave_one_out(data, gamp, **options)
+    cut = ga.run_gamp(data, max_iter=5, iteration=ga.IterationOptions(settling=False))
+    saddle = ga.run_gamp(data, np.zeros((100, 1)))
+    assert saddle.converged
+    assert not saddle.is_minimum
+    for result, words in ((cut, "did not converge"), (saddle, "saddle")):
+        loo = ga.leave_one_out(data, result)
+        assert not loo.trusted
+        assert words in loo.message
 
 
-@pytest.mark.parametrize("form", ["hessian", "cavity"])
-def test_with_several_finished_starts_the_choice_is_made_without_each_sample(form):
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6), d=60, alpha=1.0, seed=0)
-    several = ga.train(data, "spectral", n_starts=4, n_finish=4, survey=False, escape=False)
-    one = ga.run_gamp(data, "spectral")
-    assert np.isnan(ga.leave_one_out(data, one, form=form).with_choice)
-    loo = ga.leave_one_out(data, several, form=form)
-    assert np.isfinite(loo.with_choice)
-    assert 0.5 < loo.with_choice / loo.test_error < 2
-
-
-def test_bounds_are_quantiles_of_the_errors():
-    x, y = ridge_rows(n=99)
+@pytest.mark.parametrize(("n", "d", "form"), [(6, 3, "hessian"), (30, 3, "hessian"), (40, 2500, "cavity")])
+def test_few_samples_have_wide_intervals_and_are_not_trusted(n, d, form):
+    """The quantile of Student's t with 5 degrees of freedom is 2.57; errors of 6 samples are skewed, too."""
+    x, y = ridge_rows(n=n, d=d)
     data = ga.LabelledDataset(x, y, ga.SquaredLoss(), lam=0.7)
     loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
-    assert loo.bound(0.9) == np.sort(loo.errors)[89]
-    assert loo.bound(0.995) == np.inf
-    with pytest.raises(ValueError, match=r"level: needs a finite number > 0 and <= 1"):
-        loo.bound(0.0)
+    assert loo.form == form
+    assert loo.trusted == (n >= 30)
+    assert (f"standard errors need at least 30 samples, got {n}" in loo.message) != loo.trusted
+    assert loo.interval()[1] > loo.test_error + stats.t.ppf(0.975, n - 1) * loo.test_error_error
+    rank = int(np.ceil(0.8 * (n + 1)))
+    assert loo.bound(0.8) == (np.sort(loo.errors)[rank - 1] if rank <= n else np.inf)
+    for method in (loo.bound, loo.interval):
+        with pytest.raises(ValueError, match=r"level: needs a finite number > 0 and <= 1"):
+            method(0.0)
 
 
 def test_intervals_extend_to_the_side_of_large_errors():
@@ -302,8 +239,6 @@ def test_intervals_extend_to_the_side_of_large_errors():
     low, high = loo.interval(0.5)
     assert 0 < low < loo.test_error < high < loo.interval()[1]
     assert replace(loo, test_error_error=loo.test_error).interval()[0] == 0  # errors are not negative
-    with pytest.raises(ValueError, match=r"level: needs a finite number > 0 and <= 1"):
-        loo.interval(0.0)
 
 
 def test_errors_have_the_same_bits_for_any_number_of_threads(monkeypatch):
@@ -314,58 +249,7 @@ def test_errors_have_the_same_bits_for_any_number_of_threads(monkeypatch):
         with threadpool_limits(threads):
             found.append(ga.leave_one_out(data, gamp, form="hessian"))
     assert np.array_equal(found[0].errors, found[1].errors)
-    assert np.array_equal(found[0].remainder, found[1].remainder, equal_nan=True)
-
-
-def test_tokens_on_the_disk_have_the_errors_of_tokens_in_memory(tmp_path):
-    data = ga.sample(ga.paper_model(), 60, 2.0, seed=0)
-    np.save(tmp_path / "tokens.npy", data.tokens)
-    stored = ga.Dataset(np.load(tmp_path / "tokens.npy", mmap_mode="r"), data.outputs, data.positions)
-    gamp = ga.run_gamp(data)
-    here, there = ga.leave_one_out(data, gamp), ga.leave_one_out(stored, gamp)
-    assert np.allclose(here.errors, there.errors, rtol=1e-6)
-    assert there.trusted
-
-
-def test_zero_weights_of_half_of_the_samples_are_no_reason_for_doubt():
-    """Half of the samples is too few for λ = 1: their weights are zero, a saddle of the risk of all samples."""
-    model = ga.paper_model(omega=0.2, sigma=0.8, lam=1.0)
-    data = ga.sample(model, d=40, alpha=2.0, seed=0)
-    gamp = ga.run_gamp(data)
-    assert np.abs(gamp.Q).max() > 0.1
-    rng = np.random.default_rng(0)
-    halves = [data.select_rows(np.sort(half)) for half in np.array_split(rng.permutation(80), 2)]
-    assert any(np.abs(ga.run_gamp(half, gamp.Q).Q).max() < 1e-6 for half in halves)
-    assert ga.leave_one_out(data, gamp).trusted
-
-
-def draw_series(n, order):
-    """Return a ridge regression whose columns and noise change slowly along the samples, in an order of the samples."""
-    rng = np.random.default_rng(3)
-    x, noise = rng.normal(size=(n, 30)), rng.normal(size=n)
-    for t in range(1, n):
-        x[t] = 0.9 * x[t - 1] + np.sqrt(1 - 0.9**2) * x[t]
-        noise[t] = 0.9 * noise[t - 1] + np.sqrt(1 - 0.9**2) * noise[t]
-    y = x @ rng.normal(size=30) / np.sqrt(30) + noise
-    return ga.LabelledDataset(x[order], y[order], ga.SquaredLoss(), lam=0.1)
-
-
-def test_samples_that_depend_on_their_neighbors_are_named():
-    n = 150
-    series = draw_series(n, np.arange(n))
-    loo = ga.leave_one_out(series, ga.run_gamp(series, "random"))
-    assert loo.dependent
-    assert not loo.trusted
-    assert "neighbors of a sample in the order of the arrays" in loo.message
-    blocks = ga.regularization_path(series, [0.1], "random", n_starts=1, groups=np.arange(n) // 30)
-    assert blocks.test_error[0] > 1.1 * loo.test_error
-    path = ga.regularization_path(series, [0.1, 1.0], "random", n_starts=1)
-    assert path.form != "folds"
-    assert "depend on their neighbors" in path.message
-    shuffled = draw_series(n, np.random.default_rng(0).permutation(n))
-    other = ga.leave_one_out(shuffled, ga.run_gamp(shuffled, "random"))
-    assert other.trusted
-    assert np.isclose(other.test_error, loo.test_error)
+    assert found[0].test_error_error == found[1].test_error_error
 
 
 @pytest.mark.parametrize(
@@ -374,7 +258,7 @@ def test_samples_that_depend_on_their_neighbors_are_named():
      (ga.LogisticLoss(), 0.001, 0.1)],
 )  # fmt: skip
 def test_nearly_equal_samples_of_a_subject_are_named(loss, lam, spread):
-    """Errors of new subjects are up to 100 000 times larger: the Newton step is exact, or weights are trained again.
+    """Errors of new subjects are up to 100 000 times larger.
 
     Classes of subjects are the same in successive samples, as if samples were sorted by class. In the last case few
     samples have large errors, so that twenty random divisions do not show how much the mean error varies.
@@ -390,11 +274,15 @@ def test_nearly_equal_samples_of_a_subject_are_named(loss, lam, spread):
         loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
         assert loo.dependent == (rows is not order)
         assert loo.trusted == (rows is order)
+        assert ("neighbors of a sample in the order of the arrays" in loo.message) == loo.dependent
+        if isinstance(loss, ga.SquaredLoss):
+            path = ga.regularization_path(data, [lam, 10 * lam], "random", n_starts=1)
+            assert path.form != "folds"
+            assert ("depend on their neighbors" in path.message) == loo.dependent
 
 
 @pytest.mark.parametrize(
-    ("loss", "d", "lam", "sign"),
-    [(ga.SquaredLoss(), 100, 1.0, 1), (ga.SquaredLoss(), 100, 1.0, -1), (ga.LogisticLoss(), 60, 0.5, 1)],
+    ("loss", "d", "lam", "sign"), [(ga.SquaredLoss(), 100, 1.0, -1), (ga.LogisticLoss(), 60, 0.5, 1)]
 )
 def test_sorted_labels_are_no_sign_of_dependence(loss, d, lam, sign):
     """Without a block of sorted labels the intercept is wrong for the block, as if its samples were dependent."""
@@ -422,7 +310,7 @@ def test_the_choice_among_minima_extends_the_interval_upwards():
     assert ga.leave_one_out(smooth, ga.run_gamp(smooth, "random", seed=0)).selection == 0
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.05, 0.2, None])
+@pytest.mark.parametrize("spread", [0.0, 0.2, None])
 def test_near_copies_in_a_random_order_are_not_trusted(spread):
     """Augmented samples, or measurements of a subject, are scattered over the file: new subjects have larger errors."""
     rng = np.random.default_rng(0)
@@ -454,20 +342,6 @@ def test_near_copies_in_a_random_order_are_not_trusted(spread):
         assert not loo.trusted
         assert loo.test_error < 0.9 * error
         assert ("of the samples are nearly equal to a few other samples" in loo.message) == (spread > 0)
-
-
-def test_repeated_samples_are_not_trusted():
-    """Leaving out one of two equal samples changes little: the estimate is far below the error of new samples."""
-    data = ga.sample(ga.paper_model(omega=0.3), d=60, alpha=1.5, seed=0)
-    x, y, p = np.array(data.tokens), np.array(data.outputs), np.array(data.positions)
-    once = ga.Dataset(x, y, p)
-    twice = ga.Dataset(np.concatenate([x, x]), np.concatenate([y, y]), p)
-    of_once, of_twice = (ga.leave_one_out(each, ga.run_gamp(each)) for each in (once, twice))
-    assert of_once.trusted
-    assert of_twice.test_error < 0.7 * of_once.test_error
-    assert not of_twice.trusted
-    assert of_twice.dependent
-    assert "50% of the samples repeat another sample" in of_twice.message
 
 
 def test_without_penalty_and_with_few_samples_the_weights_are_not_determined():
@@ -511,43 +385,3 @@ def test_without_the_only_member_of_a_class_there_is_no_fit(penalty):
             loo = ga.leave_one_out(data, ga.run_gamp(data, "random"), form=form)
             assert (loo.trusted, loo.refitted[1]) == (exists, exists)
             assert ("without sample 1, weights that have no penalty grow without bound" in loo.message) != exists
-            assert exists or loo.doubtful[1]
-
-
-def test_without_a_penalty_a_sample_may_be_needed_to_prevent_separation():
-    """Without sample 3 a line separates the classes, so that all weights grow without bound."""
-    x = np.linspace(-1, 1, 40)[:, None]
-    labels = np.sign(x[:, 0])
-    labels[3] = 1.0
-    data = ga.LabelledDataset(x, labels, ga.LogisticLoss(), [0.0], intercept=True)
-    loo = ga.leave_one_out(data, ga.run_gamp(data, np.zeros((2, 1))))
-    assert np.flatnonzero(~loo.refitted).tolist() == [3]
-    assert not loo.trusted
-
-
-def test_few_samples_have_wide_intervals_and_are_not_trusted():
-    """The quantile of Student's t with 5 degrees of freedom is 2.57; errors of 6 samples are skewed, too."""
-    for n, trusted in ((6, False), (29, False), (30, True)):
-        x, y = ridge_rows(n=n, d=3)
-        data = ga.LabelledDataset(x, y, ga.SquaredLoss(), lam=0.7)
-        loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))
-        assert loo.trusted == trusted
-        assert (f"standard errors need at least 30 samples, got {n}" in loo.message) != trusted
-        assert loo.interval()[1] > loo.test_error + stats.t.ppf(0.975, n - 1) * loo.test_error_error
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_high_minima_of_a_rough_risk_are_not_trusted(seed):
-    """After random starts with noise, the estimate is 13 to 24 % below the error on new data."""
-    model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3, lam=0.01)
-    data = ga.sample(model, d=100, alpha=2.0, seed=seed)
-    loo = ga.leave_one_out(data, ga.train(data, "random", n_starts=4, seed=1, survey=False, escape=False))
-    assert not loo.trusted
-    assert "many minima" in loo.message
-
-
-def test_both_halves_of_the_samples_are_left_out():
-    """With the first half of each of the two divisions only, the descents return to these weights."""
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2, lam=0.1), d=40, alpha=2.0, seed=0)
-    loo = ga.leave_one_out(data, ga.run_gamp(data, "random", seed=0))
-    assert "many minima" in loo.message

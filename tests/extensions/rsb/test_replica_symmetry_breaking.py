@@ -76,8 +76,6 @@ def test_many_steps_of_phase_retrieval():
         errors = np.asarray(getattr(se, f"{name}_error"))
         assert np.isfinite(getattr(se, name)).all(), name
         assert (errors > 0).all(), name
-    assert "raises the training loss by 42.7" in se.validity  # 0.29548 instead of 0.20694
-    assert "lowers V by 7" in se.validity  # 0.28 instead of 1.300
     assert "extrapolated from 1 to 3 steps" in se.validity
 
 
@@ -104,7 +102,7 @@ def test_small_parisi_parameters_are_replica_symmetric():
     se = ga.solve_broken(model, ALPHA, start, parisi=parisi, rtol=1e-3)
     assert abs(se.train_loss / symmetric.energy - 1) < 2e-3
     total = se.overlaps.V[0, 0, 0] + parisi * float(np.diff(se.levels[:, 0, 0, 0])[0])
-    assert abs(total / symmetric.point.levels.V[0] - 1) < 2e-2
+    assert abs(total / symmetric.levels.V[0] - 1) < 2e-2
 
 
 @pytest.mark.slow
@@ -117,12 +115,11 @@ def test_free_energy_is_stationary_in_every_parameter():
     levels = Levels(np.array([[0.36], [1.28], [1.35]]), ZERO, ZERO, 0.34 * ONE)
     solution = solve_steps(problem, packing, [(levels, np.array([1.5, 3.9]))], 1e-4)
     assert solution.status.converged
-    point = solution.point
-    x = packing.pack(point.levels, point.parisi)
+    x = packing.pack(solution.levels, solution.parisi)
 
     def free_energy(at):
         moved, parisi = packing.unpack(at)
-        hats = point.hats._replace(phi=problem.hats(moved, parisi, 2).phi)
+        hats = solution.hats._replace(phi=problem.hats(moved, parisi, 2).phi)
         return problem.weights.free_energy(moved, hats, parisi)
 
     step = 1e-3
@@ -165,12 +162,12 @@ def test_parisi_parameters_of_the_perceptron_from_zero_to_infinity():
     assert symmetric.energy < c < b < a < ground.energy
     assert abs((c - (b - c) ** 2 / (a - 2 * b + c)) / symmetric.energy - 1) < 0.01  # the limit of a power of y
     for solution, y in ((small, 0.03), (large[-1], 100.0)):
-        levels = solution.point.levels
-        assert abs((levels.V[0] + y * levels.gaps[0, 0]) / symmetric.point.levels.V[0] - 1) < 0.01
+        levels = solution.levels
+        assert abs((levels.V[0] + y * levels.gaps[0, 0]) / symmetric.levels.V[0] - 1) < 0.01
     low, middle, high = (solve_perceptron(3.0, 1, y) for y in (2.98, 3.0, 3.02))
     slope = (high.energy - low.energy) / 0.04
-    complexity = middle.point.indicators.complexity[0]
-    assert complexity > 0 > large[0].point.indicators.complexity[0]
+    complexity = middle.indicators.complexity[0]
+    assert complexity > 0 > large[0].indicators.complexity[0]
     assert abs(complexity / (9 * slope) - 1) < 1e-3
 
 

@@ -7,26 +7,28 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.sweeps import jobs
-from gamp_attention.extensions.sweeps.jobs import Settings, base_digest, cell_key, digest, grid
+from gamp_attention.extensions.sweeps.jobs import USED, Settings, chains, digest, grid
 from gamp_attention.extensions.sweeps.sweep import sweep
 from gamp_attention.theory.models.model import with_parameter
 
 
 def test_keys_depend_on_all_that_determines_the_numbers(model):
     cell = grid(model, alpha=1.0, method="GAMP", branch="semantic")[0]
-    base, used = base_digest(model), Settings().select_for("GAMP")
+
+    def key(cell=cell, model=model, **settings):
+        return chains(model, [cell], Settings(**settings))[0][0].key
+
     others = {
         "method": "GD", "branch": "positional", "alpha": math.nextafter(1.0, 2), "omega": 0.2,
         "lam": 0.02, "sigma": 0.6, "d": 999, "seed": 1,
     }  # fmt: skip
-    keys = [cell_key(cell, base, used, None), cell_key(cell, base, used, "another")]
-    keys += [cell_key(replace(cell, **{name: value}), base, used, None) for name, value in others.items()]
+    keys = [key(), *(key(replace(cell, **{name: value})) for name, value in others.items())]
     changed = {"risk": "asymptotic", "n_test": 10, "gamp_steps": 9, "tol": 1e-6, "descent": "lbfgs", "gd_steps": 3}
     for name, value in (changed | {"rtol": 1e-2}).items():
         for method in ("SE", "GAMP", "GD"):
-            kept = Settings(**{name: value}).select_for(method) == Settings().select_for(method)
-            assert kept == (name not in jobs.USED[method])
-    keys += [cell_key(cell, base, used | {name: value}, None) for name, value in changed.items()]
+            of_method = replace(cell, method=method)
+            assert (key(of_method, **{name: value}) != key(of_method)) == (name in USED[method])
+    keys += [key(**{name: changed[name]}) for name in USED["GAMP"]]
     models = [
         ga.paper_model(A=((0.3, 0.7), (0.8, 0.2))),
         ga.attention_model(2, tau=(1.0, -0.5)),
@@ -35,11 +37,15 @@ def test_keys_depend_on_all_that_determines_the_numbers(model):
         ga.attention_model(2, sigma=(0.5, 0.6)),
         replace(model, student=ga.DotProductAttention(2.0)),
     ]
-    keys += [cell_key(cell, base_digest(other), used, None) for other in models]
+    keys += [key(model=other) for other in models]
     assert len(set(keys)) == len(keys)
     for name, value in (("omega", 0.1), ("lam", 0.5), ("sigma", 0.9)):  # the cell holds them
-        assert base_digest(with_parameter(model, name, value)) == base
+        assert key(model=with_parameter(model, name, value)) == key()
         assert digest(with_parameter(model, name, value)) != digest(model)
+    predecessor, follower = chains(model, grid(model, alpha=[1.0, 1.5], branch="positional"), Settings())[0]
+    alone = chains(model, [follower.cell], Settings())[0][0]
+    assert follower.key != alone.key
+    assert predecessor.cell.alpha == 1.0
 
 
 @pytest.mark.parametrize(

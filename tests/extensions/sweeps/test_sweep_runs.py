@@ -9,13 +9,12 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.sweeps import jobs
 from gamp_attention.extensions.sweeps.store import Store
-from gamp_attention.extensions.sweeps.sweep import sweep, to_dataset
+from gamp_attention.extensions.sweeps.sweep import sweep
 from gamp_attention.theory.models.model import with_parameter
 from tests.conftest import CELLS, QUICK, ROOT, TINY
 
@@ -48,14 +47,6 @@ def start(tmp_path):
         process.wait()
 
 
-def same(folder, tiny_sweep):
-    """Return whether a folder has the results of an uninterrupted run to the last bit, in all rows and as a Dataset."""
-    store = Store(folder)
-    for row in tiny_sweep.rows:
-        assert repr(store.load(row["key"]) | {"seconds": 0}) == repr(row | {"seconds": 0})
-    return to_dataset(store.folder).identical(tiny_sweep.dataset())
-
-
 def files(folder):
     """Return the files of finished cells, with times and contents that a second computation would change."""
     found = {}
@@ -67,23 +58,42 @@ def files(folder):
 # executors
 
 
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("way", ["script", "standard input"])
-def test_a_pool_in_a_script_without_a_guard(tmp_path, way):
-    """Workers import the script, which would make further pools; they cannot import a script from standard input."""
+def same(folder, tiny_sweep):
+    """Return whether a folder has the rows of an uninterrupted run, to the last bit."""
+    store = Store(folder)
+    return all(repr(store.load(r["key"]) | {"seconds": 0}) == repr(r | {"seconds": 0}) for r in tiny_sweep.rows)
+
+
+def test_a_pool_in_a_script_without_a_guard(tmp_path):
+    """Workers import the script, which would make further pools."""
     call = f"s = ga.sweep(ga.paper_model(), {str(tmp_path / 'cells')!r}, alpha=1.0, method='GAMP', d=40, executor=pool)"
     script = f"import gamp_attention as ga\npool = ga.local_pool(2)\n{call}\nprint(s.computed)\n"
     (tmp_path / "script.py").write_text(script)
-    name, given = (tmp_path / "script.py", None) if way == "script" else ("-", script)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, name], input=given, capture_output=True, text=True, env=environment)
-    if way == "script":
-        assert done.returncode == 1
-        assert done.stderr.count("__main__") == 1
-        assert len(done.stderr.splitlines()) < 20
-        assert "RuntimeError: local_pool: needs the guard" in done.stderr.splitlines()[-1]
-    else:
-        assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert "scripts with local_pool need the guard `if __name__" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_local_pool_gives_the_same(start, tiny_sweep, tmp_path):
+    assert start(tmp_path / "cells", workers=2).wait() == 0
+    assert same(tmp_path / "cells", tiny_sweep)
+
+
+def test_the_file_of_a_cell_that_another_process_stored_meanwhile_stays(model, tmp_path, monkeypatch):
+    run, seen = jobs.CellJob.run, {}
+
+    def run_and_store(job, previous):
+        row = run(job, previous)
+        Store(tmp_path).save(job.key, job.parameters, row, 1.0)
+        seen.update(files(tmp_path))
+        return row
+
+    monkeypatch.setattr(jobs.CellJob, "run", run_and_store)
+    done = sweep(model, tmp_path, **QUICK)
+    assert len(seen) == len(done.rows) == 2
+    assert files(tmp_path) == seen
 
 
 @pytest.mark.slow
@@ -114,9 +124,7 @@ def test_an_interrupted_sweep_in_one_process_stores_finished_cells(model, tmp_pa
     monkeypatch.setattr(jobs, "run_gamp", interrupted)
     with pytest.raises(KeyboardInterrupt, match="run the same command again"):
         sweep(model, tmp_path, **QUICK | {"seed": [0, 1]})
-    unfinished = to_dataset(tmp_path)
-    assert (unfinished.status == "missing").sum() == 2
-    assert np.isnan(unfinished.q).sum() == 2
+    assert len(files(tmp_path)) == 2
     done = sweep(model, tmp_path, **QUICK | {"seed": [0, 1]})
     assert (done.computed, done.reused) == (2, 2)
 

@@ -48,29 +48,11 @@ def check_equal(one, other):
     assert one.message == other.message
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"init": "positional"},
-        {"init": "semantic", "iteration": ga.IterationOptions(accelerate=True)},
-        {"init": "semantic", "tol": 0, "max_iter": 40},
-        {"init": "random"},
-    ],
-)
+@pytest.mark.parametrize("options", [{"init": "positional"}, {"init": "semantic", "tol": 0, "max_iter": 40}])
 def test_resumed_runs_equal_uninterrupted_runs(samples, options, tmp_path):
     whole = ga.run_gamp(samples, **options)
     assert whole.n_iter > 30
     check_equal(run_in_pieces(samples, tmp_path / "run.npz", (1, 9, 30), **options), whole)
-
-
-def test_adaptive_damping_is_resumed(tmp_path):
-    data = ga.sample(ga.paper_model(), 60, 1.5, seed=0)  # cycles, so the step shrinks
-    alone = ga.IterationOptions(settling=False)
-    options = {"init": "positional", "risk": "asymptotic", "max_iter": 400, "iteration": alone}
-    whole = ga.run_gamp(data, **options)
-    assert len(set(whole.history.damping)) > 1
-    at = int(np.flatnonzero(np.diff(whole.history.damping))[0]) + 5
-    check_equal(run_in_pieces(data, tmp_path / "run.npz", (at - 10, at), **options), whole)
 
 
 def test_a_run_may_be_resumed_with_a_larger_max_iter(samples, tmp_path):
@@ -112,28 +94,14 @@ def test_checkpoints_of_other_runs_and_damaged_files_raise_errors(samples, tmp_p
             train_one(samples, checkpoint=where)
 
 
-def test_checkpoints_of_rows_with_equal_labels_and_mean_squares_are_refused(tmp_path):
-    rng = np.random.default_rng(0)
-    signs, labels = rng.choice([-1.0, 1.0], (2, 60, 1, 12)), rng.standard_normal(60)
-    one_hot = np.eye(12)[rng.integers(0, 12, 60)][:, None]
-    tokens, outputs = rng.standard_normal((2, 60, 2, 12))
-    flips = np.where(np.arange(12) % 2, 1.0, -1.0)
-
-    def rows(x, file=None):
-        np.save(file or tmp_path / "rows.npy", x)
-        return ga.LabelledDataset(np.load(tmp_path / "rows.npy", "r") if file else x, labels, ga.SquaredLoss(), 0.1)
-
-    pairs = [
-        (rows(signs[0]), rows(signs[1])),
-        (rows(signs[0]), rows(signs[0][::-1])),
-        (rows(one_hot), rows(np.roll(one_hot, 1, axis=2))),
-        (ga.Dataset(tokens, outputs, lam=0.1), ga.Dataset(tokens * flips, outputs * flips, lam=0.1)),
-    ]
-    for k, (data, other) in enumerate(pairs):
-        path = tmp_path / f"{k}.npz"
-        train_one(data, "random", checkpoint=ga.Checkpoint(path, 0), max_iter=3)
-        with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-            train_one(other, "random", checkpoint=path, max_iter=3)
+def test_checkpoints_of_data_with_equal_labels_and_mean_squares_are_refused(tmp_path):
+    rng, path = np.random.default_rng(0), tmp_path / "run.npz"
+    signs, labels = rng.choice([-1.0, 1.0], (60, 1, 12)), rng.standard_normal(60)
+    one, other = (ga.LabelledDataset(x, labels, ga.SquaredLoss(), 0.1) for x in (signs, signs[::-1]))
+    train_one(one, "random", checkpoint=ga.Checkpoint(path, 0), max_iter=3)
+    with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
+        train_one(other, "random", checkpoint=path, max_iter=3)
     # the digest depends on the numbers, not on the place where they are stored
-    stored = rows(signs[0], tmp_path / "rows.npy")
-    train_one(stored, "random", checkpoint=ga.Checkpoint(tmp_path / "0.npz", 0), max_iter=5)
+    np.save(tmp_path / "rows.npy", signs)
+    stored = ga.LabelledDataset(np.load(tmp_path / "rows.npy", "r"), labels, ga.SquaredLoss(), 0.1)
+    train_one(stored, "random", checkpoint=path, max_iter=5)

@@ -38,31 +38,17 @@ def test_many_starts_reach_the_minimum_of_the_informed_start(samples, informed):
     for start in stopped:
         assert start.train_loss == pytest.approx(ga.train_loss(samples, start.Q))
         assert start.train_loss > result.train_loss
-        loss = result.history.train_loss[start.n_iter - 1]
-        assert start.excess == pytest.approx(start.train_loss / loss - 1)
-    worst = max(start.excess for start in stopped if start.agreement < 0.9)
+        assert start.excess == pytest.approx(start.train_loss / result.train_loss - 1)
+    worst = max(1 + start.excess for start in stopped if start.agreement < 0.9)
     assert "8 starts" in result.message
-    assert f"to {100 * worst:.0f} % higher" in result.message
+    assert f"to {worst:.3g} times its training loss" in result.message
 
 
-def test_all_starts_may_be_run_to_the_end(samples):
+def test_the_first_start_may_be_given(samples):
     given = train_one(samples, 0.1 * np.ones((200, 1)), n_starts=3, max_iter=4, tol=0)
     assert [start.name for start in given.starts] == ["given", "random 1", "random 2"]
-    result = train_one(samples, "random", n_starts=3, n_finish=3, seed=2)
-    assert all(start.status.converged for start in result.starts)
-    losses = [start.train_loss for start in result.starts]
-    assert result.train_loss == min(losses)
-    single = ga.run_gamp(samples, "random", seed=2)
-    assert np.array_equal(result.starts[0].Q, single.Q)
-
-
-def test_a_lower_run_that_did_not_converge_is_named(samples):
-    """A result at zero weights, a saddle, has converged, and is selected before lower runs that have not."""
-    result = train_one(samples, np.zeros((200, 1)), n_starts=3, n_finish=3, max_iter=12)
-    assert result.converged
-    lowest = min(result.starts, key=lambda start: start.train_loss)
-    assert lowest.status is ga.Status.MAX_ITER
-    assert f"minimize_risk(data, result.starts[{result.starts.index(lowest)}].Q, 'exact')" in result.message
+    result = train_one(samples, "random", seed=2)
+    assert np.array_equal(result.Q, ga.run_gamp(samples, "random", seed=2).Q)
 
 
 def test_interrupted_runs_of_several_starts_resume_with_identical_bits(samples, tmp_path):
@@ -86,18 +72,10 @@ def test_interrupted_runs_of_several_starts_resume_with_identical_bits(samples, 
         assert (one.name, one.status, one.train_loss) == (other.name, other.status, other.train_loss)
 
 
-@pytest.fixture(scope="module", params=[1, 3])
-def uninterrupted(request, samples):
-    """Options of a run of several starts, and its result."""
-    options = {"init": "spectral", "n_starts": 5, "n_finish": request.param, "tol": 1e-5}
-    return options, train_one(samples, **options)
-
-
-@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("max_iter", [4, 11, 32])
-def test_runs_of_several_starts_may_be_resumed_with_a_larger_max_iter(max_iter, uninterrupted, samples, tmp_path):
-    options, whole = uninterrupted
-    path = tmp_path / "starts.npz"
+def test_runs_of_several_starts_may_be_resumed_with_a_larger_max_iter(max_iter, samples, tmp_path):
+    options, path = {"init": "spectral", "n_starts": 5, "tol": 1e-5}, tmp_path / "starts.npz"
+    whole = train_one(samples, **options)
     short = train_one(samples, **options, checkpoint=ga.Checkpoint(path, 0), max_iter=max_iter)
     assert short.n_iter <= max_iter < whole.n_iter
     longer = train_one(samples, **options, checkpoint=ga.Checkpoint(path, 1e6))  # reads the file, but writes none
@@ -108,17 +86,16 @@ def test_runs_of_several_starts_may_be_resumed_with_a_larger_max_iter(max_iter, 
 
 
 def test_impossible_arguments_raise_named_errors(samples):
-    for options, text in [({"n_starts": 0}, "n_starts"), ({"n_starts": 2, "n_finish": 3}, "n_finish")]:
-        with pytest.raises(ValueError, match=text):
-            train_one(samples, **options)
+    with pytest.raises(ValueError, match="n_starts"):
+        train_one(samples, n_starts=0)
 
 
-@pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss(), ga.PhaseRetrievalLoss()])
+@pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.PhaseRetrievalLoss()])
 def test_labels_have_spectral_starts(loss):
     rng = np.random.default_rng(0)
     rows, teacher = rng.standard_normal((300, 100)), rng.standard_normal(100)
     u = rows @ teacher / 10
-    labels = {"SquaredLoss": u, "LogisticLoss": np.sign(u), "PhaseRetrievalLoss": u**2}[type(loss).__name__]
+    labels = u**2 if loss.even else u
     data = ga.LabelledDataset(rows, labels, loss, lam=0.1)
     start = initial_weights(data, "spectral")[:, 0]
     along = start @ teacher / np.linalg.norm(start) / np.linalg.norm(teacher)
@@ -131,11 +108,3 @@ def test_data_without_information_have_random_starts(tokens):
     data = ga.Dataset(tokens, tokens, np.zeros(tokens.shape[1:]))
     result = train_one(data, "spectral", n_starts=2)
     assert [start.name for start in result.starts] == ["random 1", "random 2"]
-
-
-def test_starts_stopped_after_the_selected_start_has_converged(samples):
-    data = ga.Dataset(samples.tokens, samples.outputs, samples.positions, lam=1.0)
-    result = train_one(data, "spectral", n_starts=8, tol=1e-3)
-    assert result.converged
-    assert result.n_iter < 30
-    assert np.isfinite([start.excess for start in result.starts]).all()

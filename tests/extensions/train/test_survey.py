@@ -1,29 +1,22 @@
 """Survey propagation: its denoisers, limits, and runs that begin with it."""
 
-import dataclasses
-
 import numba
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from scipy.optimize import minimize
-from scipy.special import ndtri
 
 import gamp_attention as ga
 from gamp_attention._tools.quadrature import gauss_hermite
 from gamp_attention.extensions.train import survey as surveys
-from gamp_attention.extensions.train.survey_averages import average_fields, average_weights, inner_nodes
+from gamp_attention.extensions.train.survey import average_fields, inner_nodes
 from gamp_attention.problem.losses.attention import pack_attention_parameters
-from gamp_attention.problem.penalties.standard import InterceptPenalty
 from gamp_attention.problem.risk import risk_at
-from gamp_attention.problem.starts import initial_weights
 from tests.conftest import CLASSES, MEANS, SIGMA, examples
 from tests.extensions.train.conftest import train_one
 from tests.properties.strategies import instances
-from validation._tools.glasses import AmplitudeLoss
 
 MODEL = ga.paper_model(omega=0.2, sigma=0.8)
-ELASTIC = ga.paper_model(omega=0.2, sigma=0.8, penalty=ga.ElasticNet(0.02, 0.01))
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +58,9 @@ def average_by_scipy(T, rho, omega, V, U, parisi, nodes, logs):
     results = [proximal_minimum(T, rho, omega + np.sqrt(U) * node, V) for node in nodes]
     M, g, R = (np.array(part) for part in zip(*results, strict=True))
     weights = np.exp(logs - parisi * (M - M.min()))
-    potential = np.log(weights.sum()) - parisi * M.min()
     weights /= weights.sum()
     mean = weights @ g
-    return mean, weights @ R, weights @ g**2 - mean**2, weights @ M, potential
+    return mean, weights @ R, weights @ g**2 - mean**2, weights @ M
 
 
 def test_averages_over_fields_equal_averages_of_scipys_minimizers():
@@ -80,61 +72,10 @@ def test_averages_over_fields_equal_averages_of_scipys_minimizers():
     out, z = average_fields(MODEL.loss, params, omega[..., None], *blocks, parisi)
     assert z.shape == (n, len(inner_nodes(2)[0]), 2)
     for mu in range(n):
-        seen = (
-            out.g[mu, :, 0], out.response[mu, :, 0, 0], out.spread[mu, :, 0, 0], out.envelope[mu], out.potential[mu]
-        )  # fmt: skip
+        seen = out.g[mu, :, 0], out.response[mu, :, 0, 0], out.spread[mu, :, 0, 0], out.envelope[mu]
         scipys = average_by_scipy(T[mu], rho, omega[mu], V, U, parisi, *inner_nodes(2))
         for value, wanted in zip(seen, scipys, strict=True):
             assert np.allclose(value, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max() + 1e-9)
-
-
-def test_sums_over_samples_at_few_nodes_agree_with_dense_rules(hard, monkeypatch):
-    """The iteration uses V̂ and Δ, averages over all samples, whose errors are smaller than errors of single samples."""
-    state, unit = ga.initial_survey(hard, "exact", initial_weights(hard, "random", 0))
-    for _ in range(12):
-        before, (state, report) = state, ga.survey_step(hard, "exact", state, 0.4, 1.5 * unit)
-    arguments = hard.loss, hard.terms("exact").params, report.omega, before.V, before.U, 1.5 * unit
-    few, _ = average_fields(*arguments)
-    x, w = gauss_hermite(15)
-    dense = np.stack(np.meshgrid(x, x), axis=-1).reshape(-1, 2), np.log(np.outer(w, w).ravel() / w.sum() ** 2)
-    monkeypatch.setitem(average_fields.__globals__, "inner_nodes", lambda _: dense)
-    many, _ = average_fields(*arguments)
-    assert few.response.mean() == pytest.approx(many.response.mean(), rel=0.03)
-    assert few.spread.mean() == pytest.approx(many.spread.mean(), rel=0.03)
-    assert np.linalg.norm(few.g - many.g) < 0.15 * np.linalg.norm(many.g)
-
-
-@pytest.mark.parametrize("rank", [1, 2])
-def test_the_node_rule_for_weights_equals_the_closed_form_of_the_ridge(rank):
-    rng, d, parisi = np.random.default_rng(rank), 12, 3.0
-    spectra = rng.uniform(0.5, 1.0, (2, d))
-    force, Q = rng.normal(size=(2, d, rank))
-    root, other = rng.normal(size=(2, 2, rank, rank))
-    V_hat, spread = root @ root.transpose(0, 2, 1) + 0.3 * np.eye(rank), 0.02 * other @ other.transpose(0, 2, 1)
-    closed = average_weights(ga.Ridge(0.5), spectra, V_hat, spread, force, Q, parisi)
-    general = average_weights(ga.ElasticNet(0.5, 0.0), spectra, V_hat, spread, force, Q, parisi)
-    assert np.allclose(general.eta, closed.eta, rtol=1e-9, atol=1e-12)
-    assert np.allclose(general.inner, closed.inner, rtol=1e-9, atol=1e-12)
-    assert np.allclose(general.covariance, closed.covariance, rtol=1e-9, atol=1e-12)
-
-
-def test_the_node_rule_for_the_lasso_agrees_with_dense_integration():
-    d, parisi, l1, lam, A, delta = 41, 2.0, 0.4, 0.1, 1.0, 0.2
-    force, Q = np.linspace(-3, 3, d)[:, None], np.zeros((d, 1))
-    one = np.ones((1, 1, 1))
-    out = average_weights(ga.ElasticNet(lam, l1), one[0], A * one, delta * one, force, Q, parisi)
-    u = np.linspace(-12, 12, 20001)
-    b = force + np.sqrt(delta) * u
-    excess = np.maximum(np.abs(b) - l1, 0)
-    x, response = np.sign(b) * excess / (lam + A), (excess > 0) / (lam + A)
-    logs = -0.5 * u**2 + parisi * 0.5 * excess**2 / (lam + A)
-    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
-    mean = (weights * x).sum(axis=1)
-    assert np.allclose(out.eta[:, 0], mean, atol=0.02)
-    assert np.allclose(out.covariance[:, 0, 0], (weights * x**2).sum(axis=1) - mean**2, atol=0.02)
-    away = np.abs(force[:, 0]) > 2  # the response is a step function of the field, which few nodes average badly
-    assert np.allclose(out.inner[away, 0, 0], (weights * response).sum(axis=1)[away], atol=0.05)
 
 
 def test_the_response_contains_jumps_of_the_minimum_if_requested():
@@ -151,77 +92,21 @@ def test_the_response_contains_jumps_of_the_minimum_if_requested():
     assert abs(weight @ (derivative.response - parisi * derivative.spread)[:, 0, 0] - wanted) > 0.2 * abs(wanted)
 
 
-def test_averages_over_one_field_agree_with_dense_integration_across_jumps():
-    """For the loss (|z| − p)² the Moreau envelope is (|ω| − p)²/(1 + 2V), with a kink at 0; averages over samples."""
-    parisi, V, U, q0, n, one = 1.767, 0.42, 0.88, 0.47, 400, np.ones((1, 1, 1))
-    quantiles = ndtri((np.arange(n) + 0.5) / n)
-    p, omega = np.abs(np.random.default_rng(0).permutation(quantiles)), np.sqrt(q0) * quantiles
-    loss = ga.LabelledDataset(np.ones((2, 1)), np.ones(2), AmplitudeLoss()).loss
-    out, _ = average_fields(loss, p[:, None], omega[:, None, None], V * one, U * one, parisi, jumps=True)
-    u, wanted, sums = np.linspace(-9, 9, 20001), [], []
-
-    def weigh(u, sample, center):
-        field = center + np.sqrt(U) * u
-        M, g = (np.abs(field) - sample) ** 2 / (1 + 2 * V), 2 * np.sign(field) * (sample - np.abs(field)) / (1 + 2 * V)
-        return M, g, np.exp(-0.5 * u**2 - parisi * M)
-
-    for sample, center in zip(p, omega, strict=True):
-        _, g, weights = weigh(inner_nodes(1)[0][:, 0], sample, center)
-        sums.append(weights @ g / weights.sum())
-        M, g, weights = weigh(u, sample, center)
-        total = weights.sum() * (u[1] - u[0]) / np.sqrt(2 * np.pi)
-        weights /= weights.sum()
-        mean = weights @ g
-        spread = weights @ (g - mean) ** 2
-        response = parisi * spread - weights @ ((g - mean) * u) / np.sqrt(U)
-        wanted.append([mean, spread, response, weights @ M, np.log(total)])
-    g, *wanted = np.array(wanted).T
-    assert np.linalg.norm(out.g[:, 0, 0] - g) < 0.01 * np.linalg.norm(g)  # also of single samples
-    assert np.linalg.norm(sums - g) > 0.1 * np.linalg.norm(g)  # sums over nodes jump if a node passes the jump
-    seen = [np.mean(part) for part in (out.spread, out.response, out.envelope, out.potential)]
-    assert np.allclose(seen, np.mean(wanted, axis=1), rtol=0.002)
-
-
-def test_an_intercept_takes_a_newton_step_with_the_response_of_the_averaged_force():
-    rng = np.random.default_rng(2)
-    root, other = rng.normal(size=(2, 2, 2, 2))
-    V_hat, spread = root @ root.transpose(0, 2, 1) + 0.3 * np.eye(2), 0.05 * other @ other.transpose(0, 2, 1)
-    spectra, (force, Q) = rng.uniform(0.5, 1.0, (2, 14)), rng.normal(size=(2, 14, 2))
-    spectra[:, -1] = 0.0
-    out = average_weights(InterceptPenalty(ga.Ridge(0.5)), spectra, V_hat, spread, force, Q, 0.4)
-    others = average_weights(ga.Ridge(0.5), spectra[:, :-1], V_hat, spread, force[:-1], Q[:-1], 0.4)
-    assert np.array_equal(out.eta[:-1], others.eta)
-    step = np.linalg.solve((V_hat - 0.4 * spread).sum(axis=0), force[-1])
-    assert np.allclose(out.eta[-1], Q[-1] + step, rtol=1e-12)
-    assert not out.covariance[-1].any()
-
-
 # Steps
 
 
 @pytest.mark.parametrize("parisi", [0.0, 20.0])
-@pytest.mark.parametrize(
-    "model",
-    [
-        MODEL,
-        ELASTIC,
-        ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1, intercept=True),
-        ga.glm_model(ga.SquaredLoss(), penalty=ga.ElasticNet(0.05, 0.05), intercept=True),
-    ],
-    ids=["ridge", "elastic net", "intercept", "intercept and elastic net"],
-)
-def test_without_inner_fields_a_step_is_a_step_of_message_passing(model, parisi):
+def test_without_inner_fields_a_step_is_a_step_of_message_passing(parisi):
     """U = 0 is GAMP at every Parisi parameter, and in particular for y = 0."""
-    data = ga.sample(model, d=60, alpha=1.5, seed=0)
+    data = ga.sample(MODEL, d=60, alpha=1.5, seed=0)
     state = ga.initial_state(data, data.Q_star)
-    survey = ga.SurveyState(state.Q, state.V, 0 * state.V, state.D)
+    survey = surveys.SurveyState(state.Q, state.V, 0 * state.V, state.D)
     for _ in range(5):
-        state, report = ga.gamp_step(data, "exact", state, 0.5, max_starts=0)
-        survey, survey_report = ga.survey_step(data, "exact", survey, 0.5, parisi)
-        assert np.allclose(survey_report.V_hat, report.V_hat, rtol=1e-11, atol=0)
+        state, _ = ga.gamp_step(data, "exact", state, 0.5, max_starts=0)
+        survey = surveys.survey_step(data, "exact", survey, 0.5, parisi)
         for name in ("Q", "V", "D"):
             assert np.allclose(getattr(survey, name), getattr(state, name), rtol=1e-11, atol=1e-12), name
-        survey = dataclasses.replace(survey, U=0 * survey.U)  # rounding errors of order 1e-17 would grow with y
+        survey = survey._replace(U=0 * survey.U)  # rounding errors of order 1e-17 would grow with y
 
 
 def test_the_unit_follows_the_scale_of_the_loss():
@@ -230,7 +115,7 @@ def test_the_unit_follows_the_scale_of_the_loss():
     units = []
     for scale in (1.0, 10.0):  # labels and fields times `scale` multiply the losses of phase retrieval by scale⁴
         data = ga.LabelledDataset(scale * tokens, scale**2 * labels, ga.PhaseRetrievalLoss(), lam=0.1 * scale**4)
-        units.append(ga.initial_survey(data, "exact", np.zeros((30, 1)))[1])
+        units.append(surveys.survey_units(data, "exact")[2])
     assert units[0] > 100 * units[1]
 
 
@@ -249,21 +134,18 @@ def test_a_random_start_reaches_the_informed_minimum_at_equal_numbers_of_samples
     assert "survey at y" in result.starts[0].name
 
 
-def test_numbers_are_the_parisi_parameters_of_the_surveys(small):
-    result = train_one(small, "random", survey=30.0)
-    assert [record.parisi for record in result.surveys] == [30.0]
+def test_a_number_is_the_parisi_parameter_of_the_surveys():
     few = ga.sample(MODEL, d=60, alpha=0.3, seed=0)
-    result = train_one(few, "random", survey=[0.01, 0.02], n_starts=2)
-    assert [record.parisi for record in result.surveys] == [0.01, 0.02, 0.01, 0.02]
+    result = train_one(few, "random", survey=0.01, n_starts=2)
+    assert [record.parisi for record in result.surveys] == [0.01, 0.01]
     assert {record.ending for record in result.surveys} == {ga.SurveyEnd.SPREAD}
-    assert 1 <= len(result.starts) <= 4  # surveys of different weights
+    assert 1 <= len(result.starts) <= 2  # surveys of different weights
     assert result.converged
 
 
-@pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss()])
-def test_clusters_of_convex_losses_collapse_to_the_minimum_of_message_passing(loss, intercept):
-    data = ga.sample(ga.glm_model(loss, lam=0.1, intercept=intercept), d=60, alpha=2.0, seed=0)
+def test_clusters_of_convex_losses_collapse_to_the_minimum_of_message_passing(loss):
+    data = ga.sample(ga.glm_model(loss, lam=0.1), d=60, alpha=2.0, seed=0)
     plain, result = ga.run_gamp(data, "random", tol=1e-10), train_one(data, "random", survey=True, tol=1e-10)
     assert result.converged
     assert result.surveys[-1].ending is ga.SurveyEnd.COLLAPSED
@@ -279,27 +161,11 @@ def test_the_signal_of_phase_retrieval_is_recovered_from_a_random_start():
     assert result.train_loss < 0.1 * plain.train_loss
 
 
-def test_a_shifted_signal_is_recovered_with_its_intercept():
-    """Labels (u + 1/2)² of a signal's fields u."""
-    rng, d = np.random.default_rng(1), 100
-    tokens, signal = rng.standard_normal((3 * d, d)), rng.standard_normal(d)
-    labels = (tokens @ signal / np.sqrt(d) + 0.5) ** 2
-    data = ga.LabelledDataset(tokens, labels, ga.PhaseRetrievalLoss(), lam=1e-3, intercept=True)
-    plain, result = ga.run_gamp(data, "random"), train_one(data, "random", survey=True)
-    weights = result.Q[:-1, 0]
-    assert result.is_minimum
-    assert abs(weights @ signal) > 0.999 * np.linalg.norm(weights) * np.linalg.norm(signal)
-    assert abs(data.intercepts(result.Q)[0]) == pytest.approx(0.5, abs=0.01)
-    assert plain.train_loss > 10 * result.train_loss
-
-
-# name, model, d and α: more fields, several sources, another penalty
+# name, model, d and α: more fields, several sources
 VARIANTS = (
     ("two columns", ga.attention_model(2, 2, 2, lam=0.05), 40, 2.0),
     ("four tokens", ga.attention_model(4, lam=0.05), 40, 1.0),
-    ("untied", ga.attention_model(2, 2, 1, lam=0.05, student=ga.DotProductAttention(tied=False)), 40, 1.0),
     ("mixture", ga.mixture_model(CLASSES, MEANS, sigma=SIGMA, teacher_mean=[0.4]), 60, 1.5),
-    ("elastic net", ELASTIC, 60, 1.5),
 )
 
 
@@ -322,10 +188,8 @@ def test_the_result_does_not_depend_on_the_number_of_threads(small, monkeypatch)
     assert np.array_equal(*weights)
 
 
-@examples(25)
-@given(
-    instances(max_d=20, max_fields=3), st.sampled_from(["asymptotic", "exact"]), st.sampled_from([True, 1.0, [0.1, 50]])
-)
+@examples(8)
+@given(instances(max_d=20, max_fields=3), st.sampled_from(["asymptotic", "exact"]), st.sampled_from([True, 1.0, 50]))
 def test_converged_runs_with_surveys_end_at_minima(data, risk, survey):
     result = train_one(data, "random", risk, survey=survey, max_iter=2000, escape=True)
     norm = risk_at(data, result.Q, risk).gradient_norm
@@ -368,9 +232,7 @@ def test_automatic_surveys_lower_the_minimum_if_few_starts_agree_and_the_loss_is
         pytest.param(MODEL, 1.5, "spectral", 8, id="starts agree"),
         pytest.param(MODEL, 0.8, "random", 3, id="few starts"),
         pytest.param(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3), 1.5, "spectral", 8, id="noise"),
-        pytest.param(ga.attention_model(4, lam=0.05), 1.0, "random", 4, id="four fields"),
         pytest.param(ga.glm_model(ga.LogisticLoss(), lam=0.1), 2.0, "random", 4, id="convex loss"),
-        pytest.param(ga.glm_model(ga.PhaseRetrievalLoss(), intercept=True), 2.0, "random", 4, id="intercept"),
     ],
 )
 def test_automatic_surveys_are_omitted_if_they_rarely_help(model, alpha, init, n_starts):
@@ -390,7 +252,7 @@ class Interruption(Exception):
 
 def run_and_count(monkeypatch, data, stop=None, **options):
     """Return a result, and the number of iterations of surveys and of message passing; interrupt the run at `stop`."""
-    calls, step = [], ga.survey_step
+    calls, step = [], surveys.survey_step
 
     def tick(*_):
         calls.append(1)
@@ -405,33 +267,26 @@ def run_and_count(monkeypatch, data, stop=None, **options):
     return train_one(data, **options, iteration=ga.IterationOptions(callback=tick)), len(calls)
 
 
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("case", ["given parameters", "refined", "automatic"])
-@pytest.mark.parametrize("fraction", [0.9, 0.1, 0.4, 0.7])
+@pytest.mark.parametrize(
+    ("case", "fraction"), [("given parameter", 0.4), ("given parameter", 0.9), ("refined", 0.8), ("automatic", 0.9)]
+)
 def test_interrupted_runs_resume_to_the_last_bit(case, fraction, few_agree, tmp_path, monkeypatch):
     data, options = ga.sample(MODEL, d=40, alpha=0.3, seed=0), {"init": "random", "survey": True}
-    if case == "given parameters":
-        options["survey"] = [0.01, 0.02]
+    every = 0.1  # seconds; written at every iteration, large checkpoints would take longer than the runs
+    if case == "given parameter":
+        options["survey"], options["n_starts"], every = 0.01, 2, 0
     elif case == "automatic":
         data, options = few_agree[1], {"n_starts": 8, "survey": "auto"}
     whole, n_calls = run_and_count(monkeypatch, data, **options)
-    stop, file = int(fraction * n_calls), ga.Checkpoint(tmp_path / "run.npz", 0)
+    stop, file = int(fraction * n_calls), ga.Checkpoint(tmp_path / "run.npz", every)
     with pytest.raises(Interruption):
         run_and_count(monkeypatch, data, stop, checkpoint=file, **options)
     resumed, n_later = run_and_count(monkeypatch, data, checkpoint=file, **options)
-    assert n_later <= n_calls - stop + 2
+    assert n_later <= (n_calls - stop + 2 if every == 0 else n_calls)
     assert np.array_equal(resumed.Q, whole.Q)
     assert resumed.message == whole.message
     assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
     assert [r.name for r in resumed.starts] == [r.name for r in whole.starts]
-
-
-def test_surveys_from_minima_never_raise_the_training_loss():
-    few = ga.sample(MODEL, d=40, alpha=0.5, seed=1)
-    result = train_one(few, "random", survey=True)
-    assert any(record.name.startswith("minimum") for record in result.starts)
-    assert result.train_loss == min(record.train_loss for record in result.starts)
-    assert result.gradient_norm <= 1e-8
 
 
 @pytest.mark.parametrize("other", [{"survey": False}, {"survey": 3.0}, {"seed": 1}])
@@ -445,7 +300,7 @@ def test_checkpoints_of_runs_with_other_surveys_are_refused(small, other, tmp_pa
 # Errors
 
 
-@pytest.mark.parametrize("survey", ["yes", -1.0, 0.0, [1.0, -2.0], [], [[1.0]], np.nan, np.inf, {}, ["a"], 1j])
+@pytest.mark.parametrize("survey", ["yes", -1.0, 0.0, [1.0], np.nan, np.inf, 1j])
 def test_bad_surveys_name_the_argument(small, survey, named_error):
     named_error(lambda: train_one(small, "random", survey=survey), "^survey: needs")
 
@@ -453,16 +308,6 @@ def test_bad_surveys_name_the_argument(small, survey, named_error):
 def test_surveys_that_other_arguments_exclude_name_the_argument(small, named_error):
     options = ga.IterationOptions(V_hat=np.ones((1, 2, 1, 1)))
     named_error(lambda: train_one(small, "random", survey=True, iteration=options), "^survey.*iteration")
-
-
-def test_bad_arguments_of_a_step_name_the_argument(small, named_error):
-    state, _ = ga.initial_survey(small, "exact", small.Q_star)
-    named_error(lambda: ga.survey_step(small, "exact", state, 0.4, -1.0), "^parisi")
-    named_error(lambda: ga.survey_step(small, "exact", state, 0.0, 1.0), "^damping")
-    named_error(lambda: ga.survey_step(small, "other", state, 0.4, 1.0), "^risk")
-    named_error(lambda: ga.survey_step(small, "exact", ga.initial_state(small, small.Q_star), 0.4, 1.0), "^state")
-    named_error(lambda: ga.survey_step(3, "exact", state, 0.4, 1.0), "^data")
-    for name, array in {"Q": state.Q[:3], "V": state.V[:1], "U": state.U[0], "D": state.D[:5], "z": state.D}.items():
-        wrong = dataclasses.replace(state, **{name: array})
-        named_error(lambda: ga.survey_step(small, "exact", wrong, 0.4, 1.0), f"^state.{name}")  # noqa: B023
-    named_error(lambda: ga.initial_survey(small, "exact", np.ones((3, 1))), "^Q")
+    for other in (ga.glm_model(ga.SquaredLoss(), intercept=True), ga.paper_model(penalty=ga.ElasticNet(0.02, 0.01))):
+        data = ga.sample(other, d=20, alpha=2.0, seed=0)
+        named_error(lambda: train_one(data, "random", survey=True), "^survey.*quadratic")  # noqa: B023

@@ -4,8 +4,6 @@ Fixed points are compared with linear algebra and torch; message passing is comp
 `validation/claims/column_penalties.py` with errors, and here for one size.
 """
 
-import re
-
 import numpy as np
 import pytest
 
@@ -43,16 +41,6 @@ def test_state_evolution_of_columns_equals_two_single_problems():
         for name in ("q", "theta", "V"):
             ours, theirs = getattr(both.overlaps, name), getattr(single.overlaps, name)
             np.testing.assert_allclose(ours[0, column, column], theirs[0, 0, 0], rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_equal_strengths_equal_the_ridge():
-    plain, columns = (ga.attention_model(rank=2, teacher_rank=2, lam=lam) for lam in (0.02, [0.02, 0.02]))
-    assert columns.rotations
-    assert columns.isotropic
-    ends = [ga.run_gamp(ga.sample(model, d=60, alpha=2.0, seed=1), "semantic", tol=1e-9) for model in (plain, columns)]
-    assert ends[0].train_loss == pytest.approx(ends[1].train_loss, rel=1e-10)
-    np.testing.assert_allclose(ends[0].Q, ends[1].Q, atol=1e-6)
 
 
 def test_gradient_of_attention_vanishes_in_torch():
@@ -113,35 +101,6 @@ def test_unbounded_problem_is_no_convergence():
     assert "raise max_iter" not in se.message
 
 
-def test_overlaps_that_grow_are_no_reason_to_raise_max_iter():
-    """With two tokens the edge of the spectrum is not known in advance: the message describes the growth of q."""
-    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), n_tokens=2, lam=[-2.0])
-    x = np.asarray(ga.sample(model, d=60, alpha=2.0, seed=1).tokens).reshape(-1, 60) / np.sqrt(60)
-    assert np.linalg.eigvalsh(x.T @ x)[0] < 2.0  # so that the risk has no lower bound
-    se = ga.solve_state_evolution(model, 2.0, rtol=1e-2, max_iter=40, stability=False)
-    assert not se.converged
-    assert re.search("q grew in each of the last 20 steps, .* no solution with finite overlaps", se.message)
-    assert "raise max_iter" not in se.message
-    q = np.abs(se.history.q[:, 0, 0, 0])
-    assert (np.diff(q[20:]) > 0).all()
-
-
-@pytest.mark.extensions
-def test_trajectory_of_message_passing_with_columns():
-    """Message passing at d = 1000 follows state evolution with two strengths."""
-    model = linear_model([0.3, 0.05])
-    theory = ga.trajectory(model, 2.0, "random", ga.MessagePassing(damping=0.6), n_iter=6, seed=0)
-    ends = []
-    for seed in range(4):
-        data = ga.sample(model, d=1000, alpha=2.0, seed=seed)
-        run = ga.run_gamp(data, "random", max_iter=6, damping=0.6, seed=seed, tol=0.0)
-        ends.append(run.overlaps.q[0])
-    mean, error = np.mean(ends, axis=0), np.std(ends, axis=0, ddof=1) / 2
-    predicted = theory.q[6, 0]
-    # errors of four instances are uncertain, so 1/√d bounds them from below
-    assert (np.abs(mean - predicted) < 4 * np.maximum(error, 0.5 / np.sqrt(1000))).all()
-
-
 def test_response_is_the_derivative_of_the_weights():
     """C is the derivative of (Λ + A)⁻¹ b for fixed Λ; W is its weighted mean."""
     penalty, V_hat = ga.ColumnRidge([0.1, 2.0]), np.array([[[1.0, 0.3], [0.3, 0.5]]])
@@ -171,10 +130,7 @@ def test_leave_one_out_and_replace():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (
-            lambda: ga.attention_model(rank=2, lam=[0.1]),
-            "lam, penalty: needs one number, or one entry for each of the 2 column",
-        ),
+        (lambda: ga.attention_model(rank=2, lam=[0.1]), "lam, penalty: needs one number, or one entry for each of the"),
         (lambda: ga.attention_model(lam=[-0.1]), "lam, penalty: needs no negative λ"),
         (lambda: ga.glm_model(ga.LogisticLoss(), lam=[-0.1]), "lam, penalty: needs no negative λ"),
         (lambda: ga.attention_model(lam=["cube"]), "lam: needs a positive number, or a sequence"),

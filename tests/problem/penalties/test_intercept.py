@@ -125,16 +125,6 @@ def test_trajectories_follow_message_passing_and_descent(method, options):
 
 
 @pytest.mark.extensions
-def test_state_evolution_from_overlaps_continues_a_trajectory():
-    model = shifted_model()
-    ahead = ga.trajectory(model, 2.0, "random", n_iter=5, n_paths=1000)
-    end = ga.solve_state_evolution(model, 2.0, rtol=1e-3, stability=False).overlaps
-    later = ga.trajectory(model, 2.0, end, n_iter=2, n_paths=1000)
-    assert ahead.m[-1, 0, 0] < later.m[0, 0, 0]
-    np.testing.assert_allclose(later.m[:, 0, 0], end.m[0, 0], atol=5e-3)  # a fixed point stays
-
-
-@pytest.mark.extensions
 def test_a_sequence_model_has_an_intercept_in_each_column():
     model = ga.sequence_model(
         lambda u, xi: np.tanh(u[0, 0] + 0.5) + 0.1 * xi[0], lambda z: np.tanh(z[0, 0]), n_tokens=1, rank=1, n_noise=1,

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import gamp_attention as ga
-from gamp_attention.descent.quasi_newton import quasi_newton
+from gamp_attention.descent.minimize import quasi_newton
 from gamp_attention.descent.torch_risk import few_threads
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.results import Status

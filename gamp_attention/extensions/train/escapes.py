@@ -1,14 +1,11 @@
-"""Flips of single samples: starts of message passing next to a minimum, from which a lower minimum may follow.
+"""Steps away from critical points: flips of single samples at a minimum, and escapes from saddles.
 
 At a minimum of the risk, with weights Q and variances V of message passing, each sample has the fields z and the center
 ω = z − V g of its proximal objective. Many samples have a second local minimum z' there. To lowest order, the risk
-changes by the gap between the values of the proximal objective at z' and z if the sample moves from z to z' and all
-weights respond: this is the cavity argument behind message passing. The corrections are of the order of one sample's
-loss, so that the gap does not decide. For each of the samples of smallest gap a run of message passing is made. It
-begins at the state of the minimum, in which one sample has the fields z', and keeps the local minima of all samples.
-
-Minima that survey propagation finds at finite d often differ from a lower minimum in few samples. For losses that do
-not change if the signs of all fields change, as in attention with tied weights, z' is close to −z.
+changes by the gap between the values of the proximal objective at z' and z if the sample moves to z' and all weights
+respond (the cavity argument behind message passing), up to corrections of the order of one sample's loss. So a run of
+message passing is made for each of the samples of smallest gap. Minima that survey propagation finds at finite d often
+differ from a lower minimum in few samples. If the loss is even, as in attention with tied weights, z' is close to −z.
 """
 
 import numpy as np
@@ -21,6 +18,9 @@ from gamp_attention.problem.sources import apply_by_source
 N_FLIPS = 6  # maximum number of samples that are flipped at a minimum
 FLIP_STEP = 0.3  # step β of the first iteration after a flip
 MIN_DISTANCE = 1e-2  # smallest distance of z' and z as two minima, in units of the root mean square of the fields
+ESCAPE_STEP = 1e-2  # root mean square of the first change of the weights, in units of a teacher's weights
+ESCAPE_GROWTH = 2.0  # factor of the step while the risk falls; while no step lowers it, divided by its square
+MAX_TRIALS = 40  # maximum number of steps that are tried in each of the directions v and −v
 
 
 def flipped_starts(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> list[tuple[str, GampState]]:
@@ -51,3 +51,27 @@ def flipped_starts(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> li
             after, _ = gamp_step(data, risk, GampState(state.Q, state.V, state.D, z), FLIP_STEP, hold=True)
             starts.append((f"flip of sample {mu}", after))
     return starts
+
+
+def leave_saddle(data: Dataset, risk: str, Q: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the lowest of several points Q ± s v along a line, and its training loss; Q itself if none is lower.
+
+    v is the direction of lowest curvature (d, r); s is doubled while the risk falls.
+    """
+    best, lowest = Q, risk_at(data, Q, risk).train_loss
+    start = lowest
+    for side in (1.0, -1.0):
+        size, falling, last = ESCAPE_STEP * np.sqrt(Q.size), False, start
+        for _ in range(MAX_TRIALS):
+            trial = Q + side * size * direction
+            loss = risk_at(data, trial, risk).train_loss
+            if loss < last:
+                falling, last = True, loss
+                if loss < lowest:
+                    best, lowest = trial, loss
+                size *= ESCAPE_GROWTH
+            elif falling:
+                break
+            else:
+                size /= ESCAPE_GROWTH**2
+    return best, lowest

@@ -1,0 +1,348 @@
+"""First-order methods on the training data for d → ∞, with histories that are stored at a few of the times only.
+
+The field of a sample at step t depends on the forces f of all earlier steps,
+
+    z^t = m^t + ω̃^t + Σ_{s<t} R(t, s) f^s,
+
+with Gaussian ω̃ and the response R of the weights to earlier forces: dynamical mean-field theory (Mignacco, Krzakala,
+Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). A method determines the force of a sample on the
+weights (`StoredPaths.evaluate`) and the step of the weights (`MemoryRun.select_step`).
+
+Late iterates are nearly linear combinations of earlier iterates. A time is therefore stored only if the stored times do
+not determine the fields at this time: if the standard deviation of the rest, relative to the field, exceeds a
+tolerance, and at the times 1, 2, 4, 8, …. Every memory term is then written with the stored times p:
+
+- the Gaussian field ω̃^t is a linear combination of y and of the fields ω̃^p, F^t w with white Gaussians w;
+- Σ_s Γ(t, s) x^s = Γ^t x^t + Σ_p Γ(t, p) x^p with the direct response Γ^t, the mean a.e. derivative of the force, so
+  that the part of x^t that the stored times leave out decays as x^t does. Γ(t, p) and θ̂^t follow from
+  E[(α f^t − Γ^t ω̃^t) w_j] = Σ_k D_k F_kj (Stein, 1981), D = (θ̂^t, Γ(t, p), …), without derivatives along paths;
+- the weights are linear in the forces. Each path therefore carries the sum h^t = Σ_s R(t, s) f^s, which obeys the
+  equation of the weights, h^{t+1} = h^t − η (λ h^t − f^t − Σ_p A(t, p) h^p), and E[h^s h^t] is the covariance that
+  the noises give the weights.
+
+With P stored times, a path takes a memory of order P and each step a time of order P. Eq. :eq:`stored-times`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.numerics import one_thread
+from gamp_attention._tools.progress import Progress
+from gamp_attention.descent.steps import PlainSteps
+from gamp_attention.extensions.dynamics.field_paths import FieldPaths, GrowingRows, component_paths, min_paths
+from gamp_attention.extensions.dynamics.message_paths import MeanLosses
+from gamp_attention.extensions.dynamics.replicas import stack_replicas
+from gamp_attention.extensions.dynamics.weight_paths import InterceptPath
+from gamp_attention.results import Overlaps
+from gamp_attention.theory.equations.channel import select_sources
+from gamp_attention.theory.equations.symmetry import Symmetry
+from gamp_attention.theory.equations.weights import overlaps_of_moments
+from gamp_attention.theory.models.model import Component, Model
+from gamp_attention.theory.start_law import StartLaw
+
+
+@dataclass(frozen=True)
+class Compression:
+    """Accuracy of histories at stored times."""
+
+    tolerance: float = 1e-3  # relative standard deviation of a field that stored times may leave undetermined
+    # whether the times 0, 1, 2, 4, 8, … are stored as well; without them errors are larger at all times, also before
+    # the second time whose rest exceeds the tolerance
+    doubling: bool = True
+    negligible: float = 1e-6  # relative standard deviation that is zero up to rounding
+    coarser: float = 10**0.5  # ratio of tolerances whose results are compared for the error of the compression
+    n_compared: int = 4  # maximum number of replicas that are repeated with the larger tolerance
+
+    def coarsen(self) -> "Compression":
+        """Return the compression with the larger tolerance, and without regular times."""
+        return replace(self, tolerance=self.coarser * self.tolerance, doubling=False)
+
+
+ALL_TIMES = Compression(tolerance=Compression.negligible, n_compared=0)  # store every time
+
+
+@dataclass(frozen=True, eq=False)
+class Forces:
+    """Averages over the fields at time t that drive the weights; for mixtures sums over the components."""
+
+    m: np.ndarray  # (S, r) m̂^t = α E[f^t]
+    theta: np.ndarray  # (S, r, t) θ̂^t
+    q: np.ndarray  # (S, r, r) α E[f^t f^tᵀ]
+    response: np.ndarray  # (P + 1, S, r, r) Γ(t, p) for stored times p and, last, the direct response Γ^t
+    loss: float  # α E[ℓ(z^t) + constant]
+    test_error: float  # test error of the weights at time t
+
+
+def sum_forces(model: Model, paths: Sequence[Any], forces: list[Forces]) -> Forces:
+    """Return the forces of all components as sums over the sources, weighted by the components' probabilities.
+
+    `paths` have the probability and the sources of each component.
+    """
+    if len(forces) == 1:
+        return forces[0]
+    sums: dict[str, Any] = {}
+    for name, axis in (("m", 0), ("theta", 0), ("q", 0), ("response", 1)):
+        shape = getattr(forces[0], name).shape
+        sums[name] = np.zeros((*shape[:axis], model.n_sources, *shape[axis + 1 :]))
+        for path, force in zip(paths, forces, strict=True):
+            sums[name][(slice(None),) * axis + (path.sources,)] += path.probability * getattr(force, name)
+    for name in ("loss", "test_error"):
+        sums[name] = sum(path.probability * getattr(force, name) for path, force in zip(paths, forces, strict=True))
+    return Forces(**sums)
+
+
+class StoredPaths:
+    """Sampled paths of the fields of one component, whose histories are stored at a few of the times.
+
+    Parameters
+    ----------
+    component : the component, with its probability and sources.
+    model : the model that the component belongs to.
+    n_paths : number of paths of all components.
+    rng : generator of the paths.
+    even : the argument of `FieldPaths`; if it is true, m̂ = 0.
+
+    Attributes
+    ----------
+    n : number of sampled paths.
+    fields : the paths of the Gaussian fields.
+    rng : the generator.
+    gaussians : (n, L, r) Gaussian fields ω̃ at the latest time.
+    force : (L, r, n) forces at the latest time.
+    """
+
+    def __init__(self, component: Component, model: Model, n_paths: int, rng: np.random.Generator, even: bool) -> None:
+        self.probability, self.sources, self.model = component
+        expected = 64  # number of stored times for which components of mixtures have enough paths
+        self.fields = FieldPaths(self.model, component_paths(component, n_paths, expected), rng, even)
+        self.rng, self._even, law, self.n = rng, even, model.coordinates, self.fields.n
+        self._gamma, self._weight = law.gamma[:, self.sources], law.weight
+        self._h = np.zeros((len(law.weight), self.model.n_tokens, self.model.rank, self.n))
+        self._velocity, self.force = np.zeros_like(self._h), np.zeros(self._h.shape[1:])
+        self._stored = GrowingRows(self._h.shape[:2], self.n, 8 * self.model.rank)
+        self.gaussians = np.zeros(0)
+
+    def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return losses (n,), forces (n, L, r) and the mean derivative of the forces (L, r, r) at fields z (n, L, r).
+
+        `now` are the overlaps at this time, for the tokens of the component.
+        """
+        raise NotImplementedError
+
+    def noise(self, alpha: float) -> np.ndarray:
+        """Return the covariances Σ_l γ_l α E[h_l^p h_lᵀ] (P + 1, K, r, r) with the stored times and, last, now."""
+        transposed = np.swapaxes(self._h, 2, 3)
+        sums = np.concatenate([self._stored.array @ transposed, self._h @ transposed], axis=2)
+        means = alpha / self.n * np.einsum("kl,klpb->kpb", self._gamma, sums)
+        K, _, r = means.shape
+        return means.reshape(K, -1, r, r).transpose(1, 0, 2, 3)
+
+    def project(self, overlaps: Overlaps, covariances: np.ndarray) -> float:
+        """Compute the fields at this time from the stored times; return the relative size of the undetermined rest."""
+        now = select_sources(overlaps, self.sources)
+        self.gaussians, rest = self.fields.project(now, covariances[:, self.sources])
+        return rest
+
+    def store(self, overlaps: Overlaps, covariances: np.ndarray, like: np.ndarray | None) -> None:
+        """Store this time, and draw the fields with the rest; `like` is an argument of `FieldPaths.draw`."""
+        now = select_sources(overlaps, self.sources)
+        self.gaussians = self.fields.draw(now, covariances[:, self.sources], like=like)
+        self._stored.append(self._h)
+
+    def average(self, alpha: float, overlaps: Overlaps) -> Forces:
+        """Return the averages over the fields at this time, given the overlaps of all sources."""
+        now, model = select_sources(overlaps, self.sources), self.model
+        # fields m + ω̃ + Σ_s R(t, s) f^s of the training data
+        z = self.gaussians + now.m + np.einsum("k,kl,klan->nla", self._weight, self._gamma, self._h)
+        losses, force, derivative = self.evaluate(z, now)
+        self.force, direct, (L, r, t) = force.transpose(1, 2, 0), alpha * derivative, now.theta.shape
+        slopes = np.array([
+            path.slopes(alpha * force[:, l] - self.gaussians[:, l] @ direct[l].T)
+            for l, path in enumerate(self.fields.of_token)
+        ])  # fmt: skip
+        on_stored, terms = slopes[:, :, t:].reshape(L, r, -1, r).transpose(2, 0, 1, 3), self.fields.terms
+        return Forces(
+            m=alpha * (np.zeros_like(now.m) if self._even else self.force.mean(axis=2)),
+            theta=slopes[:, :, :t],
+            q=alpha / self.n * self.force @ np.swapaxes(self.force, 1, 2),
+            response=np.concatenate([on_stored, direct[None]]),
+            loss=alpha * float(np.mean(losses + terms.constant)),
+            test_error=float(np.mean(model.task.errors(self.gaussians + now.m, self.fields.y, terms))),
+        )
+
+    def descend(self, A: np.ndarray, strengths: np.ndarray, method: PlainSteps, t: int) -> None:
+        """Take step t of the weights with h, for memory A (P + 1, K, r, r) of stored times and of this time."""
+        rows = A[:-1].transpose(1, 2, 0, 3).reshape(A.shape[1], 1, A.shape[2], -1)
+        slope = strengths * self._h - self.force - rows @ self._stored.array - A[-1][:, None] @ self._h
+        self._h, self._velocity = method.step(self._h, self._velocity, slope, t)
+
+
+class StoredWeights:
+    """Weights with the ridge penalty: coefficients (K, r, r + S + t) of (x⁰, τ, π), and covariances of the rest.
+
+    The rest is the sum of the noises, whose covariances are averages over paths (`StoredPaths.noise`).
+    """
+
+    def __init__(self, model: Model, start: StartLaw) -> None:
+        self.model, self._start = model, start
+        K, size, _ = start.moments.shape
+        self._x = np.zeros((K, model.rank, size))
+        self._x[:, :, : model.rank] = np.eye(model.rank)
+        self._velocity, self._stored = np.zeros_like(self._x), list[np.ndarray]()
+        self._second = np.zeros((K, model.rank, model.rank))
+        self._intercept = InterceptPath(model, start)
+        self.strengths = np.broadcast_to(model.penalty.curvature, model.rank)[:, None]  # λ_a of the columns
+
+    def evaluate(self, noise: np.ndarray) -> tuple[Overlaps, np.ndarray]:
+        """Return the overlaps at this time, and q_l^{p,t} (P + 1, S, r, r) for stored times p and, last, this time."""
+        law, moments = self.model.coordinates, self._start.moments @ np.swapaxes(self._x, 1, 2)
+        second = np.array([x @ moments for x in (*self._stored, self._x)]) + noise
+        self._second = second[-1]
+        products = np.swapaxes(moments, 1, 2)[:, :, self.model.rank :]
+        now = self._intercept.add_to(overlaps_of_moments(self.model, second[-1], products, self._start.V))
+        return now, np.einsum("k,kl,skab->slab", law.weight, law.gamma, second)
+
+    def store(self) -> None:
+        """Store this time."""
+        self._stored.append(self._x)
+
+    def penalty(self) -> float:
+        """Return E[r(x)] per coordinate."""
+        squares = np.einsum("k,kaa->a", self.model.coordinates.weight, self._second)
+        return 0.5 * float(squares @ self.strengths[:, 0])
+
+    def descend(self, forces: Forces, A: np.ndarray, method: PlainSteps, t: int) -> None:
+        """Take step t, for memory A (P + 1, K, r, r) of stored times and of this time. Eq. :eq:`descent-weights`."""
+        first = self.model.rank + self.model.n_sources
+        slope = self.strengths * self._x
+        slope[:, :, self.model.rank : first] -= forces.m.T
+        slope[:, :, first:] -= np.einsum("kl,lrt->krt", self.model.coordinates.gamma, forces.theta)
+        for with_past, x in zip(A, (*self._stored, self._x), strict=True):
+            slope -= with_past @ x
+        self._x, self._velocity = method.step(self._x, self._velocity, slope, t)
+        self._intercept.descend(forces.m, method, t)
+
+
+class MemoryRun:
+    """One replica of a first-order method, one step for each call of `advance`. Eq. :eq:`stored-times`.
+
+    Subclasses build the paths (`build_paths`), and determine the step of the weights (`select_step`).
+
+    Parameters
+    ----------
+    model : the model, with the ridge penalty.
+    alpha : sample complexity.
+    start : second moments of the initial weights.
+    n_paths : number of sampled paths, even.
+    rng : generator of the paths.
+    compression : tolerance of stored times.
+    fewer : number by which the number of paths is divided.
+
+    Attributes
+    ----------
+    paths : the paths of each component.
+    V : (S, r, r) V of the overlaps at the latest time.
+    states, losses : overlaps and losses at all times so far.
+    stored : stored times.
+    """
+
+    def __init__(
+        self, model: Model, alpha: float, start: StartLaw, n_paths: int, rng: np.random.Generator,
+        compression: Compression, fewer: int = 1,
+    ) -> None:  # fmt: skip
+        self.model, self.alpha, self.V = model, alpha, start.V
+        self._n_given, self._n_paths, self._compression = n_paths, n_paths // fewer // 2 * 2, compression
+        even = Symmetry.of(model, start.overlaps(model)).m_zero
+        self._weights = StoredWeights(model, start)
+        self.paths = [self.build_paths(component, model, self._n_paths, rng, even) for component in model.components]
+        self.states, self.losses, self.stored = list[Overlaps](), list[MeanLosses](), list[int]()
+
+    @property
+    def run(self) -> tuple[list[Overlaps], list[MeanLosses]]:
+        """Overlaps and losses at all times so far."""
+        return self.states, self.losses
+
+    def build_paths(self, *arguments: Any) -> Any:
+        """Return the paths of a component; arguments as for `StoredPaths`."""
+        raise NotImplementedError
+
+    def select_step(self, t: int) -> PlainSteps:
+        """Return the step of the weights at time t, after the forces at this time have been evaluated."""
+        raise NotImplementedError
+
+    def advance(self, reference: "MemoryRun | None" = None) -> None:
+        """Compute overlaps and losses at the next time, and take a step.
+
+        reference : a run at the same time, from whose fields new white columns are taken, so that differences between
+            both runs are not due to different random numbers.
+        """
+        t, gamma = len(self.states), self.model.coordinates.gamma
+        noise = sum(path.probability * path.noise(self.alpha) for path in self.paths)
+        now, covariances = self._weights.evaluate(np.asarray(noise))
+        now = replace(now, V=self.V)
+        rest = max(path.project(now, covariances) for path in self.paths)
+        regular = self._compression.doubling and t & (t - 1) == 0 and rest > self._compression.negligible
+        if t == 0 or regular or not rest <= self._compression.tolerance:
+            self._require_capacity()
+            for i, path in enumerate(self.paths):
+                path.store(now, covariances, None if reference is None else reference.paths[i].gaussians)
+            self._weights.store()
+            self.stored.append(t)
+        forces = sum_forces(self.model, self.paths, [path.average(self.alpha, now) for path in self.paths])
+        self.states.append(now)
+        self.losses.append(MeanLosses(forces.loss + self._weights.penalty(), forces.test_error))
+        A, method = np.einsum("kl,slab->skab", gamma, forces.response), self.select_step(t)
+        self._weights.descend(forces, A, method, t)
+        for path in self.paths:
+            path.descend(A, self._weights.strengths, method, t)
+
+    def _require_capacity(self) -> None:
+        """Raise ValueError if another stored time needs more paths or more memory."""
+        model, n_stored, K = self.model, len(self.stored) + 1, len(self.model.coordinates.weight)
+        enough = min_paths(model, n_stored - 1)
+        if self._n_paths < enough:
+            enough *= self._n_given // self._n_paths
+            needs = f"at least {enough} at step {len(self.states)}"
+            raise check.fail("n_paths", self._n_given, needs)
+        # h of each class and two copies of the white columns; arrays double when they are full
+        check.require_memory("n_paths", self._n_given, model.n_tokens * model.rank, K + 2, 3 * n_stored)
+
+
+def follow_replicas(
+    builds: Iterable[Callable[[np.random.Generator, Compression], Any]], rng: np.random.Generator,
+    compression: Compression, n_iter: int, bar: Progress,
+) -> tuple[list[Any], dict[str, np.ndarray]]:  # fmt: skip
+    """Return replicas at time n_iter, and the errors of overlaps and losses by the compression, by name.
+
+    Some replicas are repeated with fewer stored times and the same random numbers. The errors at every time are the
+    root mean squares of the differences between both results.
+
+    Parameters
+    ----------
+    builds : functions of the generator and the compression that return a replica before its first time.
+    rng : generator of all replicas.
+    compression : the tolerance, and the number of replicas that are repeated.
+    n_iter : number of steps.
+    bar : progress over all steps of all replicas.
+    """
+    runs, pairs = [], []
+    with one_thread():
+        for i, build in enumerate(builds):
+            coarse = build(deepcopy(rng), compression.coarsen()) if i < compression.n_compared else None
+            runs.append(build(rng, compression))
+            for _ in range(n_iter + 1):
+                runs[-1].advance()
+                if coarse is not None:
+                    coarse.advance(runs[-1])
+                bar.update()
+            if coarse is not None:
+                pairs.append((runs[-1], coarse))
+    if not pairs:
+        return runs, {}
+    fine, coarse = (stack_replicas([run.run for run in each]) for each in zip(*pairs, strict=True))
+    return runs, {name: np.sqrt(np.mean(np.square(coarse[name] - fine[name]), axis=0)) for name in fine}

@@ -1,0 +1,452 @@
+"""`law_of`: the distribution of given tokens, with a known or fitted teacher, and departures from the assumptions.
+
+A ridge and the losses depend on the d coordinates only through second moments at each eigenvalue of the covariance. So
+the d coordinates are replaced by a few classes, which have the same second moments of positions, means and teacher.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gamp_attention._tools import check
+from gamp_attention._tools.display import count_noun
+from gamp_attention._tools.numerics import Stream, generator, guard_call
+from gamp_attention.extensions.inference.token_spectrum import (
+    N_PARTS,
+    Estimate,
+    SampleResolvent,
+    Spectrum,
+    SpectrumFit,
+    jackknife,
+    mean_product,
+    moments_along,
+    pair_products,
+    part_covariances,
+    relative_size,
+    token_eigenvalues,
+)
+from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.losses.attention import DotProductAttention
+from gamp_attention.problem.stores import distinct_samples
+from gamp_attention.theory.models.coordinates import CoordinateLaw
+from gamp_attention.theory.models.data_law import VERDICTS, DataLaw, Departure
+from gamp_attention.theory.models.glm import DEFAULT_LABELS, GLMModel
+from gamp_attention.theory.models.labels import ShiftedLabels
+from gamp_attention.theory.models.mixtures import ShiftedTeacher
+from gamp_attention.theory.models.model import Model
+from gamp_attention.theory.models.teachers import SoftmaxTeacher
+
+MAX_NUMBERS = 200_000_000  # maximum number of entries of the tokens from which the distribution is estimated
+ROUNDING = 1e-12  # standard deviation of tokens, in units of their largest mean, below which they count as equal
+SIGNIFICANCE = 4.0  # standard errors above which a mean or a difference counts as significant
+GAUSSIAN = (0.2, 1.0), 0.0  # limits and assumption of an excess kurtosis
+MEASURES: dict[str, tuple[tuple[float, float], float, str]] = {
+    # limits above which a departure is mild or strong, value under the assumption, and meaning of a departure
+    "dimensions / number of tokens": ((0.5, 1.0), 0.0, "few tokens, so the estimated spectrum is uncertain"),
+    "correlation of tokens": ((0.05, 0.3), 0.0, "ignored by the model"),
+    "differences between covariances": ((0.1, 0.5), 0.0, "all Σ_l are given one shape"),
+    "largest eigenvalue / median eigenvalue": ((20.0, 200.0), 1.0,
+        "a few directions dominate: fields fluctuate from data set to data set as if d were small"),
+    "effective dimensions / d": ((0.9, 0.97), 1.0,
+        "(tr Σ)²/(d tr Σ²): corrections to d → ∞ are of order 1/√(effective dimensions)"),
+    "variance of norms / Gaussian variance": ((0.5, 3.0), 1.0,
+        "samples have unequal weights: tr Σ_l/d is a poor approximation of ‖x_l‖²/d"),
+    "kurtosis of random fields": (*GAUSSIAN, "fields of random weights are not Gaussian: universality fails"),
+    "kurtosis along the leading direction": (*GAUSSIAN,
+        "fields are not Gaussian if the weights align with this direction"),
+    "kurtosis of the teacher's fields": (*GAUSSIAN, "the teacher's fields are not Gaussian"),
+    "norm of the mean token": ((0.2, 3.0), 0.0,
+        "means with norms of order one are included; a larger mean is a direction common to all fields"),
+    "fraction of duplicate samples": ((0.01, 0.1), 0.0,
+        "there are fewer distinct samples than α states, and held-out samples may occur in the training set"),
+    "fraction of duplicate tokens": ((0.1, 0.5), 0.0,
+        "tokens come from a finite vocabulary: their fields are at most as Gaussian as over the vocabulary"),
+    "correlation of consecutive samples": ((0.02, 0.1), 0.0,
+        "samples are not independent: the errors of all estimates are too small"),
+}  # fmt: skip
+
+
+@guard_call
+def law_of(
+    data: Dataset, teacher: ArrayLike | None = None, *, target: Any = None, noise: float | None = None
+) -> DataLaw:
+    """Estimate the distribution of tokens with a known or fitted teacher, and its departures from the assumptions.
+
+    Eq. :eq:`resolvents`.
+
+    Eigenvalues of the covariances, and the second moments of positions and teacher along them, are fitted to the
+    resolvent of the sample covariance, whose bias by the finite number of tokens is known (Marchenko and Pastur, 1967).
+
+    Parameters
+    ----------
+    data : the samples, at least 20.
+    teacher : (d, t) weights, known or fitted, for example of a `GampResult`. If not given, the weights of the data's
+        teacher; if it has none, independent random rows N(0, 1).
+    target : the teacher's attention map T, or label model. If not given, the target of the model from which the data
+        were sampled, or else the student's attention map, or the default label model of the loss.
+    noise : s of targets (T + s N)x. If not given, it is estimated from the outputs: from the part that the teacher does
+        not explain if its weights are known, else from the part outside the span of the tokens.
+
+    Returns
+    -------
+    DataLaw
+
+    Raises
+    ------
+    TypeError : if `data` is not a Dataset, an argument has the wrong type, or `target` is not given for a loss without
+        a default label model.
+    ValueError : if there are fewer than 20 samples; the tokens at an index are equal in all samples; `teacher` is not
+        of shape (d, t); `noise` is negative; or labels depend on classes.
+
+    Examples
+    --------
+    Predict a layer that learns from random weights, for given arrays:
+
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.standard_normal((300, 2, 100)) * np.linspace(0.2, 1, 100)
+    >>> positions = np.outer([1, -1], np.full(100, 0.1))
+    >>> law = ga.law_of(ga.Dataset(x, x, positions), noise=0.0)
+    >>> law.strong, law.trace.round(1).tolist()
+    ((), [0.4, 0.4])
+    >>> ga.solve_state_evolution(law, 3.0, rtol=1e-2).converged
+    True
+    """
+    if require_dataset(data).n_samples < 2 * N_PARTS:
+        needs = f"at least {2 * N_PARTS} samples, to estimate errors"
+        raise check.fail("data", count_noun(data.n_samples, "sample"), needs)
+    if data.is_labelled and data.is_mixture:
+        needs = "samples without classes; their model is data.model"
+        raise check.fail_words("data", "targets that depend on classes", needs)
+    rows = slice(None, None, -(-data.tokens.size // MAX_NUMBERS))
+    seen = SeenTokens(np.asarray(data.tokens)[rows].astype(float, copy=False))
+    weights = data.Q_star if teacher is None else check.array("teacher", teacher, (data.dim, "t"))
+    target = _default_target(data, target)
+    outside, s = 0.0, 0.0
+    if not data.is_labelled and (data.dim > data.n_tokens or noise is None):
+        outside, estimated = _residuals(data, rows, seen.tokens, weights, target)
+        s = estimated if noise is None else s
+    s = s if noise is None else check.real("noise", noise, low=0)
+    parts = [part_covariances(seen.unit[:, l]) for l in range(data.n_tokens)]
+    pooled = np.sum(parts, axis=0) / data.n_tokens
+    n_rows = float((len(seen.tokens) - 1) * data.n_tokens)  # degrees of freedom: each token loses one to its mean
+    resolvent = SpectrumFit().resolvent(pooled.mean(axis=0) * (len(seen.tokens) * data.n_tokens / n_rows), n_rows)
+    spectrum, size = SpectrumFit().spectrum(resolvent), pair_products(pooled)
+    shapes = [relative_size(pair_products(part - pooled), size) for part in parts] if len(parts) > 1 else []
+    differ = any(shape.value > SIGNIFICANCE * shape.error for shape in shapes)
+    gamma = token_eigenvalues(parts, spectrum) if differ else np.tile(spectrum.gamma[:, None], len(parts))
+    means = seen.true_means(data.dim / float(spectrum.weight @ spectrum.gamma**2))
+    with check.rename(teacher="target", labels="target"):
+        coordinates = _coordinates(data, seen, weights, means, resolvent, spectrum, gamma)
+        model = _model(data, seen, weights, means, coordinates, target, s)
+    departures = _departures(seen, weights, resolvent, spectrum, pair_products(pooled), shapes, differ)
+    law = coordinates
+    return DataLaw(
+        law.weight, law.gamma, law.tau, law.teacher_mean, law.teacher_cov, model=model, departures=departures,
+        correlation=seen.correlation, noise=s, outside=outside, n_samples=len(seen.tokens),
+    )  # fmt: skip
+
+
+def _departures(
+    seen: SeenTokens, weights: np.ndarray | None, resolvent: SampleResolvent, spectrum: Spectrum, size: np.ndarray,
+    shapes: list[Estimate], differ: bool,
+) -> tuple[Departure, ...]:  # fmt: skip
+    """Return all departures of tokens from their estimated distribution.
+
+    `size` (B, B) are the products of the parts of the pooled covariance, `shapes` the relative norms of the differences
+    between each Σ_l and this covariance, and `differ` is True if they are significant.
+    """
+    n, L, d = seen.tokens.shape
+    measured = {"dimensions / number of tokens": _exact(d / (n * L))}
+    if shapes:
+        measured["correlation of tokens"] = seen.largest_correlation()
+        measured["differences between covariances"] = max(shapes)
+    measured |= _spread(seen, size, spectrum) | _kurtosis_of_fields(seen, resolvent.vectors, weights)
+    measured |= {"norm of the mean token": seen.largest_mean()} | _measure_repetition(seen)
+    treatments = dict[str, str]()
+    if differ:
+        treatments["differences between covariances"] = "each Σ_l has its eigenvalues along common vectors"
+    by_chance = _errors_by_chance(n * L, spectrum, d)
+    return tuple(
+        _build_departure(name, estimate, treatments.get(name), by_chance.get(name, np.inf))
+        for name, estimate in measured.items()
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SeenTokens:
+    """Tokens (n, L, d), and statistics over all samples."""
+
+    tokens: np.ndarray
+
+    @cached_property
+    def means(self) -> np.ndarray:
+        """Mean tokens (L, d)."""
+        return self.tokens.mean(axis=0)
+
+    @cached_property
+    def scales(self) -> np.ndarray:
+        """Variances tr Σ/d (L,) of the tokens; raises if tokens are equal up to rounding, as for a padding."""
+        n, L, d = self.tokens.shape
+        scales = np.einsum("nld,nld->l", *[self.tokens - self.means] * 2) / (d * max(n - 1, 1))
+        constant = np.flatnonzero(scales <= (ROUNDING * np.abs(self.means).max(axis=1)) ** 2)
+        if len(constant):
+            needs = "tokens that vary between samples at each index, as state evolution assumes"
+            got = f"equal tokens at index {constant[0]} (of L = {L}) in all samples"
+            raise ValueError(f"{check.fail_words('data', got, needs)}; leave this token out of tokens and outputs")
+        return scales
+
+    @cached_property
+    def unit(self) -> np.ndarray:
+        """Centered tokens (n, L, d) divided by √(tr Σ/d)."""
+        return (self.tokens - self.means) / np.sqrt(self.scales)[:, None]
+
+    @cached_property
+    def overlaps(self) -> np.ndarray:
+        """Products u_l·u_l'/d (n, L, L) of the unit tokens of each sample."""
+        return self.unit @ self.unit.transpose(0, 2, 1) / self.tokens.shape[2]
+
+    @property
+    def correlation(self) -> np.ndarray:
+        """Correlation tr Σ_ll'/√(tr Σ_ll tr Σ_l'l') (L, L) between the tokens of a sample."""
+        mean = self.overlaps.mean(axis=0)
+        size = np.sqrt(np.diag(mean))
+        return mean / np.outer(size, size)
+
+    def largest_correlation(self) -> Estimate:
+        """Return the largest mean correlation of two tokens of a sample."""
+        above = np.triu(np.abs(self.correlation), 1)
+        pair = np.unravel_index(int(np.argmax(above)), above.shape)
+        error = self.overlaps.std(axis=0, ddof=1)[pair] / np.sqrt(len(self.tokens))
+        return Estimate(float(self.correlation[pair]), float(error))
+
+    def largest_mean(self) -> Estimate:
+        """Return the largest norm of a mean token, corrected for the contribution of sampling noise."""
+        n, _, d = self.tokens.shape
+        chance = self.scales * d / n
+        squares = (self.means**2).sum(axis=1) - chance
+        largest = int(np.argmax(squares))
+        norm, noise = float(np.sqrt(max(squares[largest], 0.0))), float(chance[largest])
+        error = min(np.sqrt(noise / d) + noise / np.sqrt(d), 1.0) if norm else np.sqrt(noise)
+        return Estimate(norm, float(error))
+
+    def true_means(self, effective_dim: float) -> np.ndarray:
+        """Return means (L, d) whose products are corrected for sampling noise; zero if noise explains all of them.
+
+        Sampling noise adds Σ/n, of trace tr Σ/n, to the square of the mean of n tokens.
+        """
+        n, _, d = self.tokens.shape
+        means, chance = self.means, self.scales * d / n
+        gram = means @ means.T
+        if (np.diag(gram) - chance < SIGNIFICANCE * np.sqrt(2 / effective_dim) * chance).all():
+            return np.zeros_like(means)
+        size, vectors = np.linalg.eigh(gram)
+        spanned = size > 1e-12 * max(size.max(), 1e-300)
+        inverse_root = (vectors[:, spanned] / np.sqrt(size[spanned])) @ vectors[:, spanned].T
+        # the means of different tokens are over the same samples
+        size, vectors = np.linalg.eigh(gram - self.correlation * np.sqrt(np.outer(chance, chance)))
+        return (vectors * np.sqrt(size.clip(0))) @ vectors.T @ inverse_root @ means
+
+
+def _default_target(data: Dataset, target: Any) -> Any:
+    """Return the attention map or label model of the teacher, with the default of the data if `target` is None."""
+    if target is not None:
+        return target
+    if data.model is not None:
+        return data.model.teacher
+    if not data.is_labelled:
+        if isinstance(data.student, DotProductAttention):
+            return SoftmaxTeacher(0.0, np.eye(data.n_tokens), data.student)
+        return data.student
+    default = DEFAULT_LABELS.get(type(data.student))
+    if default is None:
+        needs = "a label model, because this loss has no default; pass one, for example `LogisticLabels()`"
+        raise check.fail("target", target, needs, TypeError)
+    return default
+
+
+def _residuals(
+    data: Dataset, rows: slice, tokens: np.ndarray, weights: np.ndarray | None, target: Any
+) -> tuple[float, float]:
+    """Return the mean square of the outputs outside the span of their tokens, and the score noise s.
+
+    The attention matrices that best explain the outputs are T = y xᵀ(x xᵀ)⁻¹. Noise s of y = (T + s N)x is estimated
+    from the errors of the targets that the teacher predicts, or, without its weights, from the part of the outputs
+    outside the span. White N has E‖N x‖² = L‖x‖². Noise of variance η² on all entries of an output has the same effect
+    within the span of its tokens as s² = L η²/‖x‖².
+    """
+    L, d = tokens.shape[1:]
+    outside = 0.0
+    if data.targets is not None:
+        targets = np.asarray(data.targets)[rows]
+    elif d <= L:
+        needs = "more dimensions than tokens, so that the outputs determine T; otherwise pass `noise`"
+        raise check.fail_words("data", f"{L} tokens in {d} dimensions", needs)
+    else:
+        outputs = np.asarray(data.outputs)[rows]
+        # the pseudo-inverse of x xᵀ serves for linearly dependent tokens as well
+        inverse = np.linalg.pinv(tokens @ tokens.transpose(0, 2, 1), rcond=1e-10, hermitian=True)
+        targets = outputs @ tokens.transpose(0, 2, 1) @ inverse
+        outside = float(np.mean((outputs - targets @ tokens) ** 2))
+        outside = outside if outside > 1e-20 * float(np.mean(outputs**2)) else 0.0
+    if weights is None:
+        within = outside * d / max(d - L, 1) * L**2
+    else:
+        within = float(np.mean(np.sum(((targets - target(tokens @ weights / np.sqrt(d))) @ tokens) ** 2, axis=(1, 2))))
+    square = within / (L * float(np.mean(np.sum(tokens**2, axis=(1, 2)))))
+    return outside, float(np.sqrt(square)) if square > 1e-16 else 0.0
+
+
+def _coordinates(
+    data: Dataset, seen: SeenTokens, weights: np.ndarray | None, means: np.ndarray, resolvent: SampleResolvent,
+    spectrum: Spectrum, gamma: np.ndarray,
+) -> CoordinateLaw:  # fmt: skip
+    """Return classes of coordinates with eigenvalues `gamma` (J, L) for tokens of unit variance.
+
+    Their columns √d (p + μ) are fixed, with the `means` μ (L, d). Penalties other than the ridge depend on the basis,
+    so that each coordinate is a class.
+    """
+    d, L = data.dim, data.n_tokens
+    t = data.rank if weights is None else weights.shape[1]
+    fixed = np.sqrt(d) * (data.positions + means).T
+    if not data.penalty.quadratic:
+        cov = np.tile(np.eye(t), (d, 1, 1)) if weights is None else np.zeros((d, t, t))
+        mean = np.zeros((d, t)) if weights is None else weights
+        return CoordinateLaw(np.full(d, 1 / d), seen.tokens.var(axis=0, ddof=1).T, fixed, mean, cov)
+    moments = np.zeros((len(gamma), L + t, L + t))
+    if weights is None:  # a random teacher has equal moments along all eigenvectors
+        moments[:, :L, :L] = moments_along(resolvent, spectrum, fixed)
+        moments[:, L:, L:] = spectrum.weight[:, None, None] * np.eye(t)
+    else:
+        moments = moments_along(resolvent, spectrum, np.concatenate([fixed, weights], axis=1))
+    law = classes_of_moments(spectrum.weight, gamma, moments, L)
+    return CoordinateLaw(law.weight, law.gamma / (law.weight @ law.gamma) * seen.scales, *law[2:])
+
+
+class Classes(NamedTuple):
+    """Classes of coordinates: eigenvalues, fixed columns such as positions, and Gaussian rows of a teacher."""
+
+    weight: np.ndarray  # (K,), fractions of the coordinates
+    gamma: np.ndarray  # (K, L), eigenvalues of the tokens
+    fixed: np.ndarray  # (K, m)
+    teacher_mean: np.ndarray  # (K, t)
+    teacher_cov: np.ndarray  # (K, t, t)
+
+
+def classes_of_moments(weight: np.ndarray, gamma: np.ndarray, moments: np.ndarray, n_fixed: int) -> Classes:
+    """Return classes with given second moments, which are sums over coordinates (J, m + t, m + t).
+
+    The m fixed columns have one value in each class, so an eigenvalue needs a number of classes equal to the rank of
+    their moments; the remaining moments of the teacher are Gaussian.
+    """
+    parts = []
+    for fraction, value, second in zip(weight, gamma, moments / weight[:, None, None], strict=True):
+        size, vectors = np.linalg.eigh(second[:n_fixed, :n_fixed])
+        is_nonzero = size > 1e-9 * max(size.max(initial=0.0), 1e-300)
+        rank = max(1, int(is_nonzero.sum()))
+        fixed, mean = np.zeros((rank, n_fixed)), np.zeros((rank, len(second) - n_fixed))
+        remainder = second[n_fixed:, n_fixed:]  # second moments of the teacher that the fixed columns do not explain
+        for row, (square, vector) in enumerate(zip(size[is_nonzero], vectors.T[is_nonzero], strict=True)):
+            coefficient = second[n_fixed:, :n_fixed] @ vector / np.sqrt(square)
+            fixed[row], mean[row] = np.sqrt(rank * square) * vector, np.sqrt(rank) * coefficient
+            remainder = remainder - np.outer(coefficient, coefficient)
+        values, vectors = np.linalg.eigh(remainder)
+        remainder = (vectors * values.clip(0)) @ vectors.T
+        weights = np.full(rank, fraction / rank)
+        parts.append((weights, np.tile(value, (rank, 1)), fixed, mean, np.tile(remainder, (rank, 1, 1))))
+    return Classes(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _model(
+    data: Dataset, seen: SeenTokens, weights: np.ndarray | None, means: np.ndarray, coordinates: CoordinateLaw,
+    target: Any, noise: float,
+) -> Model:  # fmt: skip
+    """Return the model of the data with the given distribution; the teacher's fields contain the means of tokens."""
+    shift = np.zeros(1)
+    if weights is not None and means.any():
+        shift = seen.means @ weights / np.sqrt(data.dim)
+    if data.is_labelled:
+        target = ShiftedLabels(target, shift) if shift.any() else target
+        return GLMModel(target, coordinates, data.penalty, data.rank, data.student)
+    target = ShiftedTeacher(target, shift) if shift.any() else target
+    return Model(target, coordinates, data.penalty, data.rank, data.student, score_noise=noise)
+
+
+def _exact(value: float) -> Estimate:
+    """Return a counted number as an estimate with unknown error."""
+    return Estimate(float(value), np.nan)
+
+
+def _errors_by_chance(n_rows: int, spectrum: Spectrum, d: int) -> dict[str, float]:
+    """Return the standard errors that kurtosis and variance of norms have for Gaussian tokens.
+
+    The jackknife errors are also large if the tokens have heavy tails, so that they cannot show that there are none.
+    """
+    gamma, weight = spectrum
+    kurtosis_of_norms = 12 * float(weight @ gamma**4) / (d * max(float(weight @ gamma**2), 1e-300) ** 2)
+    fields = dict.fromkeys((name for name in MEASURES if name.startswith("kurtosis")), float(np.sqrt(24 / n_rows)))
+    return fields | {"variance of norms / Gaussian variance": float(np.sqrt((2 + kurtosis_of_norms) / n_rows))}
+
+
+def _build_departure(
+    name: str, measured: Estimate, treatment: str | None, by_chance: float, min_errors: float = 3.0
+) -> Departure:
+    """Return a departure with its verdict: mild or strong if it exceeds its errors and the limits of `MEASURES`.
+
+    `by_chance` is the standard error of the measured value for tokens as assumed, infinite if it is not known. A
+    departure counts if it differs from the assumption by `min_errors` standard errors.
+    """
+    limits, expected, meaning = MEASURES[name]
+    difference = abs(measured.value - expected)
+    # unknown errors (NaN) count as zero
+    significant = not (measured.error * min_errors > difference and by_chance * min_errors > difference)
+    step = int(significant and difference > limits[0]) + int(significant and difference > limits[1])
+    return Departure(name, measured.value, measured.error, expected, VERDICTS[step], treatment or meaning)
+
+
+def _spread(seen: SeenTokens, size: np.ndarray, spectrum: Spectrum) -> dict[str, Estimate]:
+    """Return measures of the spectrum and of the token norms: heavy eigenvalues, norms that vary too much."""
+    d, (gamma, weight) = seen.tokens.shape[2], spectrum
+    norms = np.einsum("nld,nld->nl", seen.unit, seen.unit) / d
+    moments = np.array([[norms[b::N_PARTS].mean(), (norms[b::N_PARTS] ** 2).mean()] for b in range(N_PARTS)])
+    gaussian = 2 * mean_product(size) / d**2
+    return {
+        "largest eigenvalue / median eigenvalue": _exact(gamma[-1] / gamma[np.searchsorted(np.cumsum(weight), 0.5)]),
+        "effective dimensions / d": _exact(d / max(mean_product(size), 1e-300)),  # tr Σ = d: (tr Σ)²/(d tr Σ²)
+        "variance of norms / Gaussian variance": jackknife(lambda m: (m[1] - m[0] ** 2) / gaussian, moments),
+    }
+
+
+def _kurtosis_of_fields(
+    seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None, n_directions: int = 64
+) -> dict[str, Estimate]:
+    """Return the excess kurtosis of projections of the tokens of unit scale, averaged over directions (d, m)."""
+    random = generator(0, Stream.PERTURBATIONS).standard_normal((seen.tokens.shape[2], n_directions))
+    named = {"kurtosis of random fields": random, "kurtosis along the leading direction": vectors[:, -1:]}
+    named |= {} if teacher is None else {"kurtosis of the teacher's fields": teacher}
+    kurtosis = {}
+    for name, directions in named.items():
+        fields = seen.unit @ directions
+        parts = [fields[b::N_PARTS] for b in range(N_PARTS)]
+        moments = np.stack([np.stack([(part**k).mean(axis=(0, 1)) for k in (2, 4)]) for part in parts])
+        kurtosis[name] = jackknife(lambda m: float(np.mean(m[1] / np.maximum(m[0], 1e-300) ** 2)) - 3, moments)
+    return kurtosis
+
+
+def _measure_repetition(seen: SeenTokens) -> dict[str, Estimate]:
+    """Return the fractions of duplicate samples and tokens, and the correlation of consecutive samples."""
+    n, L, d = seen.tokens.shape
+    samples, tokens = distinct_samples(seen.tokens), distinct_samples(seen.tokens.reshape(n * L, 1, d))
+    products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)
+    near = Estimate(float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1)))
+    return {
+        "fraction of duplicate samples": _exact(1 - samples / n),
+        "fraction of duplicate tokens": _exact(1 - tokens / (n * L)),
+        "correlation of consecutive samples": near,
+    }

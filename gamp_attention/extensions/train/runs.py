@@ -1,0 +1,420 @@
+"""The runs of `train`: surveys, descents and message passing from several starts, which a checkpoint can resume.
+
+**Several starts** are compared by successive halving (Karnin et al., 2013; Jamieson and Talwalkar, 2016).
+
+**Descents.** For samples with many fields a proximal step takes much longer than a gradient, so that descents from all
+starts come first. They are compared at small gradients, and the lowest is completed. If the ends agree, message passing
+continues there: a search for lower minima of the proximal objectives shows whether it would leave the end. If they
+differ, the risk has many minima. Then message passing with searches, which finds lower minima than descents do, is also
+run from the starts of the lower half. A proximal step takes a time of order (L r)³: if samples have too many fields,
+the result is the lowest descent.
+
+**Checkpoints** hold what has been finished, and the states of all loops. A resumed call of `train` goes through all
+phases again, in which whatever has been finished takes no time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, inf
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._tools import check, progress
+from gamp_attention._tools.check import read_only
+from gamp_attention._tools.checkpoints import CheckpointFile, Resumable, Tree
+from gamp_attention.extensions.train.escapes import leave_saddle
+from gamp_attention.extensions.train.survey import SurveyEnd, SurveyRecord, SurveyState, run_survey, survey_units
+from gamp_attention.gamp.descent import settle
+from gamp_attention.gamp.loop import FURTHER_STARTS, Loop, Plan, describe_risk
+from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
+from gamp_attention.gamp.step import GampState, gamp_step, initial_state, near_fixed_point
+from gamp_attention.problem.risk import RiskAtPoint, overlaps, risk_at
+from gamp_attention.problem.susceptibility import susceptibility
+from gamp_attention.problem.symmetries import agreement_of
+from gamp_attention.results import Overlaps, Result, Status
+
+ROUNDING = 1e-9  # relative difference of training losses up to which they count as equal
+SAME_LOSS = 1e-6  # relative difference of training losses up to which two minima are equally low
+AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
+SAME_WEIGHTS = 0.99  # smallest overlap of the weights of two surveys that count as equal
+NamedStart = tuple[str, GampState]
+
+
+@dataclass(frozen=True, eq=False)
+class StartRecord(Result):
+    """Outcome of one of the starts of `train`.
+
+    Attributes
+    ----------
+    name : "spectral 1" and so on, "random 1" and so on, the name given as `init`, or "given" for an array or a state.
+    kept : whether the result of `train` comes from this start.
+    status : status at the end of the run from this start; None if it was stopped early.
+    n_iter : number of iterations of message passing from this start.
+    train_loss, gradient_norm, overlaps, Q : at the end of the run, or when it was stopped.
+    excess : training loss divided by the training loss of the selected start at its end, minus 1.
+    agreement : overlap between these weights and the weights of the selected start, in [0, 1]; 1 means equal up to the
+        symmetries of the model.
+    """
+
+    name: str
+    kept: bool
+    status: Status | None
+    n_iter: int
+    train_loss: float
+    gradient_norm: float
+    excess: float
+    agreement: float
+    overlaps: Overlaps
+    Q: np.ndarray
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields except Q as plain data."""
+        return {name: value for name, value in super().to_dict().items() if name != "Q"}
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Rules of `Runs`."""
+
+    continued: float = 0.5  # fraction of the starts that continue after a comparison, or after descents that differ
+    # iterations after which runs from flipped samples are compared, and number of runs that then continue
+    compared_flips: int = 20
+    finished_flips: int = 2
+    max_saddles: int = 20  # maximum number of saddles that are left
+    # gradient norm g, in units of `small_unit`, at which descents are compared: where the curvature is at least the
+    # strength λ of the penalty, the training loss is then at most λ g²/2 above the minimum
+    descent_tol: float = 1e-2
+    search_step: float = 0.3  # step β of the iteration with searches at the end of a descent
+    max_fields: int = 24  # maximum L r for message passing after descents
+
+
+@dataclass(frozen=True)
+class StoppedRun:
+    """End of a run that was stopped early, because others had a lower training loss."""
+
+    n_iter: int
+    train_loss: float
+    gradient_norm: float
+    overlaps: Overlaps
+    Q: np.ndarray
+
+
+class Runs(Resumable):
+    """All runs of a call of `train`.
+
+    Parameters
+    ----------
+    plan : arguments that all runs share.
+    escape : whether to leave saddles.
+    file : checkpoint, from which the runs resume; None for no checkpoint.
+
+    Raises
+    ------
+    ValueError : if a run in the checkpoint is beyond `plan.max_iter`.
+    """
+
+    surveys: list[SurveyRecord]  # finished surveys
+    ends: list[np.ndarray]  # (d, r) weights at the ends of the finished descents
+    n_rounds: int  # number of comparisons of the first runs
+    stopped: dict[int, StoppedRun]  # runs that were stopped early, by number
+    passed: dict[int, int]  # number of times that a run continued in `_run_unless_higher`, by number
+    # weights beyond the saddle that a run has left last, or at the end of a descent, and their training loss, by number
+    beyond: dict[int, tuple[np.ndarray, float]]
+    n_escapes: int  # number of saddles that were left
+
+    _settings = RunSettings()
+
+    def __init__(self, plan: Plan, escape: bool, file: CheckpointFile | None) -> None:
+        self._plan, self._escape, self._file = plan, escape, file
+        self.surveys, self.ends, self.n_rounds, self.stopped, self.passed = [], [], 0, {}, {}
+        self.beyond, self.n_escapes = {}, 0
+        self._n_surveys = 0  # number of surveys that were requested so far
+        self._asked = Counter[int]()  # number of calls of `_run_unless_higher` by run
+        self._names: list[str] = []
+        self._loops: dict[int, Loop] = {}  # runs that were not stopped
+        self._results: dict[int, GampResult] = {}
+        self._saved: dict[int, Tree] = {}  # loops in the checkpoint
+        tree = None if file is None else file.load()
+        if tree is not None:
+            self.restore(tree)
+            self._saved = {int(k): loop for k, loop in tree.get("loops", {}).items()}
+
+    def save(self) -> None:
+        """Write all runs to the checkpoint, if there is one."""
+        if self._file is not None:
+            self._file.save(self.snapshot)
+
+    def snapshot(self) -> Tree:
+        """Return the state of all runs that have begun."""
+        return super().snapshot() | {"loops": self._saved | {k: loop for k, loop in self._loops.items() if loop.t > 0}}
+
+    # Surveys
+
+    def make_survey(self, name: str, Q: np.ndarray, parisi: float, absolute: bool, title: str = "") -> SurveyRecord:
+        """Return the record of the survey from weights Q (d, r); `parisi` is in units of the data, or `absolute`."""
+        self._n_surveys += 1
+        if len(self.surveys) < self._n_surveys:
+            data, risk, (V, U, unit) = self._plan.data, self._plan.risk, self._survey_units
+            start = SurveyState(Q, V, U, initial_state(data, Q).D)
+            self.surveys.append(run_survey(data, risk, name, start, parisi if absolute else parisi * unit, title))
+            self.save()
+        return self.surveys[self._n_surveys - 1]
+
+    @cached_property
+    def _survey_units(self) -> tuple[np.ndarray, np.ndarray, float]:
+        return survey_units(self._plan.data, self._plan.risk)
+
+    def agree(self) -> bool:
+        """Return whether two surveys so far found the same weights."""
+        done = [record for record in self.surveys[: self._n_surveys] if record.ending is not SurveyEnd.FAILED]
+        return len(self._distinct(done)) < len(done)
+
+    def survey_starts(self) -> list[NamedStart]:
+        """Return the starts from the surveys so far that found different weights."""
+        return [self.survey_start(record) for record in self._distinct(self.surveys[: self._n_surveys])]
+
+    def _distinct(self, records: list[SurveyRecord]) -> list[SurveyRecord]:
+        distinct = list[SurveyRecord]()
+        for record in records:
+            if all(agreement_of(self._plan.data, record.Q, other.Q) < SAME_WEIGHTS for other in distinct):
+                distinct.append(record)
+        return distinct
+
+    def survey_start(self, record: SurveyRecord) -> NamedStart:
+        """Return the start of message passing from the weights of a survey."""
+        state = initial_state(self._plan.data, record.Q, self._plan.options.V)
+        return f"{record.name}, survey at y = {record.parisi:.3g}", state
+
+    # Descents
+
+    def descend(self, starts: list[NamedStart], rounds: tuple[int, ...]) -> None:
+        """Make descents from all starts, and add message passing that follows from them, and is then run to the end."""
+        plan, data, settings = self._plan, self._plan.data, self._settings
+        tol = max(plan.tol, settings.descent_tol * plan.unit)
+        for name, state in starts[len(self.ends) :]:
+            title = f"start {len(self.ends) + 1} of {len(starts)} ({name}), descent"
+
+            def show(at: RiskAtPoint, title: str = title) -> None:
+                if progress.is_shown():
+                    progress.describe(f"{title}, {describe_risk(at)}")
+
+            Q = settle(data, plan.risk, state.Q, tol, callback=show).Q
+            self.ends.append(Q)
+            if plan.options.callback is not None:
+                at = risk_at(data, Q, plan.risk)
+                plan.options.callback(0, read_only(initial_state(data, Q)), read_only(at))  # type: ignore[arg-type]
+            self.save()
+        risks = [risk_at(data, Q, plan.risk) for Q in self.ends]
+        order = sorted(
+            range(len(risks)), key=lambda k: (not risks[k].gradient_norm <= tol, _order_of(risks[k].train_loss))
+        )
+        lowest, Q = risks[order[0]].train_loss, self.ends[order[0]]
+        margin = data.penalty.strength * tol**2 + SAME_LOSS * lowest
+        same = [
+            at.train_loss - lowest <= margin or agreement_of(data, end, Q) >= AGREEMENT
+            for end, at in zip(self.ends, risks, strict=True)
+        ]
+        only = data.n_tokens * data.rank > settings.max_fields  # no message passing follows
+        conclusive = only or 2 * sum(same) >= len(same)
+        n_kept = 1 if conclusive else ceil(settings.continued * len(order))
+        for k in order[n_kept:]:
+            last = overlaps(data, self.ends[k], starts[k][1].V)
+            self.stopped[k] = StoppedRun(0, risks[k].train_loss, risks[k].gradient_norm, last, self.ends[k])
+        starts = list(starts)
+        k, end = order[0], Q
+        if not only:
+            done = settle(data, plan.risk, end, plan.tol)
+            self.beyond.setdefault(k if conclusive else len(starts), (done.Q, done.train_loss))
+            end = done.Q
+        state = initial_state(data, end) if only else self._state_at(end)
+        if conclusive:
+            starts[k] = starts[k][0], state
+        else:
+            starts.append((f"{starts[k][0]}, descent", state))
+        self.begin(starts)
+        if only:
+            for loop in self._loops.values():
+                loop.end_at_start()
+        self.compare(() if conclusive else rounds, 0 if conclusive else 1)
+
+    def _state_at(self, Q: np.ndarray) -> GampState:
+        """Return the state from which message passing continues at the end of a descent."""
+        data, risk, step = self._plan.data, self._plan.risk, self._settings.search_step
+        V = susceptibility(data, risk_at(data, Q, risk), Q, quick=True)
+        if not np.isfinite(V).all():
+            return initial_state(data, Q)
+        state = near_fixed_point(data, risk, Q, V)
+        after, _ = gamp_step(data, risk, state, step, max_starts=FURTHER_STARTS)
+        same, _ = gamp_step(data, risk, state, step, hold=True)
+        return state if np.allclose(after.Q, same.Q, rtol=1e-6, atol=1e-9 * np.abs(Q).max()) else after
+
+    # Message passing
+
+    def begin(self, starts: list[NamedStart], hold: bool = False) -> list[int]:
+        """Add runs of message passing, or continue with those of the checkpoint; return their numbers.
+
+        Each sample keeps its local proximal minimum if `hold` is True.
+        """
+        plan, first, new = self._plan, len(self._names), list[int]()
+        if hold:
+            plan = replace(plan, options=replace(plan.options, hold_after=0))
+        for k, (name, state) in enumerate(starts, first):
+            self._names.append(name)
+            if k in self.stopped:
+                continue
+            title = f"start {k + 1} of {len(starts)} ({name})" if len(starts) > 1 else f"{name} start"
+            self._loops[k] = loop = Loop(plan, state, self.save, name if first else title)
+            new.append(k)
+            if k in self._saved:
+                loop.restore(self._saved.pop(k))
+                if loop.t > plan.max_iter and self._file is not None:
+                    needs = f"at least {loop.t}, the iteration of the checkpoint {self._file.path}"
+                    raise check.fail("max_iter", plan.max_iter, needs)
+        return new
+
+    def compare(self, rounds: tuple[int, ...], n_tried: int) -> None:
+        """Run the first runs, which are compared after some iterations, and the lowest to its end.
+
+        `n_tried` is the number of further runs that are run to the end unless they will end in a higher minimum.
+        """
+        runs, limit = list(self._loops), self._plan.max_iter
+        n_continue = 1 + max(0, min(n_tried, len(runs) - 1))
+        for until in rounds[self.n_rounds :]:
+            # a comparison beyond max_iter is left out: a checkpoint of this run can then continue to a larger max_iter
+            if len(runs) <= n_continue or until > limit:
+                break
+            for k in runs:
+                self._loops[k].run(until)
+            last = until == rounds[-1]  # then all but `n_continue` are stopped, otherwise half of the runs
+            half = max(n_continue, ceil(self._settings.continued * len(runs)))
+            runs = self._stop_worst(runs, n_continue if last else half, until)
+            self.n_rounds += 1
+        if n_continue > 1:
+            until = min(rounds[-1], limit)
+            for k in runs:
+                self._loops[k].run(until)
+            runs = self._sort(sorted(runs), until)
+        self._finish(runs, 1 if n_continue > 1 else len(runs))
+
+    def add(self, starts: list[NamedStart], hold: bool = False) -> None:
+        """Run message passing from further starts, to the end unless it will end in higher minima."""
+        new, until = self.begin(starts, hold), self._settings.compared_flips
+        remaining = [k for k in new if self._run_unless_higher(k, min(until, self._plan.max_iter))]
+        self._finish(self._stop_worst(remaining, self._settings.finished_flips, until), 0)
+
+    def _finish(self, runs: list[int], n_finish: int) -> None:
+        """Run message passing to the end, except in runs after the first `n_finish` that will end in higher minima."""
+        limit = self._plan.max_iter
+        for k in runs[:n_finish]:
+            self._loops[k].run(limit)
+        finished = runs[:n_finish] + [k for k in runs[n_finish:] if self._run_unless_higher(k, limit)]
+        if any(self._loops[k].ended is None for k in finished):
+            self.save()  # before max_iter ends the runs, so that a later call can continue them
+        self._results |= {k: self._complete(k) for k in finished}
+
+    def _run_unless_higher(self, k: int, until: int) -> bool:
+        """Run message passing to an iteration; stop it, and return False, if it will end higher than another run."""
+        loop = self._loops[k]
+        ends = [result.train_loss for result in self._results.values() if result.converged]
+        ends += [other.final_loss() for number, other in self._loops.items() if number not in self._results]
+        highest = (1 - SAME_LOSS) * min(ends)
+
+        def ends_higher() -> bool:
+            return loop.lower_bound() >= highest
+
+        self._asked[k] += 1
+        if self.passed.get(k, 0) >= self._asked[k]:
+            return True
+        continues = loop.run(until, ends_higher) is not None or not ends_higher()
+        if continues and loop.t < self._plan.max_iter:  # else a later call may continue it
+            self.passed[k] = self._asked[k]
+        if not continues:
+            self._stop(k)
+        return continues
+
+    def _complete(self, k: int) -> GampResult:
+        """Return the result of a run.
+
+        If message passing from beyond a saddle, or from the end of a descent, climbs above the training loss at its
+        start, it is the result of a descent from this start instead.
+        """
+        loop = self._loops[k]
+        result = run_and_settle(loop)
+        Q, bound = self.beyond.get(k, (loop.recorded_Q, inf))
+        return result if result.train_loss <= (1 + ROUNDING) * bound else settle_from(loop, Q)
+
+    def select(self) -> GampResult:
+        """Return the result of lowest training loss, among converged runs if there are any, after leaving saddles."""
+        data, risk, best = self._plan.data, self._plan.risk, self._best()
+        loop, result = self._loops[best], self._results[best]
+        while self._escape and not result.is_minimum and result.direction is not None:
+            if self.n_escapes == self._settings.max_saddles:
+                break
+            self.n_escapes += 1
+            self.beyond[best] = Q, _ = leave_saddle(data, risk, result.Q, result.direction)
+            loop.restart_from(initial_state(data, Q, self._plan.options.V))
+            result = self._results[best] = self._complete(best)
+        return result
+
+    def _best(self) -> int:
+        results = self._results
+        return min(sorted(results), key=lambda k: (not results[k].converged, _order_of(results[k].train_loss)))
+
+    @property
+    def reached_limit(self) -> bool:
+        """True if message passing from a start ended at `max_iter`."""
+        return any(result.message_passing is Status.MAX_ITER for result in self._results.values())
+
+    def _stop_worst(self, runs: list[int], n_continue: int, until: int) -> list[int]:
+        """Stop the runs of highest training loss at an iteration; return the others in the order of their losses."""
+        order = self._sort(runs, until)
+        for k in order[n_continue:]:
+            self._stop(k)
+        return order[:n_continue]
+
+    def _sort(self, runs: Iterable[int], until: int) -> list[int]:
+        """Return runs in the order of their training losses at an iteration, or at their ends."""
+        return sorted(runs, key=lambda k: _order_of(self._loops[k].record.loss_before(until)))
+
+    def _stop(self, k: int) -> None:
+        """Stop a run."""
+        loop = self._loops.pop(k)
+        last_overlaps, norm, loss = loop.record.last
+        self.stopped[k] = StoppedRun(loop.t, loss, norm, last_overlaps, loop.recorded_Q)
+
+    def records(self, selected: GampResult) -> tuple[StartRecord, ...]:
+        """Return a record of every start, compared with the selected result."""
+        best, records = self._best(), list[StartRecord]()
+        for k, name in enumerate(self._names):
+            end: Any = self.stopped.get(k) or self._results[k]
+            record = StartRecord(
+                name=name, kept=k == best, status=None if k in self.stopped else end.status, n_iter=end.n_iter,
+                train_loss=end.train_loss, gradient_norm=end.gradient_norm,
+                excess=float(end.train_loss / selected.train_loss - 1) if selected.train_loss else 0.0,
+                agreement=1.0 if k == best else agreement_of(self._plan.data, end.Q, selected.Q),
+                overlaps=end.overlaps, Q=end.Q,
+            )  # fmt: skip
+            records.append(record)
+        return tuple(records)
+
+
+def _order_of(loss: float) -> float:
+    return loss if np.isfinite(loss) else inf
+
+
+def summarize_starts(records: tuple[StartRecord, ...]) -> str:
+    """Return sentences on the starts: the selected start, how many agree with it, and the losses of the others."""
+    name = next(record.name for record in records if record.kept)
+    others = [1 + record.excess for record in records if record.agreement < AGREEMENT]
+    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(others)
+    if not others:
+        return f"{best} {'Both' if n == 2 else f'All {n}'} gave (nearly) the same weights."
+    same = f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
+    low, high = f"{min(others):.3g}", f"{max(others):.3g}"
+    span = low if low == high else f"{low} to {high}"
+    return f"{best} {same}; the other {len(others)} had {span} times its training loss when they ended or were stopped."
