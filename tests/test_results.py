@@ -113,7 +113,7 @@ NUMBERS = np.array([0.01, 0.1, 1.0])
 MADE = {
     "BayesStateEvolution": lambda: ga.BayesStateEvolution(
         ga.Status.INACCURATE, 12, 1e-9, *2 * [np.ones((R, R))], *2 * [np.ones((L, R, R))], np.inf, np.nan, 0.1, 1e-3,
-        True, True,
+        True,
     ),
     "BranchPath": make_path,
     "BrokenStateEvolutionResult": lambda: fill(

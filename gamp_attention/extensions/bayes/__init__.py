@@ -1,9 +1,8 @@
 """Bayes-optimal estimation: what can be learned from data if the teacher's map, its prior and the noise are known.
 
 `run_bayes_amp` computes posterior mean and variance of the teacher's weights from data by message passing.
-`solve_bayes_state_evolution` predicts its overlap with the teacher for d → ∞, with errors, and `bayes_fixed_points` all
-fixed points. `bayes_thresholds` has the sample complexities of weak recovery, of full recovery and of hard phases.
-`posterior_start` and `posterior_directions` are starts of trained layers from the posterior of the teacher's fields.
+`solve_bayes_state_evolution` predicts its overlap with the teacher for d → ∞, with errors. `bayes_thresholds` has the
+sample complexities of weak recovery, of full recovery and of hard phases.
 
 Teachers are attention layers, labels of generalized linear models, or functions of the fields (`sequence_model`).
 

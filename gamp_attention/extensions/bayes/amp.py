@@ -37,7 +37,9 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
 
     If the data have neither labels nor targets, the targets are T = y xᵀ(x xᵀ)⁻¹, the solution of y = T x.
     """
-    model = _model_of(data, model)
+    model = data.model if model is None else require_model(model)
+    if model is None:
+        raise ValueError("model: needs a model of teacher and noise for data that were not sampled, got none")
     if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
         needs = "a model of labels" if data.is_labelled else "an attention model"
         raise check.fail_words("model", type(model).__name__, f"{needs} of {data.n_tokens} tokens, as the data are")
@@ -47,25 +49,13 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
     kind = np.zeros(data.dim, dtype=int)
     if len(kinds) > 1:
         tau = np.sqrt(data.dim) * data.source_means.T
-        gamma_scale = np.array([np.abs(law.gamma).max() for law in kinds]).max()
-        tau_scale = max(np.abs(tau).max(), 1e-300)
-        distances = [
-            np.sum((gamma - law.gamma) ** 2, axis=1) / gamma_scale**2
-            + np.sum((tau - law.tau) ** 2, axis=1) / tau_scale**2
-            for law in kinds
-        ]
-        kind = np.argmin(distances, axis=0)
+        scales = max(np.abs(law.gamma).max() for law in kinds), max(np.abs(tau).max(), 1e-300)
+        rows = np.concatenate([gamma / scales[0], tau / scales[1]], axis=1)
+        known = np.array([np.concatenate([law.gamma / scales[0], law.tau / scales[1]]) for law in kinds])
+        kind = np.argmin(np.sum((rows[:, None] - known) ** 2, axis=2), axis=1)
         gamma = np.stack([law.gamma for law in kinds])[kind]  # identical variances for coordinates with the same prior
     y = channel.convert_targets(_labels_or_targets(data))
     return AmpProblem(data, y, channel, np.asarray(gamma), kind, [law.prior for law in kinds])
-
-
-def _model_of(data: Dataset, model: Model | None) -> Model:
-    """Return the model, by default the model from which the data were sampled."""
-    model = data.model if model is None else require_model(model)
-    if model is None:
-        raise ValueError("model: needs a model of teacher and noise for data that were not sampled, got none")
-    return model
 
 
 def _labels_or_targets(data: Dataset) -> np.ndarray:

@@ -60,7 +60,7 @@ class Equations:
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.rho, self.rule, self.kinds = model.coordinates.rho, rule, kinds_of(model.coordinates)
-        self.channel = channel_of(model).with_other_points(self.rho, rng)
+        self.channel = channel_of(model).with_other_points(rng)
         self._reused: Callable[[np.ndarray, np.ndarray], Posterior] | None = None
         averages = self.input(np.linalg.pinv(self.rho))
         V = averages.V if averages.V.any() else 0.5 * self.rho  # a prior that is certain needs no averages

@@ -40,7 +40,7 @@ class IterationSettings:
 
 
 OF_RANDOM_POINTS = IterationSettings()
-OF_INTEGRALS = IterationSettings(fine=1e-12, full=46.0)
+OF_INTEGRALS = IterationSettings(fine=1e-12, full=36.0)
 
 
 class Solution(NamedTuple):

@@ -178,22 +178,18 @@ def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np
 
     Eq. :eq:`posterior-moments`.
 
-    Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known in advance. For
-    functions, one eigenvector has all columns, and only columns that are found first have large entries. Small random
-    entries are added to the other columns, which grow once the first columns are found.
+    Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known in advance. One
+    eigenvector has all columns, and only columns that are found first have large entries. Small random entries are
+    added to several columns; the other columns grow once the first columns are found.
     """
-    d, t = problem.data.dim, problem.second_moments.shape[1]
-    rho, is_function = problem.variances(problem.second_moments), problem.channel.is_function
-    n, L = problem.data.n_samples, problem.data.n_tokens
+    (d, t), n, L = (problem.data.dim, problem.second_moments.shape[1]), problem.data.n_samples, problem.data.n_tokens
+    rho = problem.variances(problem.second_moments)
     moments = np.mean(problem.channel.posterior(problem.y, np.zeros((n, L, t)), rho).second_moments(), axis=0)
-    if not is_function:  # columns are equivalent
-        moments = np.trace(moments.reshape(n, L, t, L, t), axis1=2, axis2=4)
     h = posterior_weights(moments, rho, problem.data.alpha)
     if d <= t or not h.any():
         return None
-    columns, number = (t, 1) if is_function else (1, t)
-    vectors = lowest_eigenvectors(problem.matrix, h, columns, number, random)[1]
-    if len(vectors) < number:
+    vectors = lowest_eigenvectors(problem.matrix, h, t, 1, random)[1]
+    if not len(vectors):
         return None
-    noise = np.sqrt(RANDOM / SPECTRAL) * random.standard_normal((d, t)) if is_function else 0.0
-    return np.sqrt(d) * (vectors[0] if is_function else vectors[:, :, 0].T) + noise
+    noise = np.sqrt(RANDOM / SPECTRAL) * random.standard_normal((d, t)) if t > 1 else 0.0
+    return np.sqrt(d) * vectors[0] + noise

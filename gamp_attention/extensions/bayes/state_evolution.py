@@ -31,6 +31,7 @@ FEW = 4  # ratio of the numbers of samples of the last and the first iterations
 N_FRESH = 16384  # number of fresh samples of the test error, if it is an average over random points
 FOUND = 1e-3  # overlap above which a column counts as found, if the results of several sets are compared
 ACCURACY = 1e-10  # relative accuracy of integrals and of roots
+FULL_ACCURACY = 1e-7  # accuracy of the free entropy of full information, a limit of differences of large numbers
 POSTERIOR_BIAS = 1e-8  # relative bias of averages over posteriors that are sums over points
 
 
@@ -144,7 +145,7 @@ def solve_bayes_state_evolution(
     V, V_error = combine(np.array([run.V for run in runs]), exact, ACCURACY)
     entropy, entropy_error = combine(np.array([run.free_entropy for run in runs]), exact, 0.0)
     if exact:  # the free entropy is a sum of terms of this size
-        entropy_error += ACCURACY * (1 + alpha + abs(entropy))
+        entropy_error += (FULL_ACCURACY if full else ACCURACY) * (1 + alpha + abs(entropy))
     test_error, test_error_error = _test_errors(model, sets, runs, n_replicas, rng)
     if not full:
         error, prior = max(run.error for run in runs), sets[0].prior_second_moment

@@ -152,17 +152,21 @@ class Program(NamedTuple):
     code: tuple[tuple[Any, ...], ...]
     outputs: tuple[int, ...]  # indices of the operations that are the results
 
-    def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the results for arrays (N,); a result that does not depend on the inputs is a number."""
+    def interpret(self, inputs: Sequence[Any], constant: Callable[..., Any], apply: Callable[..., Any]) -> list[Any]:
+        """Return the results for given inputs, constants `constant(number)` and operations `apply(name, *values)`."""
         values: list[Any] = []
         for name, *arguments in self.code:
             if name == "input":
                 values.append(inputs[arguments[0]])
             elif name == "constant":
-                values.append(arguments[0])
+                values.append(constant(arguments[0]))
             else:
-                values.append(OPERATIONS[name](*(values[k] for k in arguments)))
+                values.append(apply(name, *(values[k] for k in arguments)))
         return [values[k] for k in self.outputs]
+
+    def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the results for arrays (N,); a result that does not depend on the inputs is a number."""
+        return self.interpret(inputs, float, lambda name, *values: OPERATIONS[name](*values))
 
     def depends_on(self, first: int) -> bool:
         """Return whether the program reads an input of index `first` or above."""
@@ -260,15 +264,7 @@ class Graph:
 
     def include(self, program: Program, inputs: Sequence[int]) -> list[int]:
         """Add the operations of a program, applied to operations of this graph; return the indices of its results."""
-        indices: list[int] = []
-        for name, *arguments in program.code:
-            if name == "input":
-                indices.append(inputs[arguments[0]])
-            elif name == "constant":
-                indices.append(self.constant(arguments[0]))
-            else:
-                indices.append(self.apply(name, *(indices[k] for k in arguments)))
-        return [indices[k] for k in program.outputs]
+        return program.interpret(inputs, self.constant, self.apply)
 
     def _store(self, operation: tuple[Any, ...], key: tuple[Any, ...] | None = None) -> int:
         key = operation if key is None else key
@@ -388,13 +384,8 @@ def emit(context: Any, builder: Any, program: Program, inputs: Sequence[Any]) ->
         "softplus": softplus,
         "logaddexp": logaddexp,
     }
-    values: list[Any] = []
-    for name, *arguments in program.code:
-        if name == "input":
-            values.append(inputs[arguments[0]])
-        elif name == "constant":
-            values.append(ir.Constant(FLOAT, arguments[0]))
-        else:
-            parts = [values[k] for k in arguments]
-            values.append(operations[name](*parts) if name in operations else call(name, *parts))
-    return [values[k] for k in program.outputs]
+
+    def apply(name: str, *values: Any) -> Any:
+        return operations[name](*values) if name in operations else call(name, *values)
+
+    return program.interpret(inputs, lambda value: ir.Constant(FLOAT, value), apply)

@@ -94,7 +94,7 @@ class SequenceModel(GLMModel):
     Others : as for `Model`.
     """
 
-    prediction: Program | None = field(default=None, kw_only=True, repr=False)
+    prediction: Program = field(kw_only=True, repr=False)
     functions: tuple[str, ...] = field(default=("teacher", "student", "loss"), kw_only=True, metadata={"display": True})
     head: Any = field(default=None, kw_only=True, repr=False)
 
@@ -374,40 +374,30 @@ def _name_of(function: Any) -> str:
 def _trace_student(student: Any, fields: tuple[int, int], target_shape: tuple[int, ...]) -> Program:
     """Return the program of the student's prediction, after checks on random numbers."""
     function = UserFunction("student", student, {"z": fields}, "(L, r)")
-    shape = function.probe()
-    if shape != target_shape:
-        raise ValueError(
-            f"student: needs to return an array of the teacher's shape {target_shape}, got shape {shape}; "
-            f"{function.shapes}"
-        )
+    if (shape := function.probe()) != target_shape:
+        raise function.error(f"to return an array of the teacher's shape {target_shape}", f"shape {shape}")
     program = function.trace(required=True)
     assert program is not None
-    z = np.random.default_rng(3).standard_normal((4, 16, prod(fields))) * 10.0 ** np.arange(-1, 3)[:, None, None]
-    with np.errstate(all="ignore"):
-        values = evaluate_rows(program, z.reshape(64, -1))
-    values = values[np.isfinite(values).all(axis=1)]
-    if len(values) and np.ptp(values, axis=0).max() <= 1e-12 * np.abs(values).max():
-        raise ValueError(f"student: needs to depend on z, got {values[0].tolist()} for all z; {function.shapes}")
+    if not program.depends_on(0):
+        raise function.error("to depend on z", "a constant")
     return program
 
 
 def _trace_loss(loss: Any, prediction: Program, shape: tuple[int, ...]) -> Program:
     """Return the program of the loss as a function of the entries of a target and of the fields."""
-    P = prod(shape)
-    graph = Graph(P + prediction.n_inputs)
-    predicted = graph.include(prediction, graph.inputs[P:])
-    if loss is None:
-        half, total = graph.constant(0.5), graph.constant(0.0)
-        for target, value in zip(graph.inputs, predicted, strict=False):
-            difference = graph.apply("sub", value, target)
-            total = graph.apply("add", total, graph.apply("mul", difference, difference))
-        return graph.program([graph.apply("mul", half, total)])
-    function = UserFunction("loss", loss, {"target": shape, "prediction": shape}, "of the target", "of the target")
+    arguments = {"target": shape, "prediction": shape}
+    function = UserFunction("loss", loss or _squared_error, arguments, "of the target", "of the target")
     if (got := function.probe()) != ():
-        raise TypeError(f"loss: needs to return one number, got an array of shape {got}; {function.shapes}")
+        raise function.error("to return one number", f"an array of shape {got}", TypeError)
     program = function.trace(required=True)
     assert program is not None
+    graph, P = Graph(prod(shape) + prediction.n_inputs), prod(shape)
+    predicted = graph.include(prediction, graph.inputs[P:])
     return graph.program(graph.include(program, [*graph.inputs[:P], *predicted]))
+
+
+def _squared_error(target: Any, prediction: Any) -> Any:
+    return 0.5 * ((prediction - target) ** 2).sum()
 
 
 def probe_targets(of_class: Sequence[SequenceLabels], n_tokens: int, teacher_rank: int) -> np.ndarray:
@@ -437,7 +427,9 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
             remedy = "add a constant; without a lower bound, proximal problems have no minimum"
             raise ValueError(f"{name}: needs values of at least 0, got {got}; {remedy}")
     derivatives = differentiate_twice(spec.program, spec.n_targets)
-    eigenvalues = _eigenvalues(derivatives, spec, y, z)
+    matrices = _derivatives(derivatives, spec, y, z)[2]
+    eigenvalues = np.linalg.eigvalsh(matrices[np.isfinite(matrices).all(axis=(1, 2))]).reshape(-1, spec.n_fields)
+    eigenvalues = eigenvalues if len(eigenvalues) else np.zeros((1, spec.n_fields))
     hessian = derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).drop_unused()
     constant = not spec.program.has_choices and not hessian.depends_on(0)
     lowest = float(eigenvalues.min()) if constant else -np.inf
@@ -452,13 +444,6 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
         even=are_equal(values, spec.evaluate(y, -z)),
         rotations=r > 1 and are_equal(values, spec.evaluate(y, z @ rotation)),
     )
-
-
-def _eigenvalues(derivatives: Program, spec: SequenceSpec, y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Return the eigenvalues (N, k) of the Hessian at targets y (N, P) and fields z (N, L, r)."""
-    hessian = _derivatives(derivatives, spec, y, z)[2]
-    finite = np.isfinite(hessian).all(axis=(1, 2))
-    return np.linalg.eigvalsh(hessian[finite]) if finite.any() else np.zeros((1, spec.n_fields))
 
 
 def _derivatives(

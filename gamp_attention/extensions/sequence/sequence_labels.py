@@ -6,7 +6,7 @@ numbers, checks its result, and traces it into a list of operations (`gamp_atten
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -68,7 +68,8 @@ class UserFunction:
         rng = np.random.default_rng(3)
         self._probes = [[size * rng.standard_normal(shape) for shape in arguments.values()] for size in PROBE_SIZES]
 
-    def _error(self, needs: str, got: str, kind: type[Exception] = ValueError) -> Exception:
+    def error(self, needs: str, got: str, kind: type[Exception] = ValueError) -> Exception:
+        """Return an error whose message names the function, and the shapes of its arguments."""
         return kind(f"{self.name}: needs {needs}, got {got}; {self.shapes}")
 
     def probe(self) -> tuple[int, ...]:
@@ -76,12 +77,12 @@ class UserFunction:
         results = [self._call(*values) for values in self._probes]
         shapes = sorted({result.shape for result in results})
         if len(shapes) > 1 or results[0].size == 0:
-            raise self._error("to return arrays of one shape, of at least one number", str(shapes))
+            raise self.error("to return arrays of one shape, of at least one number", str(shapes))
         for values, called in zip(self._probes, results, strict=True):
             again = self._call(*values)
             if not np.array_equal(again, called):
                 remedy = "; its random numbers need to come from its argument noise" * ("noise" in self.arguments)
-                raise self._error(SAME_VALUES, f"{called.tolist()} and {again.tolist()}{remedy}")
+                raise self.error(SAME_VALUES, f"{called.tolist()} and {again.tolist()}{remedy}")
         return results[0].shape
 
     def trace(self, required: bool) -> Program | None:
@@ -94,7 +95,7 @@ class UserFunction:
             needs, got = "operations that can be differentiated", f"{error}{_line_of(error)}"
             if not isinstance(error, UntraceableError):
                 needs, got = "code that also runs on arrays of recorded numbers", f"{type(error).__name__}: {got}"
-            raise self._error(needs, got, TypeError) from error
+            raise self.error(needs, got, TypeError) from error
         for values in self._probes:
             inputs = np.concatenate([np.ravel(v) for v in values])[None]
             with np.errstate(all="ignore"):
@@ -103,7 +104,7 @@ class UserFunction:
                 if not required:
                     return None
                 needs = "operations that give the same values when they are recorded as when the function is called"
-                raise self._error(needs, f"{traced.tolist()} when recorded and {called.tolist()} when called")
+                raise self.error(needs, f"{traced.tolist()} when recorded and {called.tolist()} when called")
         return program
 
     def _call(self, *values: np.ndarray) -> np.ndarray:
@@ -114,16 +115,16 @@ class UserFunction:
                 result = self.plain(*(value.copy() for value in values))
         except Exception as error:
             got = f"{type(error).__name__}: {error}{_line_of(error)}"
-            raise self._error("to run on arrays of these shapes", got, TypeError) from error
+            raise self.error("to run on arrays of these shapes", got, TypeError) from error
         try:
             array = np.asarray(result)
         except ValueError:  # rows of different lengths
             array = np.array(None)
         if array.dtype.kind not in "fiub":
-            raise self._error("to return a number or an array of real numbers", type(result).__name__, TypeError)
+            raise self.error("to return a number or an array of real numbers", type(result).__name__, TypeError)
         if not np.isfinite(array).all():
             at = ", ".join(f"{k} = {v.round(3).tolist()}" for k, v in zip(self.arguments, values, strict=True))
-            raise self._error("to return finite numbers", f"{array.tolist()} for {at}")
+            raise self.error("to return finite numbers", f"{array.tolist()} for {at}")
         return array.astype(float)
 
 
@@ -156,9 +157,7 @@ class SequenceLabels:
     # the function of one sample, u (L, t) and noise (n_noise,), if it cannot be traced; else None
     function: Callable[[np.ndarray, np.ndarray], Any] | None
     target_shape: tuple[int, ...]  # shape of its result
-    # n_fields, count: number of fields L t, and of random numbers per sample
-    n_fields: int
-    count: int
+    count: int  # number of random numbers per sample
     even: bool  # True if targets stay the same when all fields and the noise change sign
     # the traced function; None if it cannot be traced, so that `function` is called once for each sample
     program: Program | None = field(repr=False, default=None)
@@ -215,8 +214,8 @@ def trace_teacher(teacher: Any, L: int, t: int, n_noise: int, c: int | None) -> 
     function = UserFunction("teacher", teacher, shapes, "(L, t)", "(n_noise,)", c=c)
     shape = function.probe()
     program = function.trace(required=False)  # picklable, as functions defined inside of others are not
-    labels = SequenceLabels(function.plain if program is None else None, shape, L * t, n_noise, False, program)
+    labels = SequenceLabels(function.plain if program is None else None, shape, n_noise, False, program)
     rng = np.random.default_rng(5)
     u, noise = rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, n_noise))
     even = are_equal(labels(u, noise), labels(-u, -noise))
-    return SequenceLabels(labels.function, shape, L * t, n_noise, even, labels.program)
+    return replace(labels, even=even)

@@ -476,7 +476,7 @@ def trace(function: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[Program, tu
                 "np.maximum or np.minimum in place of if, max, min or sorting"
             )
         recorder.outcomes, recorder.asked = dict(outcomes), []
-        result = _as_result(rebound(*_arguments(recorder, shapes)))
+        result = _plain(rebound(*_arguments(recorder, shapes)))
         asked = recorder.asked
         for number in reversed(range(len(asked))):
             others = run(outcomes | dict.fromkeys(asked[:number], True) | {asked[number]: False})
@@ -495,15 +495,6 @@ def _box(value: Any) -> np.ndarray:
     box = np.empty((), dtype=object)
     box[()] = value
     return box
-
-
-def _as_result(result: Any) -> np.ndarray:
-    """Return the result of a traced function as an array of objects."""
-    if _is_number(result):
-        return _box(result)
-    if isinstance(result, (list, tuple)):
-        result = np.array(result, dtype=object)
-    return np.asarray(result, dtype=object).view(np.ndarray)
 
 
 def _arguments(recorder: _Recorder, shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:

@@ -38,27 +38,10 @@ class ValueLayer:
         """Return the outputs, L rows (p,), for fields z (L, r); `mixed` changes the attention weights of a head."""
         total: Any = 0.0
         for head in range(self.layout.heads):
-            columns = self.layout.scores(head)
-            weights = mixed(self._attend(z[:, columns[0]], z[:, columns[-1]]), head)
+            weights = mixed(self.attention(z[:, self.layout.scores(head).ravel()]), head)
             rows = slice(head * self.layout.values, (head + 1) * self.layout.values)
             total = total + weights @ (z[:, self.layout.value_columns(head)] @ self.readout[rows])
         return total
-
-    def _attend(self, queries: Any, keys: Any) -> Any:
-        """Return the attention weights (L, L) of a head, with operations that can be traced."""
-        scores = queries @ keys.T / self.attention.temperature
-        if not self.attention.softmax:
-            return scores * np.tri(len(queries)) if self.attention.causal else scores
-        if not self.attention.causal:
-            return _softmax(scores)
-        rows = [_softmax(scores[i : i + 1, : i + 1])[0] for i in range(len(queries))]
-        return np.stack([np.concatenate([row, np.zeros(len(queries) - len(row))]) for row in rows])
-
-
-def _softmax(scores: Any) -> Any:
-    """Return the softmax of each row, with operations that can be traced."""
-    weights = np.exp(scores - np.max(scores, axis=1)[:, None])
-    return weights / np.sum(weights, axis=1)[:, None]
 
 
 def _build_layer(

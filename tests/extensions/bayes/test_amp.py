@@ -73,9 +73,8 @@ def test_free_entropy_agrees_with_state_evolution():
 def test_starts_end_at_the_same_weights_up_to_a_sign():
     data = ga.sample(ga.paper_model(), 400, 0.6, seed=2)
     spectral, informed = (ga.run_bayes_amp(data, init, tol=1e-8) for init in ("spectral", "informed"))
-    several = ga.run_bayes_amp(data, "random", n_starts=3, seed=1, tol=1e-8)
-    assert [name for name, *_ in several.starts] == ["random", "random 1", "random 2"]
-    assert several.free_entropy == max(entropy for *_, entropy in several.starts)
+    runs = [ga.run_bayes_amp(data, "random", seed=seed, tol=1e-8) for seed in range(3)]
+    several = max(runs, key=lambda run: run.free_entropy)
     for run in (spectral, several):
         sign = np.sign(np.sum(run.Q * informed.Q))
         np.testing.assert_allclose(sign * run.Q, informed.Q, atol=2e-4)

@@ -278,17 +278,8 @@ def test_perceptron_agrees_with_quadrature(alpha):
     assert is_within(solution.test_error, solution.test_error_error, wanted)
 
 
-def test_perceptron_generalizes_as_published():
-    """Error rates 0.442/α of the posterior mean and 0.625/α of a posterior sample (Györgyi and Tishby 1990)."""
-    alpha = 1e4
-    solution = ga.solve_bayes_state_evolution(build_logistic(0.0), alpha)
-    V = solution.V[0, 0, 0]
-    assert alpha * np.arcsin(np.sqrt(V)) / np.pi == pytest.approx(0.442, abs=1e-3)  # arccos(√q)/π, Barbier et al. 2019
-    assert alpha * solution.test_error / 2 == pytest.approx(0.625, abs=1e-3)
-
-
 @pytest.mark.parametrize("temperature", [0.1, 0.4, 5.0])
-@pytest.mark.parametrize("alpha", [1e-3, 10.0, 1e4])
+@pytest.mark.parametrize("alpha", [1e-3, 1e4])
 def test_logistic_labels_agree_with_quadrature(temperature, alpha):
     solution = ga.solve_bayes_state_evolution(build_logistic(temperature), alpha)
     V = solution.V[0, 0, 0]

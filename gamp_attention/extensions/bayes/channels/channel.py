@@ -97,8 +97,8 @@ class PosteriorChannel:
         """Return the posterior of given samples as a function of ω and V; `rho` is the largest V."""
         return partial(self.posterior, y)
 
-    def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> "PosteriorChannel":
-        """Return the channel with other random points, if posteriors for rho (L, t, t) are sums over them."""
+    def with_other_points(self, rng: np.random.Generator) -> "PosteriorChannel":
+        """Return the channel with other random points, if posteriors are sums over them."""
         return self
 
     def integrate(self, known: np.ndarray, V: np.ndarray, rule: Any) -> tuple[np.ndarray, float] | None:

@@ -78,34 +78,20 @@ class TeacherSettings:
 
 @dataclass(frozen=True, eq=False)
 class TeacherChannel(PosteriorChannel):
-    """Observation model of `SequenceLabels`, for teachers that can be traced.
+    """Observation model of `SequenceLabels`, for teachers that can be traced."""
 
-    Attributes
-    ----------
-    labels : label model of the samples.
-    shape : shape (L, t) of the fields.
-    used : indices of the random numbers on which targets depend.
-    fiber, h : the targets as functions of the variables, compiled with their Jacobian, and as a program.
-    logarithm, scale : (P,) whether a target is replaced by its logarithm, and the number by which it is then divided.
-    subsets : subsets of variables that are solved for.
-    flips : (F, D) changes of sign of the variables that leave targets unchanged, with the identity.
-    spread : (D,) standard deviations of the variables.
-    n_nodes, seed : number of points for each subset, before they are multiplied by signs, and the seed of their shifts.
-    settings : further settings.
-    """
-
-    labels: SequenceLabels
-    shape: tuple[int, int]
-    used: tuple[int, ...]
-    fiber: FiberProgram = field(repr=False)
-    h: Program = field(repr=False)
-    logarithm: np.ndarray
-    scale: np.ndarray
-    subsets: Subsets
-    flips: np.ndarray
-    spread: np.ndarray
-    n_nodes: int = 256
-    seed: int = 0
+    labels: SequenceLabels  # label model of the samples
+    shape: tuple[int, int]  # (L, t) of the fields
+    used: tuple[int, ...]  # indices of the random numbers on which targets depend
+    fiber: FiberProgram = field(repr=False)  # the targets as functions of the variables, compiled with their Jacobian
+    h: Program = field(repr=False)  # the same functions as a program
+    logarithm: np.ndarray  # (P,) whether a target is replaced by its logarithm
+    scale: np.ndarray  # (P,) number by which a target is then divided
+    subsets: Subsets  # subsets of variables that are solved for
+    flips: np.ndarray  # (F, D) changes of sign of the variables that leave targets unchanged, with the identity
+    spread: np.ndarray  # (D,) standard deviations of the variables
+    n_nodes: int = 256  # number of points for each subset, before they are multiplied by signs
+    seed: int = 0  # seed of the shifts of the points
     settings: TeacherSettings = TeacherSettings()
 
     is_function = True
@@ -138,7 +124,7 @@ class TeacherChannel(PosteriorChannel):
         """Return the targets (N, P)."""
         return observed.reshape(len(observed), -1)
 
-    def with_other_points(self, rho: np.ndarray, rng: np.random.Generator) -> PosteriorChannel:
+    def with_other_points(self, rng: np.random.Generator) -> PosteriorChannel:
         """Return the channel with another seed of the points."""
         return replace(self, seed=int(rng.integers(1 << 62)))
 
@@ -264,7 +250,7 @@ def _cached_channel(
 ) -> TeacherChannel:
     rho = np.frombuffer(content).reshape(shape)
     (L, t), rng, settings = rho.shape[:2], np.random.default_rng(2), TeacherSettings()
-    labels = SequenceLabels(None, target_shape, L * t, count, False, program)
+    labels = SequenceLabels(None, target_shape, count, False, program)
     if L * t > settings.max_fields:
         raise check.fail_words("model", f"L t = {L * t} fields of the teacher", f"at most {settings.max_fields}")
     read = {arguments[0] for name, *arguments in program.drop_unused().code if name == "input"}
@@ -327,13 +313,8 @@ def _differentiate(h: Program, D: int) -> Program:
 
 def _read_inputs(program: Program) -> list[frozenset[int]]:
     """Return the inputs on which each result of a program depends."""
-    read: list[frozenset[int]] = []
-    for name, *arguments in program.code:
-        if name in ("input", "constant"):
-            read.append(frozenset(arguments if name == "input" else ()))
-        else:
-            read.append(frozenset().union(*(read[k] for k in arguments)))
-    return [read[k] for k in program.outputs]
+    inputs = [frozenset({i}) for i in range(program.n_inputs)]
+    return program.interpret(inputs, lambda value: frozenset(), lambda name, *read: frozenset().union(*read))
 
 
 def _common_rank(jacobians: np.ndarray, settings: TeacherSettings) -> int:
