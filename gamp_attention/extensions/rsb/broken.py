@@ -26,7 +26,6 @@ from gamp_attention.extensions.rsb.solve import (
     BrokenSolution,
     LevelPacking,
     first_starts,
-    follow_parisi,
     iterate_levels,
     solve_levels,
     solve_steps,
@@ -191,24 +190,19 @@ def require_problem(model: Model, alpha: float) -> BrokenProblem:
     """Return the output channel of a model; ValueError if replica symmetry breaking is not implemented for it."""
     refuse_intercept(model.intercept, "False for replica symmetry breaking")
     one_token, two_tokens = model.n_tokens == 1 and not model.attention, model.n_tokens == 2 and model.attention
+    sizes = f"r = {model.rank}, t = {model.teacher_rank}, {len(model.components)} component(s)"
+    noiseless = one_token or not model.task.n_noise
+    single = len(model.components) == model.rank == model.teacher_rank == 1
     for accepted, got, needs in (
         (has_one_strength(model.penalty), type(model.penalty).__name__, "a ridge penalty with one λ"),
-        (
-            len(model.components) == model.rank == model.teacher_rank == 1,
-            f"r = {model.rank}, t = {model.teacher_rank}, {len(model.components)} component(s)",
-            "r = t = 1 and no mixture",
-        ),
+        (single, sizes, "r = t = 1 and no mixture"),
         (one_token or two_tokens, f"L = {model.n_tokens}", "labels of one token, or attention with two tokens"),
         (
             one_token or (model.even and model.reversible),
             "another model",
-            "tokens with opposite positions, and equal up to reversal",
+            "opposite positions, and tokens that are equal",
         ),
-        (
-            one_token or not model.task.n_noise,
-            f"score noise of {model.task.n_noise} numbers",
-            "noiseless targets of attention",
-        ),
+        (noiseless, f"score noise of {model.task.n_noise} numbers", "noiseless targets of attention"),
     ):
         if not accepted:
             raise check.fail_words("model", got, f"{needs} for replica symmetry breaking")
@@ -233,7 +227,7 @@ def solve_ladder(
     free = {name: bool(np.abs(getattr(given, name)).max() > smallest) for name in ("m", "theta")}
     symmetric = _symmetric(problem, given, LevelPacking(signs, 0, **free))
     starts = first_starts(symmetric, parisi if k == 1 else None, problem.search)
-    origins, results = first_starts(symmetric, None, problem.search), []
+    results = []
     for step in range(1, k + 1):
         packing = LevelPacking(signs, step, **free, parisi=parisi if step == k else None)
         if packing.parisi is not None:
@@ -242,15 +236,13 @@ def solve_ladder(
         solution = solve_steps(problem, packing, starts, rtol, finest)
         if revived := _restore_faded(problem, packing, solution, given):
             solution = solve_steps(problem, packing, [revived], rtol, finest)
-        if packing.parisi is not None and (solution.status not in SOLVED or _faded(problem, solution, packing)):
-            solution = follow_parisi(problem, packing, origins, rtol) or solution
         for name in _faded(problem, solution, packing):
             words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
             solution = solution._replace(status=Status.LOST, message=words)
         results.append(_result(model, solution, packing, rtol))
         if solution.status not in SOLVED:
             break
-        starts = origins = [split_start(solution.levels, solution.parisi)]
+        starts = [split_start(solution.levels, solution.parisi)]
     if len(results) > 1 and not refine_all and results[-1].status not in SOLVED:
         return solve_ladder(model, problem, start, k, parisi, rtol, True)
     return results
