@@ -27,7 +27,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import symmetrize
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.steps import PlainSteps
-from gamp_attention.extensions.dynamics.current_minima import OnsagerPaths, OnsagerRun
+from gamp_attention.extensions.dynamics.message_passing import OnsagerPaths, OnsagerRun
 from gamp_attention.extensions.dynamics.replicas import (
     Trajectory,
     TrajectoryTask,
