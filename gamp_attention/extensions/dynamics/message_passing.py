@@ -122,7 +122,7 @@ class MessagePassing:
         as N^(−1/2) for N paths), and the error of the compression with this `tolerance`.
         """
         n_paths, start, n = task.count_paths(2**15, 0), task.start(), task.n_replicas
-        arguments = {"damping": self.damping, "hold_after": hold_after}
+        arguments: dict[str, Any] = {"damping": self.damping, "hold_after": hold_after}
         build = partial(CurrentMinimaRun, task.model, task.alpha, start, n_paths, **arguments)
         stacks, stored, by_compression = [], list[np.ndarray](), dict[str, np.ndarray]()
         with Progress("iteration ", 2 * n * (task.n_iter + 1), task.progress) as bar, task.finite("damping"):
@@ -229,7 +229,8 @@ class OnsagerRun(MemoryRun):
     """
 
     def __init__(self, *arguments: Any, damping: Steps, fewer: int = 1) -> None:
-        super().__init__(*arguments, fewer=fewer)
+        self.fewer = fewer
+        super().__init__(*arguments)
         self._damping, self.V_hats = Damping(damping), list[np.ndarray]()
 
     def sum_paths(self, name: str) -> np.ndarray:

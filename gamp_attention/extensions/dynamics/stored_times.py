@@ -241,22 +241,24 @@ class MemoryRun:
     n_paths : number of sampled paths, even.
     rng : generator of the paths.
     compression : tolerance of stored times.
-    fewer : number by which the number of paths is divided.
 
     Attributes
     ----------
+    fewer : number by which the number of paths is divided.
     paths : the paths of each component.
     V : (S, r, r) V of the overlaps at the latest time.
     states, losses : overlaps and losses at all times so far.
     stored : stored times.
     """
 
+    fewer = 1
+
     def __init__(
         self, model: Model, alpha: float, start: StartLaw, n_paths: int, rng: np.random.Generator,
-        compression: Compression, fewer: int = 1,
+        compression: Compression,
     ) -> None:  # fmt: skip
         self.model, self.alpha, self.V = model, alpha, start.V
-        self._n_given, self._n_paths, self._compression = n_paths, n_paths // fewer // 2 * 2, compression
+        self._n_given, self._n_paths, self._compression = n_paths, n_paths // self.fewer // 2 * 2, compression
         even = Symmetry.of(model, start.overlaps(model)).m_zero
         self._weights = StoredWeights(model, start)
         self.paths = [self.build_paths(component, model, self._n_paths, rng, even) for component in model.components]

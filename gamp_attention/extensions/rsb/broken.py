@@ -220,16 +220,16 @@ def solve_ladder(
     search fails, all solutions are therefore refined.
     """
     signs, one = problem.signs, np.ones(len(problem.signs))
-    q, theta, V = (values[:, 0, 0].mean() * one for values in (start.q, start.theta, start.V))
-    given = Levels(q[None], (start.m[:, 0] @ signs) / len(signs) * signs, theta, V)  # equal overlaps of all tokens
+    means = [values[:, 0, 0].mean() * one for values in (start.q, start.theta, start.V)]  # equal for all tokens
+    given = Levels(means[0][None], (start.m[:, 0] @ signs) / len(signs) * signs, *means[1:])
     # given overlaps that vanish by symmetry may contain rounding errors
     smallest = problem.search.faded * np.sqrt(given.q[0, 0])
-    free = {name: bool(np.abs(getattr(given, name)).max() > smallest) for name in ("m", "theta")}
-    symmetric = _symmetric(problem, given, LevelPacking(signs, 0, **free))
+    m, theta = (bool(np.abs(values).max() > smallest) for values in (given.m, given.theta))
+    symmetric = _symmetric(problem, given, LevelPacking(signs, 0, m, theta))
     starts = first_starts(symmetric, parisi if k == 1 else None, problem.search)
     results = []
     for step in range(1, k + 1):
-        packing = LevelPacking(signs, step, **free, parisi=parisi if step == k else None)
+        packing = LevelPacking(signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:
             starts = [(levels, packing.parisi) for levels, _ in starts]
         finest = None if step == k or refine_all else 0
@@ -306,7 +306,7 @@ def _result(
     # errors of logarithms of q_0 and of the gaps; q_j is their sum. Without a solution all errors are NaN
     rest, unit = list(error[k + 2 :]), np.sqrt(levels.q[-1])
     q_error = np.cumsum(error[1 : k + 2, None] * np.concatenate([levels.q[:1], levels.gaps]), axis=0)
-    zero = error[0] * np.zeros_like(levels.m)
+    zero = np.full(len(levels.m), 0.0 if solved else np.nan)
     m_error = rest.pop(0) * unit if packing.m else zero
     theta_error = rest.pop(0) * unit if packing.theta else zero
     overlaps_error = _overlaps(Levels(q_error, m_error, theta_error, error[0] * levels.V))
@@ -342,7 +342,7 @@ def _result(
         levels=levels.q[:, :, None, None],
         levels_error=q_error[:, :, None, None],
         parisi=parisi,
-        parisi_error=np.array(rest) * parisi if packing.parisi is None else error[0] * np.zeros(k),
+        parisi_error=np.array(rest) * parisi if packing.parisi is None else np.full(k, zero[0]),
         complexity=indicators.complexity,
         complexity_error=errors.complexity,
         replicons=indicators.replicons,

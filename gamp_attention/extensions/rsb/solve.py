@@ -509,13 +509,11 @@ def solve_steps(
             else:
                 x = solve_overlaps(problem, packing, x, search.tol, search.tol, ROUGH).x
             solution = refine_levels(problem, packing, x, rtol, max_resolution, slopes)
-        except ClustersCollapsed as error:
-            failure, status = str(error), Status.LOST
-            if weak:
+        except UNSOLVED as exception:
+            collapsed = isinstance(exception, ClustersCollapsed)
+            failure, status = str(exception), Status.LOST if collapsed else Status.NONFINITE
+            if collapsed and weak:
                 break
-            continue
-        except UNSOLVED as error:
-            failure, status = str(error), Status.NONFINITE
             continue
         if solution.status is not Status.MAX_ITER:
             return solution
