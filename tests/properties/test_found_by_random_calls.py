@@ -38,13 +38,6 @@ def test_lists_are_denoised_like_arrays():
     assert np.array_equal(of_lists.z, ga.denoise(LOSS, params, FIELDS, np.ones((2, 1, 1))).z)
 
 
-@pytest.mark.extensions
-def test_a_zero_spectrum_raises():
-    """The fitted fields of logistic labels all have the same size."""
-    with pytest.raises(ValueError, match=r"^model: needs a spectrum .* got 0"):
-        ga.spectral_overlap(ga.glm_model(ga.LogisticLoss(), lam=0.1), 0.168, n_points=64, n_replicas=2)
-
-
 def test_max_iter_prevents_newton_steps(monkeypatch):
     """Only five first steps and five damped steps are evaluated, for any number of overlaps."""
     evaluated = []
