@@ -13,7 +13,6 @@ from gamp_attention.extensions.rsb.solve import (
     BrokenProblem,
     LevelPacking,
     first_starts,
-    follow_parisi,
     iterate_levels,
     refine_levels,
     solve_steps,
@@ -97,9 +96,13 @@ def solve_perceptron(alpha, k, parisi=None):
     for step in range(1, k + 1):
         solution = solve_steps(problem, LevelPacking(ONE, step, False, False), starts, 1e-4)
         starts = [split_start(solution.levels, solution.parisi)]
-    if parisi is not None:
-        ground = [(solution.levels, solution.parisi)]
-        return follow_parisi(problem, LevelPacking(ONE, k, False, False, np.array([parisi])), ground, 1e-4)
+    if parisi is not None:  # follow the solution to other Parisi parameters; y (q_1 − q_0) is nearly constant
+        first = solution.parisi[0]
+        for y in np.geomspace(first, parisi, 2 + int(2 * abs(np.log(parisi / first))))[1:]:
+            gap = solution.levels.gaps[0] * min(solution.parisi[0] / y, 1.0)
+            levels = solution.levels._replace(q=np.stack([solution.levels.q[1] - gap, solution.levels.q[1]]))
+            packing = LevelPacking(ONE, 1, False, False, np.array([y]))
+            solution = solve_steps(problem, packing, [(levels, packing.parisi)], 1e-4)
     return solution
 
 

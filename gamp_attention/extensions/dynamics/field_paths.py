@@ -17,30 +17,6 @@ from gamp_attention.theory.rules.sobol import component_points
 ROUNDING = 1e-7  # size relative to the fields below which a part that earlier vectors do not explain is rounding errors
 
 
-class GrowingRows:
-    """Rows (…, k, n) of values of n paths, to which rows of later times are appended without a copy at each time.
-
-    The array has memory for `capacity` rows, and twice as much whenever it is full.
-    """
-
-    def __init__(self, first_axes: tuple[int, ...], n: int, capacity: int) -> None:
-        self._k, self._stored = 0, np.empty((*first_axes, capacity, n))
-
-    @property
-    def array(self) -> np.ndarray:
-        """The rows appended so far."""
-        return self._stored[..., : self._k, :]
-
-    def append(self, rows: np.ndarray) -> None:
-        """Append rows (…, j, n)."""
-        k, capacity = self._k + rows.shape[-2], self._stored.shape[-2]
-        if k > capacity:
-            shape = *self._stored.shape[:-2], max(capacity, k - capacity), self._stored.shape[-1]
-            self._stored = np.concatenate([self._stored, np.empty(shape)], axis=-2)
-        self._stored[..., self._k : k, :] = rows
-        self._k = k
-
-
 class GaussianPath:
     """Sequence of n samples of centered Gaussian vectors, each drawn conditionally on all earlier vectors.
 
@@ -54,11 +30,11 @@ class GaussianPath:
     """
 
     def __init__(self, white: np.ndarray, factor: np.ndarray) -> None:
-        self._columns, self._factor = _white_columns(white), factor
+        self._rows, self._factor = white.T, factor  # the columns as rows (k, n)
 
     @property
     def _white(self) -> np.ndarray:
-        return self._columns.array.T
+        return self._rows.T
 
     def regress(self, with_past: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the coefficients (r, k) of the next vector in the white columns, and the covariance of the rest.
@@ -91,7 +67,7 @@ class GaussianPath:
         row = np.concatenate([slope, psd_root(rest)], axis=1)
         zeros = np.zeros((len(self._factor), len(covariance)))
         self._factor = np.block([[self._factor, zeros], [row]])
-        self._columns.append(fresh.T)
+        self._rows = np.concatenate([self._rows, fresh.T])
         return self._white @ row.T
 
     def slopes(self, values: np.ndarray) -> np.ndarray:
@@ -102,13 +78,6 @@ class GaussianPath:
         """
         products = values.T @ self._white / len(values)
         return np.linalg.lstsq(self._factor.T, products.T, rcond=ROUNDING)[0].T
-
-
-def _white_columns(white: np.ndarray) -> GrowingRows:
-    """Return white columns (n, k) as rows (k, n) to which columns can be appended."""
-    columns = GrowingRows((), len(white), max(2 * white.shape[1], 8))
-    columns.append(white.T)
-    return columns
 
 
 class FieldPaths:
@@ -144,7 +113,7 @@ class FieldPaths:
         if mirrored:
             white, self.y = white[:half], self.y[:half]
             self.terms = RiskTerms(*(v[:half] for v in arrays))
-        self._columns = _white_columns(white)  # all columns drawn so far, orthonormal over the paths
+        self._rows = white.T  # all white columns drawn so far, as rows (k, n) that are orthogonal
         roots = psd_root(model.coordinates.rho)
         self.of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
 
@@ -166,8 +135,8 @@ class FieldPaths:
         half = shuffled_half(self._n_paths, L * r, rng or self._rng)
         if like is not None:
             half = self._new_part(like) + 1e-3 * half  # few independent numbers, for columns without a new part
-        fresh = (whiten if self.copies == 2 else whiten_and_mirror)(half, self._columns.array.T)
-        self._columns.append(fresh.T)
+        fresh = (whiten if self.copies == 2 else whiten_and_mirror)(half, self._rows.T)
+        self._rows = np.concatenate([self._rows, fresh.T])
         fields = np.empty((self.n, L, r))
         for l, path in enumerate(self.of_token):
             with_past = self._with_past(l, overlaps, covariances)
@@ -194,7 +163,7 @@ class FieldPaths:
         It is zero for tokens whose fields the earlier columns determine up to rounding errors.
         """
         n, L, _ = fields.shape
-        white = self._columns.array.T
+        white = self._rows.T
         flat = fields.reshape(n, -1)
         new = (flat - white @ (white.T @ flat) / n)[: self._n_paths // 2].reshape(-1, L, fields.shape[2])
         size, whole = (np.sqrt((values**2).mean(axis=0).max(axis=1)) for values in (new, fields))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._tools.progress import refresh
-from gamp_attention.extensions.dynamics.field_paths import FieldPaths, GrowingRows, component_paths
+from gamp_attention.extensions.dynamics.field_paths import FieldPaths, component_paths
 from gamp_attention.extensions.dynamics.weight_paths import Weights, build_weights
 from gamp_attention.gamp.damping import Damping
 from gamp_attention.problem.denoisers.output import denoise
@@ -91,7 +91,7 @@ class MessagePaths:
         self.probability, self.sources, self._model = component
         self._paths = FieldPaths(self._model, component_paths(component, n_paths, n_iter), rng, even)
         n, L, r = self._paths.n, self._model.n_tokens, self._model.rank
-        self._g = GrowingRows((L,), n, n_iter * r)  # g of all times
+        self._g = np.empty((L, 0, n))  # g of all times, r rows for each
         self._z: np.ndarray | None = None
         self._D = np.zeros((n, L, r))
 
@@ -107,13 +107,13 @@ class MessagePaths:
         now, paths = self.draw(overlaps, covariances), self._paths
         out = denoise(self._model.loss, paths.terms.params, self._fields, now.V, self._z)
         self._z, self._latest = out.z, out.g
-        self._g.append(out.g.transpose(1, 2, 0))
+        self._g = np.concatenate([self._g, out.g.transpose(1, 2, 0)], axis=1)
         return average(paths.y, self._noise, paths.terms, out, now)
 
     def q_hats(self, alpha: float) -> np.ndarray:
         """Return α E[g^s g^tᵀ] (t + 1, L, r, r) for the latest t and every s ≤ t."""
-        values, r = self._g.array, self._model.rank
-        sums = values @ values[:, -r:].transpose(0, 2, 1)
+        r = self._model.rank
+        sums = self._g @ self._g[:, -r:].transpose(0, 2, 1)
         return alpha / self._paths.n * sums.reshape(len(sums), -1, r, r).transpose(1, 0, 2, 3)
 
     def update_memory(self, W: np.ndarray, damping: float) -> None:

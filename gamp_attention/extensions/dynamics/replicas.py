@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +17,6 @@ from gamp_attention.gamp.damping import Damping, Steps
 from gamp_attention.results import Overlaps, stack_overlaps
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.start_law import StartLaw, start_law
-
-
-class Method(Protocol):
-    """An algorithm whose iterations are predicted."""
-
-    def follow(self, task: TrajectoryTask) -> Trajectory:
-        """Return the prediction of all iterations."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import one_thread
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.steps import PlainSteps
-from gamp_attention.extensions.dynamics.field_paths import FieldPaths, GrowingRows, component_paths, min_paths
+from gamp_attention.extensions.dynamics.field_paths import FieldPaths, component_paths, min_paths
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses
 from gamp_attention.extensions.dynamics.replicas import stack_replicas
 from gamp_attention.extensions.dynamics.weight_paths import InterceptPath
@@ -124,7 +124,7 @@ class StoredPaths:
         self._gamma, self._weight = law.gamma[:, self.sources], law.weight
         self._h = np.zeros((len(law.weight), self.model.n_tokens, self.model.rank, self.n))
         self._velocity, self.force = np.zeros_like(self._h), np.zeros(self._h.shape[1:])
-        self._stored = GrowingRows(self._h.shape[:2], self.n, 8 * self.model.rank)
+        self._stored = self._h[:, :, :0]  # (K, L, P r, n) h at the stored times
         self.gaussians = np.zeros(0)
 
     def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -137,7 +137,7 @@ class StoredPaths:
     def noise(self, alpha: float) -> np.ndarray:
         """Return the covariances Σ_l γ_l α E[h_l^p h_lᵀ] (P + 1, K, r, r) with the stored times and, last, now."""
         transposed = np.swapaxes(self._h, 2, 3)
-        sums = np.concatenate([self._stored.array @ transposed, self._h @ transposed], axis=2)
+        sums = np.concatenate([self._stored @ transposed, self._h @ transposed], axis=2)
         means = alpha / self.n * np.einsum("kl,klpb->kpb", self._gamma, sums)
         K, _, r = means.shape
         return means.reshape(K, -1, r, r).transpose(1, 0, 2, 3)
@@ -152,7 +152,7 @@ class StoredPaths:
         """Store this time, and draw the fields with the rest; `like` is an argument of `FieldPaths.draw`."""
         now = select_sources(overlaps, self.sources)
         self.gaussians = self.fields.draw(now, covariances[:, self.sources], like=like)
-        self._stored.append(self._h)
+        self._stored = np.concatenate([self._stored, self._h], axis=2)
 
     def average(self, alpha: float, overlaps: Overlaps) -> Forces:
         """Return the averages over the fields at this time, given the overlaps of all sources."""
@@ -178,7 +178,7 @@ class StoredPaths:
     def descend(self, A: np.ndarray, strengths: np.ndarray, method: PlainSteps, t: int) -> None:
         """Take step t of the weights with h, for memory A (P + 1, K, r, r) of stored times and of this time."""
         rows = A[:-1].transpose(1, 2, 0, 3).reshape(A.shape[1], 1, A.shape[2], -1)
-        slope = strengths * self._h - self.force - rows @ self._stored.array - A[-1][:, None] @ self._h
+        slope = strengths * self._h - self.force - rows @ self._stored - A[-1][:, None] @ self._h
         self._h, self._velocity = method.step(self._h, self._velocity, slope, t)
 
 
@@ -241,22 +241,24 @@ class MemoryRun:
     n_paths : number of sampled paths, even.
     rng : generator of the paths.
     compression : tolerance of stored times.
-    fewer : number by which the number of paths is divided.
 
     Attributes
     ----------
+    fewer : number by which the number of paths is divided.
     paths : the paths of each component.
     V : (S, r, r) V of the overlaps at the latest time.
     states, losses : overlaps and losses at all times so far.
     stored : stored times.
     """
 
+    fewer = 1
+
     def __init__(
         self, model: Model, alpha: float, start: StartLaw, n_paths: int, rng: np.random.Generator,
-        compression: Compression, fewer: int = 1,
+        compression: Compression,
     ) -> None:  # fmt: skip
         self.model, self.alpha, self.V = model, alpha, start.V
-        self._n_given, self._n_paths, self._compression = n_paths, n_paths // fewer // 2 * 2, compression
+        self._n_given, self._n_paths, self._compression = n_paths, n_paths // self.fewer // 2 * 2, compression
         even = Symmetry.of(model, start.overlaps(model)).m_zero
         self._weights = StoredWeights(model, start)
         self.paths = [self.build_paths(component, model, self._n_paths, rng, even) for component in model.components]
@@ -309,8 +311,8 @@ class MemoryRun:
             enough *= self._n_given // self._n_paths
             needs = f"at least {enough} at step {len(self.states)}"
             raise check.fail("n_paths", self._n_given, needs)
-        # h of each class and two copies of the white columns; arrays double when they are full
-        check.require_memory("n_paths", self._n_given, model.n_tokens * model.rank, K + 2, 3 * n_stored)
+        # h of each class and two copies of the white columns, and the arrays that they replace
+        check.require_memory("n_paths", self._n_given, model.n_tokens * model.rank, K + 2, 2 * n_stored)
 
 
 def follow_replicas(

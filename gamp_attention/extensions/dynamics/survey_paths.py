@@ -27,7 +27,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import symmetrize
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.steps import PlainSteps
-from gamp_attention.extensions.dynamics.current_minima import OnsagerPaths, OnsagerRun
+from gamp_attention.extensions.dynamics.message_passing import OnsagerPaths, OnsagerRun
 from gamp_attention.extensions.dynamics.replicas import (
     Trajectory,
     TrajectoryTask,
@@ -70,7 +70,7 @@ class Survey:
         """Return the prediction of all iterations."""
         task.require_ridge("method", self, intercept=False)
         n_paths, start = task.count_paths(4096, task.n_iter), task.start()
-        settings = {"parisi": self.parisi, "first_V": not start.V_is_given, "damping": self.damping}
+        settings: dict[str, Any] = {"parisi": self.parisi, "first_V": not start.V_is_given, "damping": self.damping}
         build, n_steps = partial(SurveyRun, task.model, task.alpha, start, n_paths, **settings), task.n_iter + 1
         bar = Progress("survey ", total=task.n_replicas * n_steps, shown=task.progress)
         with bar, task.finite("damping"):

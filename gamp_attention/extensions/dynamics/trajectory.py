@@ -5,12 +5,14 @@ A method (`MessagePassing`, `GradientDescent`, `SinglePass`, `Survey`) has its o
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
-from gamp_attention.extensions.dynamics.replicas import Method, Trajectory, TrajectoryTask
+from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.models.model import Model, require_model
 
@@ -20,7 +22,7 @@ def trajectory(
     model: Model,
     alpha: float,
     init: str | Overlaps = "semantic",
-    method: Method | None = None,
+    method: Any = None,
     n_iter: int = 20,
     *,
     n_paths: int | None = None,
@@ -73,10 +75,6 @@ def trajectory(
     >>> path = ga.trajectory(ga.paper_model(), alpha=1.5, init="semantic", n_iter=5, n_paths=512)
     >>> path.q.shape, path.V_hat.shape
     ((6, 2, 1, 1), (5, 2, 1, 1))
-    >>> held = ga.MessagePassing(damping=0.3, hold_after=20)
-    >>> run = ga.trajectory(ga.paper_model(), 1.5, "positional", held, n_iter=25, n_paths=1024)
-    >>> run.validity.split(":")[0]
-    'consistent'
     >>> descent = ga.trajectory(ga.paper_model(), 1.5, method=ga.GradientDescent(lr=1.0), n_iter=5, n_paths=512)
     >>> bool((np.diff(descent.train_loss) < 0).all())
     True

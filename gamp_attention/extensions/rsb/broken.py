@@ -26,7 +26,6 @@ from gamp_attention.extensions.rsb.solve import (
     BrokenSolution,
     LevelPacking,
     first_starts,
-    follow_parisi,
     iterate_levels,
     solve_levels,
     solve_steps,
@@ -191,24 +190,19 @@ def require_problem(model: Model, alpha: float) -> BrokenProblem:
     """Return the output channel of a model; ValueError if replica symmetry breaking is not implemented for it."""
     refuse_intercept(model.intercept, "False for replica symmetry breaking")
     one_token, two_tokens = model.n_tokens == 1 and not model.attention, model.n_tokens == 2 and model.attention
+    sizes = f"r = {model.rank}, t = {model.teacher_rank}, {len(model.components)} component(s)"
+    noiseless = one_token or not model.task.n_noise
+    single = len(model.components) == model.rank == model.teacher_rank == 1
     for accepted, got, needs in (
         (has_one_strength(model.penalty), type(model.penalty).__name__, "a ridge penalty with one λ"),
-        (
-            len(model.components) == model.rank == model.teacher_rank == 1,
-            f"r = {model.rank}, t = {model.teacher_rank}, {len(model.components)} component(s)",
-            "r = t = 1 and no mixture",
-        ),
+        (single, sizes, "r = t = 1 and no mixture"),
         (one_token or two_tokens, f"L = {model.n_tokens}", "labels of one token, or attention with two tokens"),
         (
             one_token or (model.even and model.reversible),
             "another model",
-            "tokens with opposite positions, and equal up to reversal",
+            "opposite positions, and tokens that are equal",
         ),
-        (
-            one_token or not model.task.n_noise,
-            f"score noise of {model.task.n_noise} numbers",
-            "noiseless targets of attention",
-        ),
+        (noiseless, f"score noise of {model.task.n_noise} numbers", "noiseless targets of attention"),
     ):
         if not accepted:
             raise check.fail_words("model", got, f"{needs} for replica symmetry breaking")
@@ -226,31 +220,29 @@ def solve_ladder(
     search fails, all solutions are therefore refined.
     """
     signs, one = problem.signs, np.ones(len(problem.signs))
-    q, theta, V = (values[:, 0, 0].mean() * one for values in (start.q, start.theta, start.V))
-    given = Levels(q[None], (start.m[:, 0] @ signs) / len(signs) * signs, theta, V)  # equal overlaps of all tokens
+    means = [values[:, 0, 0].mean() * one for values in (start.q, start.theta, start.V)]  # equal for all tokens
+    given = Levels(means[0][None], (start.m[:, 0] @ signs) / len(signs) * signs, *means[1:])
     # given overlaps that vanish by symmetry may contain rounding errors
     smallest = problem.search.faded * np.sqrt(given.q[0, 0])
-    free = {name: bool(np.abs(getattr(given, name)).max() > smallest) for name in ("m", "theta")}
-    symmetric = _symmetric(problem, given, LevelPacking(signs, 0, **free))
+    m, theta = (bool(np.abs(values).max() > smallest) for values in (given.m, given.theta))
+    symmetric = _symmetric(problem, given, LevelPacking(signs, 0, m, theta))
     starts = first_starts(symmetric, parisi if k == 1 else None, problem.search)
-    origins, results = first_starts(symmetric, None, problem.search), []
+    results = []
     for step in range(1, k + 1):
-        packing = LevelPacking(signs, step, **free, parisi=parisi if step == k else None)
+        packing = LevelPacking(signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:
             starts = [(levels, packing.parisi) for levels, _ in starts]
         finest = None if step == k or refine_all else 0
         solution = solve_steps(problem, packing, starts, rtol, finest)
         if revived := _restore_faded(problem, packing, solution, given):
             solution = solve_steps(problem, packing, [revived], rtol, finest)
-        if packing.parisi is not None and (solution.status not in SOLVED or _faded(problem, solution, packing)):
-            solution = follow_parisi(problem, packing, origins, rtol) or solution
         for name in _faded(problem, solution, packing):
             words = f'{name} goes to zero: the branch has no fixed point with these steps; init="random" starts without'
             solution = solution._replace(status=Status.LOST, message=words)
         results.append(_result(model, solution, packing, rtol))
         if solution.status not in SOLVED:
             break
-        starts = origins = [split_start(solution.levels, solution.parisi)]
+        starts = [split_start(solution.levels, solution.parisi)]
     if len(results) > 1 and not refine_all and results[-1].status not in SOLVED:
         return solve_ladder(model, problem, start, k, parisi, rtol, True)
     return results
@@ -314,7 +306,7 @@ def _result(
     # errors of logarithms of q_0 and of the gaps; q_j is their sum. Without a solution all errors are NaN
     rest, unit = list(error[k + 2 :]), np.sqrt(levels.q[-1])
     q_error = np.cumsum(error[1 : k + 2, None] * np.concatenate([levels.q[:1], levels.gaps]), axis=0)
-    zero = error[0] * np.zeros_like(levels.m)
+    zero = np.full(len(levels.m), 0.0 if solved else np.nan)
     m_error = rest.pop(0) * unit if packing.m else zero
     theta_error = rest.pop(0) * unit if packing.theta else zero
     overlaps_error = _overlaps(Levels(q_error, m_error, theta_error, error[0] * levels.V))
@@ -350,7 +342,7 @@ def _result(
         levels=levels.q[:, :, None, None],
         levels_error=q_error[:, :, None, None],
         parisi=parisi,
-        parisi_error=np.array(rest) * parisi if packing.parisi is None else error[0] * np.zeros(k),
+        parisi_error=np.array(rest) * parisi if packing.parisi is None else np.full(k, zero[0]),
         complexity=indicators.complexity,
         complexity_error=errors.complexity,
         replicons=indicators.replicons,

@@ -61,7 +61,7 @@ class BrokenSearch:
     # Newton steps
     difference: float = 1e-4  # step of finite differences; larger if the averages are not smooth functions
     newton_steps: int = 40  # maximum number of steps
-    max_move: float = 0.5  # largest change of an unknown in a step; first change of log y along a path of solutions
+    max_move: float = 0.5  # largest change of an unknown in a step
     shortest: float = 1 / 64  # fraction of a step at which the Jacobian is computed again, or the search ends
     slow: float = 0.5  # ratio of successive steps above which the Jacobian is computed again
     old_grids: float = 0.2  # change of an unknown after which the grids are chosen again
@@ -71,7 +71,6 @@ class BrokenSearch:
     parisi_step: float = 0.2  # change of log y_j in finite differences of ∂F/∂y_j, which is nearly linear and flat
     rough_step: float = 0.02  # step in log y_j at which the search on the coarsest grids ends
     shortest_ascent: float = 1 / 8  # fraction of a step in log y_j at which the derivatives are computed again
-    shortest_move: float = 0.01  # smallest change of log y along a path of solutions
     # Refinement of the grids and errors
     max_resolution: int = 6  # number of refinements
     first_residual: float = 1e-3  # residual on the coarsest grids in units of the root of the requested accuracy
@@ -510,13 +509,11 @@ def solve_steps(
             else:
                 x = solve_overlaps(problem, packing, x, search.tol, search.tol, ROUGH).x
             solution = refine_levels(problem, packing, x, rtol, max_resolution, slopes)
-        except ClustersCollapsed as error:
-            failure, status = str(error), Status.LOST
-            if weak:
+        except UNSOLVED as exception:
+            collapsed = isinstance(exception, ClustersCollapsed)
+            failure, status = str(exception), Status.LOST if collapsed else Status.NONFINITE
+            if collapsed and weak:
                 break
-            continue
-        except UNSOLVED as error:
-            failure, status = str(error), Status.NONFINITE
             continue
         if solution.status is not Status.MAX_ITER:
             return solution
@@ -527,45 +524,6 @@ def solve_steps(
     return BrokenSolution(
         status, levels, parisi, None, unknown, np.nan, np.nan, error, unknown, np.inf, np.inf, 0, [levels], failure
     )
-
-
-def follow_parisi(
-    problem: BrokenProblem, packing: LevelPacking, origins: list[tuple[Levels, np.ndarray]], rtol: float
-) -> BrokenSolution | None:
-    """Return the solution at the Parisi parameters of `packing`, followed from other Parisi parameters.
-
-    The logarithms of the Parisi parameters change in steps. Each solution is the start of the next, extrapolated
-    linearly; y_j (q_j − q_{j−1}) is nearly constant in the first step. A step that fails is divided by two. `origins`
-    are overlaps and Parisi parameters from which a first solution is searched in turn. None if no origin has a solution
-    from which steps of at least `shortest_move` lead to the end.
-    """
-    search = problem.search
-    assert packing.parisi is not None
-    for levels, parisi in origins:
-        origin, change = np.log(parisi), np.log(packing.parisi) - np.log(parisi)
-        distance, chosen = float(np.abs(change).max()), replace(packing, parisi=parisi)
-        try:
-            x = iterate_levels(problem, chosen, chosen.pack(levels, parisi), search.damped_steps)
-            x = solve_overlaps(problem, chosen, x, search.tol, search.tol, ROUGH).x
-        except UNSOLVED:
-            continue
-        slope = np.zeros_like(x)
-        slope[2 : packing.k + 2] = -change
-        here, step = 0.0, min(1.0, search.max_move / max(distance, search.max_move))
-        while here < 1 and step * distance >= search.shortest_move:
-            there = min(here + step, 1.0)
-            chosen = replace(packing, parisi=np.exp(origin + there * change))
-            try:
-                root = solve_levels(problem, chosen, x + (there - here) * slope, search.tol, ROUGH)
-            except UNSOLVED:
-                root = None
-            if root is None or not root.size <= search.tol:
-                step *= 0.5
-                continue
-            slope, x, here, step = (root.x - x) / (there - here), root.x, there, 1.5 * step
-        if here == 1:
-            return refine_levels(problem, packing, x, rtol)
-    return None
 
 
 def first_starts(symmetric: Levels, parisi: np.ndarray | None, search: BrokenSearch) -> list[tuple[Levels, np.ndarray]]:

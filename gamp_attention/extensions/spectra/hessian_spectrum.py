@@ -95,17 +95,6 @@ class HessianSpectrum(Result):
         Two arrays (G,): the mean over random vectors, and its standard error from their spread. The error does not
         include the error of the Gauss rules, which is small for functions that vary slowly on the scale of the width of
         the spectrum divided by the number of steps.
-
-        Examples
-        --------
-        The trace of the inverse of the Hessian per weight is V/σ² for large d:
-
-        >>> import gamp_attention as ga
-        >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
-        >>> result = ga.run_gamp(data, "semantic")
-        >>> mean, error = ga.hessian_spectrum(data, result.Q).average(lambda x: 1 / x)
-        >>> bool(abs(mean[0] / (4 * result.overlaps.V[0, 0, 0]) - 1) < 0.1)
-        True
         """
         values = np.asarray(function(np.where(self.node_weights > 0, self.nodes, self.nodes[:, :1])[..., None]))
         samples = np.einsum(

@@ -78,15 +78,6 @@ class LimitingSpectrum(Result):
     lower_edge_error, upper_edge_error, density_error, V_error : errors of the bulk.
     eigenvalues_error, teacher_error, weights_error, positions_error : errors of the eigenvalues outside it.
     width : resolution of the density.
-
-    Examples
-    --------
-    >>> import gamp_attention as ga
-    >>> model = ga.paper_model()
-    >>> se = ga.solve_state_evolution(model, 1.5, rtol=1e-3, stability=False)
-    >>> spectrum = ga.limiting_spectrum(model, 1.5, se, x=[0.02], n_points=512)
-    >>> bool(0 < spectrum.lower_edge < spectrum.upper_edge < spectrum.eigenvalues[-1])
-    True
     """
 
     lower_edge: float

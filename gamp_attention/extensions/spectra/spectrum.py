@@ -74,7 +74,7 @@ class SpectrumSettings:
     outside: float = 1e-3  # smallest growth of overlaps at the edge, minus 1, for an eigenvalue below the edge
     lowered: float = 0.5  # ratio of successive distances η from the real axis
     nearest: float = 1e-7  # η in units of the largest eigenvalue, below which the requested distance follows
-    damped_steps: int = 100  # maximum number of damped iterations far from the real axis
+    far: float = 4.0  # first η in units of the largest eigenvalue, where V is nearly that of independent weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -432,28 +432,17 @@ def densities(ensemble: Ensemble, x: np.ndarray, width: float) -> np.ndarray:
 
 def solve_near_axis(ensemble: Ensemble, x: float, width: float) -> Resolvent | None:
     """Return the solution at x + i `width`, from solutions farther from the real axis; None if Newton steps fail."""
-    settings, here, scale = ensemble.settings, None, ensemble.scale
-    heights = [max(scale, abs(x), width)]
+    settings, scale = ensemble.settings, ensemble.scale
+    heights = [settings.far * max(scale, abs(x), width)]
     while heights[-1] > max(width, settings.nearest * scale):
         heights.append(heights[-1] * settings.lowered)
+    V = np.einsum("l,ab->lab", ensemble.law.trace / -complex(x, heights[0]), np.eye(ensemble.shape[1]))
     for height in (*heights[:-1], width):
-        V = _far_solution(ensemble, complex(x, height)) if here is None else here.V
         here = _newton(ensemble, complex(x, height), V)
         if here is None:
             return None
+        V = here.V
     return here
-
-
-def _far_solution(ensemble: Ensemble, x: complex) -> np.ndarray:
-    """Return V after damped iterations at x far from the real axis."""
-    V = np.einsum("l,ab->lab", ensemble.law.trace / -x, np.eye(ensemble.shape[1]))
-    for _ in range(ensemble.settings.damped_steps):
-        W = Resolvent(ensemble, x, V).W
-        change = float(np.abs(W - V).max())
-        V = 0.5 * (V + W)
-        if change < 1e-3 * np.abs(V).max():
-            break
-    return V
 
 
 def _newton(ensemble: Ensemble, x: complex, V: np.ndarray) -> Resolvent | None:

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 import gamp_attention as ga
 from gamp_attention.extensions.rsb.broken import extrapolate_steps
 from gamp_attention.extensions.rsb.one_field import OneField
-from gamp_attention.extensions.rsb.solve import LevelPacking, iterate_levels, refine_levels, solve_levels, solve_steps
+from gamp_attention.extensions.rsb.solve import LevelPacking, iterate_levels, solve_levels, solve_steps
 from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 
@@ -89,20 +89,6 @@ def test_the_limit_of_many_steps_agrees_with_published_values():
     value, error = extrapolate_steps([perceptron_capacity(k, 6.7)[0] for k in (1, 2, 3, 4)])
     assert abs(value - 6.6980) < error + 1e-4
     assert error < 5e-4
-
-
-@pytest.mark.slow
-def test_small_parisi_parameters_are_replica_symmetric():
-    """F, and the response V + y (q_1 − q_0) of all clusters, agree with replica symmetry for y → 0."""
-    model = amplitude_model()
-    problem, packing = OneField(model, ALPHA), LevelPacking(ONE, 0, False, False)
-    symmetric = refine_levels(problem, packing, iterate_levels(problem, packing, np.log([0.5, 1.0]), 20), 1e-4)
-    one, parisi = np.ones((1, 1, 1)), 1e-3
-    start = ga.Overlaps(q=one, m=np.zeros((1, 1)), theta=0 * one, V=0.5 * one)
-    se = ga.solve_broken(model, ALPHA, start, parisi=parisi, rtol=1e-3)
-    assert abs(se.train_loss / symmetric.energy - 1) < 2e-3
-    total = se.overlaps.V[0, 0, 0] + parisi * float(np.diff(se.levels[:, 0, 0, 0])[0])
-    assert abs(total / symmetric.levels.V[0] - 1) < 2e-2
 
 
 @pytest.mark.slow
