@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         DotProductAttention as DotProductAttention,
         MultiHeadAttention as MultiHeadAttention,
     )
-    from gamp_attention.problem.losses.checks import KinkWarning as KinkWarning
     from gamp_attention.problem.losses.glm import (
         LogisticLoss as LogisticLoss,
         MultinomialLoss as MultinomialLoss,
@@ -95,7 +94,6 @@ _CORE: dict[str, tuple[str, ...]] = {  # public names of the core, by module
     "problem.dataset": ("Dataset", "LabelledDataset"),
     "problem.denoisers.output": ("Denoised", "denoise"),
     "problem.losses.attention": ("AttentionLoss", "DotProductAttention", "MultiHeadAttention"),
-    "problem.losses.checks": ("KinkWarning",),
     "problem.losses.glm": ("LogisticLoss", "MultinomialLoss", "PhaseRetrievalLoss", "SquaredLoss"),
     "problem.losses.registration": ("register_attention", "register_loss"),
     "problem.penalties.base": ("register_penalty",),
@@ -134,7 +132,7 @@ _COMMON = (
     "LinearLabels", "LogisticLoss", "Overlaps", "Ridge", "SoftmaxTeacher", "SquaredLoss", "__version__",
     "attention_model", "bayes_thresholds", "branches", "compare", "debias", "gamp_step", "glm_model", "gradient",
     "initial_state", "law_of", "leave_one_out", "linear_baseline", "load_result", "minimize_risk", "mixture_model",
-    "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
+    "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram",
     "register_attention", "register_loss", "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp",
     "sample", "solve_bayes_state_evolution", "solve_broken", "solve_state_evolution", "sweep", "train", "train_loss",
     "trajectory",

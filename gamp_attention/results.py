@@ -1,6 +1,6 @@
 """Results of solvers: statuses, overlaps, histories, their display, and the error raised on request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
@@ -202,7 +202,7 @@ def spread(n: int, most: int = 12) -> list[int]:
     return sorted({round(k) for k in np.linspace(0, n - 1, most)})
 
 
-def stack_overlaps(path: list[Overlaps]) -> dict[str, np.ndarray]:
+def stack_overlaps(path: Sequence[Overlaps]) -> dict[str, np.ndarray]:
     """Return the four fields of a sequence of overlaps by name, with the sequence as first axis."""
     return {name: np.stack([o.arrays()[name] for o in path]) for name in path[0].arrays()}
 
@@ -249,12 +249,9 @@ class Recorder(Resumable):
 
     def history(self) -> History:
         """Return all recorded states as a History."""
-        return History(
-            **stack_overlaps([row[0] for row in self._rows]),
-            gradient_norm=np.array([row[1] for row in self._rows]),
-            train_loss=np.array([row[2] for row in self._rows]),
-            damping=np.array(self._damping),
-        )
+        overlaps, norms, losses = zip(*self._rows, strict=True)
+        return History(**stack_overlaps(overlaps), gradient_norm=np.array(norms), train_loss=np.array(losses),
+                       damping=np.array(self._damping))  # fmt: skip
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Return the arrays of the history by name; columns, because an entry for each iteration would be slow."""

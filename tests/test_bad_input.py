@@ -256,8 +256,6 @@ CASES = {
     "compare of a word": (lambda d, m: ga.compare("paper"), "model.*'paper'"),
     "compare without samples": (lambda d, m: ga.compare(m, 10, 0.01), "alpha.*at least one sample"),
     "compare beyond memory": (lambda d, m: ga.compare(m, 10**9), "d, alpha.*memory"),
-    "compare branches twice": (lambda d, m: ga.compare(m, branches=["semantic"] * 2), "branches.*distinct"),
-    "compare branches a number": (lambda d, m: ga.compare(m, branches=3), "branches.*3"),
     "compare accuracy": (lambda d, m: ga.compare(m, rtol=5), "rtol.*5"),
     "compare steps": (lambda d, m: ga.compare(m, gd_steps=0), "gd_steps"),
     "boundaries without folder": (lambda d, m: ga.phase_boundaries(m, folder=3), "folder.*3"),
@@ -288,7 +286,6 @@ CASES = {
         lambda d, m: ga.law_of(ga.Dataset(*[rng.normal(size=(20, 2, 7))] * 2), target="map"),
         "target: needs a callable",
     ),
-    "what to learn": (lambda d, m: ga.run_bayes_amp(d, learn=3), "learn: needs"),
     "loss of no tokens": (lambda d, m: ga.denoise(ga.AttentionLoss(d.student, -1, 1), *PROXIMAL), "loss.n_tokens: "),
     "pool of too many": (lambda d, m: ga.local_pool(10**9), "workers.*1024"),
 }

@@ -103,9 +103,8 @@ def make_trajectory():
 
 
 def make_path():
-    growth = {"symmetric": np.ones(T), "m": np.full(T, np.nan), "theta": np.ones(T)}
     overlaps = ga.Overlaps(**make_arrays(T))
-    return ga.BranchPath("alpha", np.linspace(1, 2, T), overlaps, np.ones(T), growth, "fold", 2.0, 1e-4, [])
+    return ga.BranchPath("alpha", np.linspace(1, 2, T), overlaps, np.ones(T), "fold", 2.0, 1e-4)
 
 
 ONE, PAIR = np.ones(1), np.ones(2)
@@ -195,14 +194,13 @@ def test_repr_fits_a_screen(name):
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_results_have_a_summary_and_a_table(name):
+def test_results_have_a_summary(name):
     result = make(name)
     summary, table = str(result), result._repr_html_()
     assert summary != repr(result)
     assert "array([" not in summary
     assert len(summary.splitlines()) <= 30
-    assert table.startswith("<table>")
-    assert table.count("<tr>") <= 30
+    assert table.startswith("<pre>")
     if hasattr(result, "status") and not isinstance(result.status, list):
         word = getattr(result.status, "value", result.status)
         assert word in summary

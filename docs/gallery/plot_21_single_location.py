@@ -45,7 +45,8 @@ for nu in signals:
     size = np.tile(np.diag([np.sqrt(nu), 1.0]), (2 * L, 1, 1))
     means = model.coordinates.spikes @ size[0]
     weights = ga.Overlaps(q=size**2, m=means, theta=size, V=np.full(size.shape, np.nan))
-    risks.append(2 * float(ga.population_loss(model, weights).value) - NOISE**2)
+    at = ga.trajectory(model, 1.0, weights, ga.SinglePass(), n_iter=1)  # the test error before the first step
+    risks.append(2 * at.test_error[0] - NOISE**2)
 
 # %%
 # Message passing on 1200 samples follows state evolution at every iteration.

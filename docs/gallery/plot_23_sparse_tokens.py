@@ -52,9 +52,21 @@ for alpha in alphas:
     ])  # fmt: skip
 
 # %%
-# The query of α = 2, scaled to norm 1, is fixed, and the read-out is fitted to new samples. A query of norm 0 gives the
+# The query of α = 2, scaled to norm 1, is fixed, and the read-out is fitted to new samples. The fields of the fixed
+# query are known numbers of each sample: they are entries of the target, after the label. A query of norm 0 gives the
 # mean token. The test error follows from the attention weights and from the overlaps of the fitted read-out.
 cosine, rng = theory[2], np.random.default_rng(0)
+
+
+def build_readout(query):
+    """Return the model of the read-out at a query, which is a sum of ξ and an independent direction."""
+    return ga.sequence_model(
+        lambda u, noise, c: np.concatenate([np.array([1.0 - 2.0 * c]), u @ query]),
+        lambda z: np.concatenate([np.zeros(1), z[:, 0]]),
+        lambda y, z: np.logaddexp(0.0, -y[0] * attend(np.stack([y[1:], z[1:]], axis=1))),
+        n_tokens=L, rank=1, teacher_rank=2, lam=0.1, convex=True, intercept=True, classes=[0.5, 0.5],
+        spikes=np.concatenate([spikes, np.zeros((2, L, 1))], axis=2),
+    )  # fmt: skip
 
 
 def classification_error(run, norm):
@@ -76,7 +88,7 @@ def classification_error(run, norm):
 fits = [1.0, 2.0, 4.0]
 errors = {}
 for name, norm in (("attention", 1.0), ("mean token", 0.0)):
-    known = ga.fix_columns(model, {0: norm * np.array([cosine, np.sqrt(1 - cosine**2)])}, convex=True)
+    known = build_readout(norm * np.array([cosine, np.sqrt(1 - cosine**2)]))
     errors[name] = [
         classification_error(ga.run_gamp(ga.sample(known, 150, alpha, seed=1), "random"), norm) for alpha in fits
     ]

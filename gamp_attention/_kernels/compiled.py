@@ -26,13 +26,13 @@ from contextlib import suppress
 from functools import lru_cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from llvmlite import binding, ir
 from numba import extending
-from numba.core import cgutils, config, types
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, UserWideCacheLocator
+from numba.core import cgutils, types
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.environment import lookup_environment
@@ -131,10 +131,8 @@ class Kernel(CPUDispatcher):
         """Store compiled code on disk, if a folder for it can be written."""
         try:
             self._cache = KernelCache(self.py_func)
-        except RuntimeError:
-            warn_of_lost_code("none: neither the folder of the package nor the home folder can be written")
-        except Exception as error:  # a file may have another format than its name says
-            warn_of_lost_code(error)
+        except Exception:  # no folder can be written, or there is no source file
+            _warn_once()
 
     def compile(self, sig: Any) -> Any:
         """Compile for given argument types, or load from disk."""
@@ -196,47 +194,14 @@ class Kernel(CPUDispatcher):
         return f"{name}.{hash_bytes(repr((self.py_func.__module__, key)).encode())}"
 
 
-def warn_of_lost_code(got: Any) -> None:
-    """Warn, once in a process, that compiled code cannot be stored, for a reason that completes "got"."""
-    if not _WARNED:
-        _WARNED.append(got)
-        warnings.warn(
-            f"NUMBA_CACHE_DIR: needs a folder that can be written and has free space, got {got}; the computation "
-            "continues, but compiled code is not stored, and every process compiles again, which takes 20 seconds or "
-            "more",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-
-_WARNED: list[Any] = []  # the first reason of this process
-
-
-class ArchiveLocator(UserWideCacheLocator):
-    """Locator of the cache of a package without source files on disk, which is imported from an archive."""
-
-    def __init__(self, function: Any, file: str) -> None:
-        super().__init__(function, file)
-        if chosen := getattr(config, "CACHE_DIR", ""):
-            self._cache_path = str(Path(chosen) / self.get_suitable_cache_subpath(file))
-
-    @classmethod
-    def from_function(cls, py_func: Any, py_file: str) -> Any:
-        """Return the locator; None if its folder cannot be written."""
-        locator = cls(py_func, py_file)
-        with suppress(OSError):
-            locator.ensure_cache_path()
-            return locator
-
-    def get_source_stamp(self) -> str:
-        """Return an empty stamp: `package_digest` includes the archive."""
-        return ""
-
-
-class KernelCacheImpl(CompileResultCacheImpl):
-    """Folders in which compiled code is stored: numba's, except that it accepts all archives."""
-
-    _locator_classes: ClassVar[Any] = [*CompileResultCacheImpl._locator_classes[:-1], ArchiveLocator]  # type: ignore[misc]
+@lru_cache(maxsize=1)
+def _warn_once() -> None:
+    warnings.warn(
+        "NUMBA_CACHE_DIR: needs a folder that can be written and has free space; the computation continues, but "
+        "compiled code is not stored, and every process compiles again, which takes 20 seconds or more",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 class KernelCacheFile(IndexDataCacheFile):
@@ -259,8 +224,6 @@ class KernelCacheFile(IndexDataCacheFile):
 class KernelCache(FunctionCache):
     """Compiled code of one kernel on disk; it is used only while all sources that went into it are unchanged."""
 
-    _impl_class = KernelCacheImpl
-
     def __init__(self, function: Any) -> None:
         super().__init__(function)
         stamp = self._impl.locator.get_source_stamp(), package_digest()
@@ -269,7 +232,7 @@ class KernelCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled kernel, or None if it is not stored."""
         try:
-            stored = super().load_overload(sig, target_context) if is_identifiable(sig) else None
+            stored = super().load_overload(sig, target_context) if key_of_types(sig) is not None else None
         except Exception:  # the file may be damaged in any way; the kernel can always be compiled again
             with suppress(OSError):
                 self.flush()
@@ -282,11 +245,11 @@ class KernelCache(FunctionCache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store a compiled kernel, together with the kernels of other versions of a user's sources, if possible."""
-        if is_identifiable(sig):
+        if key_of_types(sig) is not None:
             try:
                 super().save_overload(sig, data)
-            except Exception as error:  # a full disk, a limit on files, a folder that was removed
-                warn_of_lost_code(error)
+            except Exception:  # a full disk, a limit on files, a folder that was removed
+                _warn_once()
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         _, magic, code = super()._index_key(sig, codegen)
@@ -295,28 +258,20 @@ class KernelCache(FunctionCache):
 
 @lru_cache
 def package_digest() -> str:
-    """Return a hash of all files of the package that go into kernels, or of the archive that contains the package."""
-    if not PACKAGE.exists():
-        return hash_bytes(next(path for path in PACKAGE.parents if path.exists()).read_bytes())
+    """Return a hash of all files of the package that go into kernels."""
     sources = [path.read_bytes() for path in sorted(PACKAGE.rglob("*.py"))]
-    if not sources:
-        raise FileNotFoundError("a package without source files")
     return hash_bytes(b"\0".join(source for source in sources if any(mark in source for mark in COMPILED)))
 
 
 def key_of_types(sig: Any) -> tuple[Any, ...] | None:
     """Return a key that identifies argument types in all processes, with the content of user-defined classes.
 
-    None if a type cannot be identified.
+    None if a type cannot be identified: if other processes cannot import its class, or its content is unknown.
     """
-    contents = [hash_content(cls) if _is_importable(cls) else None for cls in user_classes(sig)]
-    names = [(cls.__module__, cls.__qualname__) for cls in user_classes(sig)]
+    classes = user_classes(sig)
+    contents = [hash_content(cls) if _is_importable(cls) else None for cls in classes]
+    names = [(cls.__module__, cls.__qualname__) for cls in classes]
     return None if None in contents else (str(sig), *zip(names, contents, strict=True))
-
-
-def is_identifiable(sig: Any) -> bool:
-    """Return whether other processes can import all user-defined classes among the types, and find the same content."""
-    return key_of_types(sig) is not None
 
 
 def user_classes(sig: Any) -> list[type]:

@@ -19,7 +19,7 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from gamp_attention._kernels.compiled import Kernel, find_kernel, is_identifiable, kernel
+from gamp_attention._kernels.compiled import Kernel, find_kernel, kernel, key_of_types
 from gamp_attention._kernels.pointers import emit_call
 
 WORD = ir.IntType(64)
@@ -129,7 +129,7 @@ def compile_kernel(compiled: Kernel, kinds: tuple[Any, ...], returns: Any) -> in
 def _request(compiled: Kernel, kinds: tuple[Any, ...], returns: Any) -> bytes:
     """Return bytes by which `_compile_request` finds a kernel, in another process if callers are stored on disk."""
     function = compiled.py_func
-    if is_identifiable(kinds) and "<locals>" not in function.__qualname__:
+    if key_of_types(kinds) is not None and "<locals>" not in function.__qualname__:
         return pickle.dumps((function.__module__, function.__qualname__, kinds, returns))
     _REQUESTS.append((compiled, kinds, returns))
     return pickle.dumps(len(_REQUESTS) - 1)

@@ -51,9 +51,7 @@ class Resumable:
 class Run(Resumable, Generic[Outcome]):
     """A run of an iterative solver, from its start until `advance` returns how it ended.
 
-    Parameters
-    ----------
-    save : called between two iterations, to write a checkpoint; None for no checkpoints.
+    Between two iterations, it calls `save` to write a checkpoint, if that is given.
     """
 
     t: int  # number of iterations so far
@@ -164,13 +162,7 @@ class Checkpoint(DisplayMixin):
 
 
 class CheckpointFile:
-    """File of a checkpoint, open to one run.
-
-    Parameters
-    ----------
-    checkpoint : the file and the time between two writes.
-    digest : digest of the data and options of the run.
-    """
+    """File of a checkpoint, open to one run whose data and options have a given digest."""
 
     def __init__(self, checkpoint: Checkpoint, digest: str) -> None:
         self.path, self._every, self._digest = Path(checkpoint.path), checkpoint.every, digest
@@ -179,9 +171,7 @@ class CheckpointFile:
     def load(self) -> Tree | None:
         """Return the tree written last, or None if the file does not exist or is empty.
 
-        Raises
-        ------
-        ValueError : if the file is not a checkpoint of an identical run; such a file is never replaced.
+        Raise ValueError if the file is not a checkpoint of an identical run; such a file is never replaced.
         """
         require_checkpoint("checkpoint", self.path)
         if self.path.exists() and self.path.stat().st_size == 0:  # an empty file, for example from mktemp

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -97,14 +98,11 @@ def abbreviate(value: Any) -> str:
 def format_fields(name: str, items: Iterable[tuple[str, Any]]) -> str:
     """Return `name(field=value, ...)` with short values, in lines of at most `WIDTH` characters."""
     words = [f"{field}={abbreviate(value)}" for field, value in items]
-    if len(name) + sum(len(word) + 2 for word in words) <= WIDTH:
-        return f"{name}({', '.join(words)})"
-    lines = [""]
-    for word in words:
-        if len(lines[-1]) + len(word) + 6 > WIDTH:
-            lines.append("")
-        lines[-1] += f"{word}, "
-    return "\n    ".join([f"{name}(", *(line.rstrip() for line in lines)]) + "\n)"
+    text = f"{name}({', '.join(words)})"
+    if len(text) <= WIDTH:
+        return text
+    lines = wrap(" ".join(word.replace(" ", "\0") + "," for word in words), WIDTH - 4, break_long_words=False)
+    return "\n    ".join([f"{name}(", *(line.replace("\0", " ") for line in lines)]) + "\n)"
 
 
 def format_text(rows: Rows) -> str:
@@ -120,20 +118,8 @@ def format_text(rows: Rows) -> str:
     return "\n".join(row if isinstance(row, str) else line(row) for row in rows)
 
 
-def format_html(rows: Rows) -> str:
-    """Format a table as HTML for a notebook."""
-    columns = max((len(row) for row in rows if not isinstance(row, str)), default=1)
-
-    def line(row: str | list[str]) -> str:
-        if isinstance(row, str):
-            return f'<td colspan="{columns}" style="text-align: left">{escape(row)}</td>'
-        return "".join(f"<td>{escape(cell)}</td>" for cell in row)
-
-    return "<table>" + "".join(f"<tr>{line(row)}</tr>" for row in rows if row) + "</table>"
-
-
 class DisplayMixin:
-    """Mixin for short displays: `repr` lists the fields, `str` gives a summary, notebooks show the summary as a table.
+    """Mixin for short displays: `repr` lists the fields, `str` gives a summary, notebooks show the summary.
 
     Classes that are not dataclasses or NamedTuples must define `_items`.
     """
@@ -148,7 +134,7 @@ class DisplayMixin:
         return format_text(self._rows())
 
     def _repr_html_(self) -> str:
-        return format_html(self._rows())
+        return f"<pre>{escape(str(self))}</pre>"
 
     def _items(self) -> list[tuple[str, Any]]:
         names = self._fields if isinstance(self, tuple) else [field.name for field in fields(self)]  # type: ignore

@@ -7,6 +7,7 @@ spectrum use the Gauss quadrature of the Lanczos method (Golub and Welsch, 1969;
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 
 import numpy as np
 
@@ -91,21 +92,18 @@ def krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.ndar
     All vectors are kept and orthogonalized, so no product is lost to a restart.
     """
     basis, matrix = np.empty((32, len(start))), np.zeros((32, 32))  # doubled as often as necessary
-    basis[0], k = start / np.linalg.norm(start), 0
-    while True:
+    basis[0] = start / np.linalg.norm(start)
+    for k in count():
         if k + 1 == len(basis):
-            basis = np.concatenate([basis, np.empty_like(basis)])
-            matrix = np.pad(matrix, (0, len(matrix)))
-        image = product(basis[k])
+            basis, matrix = np.concatenate([basis, np.empty_like(basis)]), np.pad(matrix, (0, len(matrix)))
+        image, vectors = product(basis[k]), basis[: k + 1]
         matrix[k, k] = image @ basis[k]
-        vectors = basis[: k + 1]
         for _ in range(2):  # the second pass removes the rounding errors of the first
             image = image - vectors.T @ (vectors @ image)
         size = float(np.linalg.norm(image))
         yield vectors, matrix[: k + 1, : k + 1], size
         matrix[k, k + 1] = matrix[k + 1, k] = size
-        k += 1
-        basis[k] = image / size
+        basis[k + 1] = image / size
 
 
 def _lanczos(

@@ -52,20 +52,10 @@ def write_atomically(
 ) -> None:
     """Write a file under another name in the same folder and rename it, so that it is complete or absent.
 
-    Symbolic links are followed; the permissions of a file that is replaced are kept.
-
-    Parameters
-    ----------
-    path : file to write.
-    write : function that writes into an open file.
-    name : argument or option that names the file, for messages.
-    kind : contents of the file in words, such as "a picture".
-    overwrite : whether a file that the package did not write may be replaced.
-
-    Raises
-    ------
-    ForeignFile : if `path` contains anything but an output of this kind, before or after the writing.
-    OSError : if the file cannot be written, for instance because the disk is full; the message names the file.
+    `write` writes into an open file, `name` is the argument or option that names the file, and `kind` describes its
+    contents in words. Symbolic links are followed; the permissions of a file that is replaced are kept. ForeignFile is
+    raised if `path` contains anything but an output of this kind, before or after the writing, unless `overwrite` is
+    True, and OSError if the file cannot be written.
     """
     require_replaceable(name, path, kind, overwrite)
     target = Path(os.path.realpath(path))
@@ -98,13 +88,10 @@ def write_archive(
     write_atomically(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)
 
 
-def require_replaceable(
-    name: str,
-    path: str | Path,
-    kind: str,
-    overwrite: bool = False,
-    remedy: str = "replace the file with `overwrite=True`",
-) -> None:
+REMEDY = "replace the file with `overwrite=True`"
+
+
+def require_replaceable(name: str, path: str | Path, kind: str, overwrite: bool = False, remedy: str = REMEDY) -> None:
     """Raise ForeignFile unless a path is free, contains an output of the same kind, or may be overwritten.
 
     Only regular files are ever replaced.

@@ -23,7 +23,7 @@ def interruptible() -> Iterator[None]:
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield  # no change in a nested block, in another thread, or if the user has set a handler
         return
-    pressed, resend, previous_hook = False, None, sys.unraisablehook
+    pressed, dropped, previous_hook = False, list[threading.Timer](), sys.unraisablehook
     # a signal to the main thread also ends its system calls; Windows has none, and there the next instruction ends
     send = getattr(signal, "pthread_kill", lambda *_: _thread.interrupt_main())
 
@@ -33,13 +33,12 @@ def interruptible() -> Iterator[None]:
         signal.default_int_handler(number, frame)
 
     def report(unraisable: Any) -> None:
-        nonlocal resend
         if unraisable.exc_type is not KeyboardInterrupt:
             previous_hook(unraisable)
             return
-        resend = threading.Timer(RESEND_AFTER, send, (threading.main_thread().ident, signal.SIGINT))
-        resend.daemon = True
-        resend.start()
+        dropped.append(threading.Timer(RESEND_AFTER, send, (threading.main_thread().ident, signal.SIGINT)))
+        dropped[-1].daemon = True
+        dropped[-1].start()
 
     signal.signal(signal.SIGINT, press)
     sys.unraisablehook = report
@@ -52,7 +51,7 @@ def interruptible() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = previous_hook
-        if resend:
-            resend.cancel()
-    if resend:
+        for timer in dropped:
+            timer.cancel()
+    if dropped:
         raise KeyboardInterrupt

@@ -3,27 +3,16 @@
 import importlib.util
 
 EXTRAS = {  # the extra of gamp-attention that installs a module; modules without an extra are installed by their name
-    "torch": "torch",
-    "matplotlib": "plot",
-    "sklearn": "sklearn",
-    "xarray": "sweep",
-    "h5netcdf": "sweep",
+    "torch": "torch", "matplotlib": "plot", "sklearn": "sklearn", "xarray": "sweep", "h5netcdf": "sweep",
     "h5py": "sweep",
-}
-
-
+}  # fmt: skip
 PROJECTS = {"sklearn": "scikit-learn"}  # names of modules that differ from their project's
 
 
 def require_modules(purpose: str, *modules: str) -> None:
     """Raise ImportError unless all optional modules are installed, before any work and without importing them.
 
-    The message lists all that are missing and one command that installs them.
-
-    Parameters
-    ----------
-    purpose : subject of the message, for instance "minimize_risk".
-    modules : names that are imported.
+    The message begins with `purpose`, for instance "minimize_risk", and has one command that installs what is missing.
     """
     missing = [name for name in dict.fromkeys(modules) if importlib.util.find_spec(name) is None]
     if not missing:
@@ -31,6 +20,6 @@ def require_modules(purpose: str, *modules: str) -> None:
     projects = [PROJECTS.get(name, name) for name in missing]
     named = " and ".join([", ".join(projects[:-1]), projects[-1]] if len(projects) > 1 else projects)
     extras = sorted({EXTRAS[name] for name in missing if name in EXTRAS})
-    others = [PROJECTS.get(name, name) for name in missing if name not in EXTRAS]
     words = [f"'gamp-attention[{','.join(extras)}]'"] if extras else []
-    raise ImportError(f"{purpose} needs {named}: {' '.join(['pip install', *words, *others])}")
+    words += [project for name, project in zip(missing, projects, strict=True) if name not in EXTRAS]
+    raise ImportError(f"{purpose} needs {named}: {' '.join(['pip install', *words])}")

@@ -6,7 +6,7 @@ kernels. (Numba's parallel layer is not safe in this case, and rejects nested Na
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
@@ -22,13 +22,7 @@ def _pool(pid: int, n_threads: int) -> ThreadPoolExecutor:
 
 def over_blocks(task: Callable[[int, int], Any], n_rows: int, block: int) -> None:
     """Call task(first, last) for every block of rows, on NUMBA_NUM_THREADS threads."""
-    starts = range(0, n_rows, block)
-    n_threads = min(config.NUMBA_NUM_THREADS, len(starts))  # type: ignore[attr-defined]
-    if n_threads <= 1:
-        for first in starts:
-            task(first, min(first + block, n_rows))
-        return
-    _wait([_pool(os.getpid(), n_threads).submit(task, first, min(first + block, n_rows)) for first in starts])
+    interruptible_blocks(lambda first, last, stop: task(first, last), n_rows, block, False)
 
 
 def interruptible_blocks(task: Callable[[int, int, np.ndarray], Any], n_rows: int, block: int, long: bool) -> None:
@@ -38,29 +32,22 @@ def interruptible_blocks(task: Callable[[int, int, np.ndarray], Any], n_rows: in
     in other threads. If the main thread is interrupted, it sets `stop` (1,) to 1; kernels must check `stop` between
     steps that take milliseconds.
     """
-    stop = np.zeros(1, dtype=np.int64)
-    n_threads = min(config.NUMBA_NUM_THREADS, -(-n_rows // block))  # type: ignore[attr-defined]
+    stop, ranges = np.zeros(1, dtype=np.int64), [(k, min(k + block, n_rows)) for k in range(0, n_rows, block)]
+    n_threads = min(config.NUMBA_NUM_THREADS, len(ranges))  # type: ignore[attr-defined]
     if not long and n_threads <= 1:
-        over_blocks(lambda first, last: task(first, last, stop), n_rows, block)
+        for first, last in ranges:
+            task(first, last, stop)
         return
-    ranges = [(first, min(first + block, n_rows)) for first in range(0, n_rows, block)]
     pool = ThreadPoolExecutor(1) if n_threads <= 1 else _pool(os.getpid(), n_threads)
+    futures = [pool.submit(task, first, last, stop) for first, last in ranges]
     try:
-        _wait([pool.submit(task, first, last, stop) for first, last in ranges])
-    except BaseException:
+        for future in futures:
+            future.result()
+    except BaseException:  # a task failed, or this thread was interrupted: cancel all tasks that have not begun
         stop[0] = 1
+        for future in futures:
+            future.cancel()
         raise
     finally:
         if n_threads <= 1:
             pool.shutdown()
-
-
-def _wait(futures: list[Future[Any]]) -> None:
-    """Wait for tasks; if a task fails or this thread is interrupted, cancel all tasks that have not begun."""
-    try:
-        for future in futures:
-            future.result()
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        raise

@@ -59,12 +59,8 @@ def descend(
 ) -> tuple[Status, int]:  # fmt: skip
     """Take steps until the gradient norm is at most tol.
 
-    Parameters
-    ----------
-    evaluate : function that returns the risk and its gradient norm.
-    step : function that takes step t.
-    is_evaluated : function that returns whether the risk is evaluated before step t, and then recorded; if not given,
-        the risk is evaluated before all steps.
+    `evaluate` returns the risk and its gradient norm, `step` takes step t, and `is_evaluated` returns whether the risk
+    is evaluated before step t, and then recorded; by default it is evaluated before all steps.
     """
     for t in range(max_iter + 1):
         if is_evaluated is None or is_evaluated(t) or t == max_iter:

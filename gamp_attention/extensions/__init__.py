@@ -22,17 +22,16 @@ if TYPE_CHECKING:
     from gamp_attention.extensions.comparison.figures import (
         plot_comparison as plot_comparison,
         plot_phase_diagram as plot_phase_diagram,
-        plot_trajectory as plot_trajectory,
     )
     from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent as GradientDescent
     from gamp_attention.extensions.dynamics.message_passing import MessagePassing as MessagePassing
-    from gamp_attention.extensions.dynamics.replicas import Trajectory as Trajectory
-    from gamp_attention.extensions.dynamics.single_pass import (
+    from gamp_attention.extensions.dynamics.online_paths import (
         OnlineResult as OnlineResult,
         SinglePass as SinglePass,
         single_pass as single_pass,
     )
-    from gamp_attention.extensions.dynamics.survey import Survey as Survey
+    from gamp_attention.extensions.dynamics.replicas import Trajectory as Trajectory
+    from gamp_attention.extensions.dynamics.survey_paths import Survey as Survey
     from gamp_attention.extensions.dynamics.trajectory import trajectory as trajectory
     from gamp_attention.extensions.estimators.attention import GampAttention as GampAttention
     from gamp_attention.extensions.inference.debias import DebiasedWeights as DebiasedWeights, debias as debias
@@ -75,22 +74,22 @@ if TYPE_CHECKING:
     )
     from gamp_attention.extensions.sweeps.scheduler import local_pool as local_pool
     from gamp_attention.extensions.sweeps.sweep import Sweep as Sweep, sweep as sweep
-    from gamp_attention.extensions.train.fit_result import FitResult as FitResult, load_result as load_result
-    from gamp_attention.extensions.train.records import StartRecord as StartRecord
+    from gamp_attention.extensions.train.runs import StartRecord as StartRecord
     from gamp_attention.extensions.train.survey import SurveyEnd as SurveyEnd, SurveyRecord as SurveyRecord
     from gamp_attention.extensions.train.train import TrainResult as TrainResult, train as train
+    from gamp_attention.extensions.train.user_arrays import FitResult as FitResult, load_result as load_result
 
 NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.bayes.amp": ("BayesAmpResult", "run_bayes_amp"),
     "extensions.bayes.state_evolution": ("BayesStateEvolution", "solve_bayes_state_evolution"),
     "extensions.bayes.thresholds": ("BayesThresholds", "bayes_thresholds"),
     "extensions.comparison.comparison": ("Comparison", "compare"),
-    "extensions.comparison.figures": ("plot_comparison", "plot_phase_diagram", "plot_trajectory"),
+    "extensions.comparison.figures": ("plot_comparison", "plot_phase_diagram"),
     "extensions.dynamics.gradient_descent": ("GradientDescent",),
     "extensions.dynamics.message_passing": ("MessagePassing",),
     "extensions.dynamics.replicas": ("Trajectory",),
-    "extensions.dynamics.single_pass": ("OnlineResult", "SinglePass", "single_pass"),
-    "extensions.dynamics.survey": ("Survey",),
+    "extensions.dynamics.online_paths": ("OnlineResult", "SinglePass", "single_pass"),
+    "extensions.dynamics.survey_paths": ("Survey",),
     "extensions.dynamics.trajectory": ("trajectory",),
     "extensions.estimators.attention": ("GampAttention",),
     "extensions.inference.debias": ("DebiasedWeights", "debias"),
@@ -107,8 +106,8 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.spectra.limiting_spectra": ("LimitingSpectrum", "limiting_spectrum"),
     "extensions.sweeps.scheduler": ("local_pool",),
     "extensions.sweeps.sweep": ("Sweep", "sweep"),
-    "extensions.train.fit_result": ("FitResult", "load_result"),
-    "extensions.train.records": ("StartRecord",),
+    "extensions.train.user_arrays": ("FitResult", "load_result"),
+    "extensions.train.runs": ("StartRecord",),
     "extensions.train.survey": ("SurveyEnd", "SurveyRecord"),
     "extensions.train.train": ("TrainResult", "train"),
 }  # fmt: skip

@@ -9,33 +9,23 @@ Extrapolation may diverge, or converge to an unstable fixed point. So the gradie
 run returns to the damped successor of its best state, and makes some damped iterations before it extrapolates again.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from gamp_attention._tools.checkpoints import Resumable
 from gamp_attention.gamp.step import GampState
 
-
-@dataclass(frozen=True)
-class AccelerationSettings:
-    """Settings of `Acceleration`."""
-
-    depth: int = 15  # maximum number of differences Δf in the least-squares problem
-    warm_up: int = 3  # damped iterations before the first extrapolation, and after the state was changed from outside
-    max_rise: float = 2.0  # an extrapolation is undone if the gradient norm exceeds its minimum by this factor
-    pause: int = 5  # after the k-th undone extrapolation, `pause` · k damped iterations follow
-    min_variance: float = 0.1  # smallest accepted eigenvalue of the extrapolated V, in units of the damped V
-    regularization: float = 1e-14  # relative ridge of the least-squares problem, against rounding
+DEPTH = 15  # maximum number of differences Δf in the least-squares problem
+WARM_UP = 3  # damped iterations before the first extrapolation, and after the state was changed from outside
+MAX_RISE = 2.0  # an extrapolation is undone if the gradient norm exceeds its minimum by this factor
+PAUSE = 5  # after the k-th undone extrapolation, PAUSE · k damped iterations follow
+MIN_VARIANCE = 0.1  # smallest accepted eigenvalue of the extrapolated V, in units of the damped V
+REGULARIZATION = 1e-14  # relative ridge of the least-squares problem, against rounding
 
 
 class Acceleration(Resumable):
     """Extrapolation from the last iterations, which returns to damped iterations if the gradient norm rises.
 
-    Parameters
-    ----------
-    wait : damped iterations before the first extrapolation; by default `settings.warm_up`.
-    settings : see `AccelerationSettings`.
+    `wait` damped iterations precede the first extrapolation.
     """
 
     n_refused: int  # number of extrapolations that were undone
@@ -46,8 +36,8 @@ class Acceleration(Resumable):
     lowest_norm: float  # minimum of the gradient norm since the last restart
     fallback: GampState | None  # damped successor of the state with this norm
 
-    def __init__(self, wait: int | None = None, settings: AccelerationSettings = AccelerationSettings()) -> None:
-        self._settings, self.n_refused, self.wait = settings, 0, settings.warm_up if wait is None else wait
+    def __init__(self, wait: int = WARM_UP) -> None:
+        self.n_refused, self.wait = 0, wait
         self._forget()
 
     def _forget(self) -> None:
@@ -56,20 +46,20 @@ class Acceleration(Resumable):
 
     def __call__(self, state: GampState, after: GampState, norm: float) -> GampState:
         """Return the next state, given a state, its damped successor `after` and the gradient norm at the state."""
-        if self.fallback is not None and norm > self._settings.max_rise * self.lowest_norm:
-            fallback = self.fallback
+        fallback = self.fallback
+        if fallback is not None and norm > MAX_RISE * self.lowest_norm:
             self.n_refused += 1
-            self.wait = self._settings.pause * self.n_refused
+            self.wait = PAUSE * self.n_refused
             self._forget()
             return fallback
-        changes = after.Q - state.Q, after.D - state.D
         # each part has unit weight per entry, so that neither Q nor D dominates the norm that c minimizes
+        changes = after.Q - state.Q, after.D - state.D
         move = np.concatenate([change.ravel() / np.sqrt(change.size) for change in changes])
         if self.last is not None:
             before, reached = self.last
-            self.moves = [*self.moves, move - before][-self._settings.depth :]
+            self.moves = [*self.moves, move - before][-DEPTH:]
             step = after.Q - reached.Q, after.D - reached.D, after.V - reached.V
-            self.steps = [*self.steps, step][-self._settings.depth :]
+            self.steps = [*self.steps, step][-DEPTH:]
         self.last = move, after
         if self.wait > 0:  # no check against the smallest norm: damped iterations may pass through larger gradients
             self.wait -= 1
@@ -81,7 +71,7 @@ class Acceleration(Resumable):
     def restart(self) -> None:
         """Discard all differences, because the state or the damping was changed from outside."""
         self._forget()
-        self.wait = max(self.wait, self._settings.warm_up)
+        self.wait = max(self.wait, WARM_UP)
 
     def _extrapolate(self, after: GampState, move: np.ndarray) -> GampState:
         if not self.moves:
@@ -91,14 +81,14 @@ class Acceleration(Resumable):
         scale = np.sqrt(np.diag(gram))
         if not (scale > 0).all():
             return after
-        gram = gram / np.outer(scale, scale) + self._settings.regularization * np.eye(len(gram))
+        gram = gram / np.outer(scale, scale) + REGULARIZATION * np.eye(len(gram))
         c = np.linalg.lstsq(gram, moves @ move / scale, rcond=None)[0] / scale
         Q, D, V = (
             start - sum(weight * part for weight, part in zip(c, parts, strict=True))
             for start, parts in zip((after.Q, after.D, after.V), zip(*self.steps, strict=True), strict=True)
         )
-        if not (np.isfinite(Q).all() and np.isfinite(D).all() and np.isfinite(V).all()):
+        if not all(np.isfinite(part).all() for part in (Q, D, V)):
             return after
-        if np.linalg.eigvalsh(V).min() < self._settings.min_variance * np.linalg.eigvalsh(after.V).min():
+        if np.linalg.eigvalsh(V).min() < MIN_VARIANCE * np.linalg.eigvalsh(after.V).min():
             V = after.V
         return GampState(Q, V, D, after.z)

@@ -24,16 +24,9 @@ FALL_BACK_ABOVE = 0.3  # gradient norm above which LONG_STEP is abandoned for th
 
 
 class Damping(Resumable):
-    """Sequence of steps β_t: constant, given (the last entry is repeated), or adaptive; it may grow near the end.
+    """Sequence of steps β_t in (0, 1]: constant, given (the last entry is repeated), or "adaptive".
 
-    Parameters
-    ----------
-    damping : a step in (0, 1], a sequence with a step for each iteration, or "adaptive".
-    grows : whether the step becomes `LONG_STEP` once the gradient norm is small.
-
-    Raises
-    ------
-    TypeError, ValueError : if `damping` is none of these, or a step is not in (0, 1].
+    If `grows` is True, the step becomes `LONG_STEP` once the gradient norm is small.
     """
 
     scale: float

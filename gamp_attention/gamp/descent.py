@@ -8,6 +8,7 @@ end is verified to be a fixed point of GAMP: for sufficiently small V, the proxi
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import on_kinks, penalty_total, proximal_map
 from gamp_attention.problem.risk import RiskAtPoint, denoise_at, hessian_product, risk_at
 from gamp_attention.problem.tolerances import small_unit
-from gamp_attention.results import Result, add_display
+from gamp_attention.results import Result
 
 MAX_STEPS = 5000  # maximum number of steps of a descent
 HANDOVER = 1e-5  # gradient norm at which Newton steps take over
@@ -40,7 +41,6 @@ class SettlingHistory(Result):
     gradient_norm: np.ndarray  # (K + 1,) ‖∇R‖_F/(λ√d) at the start of the descent and after each of its K steps
 
 
-@add_display
 class Settled(NamedTuple):
     """End of a descent."""
 
@@ -57,10 +57,7 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
     `callback` is called with the risk at the start and after each step.
     """
     descend = minimize_by_lbfgs if data.penalty.smooth else proximal_gradient
-    losses, norms = list[float](), list[float]()
-
-    def evaluate(Q: np.ndarray) -> RiskAtPoint:
-        return risk_at(data, Q, risk)
+    losses, norms, evaluate = list[float](), list[float](), partial(risk_at, data, risk=risk)
 
     def visit(at: RiskAtPoint) -> None:
         losses.append(at.train_loss)
@@ -74,19 +71,18 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
     while True:
         best, more = descend(data, evaluate, best, max(tol, handover), MAX_STEPS - n_iter, visit, unit)
         n_iter += more
-        at = risk_at(data, best, risk)
-        accuracy = EXACT if data.n_tokens * data.rank <= 2 else INEXACT
+        at, accuracy = evaluate(best), EXACT if data.n_tokens * data.rank <= 2 else INEXACT
         while at.gradient_norm > tol and n_iter < MAX_STEPS:
             trial = best + hessian_step(data, at, best, accuracy)
-            trial_at = risk_at(data, trial, risk)
+            trial_at = evaluate(trial)
             n_iter += 1
-            if not trial_at.gradient_norm < NEWTON_GAIN * at.gradient_norm:
-                if accuracy <= EXACT:
-                    break
+            if trial_at.gradient_norm < NEWTON_GAIN * at.gradient_norm:
+                best, at = trial, trial_at
+                visit(at)
+            elif accuracy <= EXACT:
+                break
+            else:
                 accuracy = EXACT
-                continue
-            best, at = trial, trial_at
-            visit(at)
         if at.gradient_norm <= tol or handover <= tol or n_iter >= MAX_STEPS:
             history = SettlingHistory(np.array(losses), np.array(norms))
             return Settled(best, at.gradient_norm, n_iter, at.train_loss, history)
@@ -128,12 +124,11 @@ def proximal_gradient(
 ) -> tuple[np.ndarray, int]:  # fmt: skip
     """Minimize the risk by accelerated proximal gradient steps; return the weights of smallest gradient norm.
 
-    The length of steps follows from the curvature, so that `unit` is not used.
-
-    This is FISTA (Beck and Teboulle, 2009) with restarts (O'Donoghue and Candès, 2015). From y, an extrapolation of the
-    last two iterates, the step is x = argmin r(x) + ∇f(y)·x + c‖x − y‖²/2, with r the penalty, f the risk without
-    penalty and c a bound on the curvature of f along the step. Momentum is reset if the risk increases in its
-    direction. The second value is the number of iterations.
+    The length of steps follows from the curvature, so that `unit` is not used. This is FISTA (Beck and Teboulle, 2009)
+    with restarts (O'Donoghue and Candès, 2015). From y, an extrapolation of the last two iterates, the step is x =
+    argmin r(x) + ∇f(y)·x + c‖x − y‖²/2, with r the penalty, f the risk without penalty and c a bound on the curvature
+    of f along the step. Momentum is reset if the risk increases in its direction. The second value is the number of
+    iterations.
     """
     penalty, x, y = data.penalty, Q, Q
     momentum, bound = 1.0, FIRST_BOUND

@@ -15,15 +15,14 @@ accurate.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
 from gamp_attention._tools import progress
 from gamp_attention._tools.check import read_only
 from gamp_attention._tools.checkpoints import Resumable, Run
-from gamp_attention.gamp.acceleration import Acceleration
+from gamp_attention.gamp.acceleration import WARM_UP, Acceleration
 from gamp_attention.gamp.damping import FIRST_STEP, Damping, Steps
 from gamp_attention.gamp.options import LATE, IterationOptions
 from gamp_attention.gamp.step import GampState, StepReport, gamp_step
@@ -33,25 +32,19 @@ from gamp_attention.problem.denoisers.prox import MAX_STARTS
 from gamp_attention.problem.risk import RiskAtPoint, is_convex, overlaps, risk_at
 from gamp_attention.results import Recorder, Status
 
-
-@dataclass(frozen=True)
-class LoopSettings:
-    """Thresholds at which a loop changes its way or ends; gradient norms are in units of `small_unit` of the data."""
-
-    patience: int = 40  # iterations without progress, at the first adaptive step, after which a run has stalled
-    bounded_patience: int = 12  # the same with bounded searches, whose descent costs less than further iterations
-    norm_ratio: float = 0.5  # ratio to the gradient norm at the last progress, at or below which there is progress
-    loss_ratio: float = 0.99  # the same ratio for the training loss: while it falls, a minimum is still being selected
-    max_growth: float = 1e4  # ratio of the gradient norm to max(1, its minimum) above which a run diverges
-    # estimate of the gradient norm, over the tolerance, below which it is computed for weights at kinks
-    exact_below: float = 3.0
-    # gradient norm below which runs extrapolate if `accelerate` is LATE: at larger norms they may still cycle; convex
-    # risks have one minimum, which is reached in fewer iterations
-    late_below: float = 0.03
-    convex_below: float = 1.0
-    max_minimizations: float = 100.0  # minimizations per sample above which search="auto" bounds further searches
-    search_interval: int = 2  # number of iterations between bounded searches; the first iteration makes no search
-    further_starts: int = 2  # starts of a bounded search: mirror image of the last minimum, and center ω
+# thresholds at which a loop changes its way or ends; gradient norms are in units of `small_unit` of the data
+PATIENCE = 40  # iterations without progress, at the first adaptive step, after which a run has stalled
+BOUNDED_PATIENCE = 12  # the same with bounded searches, whose descent costs less than further iterations
+NORM_RATIO = 0.5  # ratio to the gradient norm at the last progress, at or below which there is progress
+LOSS_RATIO = 0.99  # the same ratio for the training loss: while it falls, a minimum is still being selected
+MAX_GROWTH = 1e4  # ratio of the gradient norm to max(1, its minimum) above which a run diverges
+EXACT_BELOW = 3.0  # estimate of the gradient norm, over the tolerance, below which it is computed for weights at kinks
+# gradient norm below which runs extrapolate if `accelerate` is LATE: at larger norms they may still cycle; convex risks
+# have one minimum, which is reached in fewer iterations
+LATE_BELOW, CONVEX_BELOW = 0.03, 1.0
+MAX_MINIMIZATIONS = 100.0  # minimizations per sample above which search="auto" bounds further searches
+SEARCH_INTERVAL = 2  # number of iterations between bounded searches; the first iteration makes no search
+FURTHER_STARTS = 2  # starts of a bounded search: mirror image of the last minimum, and center ω
 
 
 @dataclass(frozen=True)
@@ -67,25 +60,21 @@ class Plan:
     unit: float = 1.0  # thresholds of the gradient norm are multiplied by it, see `small_unit`
     # (d, r) initial vector of the search for the direction of lowest curvature; None for a random vector
     direction: np.ndarray | None = None
-    settings: LoopSettings = LoopSettings()
 
 
 class ProgressMonitor(Resumable):
     """Decision at each iteration whether a run continues, and the best states since its start."""
 
-    # best_state, best_norm: state of smallest gradient norm, and this norm
-    best_state: GampState
+    best_state: GampState  # state of smallest gradient norm
     best_norm: float
-    # lowest_Q, lowest_loss: weights of lowest training loss, and this loss
-    lowest_Q: np.ndarray
+    lowest_Q: np.ndarray  # weights of lowest training loss
     lowest_loss: float
-    # mark, mark_norm, mark_loss: iteration of the last progress, and the gradient norm and training loss to improve on
-    mark: int
-    mark_norm: float
+    mark: int  # iteration of the last progress
+    mark_norm: float  # gradient norm and training loss to improve on
     mark_loss: float
 
     def __init__(self, plan: Plan, start: GampState) -> None:
-        self._plan, self._settings = plan, plan.settings
+        self._plan = plan
         self.best_state, self.best_norm = start, np.inf
         self.lowest_Q, self.lowest_loss = start.Q, np.inf
         self._set_mark(0, np.inf, np.inf)
@@ -102,7 +91,7 @@ class ProgressMonitor(Resumable):
         """
         if report is None:
             return Status.DIVERGED
-        norm, loss, settings = report.gradient_norm, report.train_loss, self._settings
+        norm, loss = report.gradient_norm, report.train_loss
         if not np.isfinite(norm):
             return Status.NONFINITE
         if norm < self.best_norm:
@@ -113,22 +102,15 @@ class ProgressMonitor(Resumable):
             return None
         if norm <= self._plan.tol:
             return Status.CONVERGED
-        if norm > settings.max_growth * max(self.best_norm, self._plan.unit):
+        if norm > MAX_GROWTH * max(self.best_norm, self._plan.unit):
             return Status.DIVERGED
         if t <= self._plan.options.last_search:  # changes of the proximal minima may raise gradient and loss
             self._set_mark(t, norm, loss)
-        elif norm <= settings.norm_ratio * self.mark_norm or loss <= settings.loss_ratio * self.mark_loss:
+        elif norm <= NORM_RATIO * self.mark_norm or loss <= LOSS_RATIO * self.mark_loss:
             self._set_mark(t, min(norm, self.mark_norm), min(loss, self.mark_loss))
         elif t - self.mark > patience * FIRST_STEP / min(step, FIRST_STEP):
             return Status.STALLED
         return None
-
-    def allows_smaller_step(self, trouble: Status) -> bool:
-        """Return whether to retry from the best state with a smaller step.
-
-        A stalled run is not retried if a descent may follow, because the descent ends a cycle sooner.
-        """
-        return not (self._plan.options.settling and trouble is Status.STALLED)
 
     def return_to_best(self, t: int) -> GampState:
         """Return the best state, and measure progress from iteration t on."""
@@ -142,33 +124,15 @@ def describe_risk(at: StepReport | RiskAtPoint) -> str:
 
 
 class Loop(Run[Status]):
-    """A run of message passing from a start.
+    """A run of message passing from a start, whose progress is displayed under a name; see also `Run`."""
 
-    Parameters
-    ----------
-    plan : arguments that do not change.
-    state : the start.
-    save : called between two iterations, to write a checkpoint; None for no checkpoints.
-    name : name of the start, for the display of progress.
-
-    Attributes
-    ----------
-    t : number of iterations so far.
-    state : the state before the next iteration.
-    ended : status with which the run ended; None while it continues.
-    recorded_Q : weights of the last entry of the history.
-    bounded : whether searches for global proximal minima are currently bounded.
-    began : iteration at which the run began, or began again from another state.
-    monitor, record : best states since this iteration, and the complete history.
-    """
-
-    state: GampState
-    ended: Status | None
-    recorded_Q: np.ndarray
-    bounded: bool
-    began: int
-    record: Recorder
-    monitor: ProgressMonitor
+    state: GampState  # the state before the next iteration
+    ended: Status | None  # status with which the run ended; None while it continues
+    recorded_Q: np.ndarray  # weights of the last entry of the history
+    bounded: bool  # whether searches for global proximal minima are currently bounded
+    began: int  # iteration at which the run began, or began again from another state
+    record: Recorder  # the complete history
+    monitor: ProgressMonitor  # best states since the run began
     damping: Damping
     acceleration: Acceleration | None
 
@@ -184,7 +148,7 @@ class Loop(Run[Status]):
         self.bounded = plan.options.search == "bounded"
         self.monitor = ProgressMonitor(plan, state)
         self.damping = Damping(plan.damping, grows=late)
-        self.acceleration = Acceleration(0 if late else None) if plan.options.accelerate else None
+        self.acceleration = Acceleration(0 if late else WARM_UP) if plan.options.accelerate else None
 
     def restart_from(self, state: GampState) -> None:
         """Begin again from another state; the change of state counts as an iteration, whose damping is NaN."""
@@ -202,7 +166,7 @@ class Loop(Run[Status]):
         plan, t = self.plan, self.t - self.began
         step = self.damping(t)
         after, report = self._iterate(t, step)
-        patience = plan.settings.bounded_patience if self.bounded else plan.settings.patience
+        patience = BOUNDED_PATIENCE if self.bounded else PATIENCE
         verdict = self.monitor.assess(t, self.state, report, step, patience)
         at = self._record(report)
         if verdict is Status.CONVERGED:
@@ -210,7 +174,8 @@ class Loop(Run[Status]):
         if self.t >= plan.max_iter:
             return Status.MAX_ITER
         if verdict is not None:
-            if not self.monitor.allows_smaller_step(verdict) or not self.damping.shrink():
+            # a stalled run is not retried if a descent may follow, because the descent ends a cycle sooner
+            if (plan.options.settling and verdict is Status.STALLED) or not self.damping.shrink():
                 return verdict
             after = self.monitor.return_to_best(t)
             if self.acceleration is not None:
@@ -225,38 +190,36 @@ class Loop(Run[Status]):
 
     def _iterate(self, t: int, step: float) -> tuple[GampState, StepReport | None]:
         """Return the next state and a report on the current state; the report is None if the step breaks down."""
-        plan, options, settings = self.plan, self.plan.options, self.plan.settings
+        plan, options = self.plan, self.plan.options
         try:
             after, report = gamp_step(
                 plan.data, plan.risk, self.state, step, hold=False, V_hat=options.response(t), memory=options.memory,
                 max_starts=self._starts_of_searches(t),
                 last_step=ROUGH_STEP if self.bounded and t < options.last_search else LAST_STEP,
+                exact_below=EXACT_BELOW * plan.tol if plan.tol else math.inf,
             )  # fmt: skip
         except (np.linalg.LinAlgError, NotPositiveDefinite):
             return self.state, None
         if options.search == "auto":  # an expensive search bounds the later searches
-            self.bounded |= float(np.mean(report.denoised.n_hessians)) > settings.max_minimizations
-        if plan.tol > 0 and not plan.data.penalty.smooth:
-            report = replace(report, monitor=partial(report.monitor, exact_below=settings.exact_below * plan.tol))
+            self.bounded |= float(np.mean(report.denoised.n_hessians)) > MAX_MINIMIZATIONS
         return after, report
 
     def _starts_of_searches(self, t: int) -> int:
         """Return the maximum number of further starts of each sample's search at iteration t."""
-        settings = self.plan.settings
         if t >= self.plan.options.last_search:
             return 0
         if self.bounded:
-            return settings.further_starts if t % settings.search_interval == settings.search_interval - 1 else 0
+            return FURTHER_STARTS if t % SEARCH_INTERVAL == SEARCH_INTERVAL - 1 else 0
         return MAX_STARTS
 
     def _may_extrapolate(self, t: int, report: StepReport) -> bool:
         """Return whether to extrapolate: always, or only near the end of the run if `accelerate` is LATE."""
-        plan, settings = self.plan, self.plan.settings
+        plan = self.plan
         if plan.options.accelerate != LATE:
             return True
         if is_convex(plan.data):
-            return report.gradient_norm < settings.convex_below * plan.unit
-        return t >= plan.options.last_search and report.gradient_norm < settings.late_below * plan.unit
+            return report.gradient_norm < CONVEX_BELOW * plan.unit
+        return t >= plan.options.last_search and report.gradient_norm < LATE_BELOW * plan.unit
 
     def _record(self, report: StepReport | None) -> StepReport | RiskAtPoint:
         """Add the current state to the history, show it, and call the callback; return its risk."""

@@ -100,7 +100,18 @@ class IterationOptions(DisplayMixin):
         ------
         TypeError, ValueError : if a field does not have the type, shape or range that the class documents.
         """
-        self._validate()
+        check.choice("search", self.search, ("auto", "full", "bounded"))
+        check.function("memory", self.memory)
+        check.flag("settling", self.settling)
+        for name in ("hold_after", "empirical_after"):
+            if getattr(self, name) is not None:
+                check.integer(name, getattr(self, name), low=0)
+        if isinstance(self.accelerate, str) and self.accelerate != LATE:
+            raise check.fail("accelerate", self.accelerate, f"True or False, or {LATE!r}")
+        if not isinstance(self.accelerate, str | None):
+            check.flag("accelerate", self.accelerate)
+        if self.callback is not None:
+            check.function("callback", self.callback)
         changes: dict[str, Any] = {}
         if self.V is not None:
             changes["V"] = check.array("V", self.V, (data.n_sources, data.rank, data.rank))
@@ -123,17 +134,3 @@ class IterationOptions(DisplayMixin):
         if self.hold_after is None and (tol > 0 or self.search == "bounded"):
             changes["hold_after"] = SEARCHED
         return replace(self, **changes)
-
-    def _validate(self) -> None:
-        check.choice("search", self.search, ("auto", "full", "bounded"))
-        check.function("memory", self.memory)
-        check.flag("settling", self.settling)
-        for name in ("hold_after", "empirical_after"):
-            if getattr(self, name) is not None:
-                check.integer(name, getattr(self, name), low=0)
-        if isinstance(self.accelerate, str) and self.accelerate != LATE:
-            raise check.fail("accelerate", self.accelerate, f"True or False, or {LATE!r}")
-        if not isinstance(self.accelerate, str | None):
-            check.flag("accelerate", self.accelerate)
-        if self.callback is not None:
-            check.function("callback", self.callback)

@@ -138,12 +138,7 @@ def _descend(loop: Loop, Q: np.ndarray) -> Settled:
 def _build_result(loop: Loop, ending: Status, descent: Settled | None, at_start: bool = False) -> GampResult:
     """Select the better weights of message passing and a descent after it, check them, and return the result.
 
-    Parameters
-    ----------
-    loop : message passing after its end.
-    ending : status at the end of message passing.
-    descent : end of the descent after it; None without descent.
-    at_start : whether the descent began at the start of the loop, so that its end is selected in any case.
+    If the descent began at the start of the loop (`at_start`), its end is selected in any case.
     """
     plan, status = loop.plan, ending
     data, risk, tol = plan.data, plan.risk, plan.tol

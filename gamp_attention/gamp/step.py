@@ -20,9 +20,8 @@ the step β; V is already averaged over iterations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -64,43 +63,23 @@ class StepReport(DisplayMixin):
 
     Attributes
     ----------
-    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q, evaluated when first accessed. If the penalty has
-        kinks, weights that should be at a kink are first moved there by `on_kinks`. Runs with a tolerance do this only
-        if the norm is near the tolerance; before, both are estimates, see `monitor_risk`.
+    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q. If the penalty has kinks, weights that should be at a
+        kink are first moved there by `on_kinks`. Runs with a tolerance do this only if the norm is near the tolerance;
+        before, both are estimates, see `evaluate_risk`.
     omega, denoised : (n, L, r) centers of the proximal step, and the result of the output denoiser.
     V_hat : (L, r, r) response used for A.
     W : (L, r, r) new variances before they are averaged over iterations.
-    monitor : function that computes `train_loss` and `gradient_norm`.
     """
 
+    train_loss: float
+    gradient_norm: float
     omega: np.ndarray
     denoised: Denoised
     V_hat: np.ndarray
     W: np.ndarray
-    monitor: Callable[..., tuple[float, float]]
-
-    @cached_property
-    def _monitored(self) -> tuple[float, float]:
-        return self.monitor()
-
-    @property
-    def train_loss(self) -> float:
-        """Training loss ε_t."""
-        return self._monitored[0]
-
-    @property
-    def gradient_norm(self) -> float:
-        """Gradient norm ‖∇R‖_F/(λ√d)."""
-        return self._monitored[1]
-
-    def _items(self) -> list[tuple[str, Any]]:
-        watched = [(name, getattr(self, name)) for name in ("train_loss", "gradient_norm")]
-        return watched + [(name, value) for name, value in super()._items() if name != "monitor"]
 
 
-def monitor_risk(
-    data: Dataset, risk: str, Q: np.ndarray, out: Pass, exact_below: float = np.inf
-) -> tuple[float, float]:
+def evaluate_risk(data: Dataset, risk: str, Q: np.ndarray, out: Pass, exact_below: float) -> tuple[float, float]:
     """Return training loss and gradient norm at weights Q (d, r), from the pass of the iteration that started there.
 
     If the penalty has kinks, they are evaluated at the weights returned by `on_kinks`, which takes another pass over
@@ -108,13 +87,10 @@ def monitor_risk(
     losses at Q, if the estimate is larger than `exact_below`.
     """
     loss = normalized_risk(data, Q, np.sum(out.losses + data.terms(risk).constant))
-    if data.penalty.smooth:
-        return loss, gradient_norm(data, smallest_subgradient(data.penalty, Q, out.smooth))
-    moved = on_kinks(data.penalty, Q, out.smooth)[0]
-    if exact_below < np.inf:
-        estimate = gradient_norm(data, smallest_subgradient(data.penalty, moved, out.smooth))
-        if estimate > exact_below:
-            return loss, estimate
+    moved = Q if data.penalty.smooth else on_kinks(data.penalty, Q, out.smooth)[0]
+    norm = gradient_norm(data, smallest_subgradient(data.penalty, moved, out.smooth))
+    if data.penalty.smooth or norm > exact_below:
+        return loss, norm
     at = risk_at(data, moved, risk)
     return at.train_loss, at.gradient_norm
 
@@ -202,6 +178,7 @@ def gamp_step(
     last_step: float = LAST_STEP,
     V_hat: np.ndarray | None = None,
     memory: Memory = averaged_memory,
+    exact_below: float = math.inf,
 ) -> tuple[GampState, StepReport]:
     """Return the state after one iteration of GAMP, as a pure function: the given state is not changed.
 
@@ -219,6 +196,8 @@ def gamp_step(
         step would be of the order of its square.
     V_hat : (L, r, r) response to use instead of the empirical response, for example from state evolution.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.step`.
+    exact_below : gradient norm above which the report has estimates, if the penalty has kinks: exact numbers take
+        another pass over the data.
 
     Returns
     -------
@@ -263,4 +242,4 @@ def gamp_step(
     V = (1 - beta) * V + beta * W
     D = next_memory(data.groups, D, out.denoised.g, memory, V, W, beta)
     after = GampState(Q=(1 - beta) * Q + beta * eta, V=V, D=D, z=out.denoised.z)
-    return after, StepReport(out.omega, out.denoised, V_hat, W, partial(monitor_risk, data, risk, Q, out))
+    return after, StepReport(*evaluate_risk(data, risk, Q, out, exact_below), out.omega, out.denoised, V_hat, W)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,17 +21,12 @@ DENSE = 512  # maximum number of weights for which the Hessian is computed as a 
 RANDOM = 0.03  # norm of the random part of an initial vector near a known direction, which has norm 1
 
 
-@dataclass(frozen=True)
-class Curvature:
-    """Lowest eigenvalue of ∇²R at Q, its eigenvector (d, r) of norm 1, its error, and whether Q is a minimum.
-
-    The error is the norm of the residual of the eigenvector. If the penalty has kinks, only weights that are not at a
-    kink are varied; the eigenvalue is infinite if there are none.
-    """
+class Curvature(NamedTuple):
+    """Lowest eigenvalue of ∇²R at Q over all weights that are not at a kink of the penalty; infinite without any."""
 
     lowest_eigenvalue: float
-    lowest_eigenvalue_error: float
-    direction: np.ndarray
+    lowest_eigenvalue_error: float  # norm of the residual of the eigenvector
+    direction: np.ndarray  # (d, r) eigenvector of norm 1
     is_minimum: bool
 
 
@@ -82,7 +77,7 @@ def _lowest_of_dense(
 
     rows = tuple(np.flatnonzero(column) for column in free.T)
     places = np.concatenate([part * free.shape[1] + a for a, part in enumerate(rows)])  # in the order of the matrix
-    H = risk_hessian(data, at.hessians, rows)
+    H = data_hessian(scaled_blocks(data), at.hessians, rows)
     H[np.diag_indices(len(H))] += curvature.ravel()[places]
     directions = flat.reshape(len(flat), free.size)[:, places]
     H += strength * directions.T @ directions
@@ -114,26 +109,13 @@ def _initial_vector(movable: np.ndarray, nearby: np.ndarray | None) -> np.ndarra
     return start if nearby is None or not size > 0 else RANDOM * start + nearby.ravel()[movable] / size
 
 
-def risk_hessian(data: Dataset, hessians: np.ndarray, free: tuple[np.ndarray, ...] | None = None) -> np.ndarray:
-    """Return the Hessian of the losses of a dataset; see `data_hessian`. By default, all weights are free."""
-    free = tuple(np.arange(data.dim) for _ in range(data.rank)) if free is None else free
-    if data.tokens.dtype != float or data.positions.any():
-        return data_hessian(scaled_blocks(data), hessians, free)
-    # the factor 1/√d of the tokens is moved to the Hessians, which saves a copy of the tokens
-    blocks = (slice(first, first + BLOCK) for first in range(0, data.n_samples, BLOCK))
-    return data_hessian(((rows, data.tokens[rows]) for rows in blocks), hessians / data.dim, free)
-
-
 def data_hessian(
     blocks: Iterable[tuple[slice, np.ndarray]], hessians: np.ndarray, free: tuple[np.ndarray, ...]
 ) -> np.ndarray:
     """Return X̃ᵀ ∇²ℓ X̃ (k, k) of the free weights, which are ordered column after column of Q.
 
-    Parameters
-    ----------
-    blocks : rows and scaled tokens (m, L, p) of blocks of samples, as returned by `scaled_blocks`.
-    hessians : (n, L r, L r) Hessians of the losses in the fields.
-    free : indices of the free weights in each of the r columns of Q.
+    `blocks` are returned by `scaled_blocks`, `hessians` (n, L r, L r) are the Hessians of the losses in the fields, and
+    `free` has the indices of the free weights in each column of Q.
     """
     r = len(free)
     edges = np.cumsum([0, *map(len, free)])

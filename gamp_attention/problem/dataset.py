@@ -21,7 +21,6 @@ from gamp_attention.problem.passes import TokenMatrix, token_products
 from gamp_attention.problem.penalties.base import Penalty
 from gamp_attention.problem.penalties.standard import (
     InterceptPenalty,
-    has_intercept,
     require_penalty,
     with_lam,
     without_intercept,
@@ -140,11 +139,10 @@ class Dataset(DisplayMixin):
         L, d = positions.shape
         rank = require_rank(rank, student, d)
         if spectra is None:
-            estimated = means if means is not positions else None
-            squares = mean_squares(tokens, estimated)[:, None]
-            if not (squares < MAX_ROOT).all():
+            spectra = mean_squares(tokens, means if means is not positions else None)[:, None]
+            if not (spectra < MAX_ROOT).all():
                 raise ValueError(OVERFLOW)
-            spectra = np.maximum(squares, ZERO_VARIANCE)  # tokens may all be zero
+            spectra = np.maximum(spectra, ZERO_VARIANCE)  # tokens may all be zero
         spectra = check.array("spectra", spectra, (len(means), "d"))
         if spectra.shape[1] not in (1, d):
             raise check.fail("spectra", spectra, f"shape ({len(means)}, 1) or ({len(means)}, {d})")
@@ -201,7 +199,7 @@ class Dataset(DisplayMixin):
         changes: dict[str, Any] = {}
         if penalty is not None or lam is not None:
             changes["penalty"] = self.penalty if penalty is None else require_penalty(penalty)
-            if self.intercept and not has_intercept(changes["penalty"]):
+            if self.intercept and not changes["penalty"].intercept:
                 changes["penalty"] = InterceptPenalty(changes["penalty"])
             if lam is not None:
                 changes["penalty"] = with_lam(changes["penalty"], lam)
@@ -228,19 +226,15 @@ class Dataset(DisplayMixin):
             raise check.fail("rows", given, "integers (m,) in ascending order")
         if rows[0] < 0 or rows[-1] >= n:
             raise check.fail_words("rows", f"{rows[0]} to {rows[-1]}", f"indices of samples from 0 to {n - 1}")
+        # both risks may have the same terms
         terms = {id(risk): RiskTerms(risk.params[rows], risk.constant[rows]) for risk in self._risks.values()}
-        parts = {
-            name: None if values is None else np.asarray(values)[rows]
-            for name in ("_outputs", "targets", "labels")
-            for values in [getattr(self, name)]
-        }
-        ends = np.searchsorted(rows, [(group.rows.start, group.rows.stop) for group in self.groups]).tolist()
+        arrays = {name: getattr(self, name) for name in ("tokens", "_outputs", "targets", "labels")}
+        ends = [np.searchsorted(rows, [group.rows.start, group.rows.stop]).tolist() for group in self.groups]
         groups = zip(ends, self.groups, strict=True)
         return self.copy_with(
-            tokens=np.asarray(self.tokens)[rows],
-            groups=tuple(Group(slice(a, b), group.sources) for (a, b), group in groups if b > a),
-            _risks={name: terms[id(risk)] for name, risk in self._risks.items()},  # both risks may have the same terms
-            **parts,
+            groups=tuple(Group(slice(*end), group.sources) for end, group in groups if end[1] > end[0]),
+            _risks={name: terms[id(risk)] for name, risk in self._risks.items()},
+            **{name: None if values is None else np.asarray(values)[rows] for name, values in arrays.items()},
         )
 
     def instance_model(self) -> Any:
@@ -257,17 +251,14 @@ class Dataset(DisplayMixin):
         return self.model.on_coordinates(*self.coordinate_samples())
 
     def coordinate_samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the arguments of `Model.on_coordinates` for the d coordinates of this dataset.
-
-        They are γ, √d (p + μ) and √d μ of each source, (d, S), and the rows of the teacher (d, t).
-        """
+        """Return γ, √d (p + μ) and √d μ of each source, (d, S), and the teacher (d, t), for `Model.on_coordinates`."""
         assert self.model is not None
         assert self.Q_star is not None
-        means, d = self.source_means, self.dim
+        means, root = self.source_means, np.sqrt(self.dim)
         class_means = means - self.positions[self.model.classes.token]
         gamma = np.broadcast_to(self.spectra, means.shape).T
-        rows = slice(0, d - self.intercept)  # state evolution has a separate equation for the intercept
-        return gamma[rows], np.sqrt(d) * means.T[rows], np.sqrt(d) * class_means.T[rows], self.Q_star[rows]
+        rows = slice(0, self.dim - self.intercept)  # state evolution has a separate equation for the intercept
+        return gamma[rows], root * means.T[rows], root * class_means.T[rows], self.Q_star[rows]
 
     def _items(self) -> list[tuple[str, Any]]:
         names = ("n_samples", "n_tokens", "dim", "alpha", "rank", "student", "penalty", "Q_star")
@@ -280,7 +271,7 @@ class Dataset(DisplayMixin):
     @property
     def intercept(self) -> bool:
         """True if the last of the d coordinates is an intercept: tokens are 0 and positions are 1 in it."""
-        return has_intercept(self.penalty)
+        return bool(self.penalty.intercept)
 
     def intercepts(self, Q: ArrayLike) -> np.ndarray:
         """Return the intercepts (r,) of weights Q (d, r), which are added to all fields; 0 without an intercept."""
@@ -381,21 +372,17 @@ def exact_terms(matrix: TokenMatrix, outputs: np.ndarray) -> RiskTerms:
     sample, and on the weights only through the local fields: it is a generalized linear model.
     """
     (tokens, positions), parts = matrix, []
-    d = tokens.shape[2]
     for rows, _, x in token_blocks(tokens):
         y = outputs[rows]
-        M = (token_products(x, y) + positions @ y.transpose(0, 2, 1)) / d
-        norm = np.einsum("nld,nld->n", y, y, dtype=float) / d
+        M = (token_products(x, y) + positions @ y.transpose(0, 2, 1)) / x.shape[2]
+        norm = np.einsum("nld,nld->n", y, y, dtype=float) / x.shape[2]
         parts.append(attention_terms(positions, *token_moments(x, positions), M, norm))
     return RiskTerms(*map(join_parts, zip(*parts, strict=True)))
 
 
 def require_product_memory(name: str, n: int, L: int) -> None:
-    """Raise ValueError if the products of tokens and outputs in n samples do not fit into memory.
-
-    The loss parameters of a sample are 2 L² numbers, and sums of 4 L² numbers are needed to compute them.
-    """
-    check.require_memory(name, n, 6, L, L)
+    """Raise ValueError if the products of tokens and outputs in n samples do not fit into memory."""
+    check.require_memory(name, n, 6, L, L)  # 2 L² loss parameters, and sums of 4 L² numbers to compute them
 
 
 def token_moments(x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -423,8 +410,9 @@ def require_dataset(data: Any) -> Dataset:
 def require_rank(rank: Any, student: Any, d: int) -> int:
     """Return a rank; raise TypeError or ValueError if scores of tokens in d dimensions cannot have it."""
     rank = check.integer("rank", rank, low=1)
-    if isinstance(student, DotProductAttention) and rank > d * student.parts * student.heads:
-        needs = f"at most {d * student.parts * student.heads}, the largest rank of scores of tokens in d = {d} dimensions"
+    most = d * student.parts * getattr(student, "heads", 1)
+    if isinstance(student, DotProductAttention) and rank > most:
+        needs = f"at most {most}, the largest rank of scores of tokens in d = {d} dimensions"
         raise check.fail("rank", rank, needs)
     return rank
 

@@ -88,11 +88,11 @@ class Layer(Predictor):
 
         Other attention matrices (n, L, L) replace the layer's if they are given.
         """
-        errors = []
+        errors = np.empty(len(tokens))
         for rows, _, x in token_blocks(tokens):
             predicted = self.outputs(x, None if attention is None else attention[rows])
-            errors.append(np.mean((outputs[rows] - predicted) ** 2, (1, 2)))
-        return np.concatenate(errors)
+            errors[rows] = np.mean((outputs[rows] - predicted) ** 2, (1, 2))
+        return errors
 
 
 def layer_of(data: Dataset, Q: np.ndarray) -> Any:

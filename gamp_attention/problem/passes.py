@@ -129,31 +129,17 @@ class Pass(NamedTuple):
 
 
 def data_pass(
-    matrix: TokenMatrix,
-    Q: np.ndarray,
-    D: np.ndarray,
-    V: np.ndarray,
-    loss: Any,
-    params: np.ndarray,
-    start: np.ndarray | None = None,
-    *,
-    max_starts: int = MAX_STARTS,
-    last_step: float = LAST_STEP,
+    matrix: TokenMatrix, Q: np.ndarray, D: np.ndarray, V: np.ndarray, loss: Any, params: np.ndarray,
+    start: np.ndarray | None = None, *, max_starts: int = MAX_STARTS, last_step: float = LAST_STEP,
     proximal: bool = True,
-) -> Pass:
-    """Pass over tokens in memory; see `gamp_attention.problem.denoisers.output.denoise` for the proximal step.
+) -> Pass:  # fmt: skip
+    """Pass over tokens (n, L, d); see `gamp_attention.problem.denoisers.output.denoise` for the proximal step.
 
-    Parameters
-    ----------
-    matrix : tokens (n, L, d), as an array, and positions.
-    Q, D, V : (d, r), (n, L, r), (L, r, r) the state of message passing.
-    loss, params : the per-sample loss, with rows of parameters (n, P).
-    start : (n, L, r) initial points of the minimizations; ω if not given.
-    max_starts : maximum number of further starts of each search for a lower minimum; 0 keeps the minimum next to the
-        start.
-    last_step : relative size of a Newton step after which none follows.
-    proximal : if False, there is no proximal step and no force, and `denoised` is not filled; the other results have
-        the same bits.
+    Q (d, r), D (n, L, r) and V (L, r, r) are the state of message passing, `params` (n, P) are the parameters of the
+    losses, and `start` (n, L, r) the initial points of the minimizations, ω if not given. `max_starts` is the
+    maximum number of further starts of each search for a lower minimum; 0 keeps the minimum next to the start. After a
+    Newton step of the relative size `last_step`, none follows. If `proximal` is False, there is no proximal step and no
+    force, and `denoised` is not filled; the other results have the same bits.
     """
     n, L, d = matrix.tokens.shape
     r = Q.shape[1]

@@ -14,7 +14,7 @@ so large that only rounding errors remain of the gradient.
 import numpy as np
 
 from gamp_attention._tools.numerics import guard_call, one_thread
-from gamp_attention.problem.curvature import risk_hessian
+from gamp_attention.problem.curvature import data_hessian, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import unpenalized
 from gamp_attention.problem.risk import RiskAtPoint, hessian_product, is_convex, risk_at
@@ -83,7 +83,7 @@ def _newton_step(data: Dataset, at: RiskAtPoint, free: np.ndarray) -> np.ndarray
         operator = LinearOperator((free.size, free.size), matvec=product, dtype=float)
         x, failed = minres(operator, -(free * at.smooth).ravel(), rtol=RESIDUAL, maxiter=MAX_PRODUCTS)
         return np.zeros(free.shape) if failed else x.reshape(free.shape)
-    H = risk_hessian(data, at.hessians, tuple(np.flatnonzero(column) for column in free.T))
+    H = data_hessian(scaled_blocks(data), at.hessians, tuple(np.flatnonzero(column) for column in free.T))
     units = np.sqrt(np.abs(np.diag(H)))
     units = np.divide(1.0, units, out=np.zeros(len(H)), where=units > 0)
     with one_thread():

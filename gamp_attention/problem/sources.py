@@ -15,6 +15,8 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.display import DisplayMixin
 
+MAX_PATTERNS = 4096  # maximum number of combinations of classes, for each of which averages over fields are computed
+
 
 class Group(NamedTuple):
     """Samples of the same classes: their rows, and the sources (L,) of their tokens."""
@@ -91,12 +93,10 @@ class ClassLaw(DisplayMixin):
 
     def __post_init__(self) -> None:
         given = check.array("patterns", self.patterns, ("C", "L"))
-        if not (np.isin(given, np.arange(given.size)).all()):
-            raise check.fail("patterns", given, "the sources 0 to S - 1, each in one column")
         object.__setattr__(self, "patterns", given.astype(int))
         check.fractions("probability", self.probability, len(given))
-        used = [np.unique(column) for column in self.patterns.T]
-        if not np.array_equal(np.sort(np.concatenate(used)), np.arange(self.n_sources)):
+        used = np.sort(np.concatenate([np.unique(column) for column in given.T]))
+        if not np.array_equal(used, np.arange(len(used))):
             raise check.fail("patterns", given, "the sources 0 to S - 1, each in one column")
 
     @property
@@ -137,12 +137,11 @@ def class_law(classes: Any) -> tuple[ClassLaw, np.ndarray]:
     if (table < 0).any() or abs(table.sum() - 1) > 1e-9:
         raise check.fail("classes", table, "probabilities that add to 1")
     seen = np.argwhere(table > 0)
-    max_patterns = 4096  # the averages over fields are computed for each combination of classes
-    if len(seen) > max_patterns:
-        needs = f"at most {max_patterns} combinations of classes of positive probability"
-        raise check.fail("classes", len(seen), needs)
+    if len(seen) > MAX_PATTERNS:
+        raise check.fail(
+            "classes", len(seen), f"at most {MAX_PATTERNS} combinations of classes of positive probability"
+        )
     pairs = [(l, k) for l in range(table.ndim) for k in np.unique(seen[:, l])]
-    number = {pair: s for s, pair in enumerate(pairs)}
-    patterns = np.array([[number[l, k] for l, k in enumerate(row)] for row in seen])
+    patterns = np.array([[pairs.index((l, k)) for l, k in enumerate(row)] for row in seen])
     probability = table[tuple(seen.T)]
     return ClassLaw(patterns, probability / probability.sum()), np.array(pairs)

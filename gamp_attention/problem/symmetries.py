@@ -45,14 +45,15 @@ def _order_heads(layout: Any, penalty: Any, classes: list[np.ndarray], Q: np.nda
     """Return Q (d, r) with the best order of the heads, and the best rotation of each set of columns of a head."""
     from scipy.optimize import linear_sum_assignment
 
-    heads = range(layout.heads)
+    heads, body = range(layout.heads), without_intercept(penalty)
     columns = [np.concatenate([layout.scores(h).ravel(), layout.value_columns(h)]) for h in heads]
     blocks = [[block for block in classes if np.isin(block, columns[h]).all()] for h in heads]
+    strengths = [[body.lams[a] for a in columns[h]] if body.by_column else None for h in heads]
     impossible = -float(np.linalg.norm(Q) * np.linalg.norm(other) * (1 + layout.heads)) - 1.0
     gains, moved = np.full((layout.heads, layout.heads), impossible), {}
     for h in heads:
         for k in heads:
-            if _have_equal_roles(layout, penalty, columns[h], columns[k], h, k):
+            if layout.kinds[h] == layout.kinds[k] and strengths[h] == strengths[k]:
                 there = np.zeros_like(Q)
                 there[:, columns[k]] = Q[:, columns[h]]
                 moved[h, k] = _rotate_columns(penalty, blocks[k], there, other)[:, columns[k]]
@@ -61,14 +62,6 @@ def _order_heads(layout: Any, penalty: Any, classes: list[np.ndarray], Q: np.nda
     for h, k in zip(*linear_sum_assignment(gains, maximize=True), strict=True):
         ordered[:, columns[k]] = moved[h, k]
     return ordered
-
-
-def _have_equal_roles(layout: Any, penalty: Any, first: np.ndarray, second: np.ndarray, h: int, k: int) -> bool:
-    """Return whether heads h and k, with given columns, may be exchanged without a change of the risk."""
-    penalty = without_intercept(penalty)
-    if penalty.by_column and [penalty.lams[a] for a in first] != [penalty.lams[a] for a in second]:
-        return False
-    return bool(layout.kinds[h] == layout.kinds[k])
 
 
 def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:

@@ -8,24 +8,28 @@ from numpy.typing import DTypeLike
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import generator, guard_call, psd_root
-from gamp_attention.problem.dataset import Dataset, add_intercept, require_product_memory
-from gamp_attention.problem.sources import Group, Sources
-from gamp_attention.sampling.teacher_data import label_dataset, teacher_dataset
+from gamp_attention.problem.dataset import (
+    Dataset,
+    LabelledDataset,
+    add_intercept,
+    attention_terms,
+    require_product_memory,
+    token_moments,
+)
+from gamp_attention.problem.losses.attention import RiskTerms, asymptotic_terms
+from gamp_attention.problem.passes import TokenMatrix
+from gamp_attention.problem.penalties.standard import InterceptPenalty
+from gamp_attention.problem.sources import Group, Sources, by_group
+from gamp_attention.problem.stores import join_parts, token_blocks
 from gamp_attention.theory.models.model import Model, require_model
 
 DRAWN_BYTES = 1 << 22  # size in bytes of the numbers that are drawn at a time
 
 
 def draw_tokens(
-    rng: np.random.Generator,
-    n_samples: int,
-    d: int,
-    positions: np.ndarray,
-    means: np.ndarray,
-    spectra: np.ndarray,
-    groups: Callable[[int, np.random.Generator], tuple[Group, ...]],
-    dtype: Any = np.float64,
-) -> tuple[np.ndarray, Sources]:
+    rng: np.random.Generator, n_samples: int, d: int, positions: np.ndarray, means: np.ndarray, spectra: np.ndarray,
+    groups: Callable[[int, np.random.Generator], tuple[Group, ...]], dtype: Any = np.float64,
+) -> tuple[np.ndarray, Sources]:  # fmt: skip
     """Draw tokens x (n, L, d) with the covariances and means of their sources, which `groups` draws for the samples."""
     L, drawn = len(positions), groups(n_samples, rng)
     tokens, step = np.empty((n_samples, L, d), dtype), max(1, DRAWN_BYTES // (8 * L * d))
@@ -117,16 +121,12 @@ def new_samples(data: Dataset, n: int, rng: np.random.Generator) -> Dataset:
 
 
 def _with_targets(
-    model: Model,
-    tokens: np.ndarray,
-    sources: Sources,
-    Q_star: np.ndarray,
-    spectra: np.ndarray,
+    model: Model, tokens: np.ndarray, sources: Sources, Q_star: np.ndarray, spectra: np.ndarray,
     rng: np.random.Generator,
-) -> Dataset:
+) -> Dataset:  # fmt: skip
     """Return samples with the labels or the noisy outputs of a teacher."""
     if not model.attention:
-        return label_dataset(model, tokens, sources, Q_star, spectra, rng)
+        return _label_dataset(model, tokens, sources, Q_star, spectra, rng)
     n, L, _ = tokens.shape
     noise = model.score_noise * rng.standard_normal((n, L, L)) if model.score_noise else None
     return teacher_dataset(model, tokens, sources.positions, Q_star, spectra, sources, noise)
@@ -136,3 +136,48 @@ def _precision(dtype: Any) -> np.dtype:
     if isinstance(dtype, (str, type, np.dtype)) and dtype in (np.float64, np.float32, "float64", "float32"):
         return np.dtype(dtype)
     raise check.fail("dtype", dtype, "float64 or float32")
+
+
+def teacher_dataset(
+    model: Model, tokens: np.ndarray, positions: np.ndarray, Q_star: np.ndarray, spectra: np.ndarray,
+    sources: Sources | None = None, noise: np.ndarray | None = None,
+) -> Dataset:  # fmt: skip
+    """Return samples with the outputs y = (T[xQ*/√d] + noise) x of a teacher, which are computed on request."""
+    data = Dataset.__new__(Dataset)
+    sources = Sources.plain(positions, len(tokens)) if sources is None else sources
+    data.describe(tokens, sources, model.penalty, model.rank, spectra, model.student)
+    targets, exact = _compute_targets(data.matrix, model.teacher, Q_star, noise)
+    risks = {"exact": exact, "asymptotic": asymptotic_terms(targets, data.traces)}
+    return data.copy_with(_risks=risks, targets=targets, Q_star=Q_star, model=model)
+
+
+def _compute_targets(
+    matrix: TokenMatrix, teacher: Callable[[np.ndarray], np.ndarray], Q_star: np.ndarray, noise: np.ndarray | None
+) -> tuple[np.ndarray, RiskTerms]:
+    """Return targets T[xQ*/√d] + noise (n, L, L), and the terms of the exact risk for y = targets · x, without y."""
+    (tokens, positions), parts = matrix, []
+    for rows, _, x in token_blocks(tokens):
+        T = teacher(TokenMatrix(x, np.zeros_like(positions)).fields(Q_star))
+        T = T if noise is None else T + noise[rows]
+        xx, xp = token_moments(x, positions)
+        M = (xx + xp.transpose(0, 2, 1)) @ T.transpose(0, 2, 1)
+        parts.append((T, *attention_terms(positions, xx, xp, M, np.einsum("nij,njk,nik->n", T, xx, T))))
+    targets, params, constant = map(join_parts, zip(*parts, strict=True))
+    return targets, RiskTerms(params, constant)
+
+
+def _label_dataset(
+    model: Model, tokens: np.ndarray, sources: Sources, Q_star: np.ndarray, spectra: np.ndarray,
+    rng: np.random.Generator,
+) -> Dataset:  # fmt: skip
+    """Return samples with the labels of a teacher."""
+    positions, means, groups = sources
+    fields = TokenMatrix(tokens, np.zeros_like(positions)).fields(Q_star)
+    noise = rng.standard_normal((len(tokens), model.task.n_noise))
+    labels = by_group(groups, lambda rows, of: model.task_of(of).terms(fields[rows], noise[rows]).params)
+    penalty = InterceptPenalty(model.penalty) if model.intercept else model.penalty
+    first = spectra[model.classes.first]  # of the tokens in their first class
+    data = LabelledDataset(
+        tokens, labels, model.student, rank=model.rank, positions=positions, spectra=first, penalty=penalty
+    )
+    return data.copy_with(Q_star=Q_star, model=model, source_means=means, groups=groups, spectra=spectra)

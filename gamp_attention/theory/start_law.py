@@ -83,7 +83,7 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool, 
 
     Overlaps may exceed their bounds for d → ∞ by a relative `excess`, as overlaps of weights at finite d do.
     """
-    r, S, K, law = model.rank, model.n_sources, len(moments), model.coordinates
+    r, K, law = model.rank, len(moments), model.coordinates
     V = initial_variances(law.trace, model.penalty.strength, r)
     V_is_given = needs_V and not is_unknown(getattr(init, "V", V))
     given = require_overlaps(model, init, None if V_is_given else V)
@@ -104,7 +104,7 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool, 
             needs = "values in proportion to the eigenvalues γ_l of the tokens, as the same weights act on all tokens"
             raise check.fail(f"init.{name}", actual, needs)
     products = np.concatenate([given.m.T, first], axis=1)  # E[x (τ, π)ᵀ]
-    products = _reduce_to_possible(given, second, products, moments[0, r:, r:], S, excess)
+    products = _reduce_to_possible(given, second, products, moments[0, r:, r:], excess)
     moments[0, :r, :r] = second
     moments[0, :r, r:] = products
     moments[0, r:, :r] = products.T
@@ -118,14 +118,13 @@ def is_unknown(V: Any) -> bool:
 
 
 def _reduce_to_possible(
-    given: Overlaps, second: np.ndarray, products: np.ndarray, law: np.ndarray, S: int, excess: float,
-    chance: float = 0.03,
-) -> np.ndarray:  # fmt: skip
-    """Return E[x (τ, π)ᵀ] that some weights have together with E[x xᵀ].
+    given: Overlaps, second: np.ndarray, products: np.ndarray, law: np.ndarray, excess: float, chance: float = 0.03
+) -> np.ndarray:
+    """Return E[x (τ, π)ᵀ] that some weights have together with E[x xᵀ]; raise ValueError if there are none.
 
-    The part of x that (τ, π) explains by linear regression cannot exceed x. Overlaps of weights at finite d may exceed
-    this bound by `excess`, because the ρ of their teacher fluctuates; m and θ are then reduced to the bound. If there
-    are no such weights, ValueError is raised.
+    The part of x that (τ, π) explains by linear regression cannot exceed x, and products must be in the range of `law`:
+    for example m_l = m_k if the positions of both tokens are equal. Overlaps of weights at finite d may exceed this
+    bound by `excess`, because the ρ of their teacher fluctuates; m and θ are then reduced to the bound.
 
     Parameters
     ----------
@@ -133,45 +132,25 @@ def _reduce_to_possible(
     second : (r, r) E[x xᵀ].
     products : (r, S + t) E[x (τ, π)ᵀ] according to the overlaps.
     law : (S + t, S + t) E[(τ, π)(τ, π)ᵀ].
-    S : number of sources.
     excess : accepted relative excess.
     chance : overlap that weights at finite d have by chance, in units of the largest possible overlap.
     """
-    spectrum = np.linalg.eigvalsh(symmetrize(second))
-    if not np.allclose(second, second.T, rtol=0, atol=1e-8 * np.abs(second).max()) or spectrum.min() < -1e-8 * abs(
-        spectrum.max()
-    ):
+    spectrum, tiny = np.linalg.eigvalsh(symmetrize(second)), 1e-8 * np.abs(second).max()
+    if np.abs(second - second.T).max() > tiny or spectrum.min() < -tiny:
         raise check.fail("init.q", given.q, "symmetric matrices without negative eigenvalues")
+    inverse, root = np.linalg.pinv(law, hermitian=True), np.linalg.pinv(psd_root(second), rcond=1e-6, hermitian=True)
     size = np.sqrt(max(spectrum.max(), 0.0)) * np.sqrt(np.abs(np.diag(law)))
-    # products must be in the range of `law`: for example m_l = m_k if the positions of both tokens are equal
-    outside = np.abs(products - products @ np.linalg.pinv(law, hermitian=True) @ law).max(axis=0)
-    for name, columns in (("m", slice(None, S)), ("theta", slice(S, None))):
-        allowed = np.maximum(excess * np.abs(products[:, columns]).max(initial=0.0), chance * size[columns])
-        if (outside[columns] > allowed + 1e-300).any():
+    outside = np.abs(products - products @ inverse @ law).max(axis=0)
+    beyond = np.abs(products - root @ psd_root(second) @ products).max(axis=0)  # in directions without weights
+    fraction = float(np.linalg.eigvalsh(root @ products @ inverse @ products.T @ root)[-1])
+    for name, columns in (("m", slice(None, len(given.m))), ("theta", slice(len(given.m), None))):
+        allowed = np.maximum(excess * np.abs(products[:, columns]).max(initial=0.0), chance * size[columns]) + 1e-300
+        if (outside[columns] > allowed).any() or (beyond[columns] > excess * size[columns] + 1e-300).any():
             of = {"m": "the positions: m_l = E[x] τ_l", "theta": "the teacher"}[name]
             raise check.fail(f"init.{name}", getattr(given, name), f"overlaps that some weights have with {of}")
-    root = np.linalg.pinv(psd_root(second), rcond=1e-6, hermitian=True)
-
-    def explained_fraction(columns: slice) -> float:
-        """Return the largest fraction of x, over directions, that some of the columns explain; inf outside of x."""
-        part = products[:, columns]
-        covariance = part @ np.linalg.pinv(law[columns, columns], hermitian=True) @ part.T
-        beyond = np.abs(part - second @ np.linalg.pinv(second, rcond=1e-6, hermitian=True) @ part).max(initial=0.0)
-        if beyond > excess * size[columns].max(initial=0.0):
-            return np.inf
-        return float(np.linalg.eigvalsh(root @ covariance @ root)[-1])
-
-    bounds = (
-        ("theta", slice(S, None), "θ_l ρ_l⁻¹ θ_lᵀ of at most q_l"),
-        ("m", slice(None, S), "m_l within the bound given by q_l, γ_l E[x] E[x]ᵀ ≤ q_l"),
-        ("q", slice(None), "at least the part of it that m and θ together explain"),
-    )
-    fraction = 0.0
-    for name, columns, needs in bounds:  # in the last step, of all columns together
-        fraction = explained_fraction(columns)
-        if fraction > 1 + excess:
-            more = "; for weights at finite d, give `data.instance_model()` as the model" if name == "theta" else ""
-            raise check.fail(f"init.{name}", getattr(given, name), needs + more)
+    if fraction > 1 + excess:
+        needs = "at least the part of it that m and θ explain, γ_l E[x] E[x]ᵀ and θ_l ρ_l⁻¹ θ_lᵀ"
+        raise check.fail("init.q", given.q, f"{needs}; for weights at finite d, use the model `data.instance_model()`")
     return products / np.sqrt(max(fraction, 1.0))
 
 

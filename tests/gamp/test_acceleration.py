@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.gamp.acceleration import Acceleration, AccelerationSettings
+from gamp_attention.gamp.acceleration import MAX_RISE, WARM_UP, Acceleration
 from gamp_attention.gamp.damping import FIRST_STEP, LONG_STEP, SHRINK_FACTOR, Damping
 from gamp_attention.gamp.step import GampState
 from gamp_attention.problem.risk import risk_at
 from tests.conftest import layer_gradient_norm
-
-SETTINGS = AccelerationSettings()
 
 
 @pytest.mark.parametrize("risk", ["asymptotic", "exact"])
@@ -126,7 +124,7 @@ def make_linear_problem():
 def test_linear_problem_is_solved_in_a_number_of_iterations_near_its_dimension():
     step, answer = make_linear_problem()
     state, accelerate = GampState(np.zeros((6, 1)), np.ones((1, 1, 1)), np.zeros((3, 1, 1))), Acceleration()
-    for _ in range(SETTINGS.warm_up + 10):
+    for _ in range(WARM_UP + 10):
         after = step(state)
         state = accelerate(state, after, float(np.linalg.norm(after.Q - state.Q)))
     assert np.abs(state.Q - answer).max() < 1e-8
@@ -140,7 +138,7 @@ def test_a_bad_extrapolation_is_undone():
         before, after = state, step(state)
         state = accelerate(before, after, norm)
     best = after
-    refused = accelerate(GampState(1e3 * state.Q, state.V, state.D), step(state), SETTINGS.max_rise * 1.1)
+    refused = accelerate(GampState(1e3 * state.Q, state.V, state.D), step(state), MAX_RISE * 1.1)
     assert refused is best
     assert accelerate.n_refused == 1
     after = step(refused)

@@ -64,25 +64,13 @@ INTERCEPT, ONE = {"intercept": True}, np.ones(N)
 WITHOUT_MINIMUM = {
     "a plane separates classes": (X, SEPARATED, ga.LogisticLoss(), 0, {}),
     "more weights than samples": (X.T, SEPARATED[:D], ga.LogisticLoss(), 0, {}),
-    "three classes": (
-        X,
-        np.digitize(FIELDS, [-0.5, 0.5]) * 1.0,
-        ga.MultinomialLoss(),
-        0,
-        INTERCEPT | {"rank": 3},
-    ),
+    "three classes": (X, np.digitize(FIELDS, [-0.5, 0.5]) * 1.0, ga.MultinomialLoss(), 0, INTERCEPT | {"rank": 3}),
     "a dummy of one class": (DUMMY * UNITS, np.where(FEW, 1.0, NOISY), ga.LogisticLoss(), 0, INTERCEPT),
     "a dummy of zero counts": (DUMMY, np.where(FEW, 0.0, COUNTS), Poisson(), 0, {}),
     "zero counts": (X, 0 * COUNTS, Poisson(), 0.1, INTERCEPT),
     "one class": (X, ONE, ga.LogisticLoss(), 0.1, INTERCEPT),
     "a class without samples": (X, (NOISY > 0) * 1.0, ga.MultinomialLoss(), 0.1, INTERCEPT | {"rank": 3}),
-    "one class, lasso": (
-        X,
-        np.ones(N),
-        ga.LogisticLoss(),
-        0.1,
-        INTERCEPT | {"penalty": ga.ElasticNet(0.1, 0.1)},
-    ),
+    "one class, lasso": (X, ONE, ga.LogisticLoss(), 0.1, INTERCEPT | {"penalty": ga.ElasticNet(0.1, 0.1)}),
     "a slow decay": (X, SEPARATED, BoundedTail(), 0, {}),
 }
 WITH_MINIMUM = {

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 import gamp_attention as ga
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.sampling.teacher_data import teacher_dataset
+from gamp_attention.sampling.draw import teacher_dataset
 from tests.conftest import examples
 
 seeds = st.integers(0, 2**32 - 1)

@@ -13,7 +13,7 @@ from gamp_attention.problem.losses.attention import asymptotic_terms
 from gamp_attention.theory.equations.channel import Channel
 from gamp_attention.theory.fixed_points.observables import by_series, predicted_test_error, replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
-from gamp_attention.theory.rules.lines import line_averages
+from gamp_attention.theory.rules import lines
 from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.sobol import SobolRule
 
@@ -35,13 +35,13 @@ def test_line_averages_equal_sums_over_a_dense_grid(model):
     terms = asymptotic_terms(model.teacher(y), model.coordinates.trace[None])
     centers, u = rng.normal(size=(10, 2, 1)) * 0.2, np.array([[0.15], [-0.15]])
     V = np.full((2, 1, 1), 14.0)
-    averages = line_averages(
+    averages = lines.line_averages(
         model.loss, terms.params, centers, u, make_metric(V), np.linspace(-7, 7, 5), legendre_rule(12),
         np.full(10, 1e-9), np.full(10, 1e-6),
     )  # fmt: skip
-    assert np.array_equal(np.isfinite(averages.jump), averages.work[:, 2] > 0)
-    assert averages.work[:, 2].max() == 1  # some lines jump, some do not
-    assert averages.work[:, 2].min() == 0
+    n_jumps = averages.scalars[:, lines.N_JUMPS]
+    assert np.array_equal(np.isfinite(averages.scalars[:, lines.JUMP]), n_jumps > 0)
+    assert set(n_jumps) == {0, 1}  # some lines jump, some do not
     e = np.linspace(-7, 7, 40_001)
     weight = np.exp(-0.5 * e**2) / np.sqrt(2 * np.pi) * (e[1] - e[0])
     for i in range(10):
@@ -49,27 +49,30 @@ def test_line_averages_equal_sums_over_a_dense_grid(model):
         out = ga.denoise(model.loss, np.tile(terms.params[i], (len(e), 1)), fields, V)
         assert out.solved.all()
         atol = 1e-12 + 0.25 * (e[1] - e[0]) * np.abs(np.diff(out.g, axis=0)).max()  # error of half a step at the jump
-        assert np.allclose(averages.g[i], np.einsum("n,nla->la", weight, out.g), atol=atol)
-        assert np.allclose(averages.g_e[i], np.einsum("n,nla->la", weight * e, out.g), atol=atol)
-        assert np.allclose(averages.gg[i], np.einsum("n,nla,nlb->lab", weight, out.g, out.g), atol=0.2 * atol)
-        assert averages.moreau[i] == pytest.approx(weight @ out.moreau, abs=1e-9)
-        assert averages.loss[i] == pytest.approx(weight @ out.loss, abs=0.5 * atol)
-        assert np.allclose(averages.response[i], np.einsum("n,nlab->lab", weight, out.response), atol=2e-5)
+        powers = weight * e ** np.arange(2)[:, None]
+        assert np.allclose(averages.g[i], np.einsum("pn,nla->pla", powers, out.g)[..., 0], atol=atol)
+        assert np.allclose(averages.gg[i, 0], np.einsum("n,nla,nlb->lab", weight, out.g, out.g)[:, 0], atol=0.2 * atol)
+        assert averages.scalars[i, lines.MOREAU] == pytest.approx(weight @ out.moreau, abs=1e-9)
+        assert averages.scalars[i, lines.LOSS] == pytest.approx(weight @ out.loss, abs=0.5 * atol)
+        response = np.einsum("n,nlab->lab", weight, out.response)
+        assert np.allclose(averages.response[i, 0], response[:, 0], atol=2e-5)
 
 
-@pytest.mark.parametrize("V", [10.0, 100.0, 1000.0, 5000.0])
-@pytest.mark.parametrize("options", [{}, {"sigma": 3.0}, {"student": 0.2}, {"student": 3.0}], ids=str)
+@pytest.mark.parametrize("V", [10.0, 100.0, 5000.0])
+@pytest.mark.parametrize("options", [{"sigma": 3.0}, {"student": 0.2}, {"student": 3.0}], ids=str)
 def test_lines_find_minima_at_least_as_low_as_searches_from_400_starts(options, V):
     rng = np.random.default_rng(3)
     temperature = options.get("student")
     students = {} if temperature is None else {"student": ga.DotProductAttention(temperature)}
     model = ga.attention_model(2, sigma=options.get("sigma", 0.5), **students)
     trace = model.coordinates.trace
-    y = rng.normal(size=(300, 2, 1)) * np.sqrt(trace)[:, None]
+    y = rng.normal(size=(150, 2, 1)) * np.sqrt(trace)[:, None]
     terms = asymptotic_terms(model.teacher(y), trace[None])
-    fields, metric = 3 * rng.normal(size=(300, 2, 1)), make_metric(np.full((2, 1, 1), V))
-    no_move, grid, tol = np.array([[1e-9], [-1e-9]]), np.linspace(-7, 7, 3), np.full(300, np.inf)
-    found = line_averages(model.loss, terms.params, fields, no_move, metric, grid, legendre_rule(30), tol, tol).moreau
+    fields, metric = 3 * rng.normal(size=(150, 2, 1)), make_metric(np.full((2, 1, 1), V))
+    no_move, grid, tol = np.array([[1e-9], [-1e-9]]), np.linspace(-7, 7, 3), np.full(150, np.inf)
+    found = lines.line_averages(
+        model.loss, terms.params, fields, no_move, metric, grid, legendre_rule(30), tol, tol
+    ).scalars[:, lines.MOREAU]
     best = ga.denoise(model.loss, terms.params, fields, np.full((2, 1, 1), V), max_starts=400).moreau
     higher = found > best + 1e-7 * (1 + np.abs(best))
     assert not higher.any()

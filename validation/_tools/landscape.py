@@ -9,7 +9,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.extensions.sweeps.jobs import row_overlaps
-from gamp_attention.theory.fixed_points.failures import FAMILY_OF
+from gamp_attention.theory.fixed_points.solve import FAMILY_OF
 from validation._tools.report import folder
 
 ALPHAS = np.linspace(0.01, 2, 25)  # α of the paper's figures

@@ -48,6 +48,22 @@ def build_model(task: Task, lam: float) -> ga.SequenceModel:
     )  # fmt: skip
 
 
+def build_readout(task: Task, lam: float, query: np.ndarray) -> ga.SequenceModel:
+    """Return the model of the column w √d and the intercept at a query with coefficients (2,) along ξ and e.
+
+    The fields of the query are known. They are entries of the target, after the label.
+    """
+    spikes = np.zeros((2, task.L, 2))
+    spikes[0, : task.R, 0] = task.strength
+    return ga.sequence_model(
+        lambda u, noise, c: np.concatenate([np.array([1.0 - 2.0 * c]), u @ query]),
+        lambda z: np.concatenate([np.zeros(1), z[:, 0]]),
+        lambda y, z: np.logaddexp(0.0, -y[0] * attend(np.stack([y[1:], z[1:]], axis=1))), n_tokens=task.L,
+        rank=1, teacher_rank=2, lam=lam, convex=True, intercept=True, classes=[task.positive, 1 - task.positive],
+        spikes=spikes,
+    )  # fmt: skip
+
+
 class Steps(NamedTuple):
     """Weights after two gradient steps from zero: cosines of w and q with ξ, and the norm of q."""
 

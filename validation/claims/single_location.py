@@ -97,8 +97,9 @@ def risk_at(model, scales):
     S, size = model.n_sources, np.diag(scales)
     theta = np.tile(size, (S, 1, 1))
     m = np.zeros((S, 2)) if model.coordinates.spikes is None else model.coordinates.spikes @ size
-    loss = ga.population_loss(model, ga.Overlaps(theta @ theta, m, theta, np.full((S, 2, 2), np.nan)), **POINTS)
-    return 2 * float(loss.value) - NOISE**2, 2 * float(loss.error)
+    weights = ga.Overlaps(theta @ theta, m, theta, np.full((S, 2, 2), np.nan))
+    at = ga.trajectory(model, 1.0, weights, ga.SinglePass(), n_iter=1, **POINTS)  # the test error before the first step
+    return 2 * at.test_error[0] - NOISE**2, 2 * at.test_error_error[0]
 
 
 def bayes_risk(L, nu, n=200_000):

@@ -22,7 +22,7 @@ from scipy.optimize import linprog
 import gamp_attention as ga
 from validation._tools.drawing import figure
 from validation._tools.report import counts_table, run_claim
-from validation._tools.sparse import Task, build_model, capacity, draw_features, fit_readout, two_steps
+from validation._tools.sparse import Task, build_model, build_readout, capacity, draw_features, fit_readout, two_steps
 
 STEP_TASK, RATE = Task(10, 3, 0.2, 6.0), 0.5
 FIT_TASK, LAM, NORM = Task(10, 1, 0.5, 5.0), 0.1, 1.0
@@ -89,10 +89,10 @@ def test_error(Q, query, data, task, rng):
 
 def check_fits(verdict, table, d, runs, alphas):
     """Compare fits of the read-out at a fixed query with theory; return rows."""
-    model, rows = build_model(FIT_TASK, LAM), []
+    rows = []
     cosine = two_steps(FIT_TASK, STEPS_BEFORE, RATE).query
     query = NORM * np.array([cosine, np.sqrt(1 - cosine**2)])
-    known = ga.fix_columns(model, {0: query}, convex=True)
+    known = build_readout(FIT_TASK, LAM, query)
     for alpha in alphas:
         exact = fit_readout(draw_features(FIT_TASK, cosine, NORM), alpha, LAM)
         pooled = fit_readout(draw_features(FIT_TASK, 0.0, 0.0), alpha, LAM)

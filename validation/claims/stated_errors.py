@@ -25,7 +25,7 @@ from gamp_attention._tools.statistics import half_width
 from gamp_attention.theory.fixed_points.newton import newton, newton_step
 from gamp_attention.theory.fixed_points.observables import replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
-from gamp_attention.theory.fixed_points.points import LOSSES, Point, point_of, response_slopes, units_of
+from gamp_attention.theory.fixed_points.refinement import LOSSES, Point, point_of
 from gamp_attention.theory.rules.choice import first_rule
 from gamp_attention.theory.rules.rule import Rule, WorkExceeded
 from gamp_attention.theory.rules.sobol import SobolRule
@@ -81,7 +81,7 @@ def compute_reference(number: int) -> dict[str, Any]:
     row = {"attempt": attempt, "ended": ended, "branch": branch, "rtol": rtol, "alpha": alpha, **numbers}
     F, x, points = OverlapMap(model, alpha, panel_rule(model, FIRST)), result.overlaps, []
     root = newton(F, x, F.rule.initial_tolerance)
-    slopes, packing, J = response_slopes(root), root.packing, root.jacobian
+    slopes, packing, J = root.response_slopes, root.packing, root.jacobian
     for level in range(FIRST, LAST + 1):
         G = F.on(panel_rule(model, level))
         try:
@@ -90,7 +90,7 @@ def compute_reference(number: int) -> dict[str, Any]:
         except WorkExceeded:
             break
         x, J = points[-1].overlaps, last.jacobian
-        if len(points) > 1 and (compute_change(points) <= SETTLED * rtol * units_of(points[-1])).all():
+        if len(points) > 1 and (compute_change(points) <= SETTLED * rtol * points[-1].units).all():
             break
     fine = points[-1]
     row |= {"level": fine.root.F.rule.level, "numbers": split_numbers(fine, fine.numbers)}

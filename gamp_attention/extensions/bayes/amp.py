@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.checkpoints import Run
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.numerics import Stream, generator, guard_call
-from gamp_attention.extensions.bayes.channels.choice import channel_of
+from gamp_attention.extensions.bayes.channels.labels import channel_of
 from gamp_attention.extensions.bayes.messages import (
     AmpPosterior,
     AmpProblem,
@@ -126,8 +126,7 @@ class BayesAmpResult(Ended):
     overlap : (t, t) QᵀQ★/d, NaN if no teacher is known. It is defined up to a sign, or a rotation of the columns, if
         the data do not determine these.
     V : (L, t, t) posterior variances of the fields.
-    free_entropy : Bethe free entropy per dimension; of several starts the start with the largest value is selected.
-    starts : name, status and free entropy of every start.
+    free_entropy : Bethe free entropy per dimension; of several runs, the largest value belongs to the best estimate.
     message : the outcome in words.
     """
 
@@ -140,7 +139,6 @@ class BayesAmpResult(Ended):
     overlap: np.ndarray
     V: np.ndarray
     free_entropy: float
-    starts: tuple[tuple[str, Status, float], ...]
     message: str
 
     _columns: ClassVar[Columns] = {
@@ -163,7 +161,6 @@ def run_bayes_amp(
     damping: float = 0.7,
     tol: float = 1e-5,
     max_iter: int = 500,
-    n_starts: int = 1,
     seed: int | np.random.Generator = 0,
     raise_on_failure: bool = False,
 ) -> BayesAmpResult:
@@ -175,14 +172,13 @@ def run_bayes_amp(
     ----------
     data : the samples; their student, penalty and positions are not used.
     init : "spectral", from the lowest eigenvectors of posterior weights, see `spectral_directions`; "random";
-        "informed", the teacher; or weights (d, t). Further starts are random.
+        "informed", the teacher; or weights (d, t).
     model : model of teacher, tokens and noise; None for the model from which the data were sampled.
     damping : first step in (0, 1]; unless tol = 0, it is halved when the iterates oscillate.
     tol : maximum change of Q in an iteration at convergence, divided by the step and by the norm of the prior; 0 runs
         exactly `max_iter` iterations.
     max_iter : maximum number of iterations.
-    n_starts : number of starts; the run with the largest free entropy is returned.
-    seed : seed of the random starts.
+    seed : seed of random starts.
     raise_on_failure : raise ConvergenceError if the run does not converge.
 
     Returns
@@ -213,23 +209,12 @@ def run_bayes_amp(
         check.choice("init", init, BAYES_AMP_STARTS)
     damping = check.real("damping", damping, low=0, high=1, strict=True)
     tol, max_iter = check.real("tol", tol, low=0), check.integer("max_iter", max_iter, low=1)
-    n_starts = check.integer("n_starts", n_starts, low=1, high=10_000)
     problem = build_problem(data, model)
-    random = generator(seed, Stream.STARTS)
-    selected, outcomes = None, list[tuple[str, Status, float]]()
-    for k in range(n_starts):
-        name = f"random {k}" if k else init if isinstance(init, str) else "given"
-        start = build_start(problem, init if not k else "random", random)
-        run = AmpRun(replace(problem), start, damping, tol, max_iter)
-        status = run.run()
-        assert status is not None
-        result = run.result(status)
-        outcomes.append((name, status, result.free_entropy))
-        # `not >=` instead of `<`, so that a run with free entropy NaN is replaced as well
-        if selected is None or (not selected.free_entropy >= result.free_entropy and np.isfinite(result.Q).all()):
-            selected = result
-    assert selected is not None
-    return finish(replace(selected, starts=tuple(outcomes)), raise_on_failure, "run_bayes_amp")
+    start = build_start(problem, init, generator(seed, Stream.STARTS))
+    run = AmpRun(problem, start, damping, tol, max_iter)
+    status = run.run()
+    assert status is not None
+    return finish(run.result(status), raise_on_failure, "run_bayes_amp")
 
 
 class AmpRun(Run[Status]):
@@ -311,6 +296,6 @@ class AmpRun(Run[Status]):
         return BayesAmpResult(
             status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
             variance=variance, overlap=overlap_with(Q, self._Q_star), V=self.state.V,
-            free_entropy=entropy, starts=(),
+            free_entropy=entropy,
             message=f"{ENDINGS[status]} after {count_noun(self.t, 'iteration')}",
         )  # fmt: skip

@@ -15,19 +15,17 @@ import numpy as np
 from gamp_attention._tools.numerics import project_psd, psd_root, symmetrize
 from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention.extensions.bayes.channels.channel import Posterior
-from gamp_attention.extensions.bayes.channels.choice import channel_of
 from gamp_attention.extensions.bayes.channels.fibers import symmetric_product
 from gamp_attention.extensions.bayes.channels.integrals import FINE, IntegralRule
+from gamp_attention.extensions.bayes.channels.labels import channel_of
 from gamp_attention.extensions.bayes.priors import kinds_of
 from gamp_attention.extensions.bayes.symmetries import (
     find_column_symmetries,
     invariant_projector,
-    keeps_tokens,
     restrict_symmetries,
 )
 from gamp_attention.theory.models.model import Model
 
-MIN_V = 1e-13  # multiple of ρ that is added to V in averages over random points, so that V is never singular
 SMALL_OVERLAP = 1e-6  # overlap in units of the prior, at which the growth of overlaps is computed by integrals
 BLURRED_V = 1e-8  # V in units of ρ below which rounding errors dominate the slope −∂g/∂ω
 
@@ -68,8 +66,7 @@ class Equations:
         V = averages.V if averages.V.any() else 0.5 * self.rho  # a prior that is certain needs no averages
         self.exact = self.channel.integrate(self.rho - V, V, rule) is not None
         self._n_points, self._rng = n_points, rng
-        self._exchangeable = keeps_tokens(model, self.channel)
-        self.symmetries: np.ndarray | None = find_column_symmetries(model, self.channel)
+        self.symmetries = find_column_symmetries(model, self.channel)
 
     @cached_property
     def _points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -84,53 +81,39 @@ class Equations:
     def samples(self, V: np.ndarray, known: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return ω (N, L, t) of covariance ρ − V, fields u = ω + N(0, V), and the observations of these samples.
 
-        For teachers that are functions, u and the observations do not depend on V, so that points of their posteriors
-        can be reused: ω is drawn given u, with mean (ρ − V)ρ⁻¹u and covariance (ρ − V)ρ⁻¹V.
+        u and the observations do not depend on V, so that points of their posteriors can be reused: ω is drawn given u,
+        with mean (ρ − V)ρ⁻¹u and covariance (ρ − V)ρ⁻¹V.
         """
         first, second, noise = self._points
         known = self.rho - V if known is None else known
-        if self.channel.is_function:
-            u = np.einsum("lab,nlb->nla", psd_root(self.rho), first)
-            share = known @ np.linalg.inv(self.rho)
-            cov = share @ V
-            omega = np.einsum("lab,nlb->nla", share, u)
-            omega += np.einsum("lab,nlb->nla", psd_root(cov), second)
-        else:
-            omega = np.einsum("lab,nlb->nla", psd_root(known), first)
-            u = omega + np.einsum("lab,nlb->nla", psd_root(V), second)
+        u = np.einsum("lab,nlb->nla", psd_root(self.rho), first)
+        share = known @ np.linalg.inv(self.rho)
+        omega = np.einsum("lab,nlb->nla", share, u) + np.einsum("lab,nlb->nla", psd_root(share @ V), second)
         return omega, u, self.channel.observe(u, noise)
 
     def posterior(self, V: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, Posterior]:
         """Return ω (N, L, t) and the posteriors of the samples for covariances V of u − ω and `known` of ω."""
         omega, _, y = self.samples(V, known)
-        if self._reused is None or not self.channel.is_function:
+        if self._reused is None:
             self._reused = self.channel.reuse(y, self.rho)
         return omega, self._reused(omega, V)
 
     def output(self, V: np.ndarray, known: np.ndarray | None = None) -> OutputAverages:
-        """Return E[g gᵀ] and E[log Z] for covariances V of u − ω and `known` of ω (ρ − V by default)."""
+        """Return E[g gᵀ] and E[log Z] for covariances V of u − ω and `known` of ω (ρ − V by default).
+
+        Averages over random points use `controlled_products`, and have the symmetries of the problem.
+        """
         known = self.rho - V if known is None else known
         if self.exact:
             averages = self.channel.integrate(known, V, self.rule)
             assert averages is not None
             return OutputAverages(*averages)
-        return self._average_over_points(np.maximum(V, 0) if V.shape[1] == 1 else V, known)
-
-    def _average_over_points(self, V: np.ndarray, known: np.ndarray) -> OutputAverages:
-        """Average over randomized points, with `controlled_products`, and enforce the symmetries of the problem."""
-        if not self.channel.is_function:  # iterations for teachers that are functions have V > 0
-            V = V + MIN_V * self.rho
         omega, posterior = self.posterior(V, known)
         hats = controlled_products(posterior, omega, V, self.rho, paired=not self.channel.has_mirror_images)
-        if self._exchangeable:
-            hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
-        if self.channel.is_function:
-            hats = hats * self.channel.coupled_columns
-        if self.symmetries is not None and len(self.symmetries) > 1:  # keep the symmetries of `known`
+        if len(self.symmetries) > 1:  # keep the symmetries of `known`
             projector = invariant_projector(restrict_symmetries(self.symmetries, known, np.arange(V.shape[1])))
             hats = np.einsum("abcd,lcd->lab", projector, hats)
-        hats = project_psd(hats) if self.channel.is_function else hats
-        return OutputAverages(hats, float(posterior.log_z.mean()))
+        return OutputAverages(project_psd(hats), float(posterior.log_z.mean()))
 
     def input(self, hats: np.ndarray) -> InputAverages:
         """Return the averages over coordinates for conjugates q̂ (L, t, t).
@@ -205,9 +188,8 @@ class Equations:
         omega, posterior = self.posterior(self.rho - known, known)
         one, other = (response_of(second, self.rho, unknown) for second in posterior.second_moments())
         out = np.einsum("nlamb,nlcmd->lacmbd", one, other, optimize=True) / len(omega)
-        if self.symmetries is not None:
-            part = invariant_projector(restrict_symmetries(self.symmetries, known, unknown))
-            out = np.einsum("acef,lefmgh,ghbd->lacmbd", part, out, part, optimize=True)
+        part = invariant_projector(restrict_symmetries(self.symmetries, known, unknown))
+        out = np.einsum("acef,lefmgh,ghbd->lacmbd", part, out, part, optimize=True)
         back = np.zeros((L, k, k, L, k, k))
         for kind in self.kinds:
             prior = kind.prior.second[unknown[:, None], unknown]

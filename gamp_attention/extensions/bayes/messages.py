@@ -24,10 +24,8 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import project_psd
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, channel_response
-from gamp_attention.extensions.bayes.channels.choice import field_moments
 from gamp_attention.extensions.bayes.priors import InputPosterior, MixturePrior
-from gamp_attention.extensions.train.spectral import lowest_eigenvectors
-from gamp_attention.extensions.train.spectral_weights import posterior_weights
+from gamp_attention.extensions.train.spectral import lowest_eigenvectors, posterior_weights
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.passes import TokenMatrix
 
@@ -178,13 +176,19 @@ def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> 
 def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np.ndarray | None:
     """Return the lowest eigenvectors (d, t) of `posterior_weights`, with entries of order one; None without a signal.
 
+    Eq. :eq:`posterior-moments`.
+
     Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known in advance. For
     functions, one eigenvector has all columns, and only columns that are found first have large entries. Small random
     entries are added to the other columns, which grow once the first columns are found.
     """
     d, t = problem.data.dim, problem.second_moments.shape[1]
     rho, is_function = problem.variances(problem.second_moments), problem.channel.is_function
-    h = posterior_weights(field_moments(problem.channel, problem.y, rho, is_function), rho, problem.data.alpha)
+    n, L = problem.data.n_samples, problem.data.n_tokens
+    moments = np.mean(problem.channel.posterior(problem.y, np.zeros((n, L, t)), rho).second_moments(), axis=0)
+    if not is_function:  # columns are equivalent
+        moments = np.trace(moments.reshape(n, L, t, L, t), axis1=2, axis2=4)
+    h = posterior_weights(moments, rho, problem.data.alpha)
     if d <= t or not h.any():
         return None
     columns, number = (t, 1) if is_function else (1, t)

@@ -16,8 +16,8 @@ from gamp_attention._tools.display import Rows, format_to_error
 from gamp_attention._tools.numerics import generator, guard_call, psd_root
 from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention._tools.statistics import half_width
-from gamp_attention.extensions.bayes.channels.choice import channel_of
 from gamp_attention.extensions.bayes.channels.integrals import COARSE, FINE
+from gamp_attention.extensions.bayes.channels.labels import channel_of
 from gamp_attention.extensions.bayes.equations import Equations
 from gamp_attention.extensions.bayes.iteration import Solution, solve_fixed_point
 from gamp_attention.extensions.sequence.sequence_labels import is_function
@@ -31,6 +31,7 @@ FEW = 4  # ratio of the numbers of samples of the last and the first iterations
 N_FRESH = 16384  # number of fresh samples of the test error, if it is an average over random points
 FOUND = 1e-3  # overlap above which a column counts as found, if the results of several sets are compared
 ACCURACY = 1e-10  # relative accuracy of integrals and of roots
+POSTERIOR_BIAS = 1e-8  # relative bias of averages over posteriors that are sums over points
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +148,10 @@ def solve_bayes_state_evolution(
     test_error, test_error_error = _test_errors(model, sets, runs, n_replicas, rng)
     if not full:
         error, prior = max(run.error for run in runs), sets[0].prior_second_moment
-        q_error = q_error + error * _scale(prior - q) + (not exact) * ACCURACY * _scale(prior)
-        V_error, test_error_error = V_error + error * _scale(V), test_error_error + error * test_error
+        bias = 0.0 if exact else POSTERIOR_BIAS
+        q_error = q_error + error * _scale(prior - q) + bias * _scale(prior)
+        V_error = V_error + (error + bias) * _scale(V)
+        test_error_error = test_error_error + (error + bias) * test_error
     return BayesStateEvolution(
         status=status, n_iter=sum(run.n_iter for run in runs), residual=max(run.residual for run in runs), q=q,
         q_error=q_error, V=V, V_error=V_error, free_entropy=float(entropy), free_entropy_error=float(entropy_error),

@@ -6,25 +6,22 @@ may be infinitely many symmetries, for example all rotations for targets u_1·u_
 antisymmetric matrices A with Σ ∂y/∂u_la (u A)_la = 0, a linear system. Finite symmetries are searched among exchanges
 of columns with changes of signs.
 
-A small overlap δq near a fixed point without overlap becomes Σ_m E[G_lm δq_m G_lmᵀ] (`bayes.stages`). This map
+A small overlap δq near a fixed point without overlap becomes Σ_m E[G_lm δq_m G_lmᵀ] (`bayes.equations`). This map
 preserves positive semidefinite matrices, so that its largest eigenvalue has a positive semidefinite eigenmatrix (Krein
 and Rutman, 1948), whose average over the symmetries is another: it suffices to search among matrices that do not
 change. Without this restriction the eigenvalue can be degenerate, as for targets u_1·u_2. Random errors then select an
 arbitrary combination of columns, and the largest of several random eigenvalues is too large.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, permutations, product
 from typing import Any
 
 import numpy as np
 
-from gamp_attention.extensions.bayes.channels.channel import PosteriorChannel
-from gamp_attention.extensions.sequence.sequence_labels import N_SYMMETRY, SequenceLabels, are_equal, is_function
+from gamp_attention.extensions.sequence.sequence_labels import N_SYMMETRY, SequenceLabels, are_equal
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.models.teachers import SoftmaxTeacher, keeps_order
 
 ALL_ORDERS = 4  # number of columns up to which all orders with all signs are tested
 STEP = 1e-5  # angle of difference quotients
@@ -33,39 +30,7 @@ NO_SLOPE = 1e-12  # eigenvalue, relative to the largest, up to which a squared d
 SAME_MATRIX = 1e-8  # relative difference of matrices up to which they count as equal
 
 
-def keeps_tokens(model: Model, channel: PosteriorChannel) -> bool:
-    """Return whether permutations of the tokens leave the problem unchanged, so that V_l is the same for all tokens."""
-    law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
-    tokens = np.arange(L)
-    orders = np.concatenate([tokens[:2][::-1], tokens[2:]]), np.roll(tokens, 1)
-    if not all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders):
-        return False
-    if is_function(model.teacher):
-        return L > 1 and all(model.teacher.keeps_targets(L, t, order) for order in orders)
-    return not model.attention or all(keeps_order(attention_of(model.teacher), t, order) for order in orders)
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionTargets:
-    """Noiseless targets of an attention layer, as a function of fields and noise."""
-
-    attention: Any  # function of fields (n, L, t)
-    count = 0  # number of noises of a sample; the noise of scores is independent of the fields
-
-    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return the attention matrices (n, L, L) of fields (n, L, t)."""
-        return np.asarray(self.attention(u))
-
-
-Targets = SequenceLabels | AttentionTargets
-
-
-def attention_of(teacher: Any) -> Any:
-    """Return the attention matrices of a teacher as a function of the fields, without a positional matrix."""
-    return teacher.attention if isinstance(teacher, SoftmaxTeacher) else teacher
-
-
-def find_column_symmetries(model: Model, channel: PosteriorChannel) -> np.ndarray:
+def find_column_symmetries(model: Model, channel: Any) -> np.ndarray:
     """Return orthogonal matrices O (n, t, t), with the identity, of which each is a symmetry of the columns.
 
     A matrix that commutes with all of them commutes with all symmetries of the search: rotations, exchanges of columns,
@@ -78,7 +43,7 @@ def find_column_symmetries(model: Model, channel: PosteriorChannel) -> np.ndarra
     if t == 1 or not channel.is_function:
         return np.eye(t)[None]
     generators = _antisymmetric(t)
-    labels = model.teacher if is_function(model.teacher) else AttentionTargets(attention_of(model.teacher))
+    labels = channel.labels
     exchanges, slopes = _symmetries_of_targets(labels, L, t)
     kept = [O for O in exchanges if _keeps_prior(O, law)]
     rows = [np.concatenate([(A @ law.teacher_cov - law.teacher_cov @ A).ravel(), (law.teacher_mean @ A).ravel()])
@@ -115,7 +80,7 @@ def restrict_symmetries(symmetries: np.ndarray, known: np.ndarray, columns: np.n
 
 
 @lru_cache(maxsize=16)
-def _symmetries_of_targets(labels: Targets, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
+def _symmetries_of_targets(labels: SequenceLabels, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
     """Return exchanges of columns (n, t, t) that keep targets, and products (K, K) of derivatives along rotations."""
     exchanges = np.array([O for O in _exchanges(t) if _keeps_targets(labels, L, O)])
     u, noise = _random_arguments(labels, L, t)
@@ -142,12 +107,12 @@ def _antisymmetric(t: int) -> np.ndarray:
     return np.array([np.outer(*np.eye(t)[[a, b]]) - np.outer(*np.eye(t)[[b, a]]) for a, b in combinations(range(t), 2)])
 
 
-def _random_arguments(labels: Targets, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
+def _random_arguments(labels: SequenceLabels, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(9)
     return rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, labels.count))
 
 
-def _keeps_targets(labels: Targets, L: int, O: np.ndarray, error: float | None = None) -> bool:
+def _keeps_targets(labels: SequenceLabels, L: int, O: np.ndarray, error: float | None = None) -> bool:
     """Return whether targets are the same for fields u and u O, up to a relative `error`, by default rounding.
 
     Without `error`, the noise may change its sign.

@@ -16,7 +16,8 @@ nearly flat. The curve ends if nothing remains unknown or if noise limits the in
   from the α at which their free entropies are equal up to the local maximum, at which the smaller overlap becomes
   unstable.
 
-For teachers that are functions of the fields, only weak recovery is computed.
+The curve is computed if averages over samples are integrals. For teachers that are functions of the fields, only weak
+recovery is computed, from the growth of small overlaps over random samples.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ import numpy as np
 
 from gamp_attention._tools.display import Rows, format_to_error
 from gamp_attention._tools.numerics import generator, guard_call
-from gamp_attention._tools.statistics import half_width
 from gamp_attention.extensions.bayes.equations import Equations, InputAverages, OutputAverages
 from gamp_attention.extensions.bayes.state_evolution import build_equations, check_points, combine
 from gamp_attention.results import ConvergenceError, Result
@@ -46,9 +46,9 @@ class BayesThresholds(Result):
     weak_recovery, weak_recovery_error : α above which message passing without information on the teacher reaches a
         nonzero overlap; 0 if any number of samples suffices.
     full_recovery, full_recovery_error : α above which message passing determines the teacher exactly; NaN if there is
-        none, or if the teacher is a function.
+        none, or if averages over samples are not integrals.
     hard, hard_error : hard phase, (from, to) in α, in which the data determine the teacher better than message passing
-        can; None if there is none, or if the teacher is a function. The errors are errors of both ends.
+        can; None if there is none, or if averages over samples are not integrals. The errors are errors of both ends.
     notes : reason in words for each threshold, by name, that is 0, NaN or None.
     """
 
@@ -108,25 +108,16 @@ def bayes_thresholds(
     elif not np.isfinite(weak).all():
         notes["weak_recovery"] = "none: small overlaps do not grow"
     values = np.full((len(sets), 3), np.nan)
-    if sets[0].channel.is_function:
-        notes |= dict.fromkeys(("full_recovery", "hard"), "not computed for teachers that are functions of the fields")
+    if not exact:
+        notes |= dict.fromkeys(("full_recovery", "hard"), "not computed for averages over random points")
     else:
-        curves = [AlphaCurve(equations) for equations in sets]
-        points = [curves[0].trace()]
-        xs = [point.x for point in points[0]]
-        points += [[curve.solve_at(x) for x in xs] for curve in curves[1:]]
-        has_fold = _find_fold(_average_alpha(points, exact)) is not None
-        rows = zip(curves, points, weak, strict=True)
-        values = np.array([_find_thresholds(curve, of_curve, has_fold, alpha) for curve, of_curve, alpha in rows])
+        values = np.array([_find_thresholds(AlphaCurve(part), alpha) for part, alpha in zip(sets, weak, strict=True)])
         if not np.isfinite(values[:, 0]).all():
             notes["full_recovery"] = "none: the weights are not known exactly at any α"
-    folded = np.isfinite(values[:, 1:]).all(axis=1)
     hard = hard_error = None
-    if folded.all():
+    if np.isfinite(values[:, 1:]).all():
         ends, errors = combine(values[:, 1:], exact, ACCURACY)
         hard, hard_error = (float(ends[0]), float(ends[1])), (float(errors[0]), float(errors[1]))
-    elif folded.any():
-        notes["hard"] = f"found with {folded.sum()} of {len(values)} sets of points only"
     (weak, weak_error), (full, full_error) = (combine(column, exact, ACCURACY) for column in (weak, values[:, 0]))
     return BayesThresholds(float(weak), float(weak_error), float(full), float(full_error), hard, hard_error, notes)
 
@@ -162,9 +153,9 @@ def _weak_recovery(sets: list[Equations]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CurveSettings:
-    """Range and resolution of the curve; the defaults are for averages over samples that are integrals."""
+    """Range and resolution of the curve."""
 
-    first_s: float = 1e-7  # s of the first point; averages over random points do not resolve smaller overlaps
+    first_s: float = 1e-7  # s of the first point
     finest_step: float = 0.08  # shortest distance of points in log s, near maxima and minima of α
     shape_change: float = 1e-11  # relative change of the shape S at which a fixed point has converged
     nothing_unknown: float = 1e-12  # unknown fraction of the fields' variance that counts as zero
@@ -180,10 +171,6 @@ class CurveSettings:
     level: float = 0.02  # slope of log α in log s at the end below which α has a limit for s → ∞
     divergence: float = 0.05  # maximum distance of d log q̂/d log V from −1 at which conjugates grow like 1/V
     limit_step: float = 3.0  # distance in log s of the points from which α is extrapolated to s → ∞
-
-
-OF_INTEGRALS = CurveSettings()
-OF_RANDOM_POINTS = CurveSettings(1e-4, finest_step=0.3, shape_change=1e-8, nothing_unknown=1e-6, crossing_step=1e-9)
 
 
 class BayesPoint(NamedTuple):
@@ -202,7 +189,7 @@ class AlphaCurve:
     """
 
     def __init__(self, equations: Equations) -> None:
-        self.equations, self.settings = equations, OF_INTEGRALS if equations.exact else OF_RANDOM_POINTS
+        self.equations, self.settings = equations, CurveSettings()
         self._shape = np.linalg.inv(equations.rho)
 
     def size(self, hats: np.ndarray) -> float:
@@ -309,38 +296,15 @@ def _end_slope(points: list[BayesPoint], n_intervals: int) -> float:
     return float(np.log(b.alpha / a.alpha) / (b.x - a.x))
 
 
-def _average_alpha(points: list[list[BayesPoint]], exact: bool) -> np.ndarray:
-    """Return α at the common values of s, averaged over the sets of points.
-
-    A decrease below the largest α so far is removed if it is within two half-widths of its mean over the sets.
-    """
-    alphas = np.array([[point.alpha for point in curve_points] for curve_points in points])
-    if exact:
-        return np.asarray(alphas[0])
-    logs = np.log(alphas)
-    mean, highest = logs.mean(axis=0), logs[:, 0]
-    corrected = mean.copy()
-    for k in range(1, logs.shape[1]):
-        drop = highest - logs[:, k]
-        if drop.mean() > 0 and drop.mean() < 2 * half_width(drop):
-            corrected[k] = max(corrected[k], corrected[k - 1])
-        highest = logs[:, k] if mean[k] >= highest.mean() else highest
-    return np.asarray(np.exp(corrected))
-
-
-def _find_thresholds(
-    curve: AlphaCurve, points: list[BayesPoint], has_fold: bool, weak: float
-) -> tuple[float, float, float]:
-    """Return full recovery and both ends of the hard phase, for one set of points; NaN if there is none.
-
-    The hard phase is searched only if the average over sets has a fold. `weak` is the α of weak recovery.
-    """
+def _find_thresholds(curve: AlphaCurve, weak: float) -> tuple[float, float, float]:
+    """Return full recovery and both ends of the hard phase; NaN if there is none. `weak` is the α of weak recovery."""
+    points = curve.trace()
     alphas = np.array([point.alpha for point in points])
     top, full = int(np.argmax(alphas)), np.nan
     if curve.equations.noiseless and curve.ends_level(points):
         inside = 0 < top < len(points) - 1
         full = max(_maximize_alpha(curve, points, top) if inside else _limit(curve, points) if top else weak, weak)
-    fold = _find_fold(alphas) if has_fold else None
+    fold = _find_fold(alphas)
     if fold is None:
         return full, np.nan, np.nan
     first, last = fold

@@ -20,10 +20,9 @@ from gamp_attention.extensions.cli.output import FIT, describe_kept, report, say
 from gamp_attention.extensions.comparison.figures import plot_fit
 from gamp_attention.extensions.inference.leave_one_out import LeaveOneOut, leave_one_out
 from gamp_attention.extensions.inference.paths import RegularizationPath, regularization_path
-from gamp_attention.extensions.train.fit_result import load_arrays
-from gamp_attention.extensions.train.standard_units import build_dataset, require_same_shape
 from gamp_attention.extensions.train.survey import SurveyEnd
 from gamp_attention.extensions.train.train import TrainResult, train
+from gamp_attention.extensions.train.user_arrays import build_dataset, load_arrays, require_same_shape
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.layer import Layer, Units
@@ -209,7 +208,7 @@ def _compare_errors(
         for row, pair in zip(table[1:], pairs, strict=True):
             row.append(format_to_error(*pair))
         keys = ("test_error", "linear_test_error", "mean_test_error")
-        found = {key: mean for key, (mean, _) in zip(keys, pairs, strict=True)}
+        found: dict[str, Any] = {key: mean for key, (mean, _) in zip(keys, pairs, strict=True)}
         found |= {f"{key}_error": e if np.isfinite(e) else None for key, (_, e) in zip(keys, pairs, strict=True)}
         numbers["leave_one_out" if how == "leave-one-out" else "held_out"] = found
         if np.isfinite(each).all():

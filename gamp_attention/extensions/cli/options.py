@@ -6,11 +6,10 @@ from argparse import RawDescriptionHelpFormatter
 from textwrap import fill
 from typing import Any, NamedTuple
 
-from gamp_attention._tools.choices import DESCENTS, RESPONSES, RISKS, RULES, SOLVERS, STARTS
+from gamp_attention._tools.choices import DESCENTS, RISKS, SOLVERS, STARTS
 from gamp_attention._version import __version__
 
 FIT_STARTS = ("spectral", "random", "positional")  # starts of `fit`: other starts need a known teacher
-ROWS = "as 0.6,0.4/0.4,0.6 or in quotes '0.6,0.4;0.4,0.6'"
 FORM = "one or more numbers, or FIRST:LAST:COUNT for evenly spaced numbers"
 FIT = (
     "Train an attention layer with one or several heads, queries equal to keys, weights of low rank, and no value "
@@ -30,14 +29,6 @@ def numbers(text: str) -> list[float]:
     import numpy as np  # loaded for ranges only, because help does not need it
 
     return np.linspace(float(first), float(last), int(count)).tolist()
-
-
-def matrix(text: str) -> list[list[float]]:
-    """Return a square matrix from text, with entries separated by commas and rows by slashes or semicolons."""
-    rows = [[float(entry) for entry in row.split(",")] for row in text.replace(";", "/").split("/")]
-    if any(len(row) != len(rows) for row in rows):
-        raise ValueError
-    return rows
 
 
 def _breaking_steps(text: str) -> int | str:
@@ -76,7 +67,6 @@ class Command(NamedTuple):
 SIGMA = Option("--sigma", float, 0.5, "standard deviation of tokens")
 LAM = Option("--lam", float, 0.01, "ridge penalty")
 L1 = Option("--l1", float, 0.0, "l1 penalty, in addition to --lam")
-A = Option("--A", matrix, None, f"positional part of the task, {ROWS}", metavar="MATRIX")
 WORKERS = Option("--workers", int, None, "number of processes (default: this process, with threads)", metavar="N")
 MODEL = (
     Option("--alpha", float, 1.5, "sample complexity n/d"),
@@ -154,16 +144,10 @@ COMMANDS = {
             L1,
             Option("--init", STARTS, "semantic", "initial weights"),
             Option("--rtol", float, None, "relative error of the overlaps (default 1e-4)"),
-            Option("--rule", RULES, "auto", "quadrature rule"),
-            Option("--response", RESPONSES, "stein", "formula for V̂"),
             Option("--seed", int, 0, "seed of randomized points"),
             Option(
                 "--rsb", _breaking_steps, 0, dest="steps", metavar="K",
                 about="steps of replica symmetry breaking: 1, 2, 3, or full for their limit",
-            ),
-            Option(
-                "--parisi", float, None, nargs="+", metavar="Y",
-                about="K increasing Parisi parameters of --rsb (default: of the ground state)",
             ),
         ),
     ),
@@ -184,7 +168,7 @@ COMMANDS = {
     ),
     "sweep": Command(
         "run solvers on a grid of parameters, resumable, on any number of processes",
-        ("cells --alpha 0.5:3:11 --omega 0.1 0.3", "cells --alpha 1 2 --method SE GAMP --d 500 --out cells.nc"),
+        ("cells --alpha 0.5:3:11 --omega 0.1 0.3", "cells --alpha 1 2 --method SE GAMP --d 500"),
         (
             Option(
                 "folder", str, None, "folder of the finished cells; run the same command again to continue",
@@ -194,7 +178,6 @@ COMMANDS = {
             Option("--omega", numbers, [[0.3]], "positional fraction ω (default 0.3)", nargs="+", metavar="W"),
             Option("--lam", numbers, [[0.01]], "ridge penalty (default 0.01)", nargs="+", metavar="LAM"),
             Option("--sigma", numbers, [[0.5]], "standard deviation of tokens (default 0.5)", nargs="+", metavar="S"),
-            A,
             Option("--method", SOLVERS, ["SE"], "solvers (default SE)", nargs="+"),
             Option("--branch", STARTS, list(STARTS[:2]), "starts (default semantic and positional)", nargs="+"),
             Option("--d", int, [1000], "dimension for GAMP and GD (default 1000)", nargs="+"),
@@ -202,7 +185,6 @@ COMMANDS = {
             Option("--rtol", float, 1e-3, "accuracy of state evolution"),
             Option("--risk", RISKS, "exact", "training risk of GAMP and GD"),
             Option("--cold", bool, None, "do not start cells from the solutions of their neighbors"),
-            Option("--out", str, None, "also write all cells as one netCDF file", metavar="FILE.nc"),
             WORKERS,
         ),
     ),
@@ -213,7 +195,6 @@ COMMANDS = {
             Option("--omega", numbers, None, f"values of ω: {FORM} (default 0.3)", nargs="+", metavar="W"),
             LAM,
             SIGMA,
-            A,
             Option(
                 "--alphas", float, (0.05, 4.0), "range of α (default 0.05 4)", nargs=2, metavar=("LOW", "HIGH")
             ),
@@ -234,12 +215,12 @@ def build_parser() -> argparse.ArgumentParser:
     for name, (summary, examples, options) in COMMANDS.items():
         description = FIT if name == "fit" else f"{summary[0].upper()}{summary[1:]}."
         epilog = "\n".join(["examples:", *(f"  gamp-attention {name} {words}".rstrip() for words in examples)])
-        settings = {"description": fill(description, 80), "epilog": epilog}
+        settings: Any = {"description": fill(description, 80), "epilog": epilog}
         command = commands.add_parser(name, help=summary, formatter_class=RawDescriptionHelpFormatter, **settings)
         actions = [command.add_argument(option.flag, **option.settings) for option in (*options, *COMMON)]
         flags = {action.dest: action.option_strings[0] for action in actions if action.option_strings}
-        # names in Python that differ from the options; `path` is the file of a picture or dataset
-        flags |= {"path": "--plot" if "plot" in flags else "--out", "lams": "--path", "overwrite": "--force"}
+        # names in Python that differ from the options; `path` is the file of a picture
+        flags |= {"path": "--plot", "lams": "--path", "overwrite": "--force"}
         command.set_defaults(flags=flags)
     return parser
 

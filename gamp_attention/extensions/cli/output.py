@@ -12,7 +12,6 @@ from typing import Any
 from gamp_attention._tools.choices import FURTHER_STARTS, STARTS
 from gamp_attention._tools.files import (
     CHECKPOINT,
-    DATASET,
     MARK,
     PICTURE,
     REPORT,
@@ -29,12 +28,11 @@ from gamp_attention.extensions.cli.options import quote_options
 from gamp_attention.extensions.comparison.figures import require_format
 
 FIT = "a result of gamp-attention fit"  # kind of a file
-KINDS = {"plot": PICTURE, "checkpoint": CHECKPOINT, "json": REPORT}  # kinds of the files that options name
+KINDS = {"out": FIT, "plot": PICTURE, "checkpoint": CHECKPOINT, "json": REPORT}  # kinds of the files that options name
 # remedies in Python in the messages of training, and the options of `gamp-attention` that commands print instead
 REMEDIES = {
     re.compile(r"(?:a larger max_iter or )?minimize_risk\(data, result\.Q.*?\)(?= continues)"): "--init RESULT.npz",
     re.compile(r"gamp_attention\.train leaves it \(escape=True\)"): "--escape leaves it",
-    re.compile(r'response="derivative"'): "--response derivative",
 }
 
 
@@ -43,7 +41,6 @@ def check_extras(options: argparse.Namespace) -> None:
     given = vars(options)
     needed = ["torch"] * ("GD" in (given.get("method") or ()))
     needed += ["matplotlib"] * bool(given.get("plot"))
-    needed += ["xarray", "h5netcdf", "h5py"] * bool(options.command == "sweep" and given.get("out"))
     require_modules(f"gamp-attention {options.command}", *needed)
 
 
@@ -55,8 +52,7 @@ def check_outputs(options: argparse.Namespace) -> None:
             raise ValueError(f"{options.data}: there is no such file")
         arrays = Path(options.data)
         options.out = options.out or f"{arrays if arrays.is_dir() else arrays.with_suffix('')}.fit.npz"
-    kinds = {"out": FIT if options.command == "fit" else DATASET, **KINDS}
-    outputs = [(f"--{name}", given[name], kind) for name, kind in kinds.items() if given.get(name) is not None]
+    outputs = [(f"--{name}", given[name], kind) for name, kind in KINDS.items() if given.get(name) is not None]
     outputs = [output for output in outputs if output[:2] != ("--json", "-")]
     require_distinct([output[:2] for output in outputs], _inputs(options))
     for flag, path, kind in outputs:
@@ -108,13 +104,7 @@ def say(options: argparse.Namespace, text: str) -> None:
     clear()
     for remedy, option in REMEDIES.items():
         text = remedy.sub(option, text)
-    text = quote_options(text, options.flags)
-    try:
-        print(text, file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OSError(f"the output cannot be written: {error.strerror}; free space or choose another file") from error
+    print(quote_options(text, options.flags), file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
 
 
 def report(options: argparse.Namespace, text: str, data: dict[str, Any], finished: bool = True) -> None:

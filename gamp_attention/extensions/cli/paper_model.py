@@ -13,8 +13,8 @@ from gamp_attention.extensions.comparison.comparison import compare
 from gamp_attention.extensions.comparison.figures import plot_comparison, plot_phase_diagram
 from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
-from gamp_attention.extensions.dynamics.single_pass import SinglePass
-from gamp_attention.extensions.dynamics.survey import Survey
+from gamp_attention.extensions.dynamics.online_paths import SinglePass
+from gamp_attention.extensions.dynamics.survey_paths import Survey
 from gamp_attention.extensions.dynamics.trajectory import trajectory
 from gamp_attention.extensions.phases.phase_boundaries import phase_boundaries
 from gamp_attention.extensions.rsb.broken import solve_broken
@@ -43,10 +43,10 @@ def run_compare(options: argparse.Namespace) -> int:
 def run_solve(options: argparse.Namespace) -> int:
     """Run the command `solve` and return its exit status."""
     names, model = ("alpha", "init", "rtol"), _model(options)
-    if options.steps or options.parisi:
-        result: StateEvolutionResult = solve_broken(model, **select(options, *names, "steps", "parisi"))
+    if options.steps:
+        result: StateEvolutionResult = solve_broken(model, **select(options, *names, "steps"))
     else:
-        result = solve_state_evolution(model, **select(options, *names, "rule", "response", "seed"))
+        result = solve_state_evolution(model, **select(options, *names, "seed"))
     numbers = result.to_dict()
     pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each is written with its error
     numbers |= {name: [numbers[name], numbers[f"{name}_error"]] for name in pairs}
@@ -87,11 +87,10 @@ def _join(lists: list[list[float]] | None) -> list[float] | None:
 
 def run_sweep(options: argparse.Namespace) -> int:
     """Run the command `sweep` and return its exit status."""
-    model = paper_model(A=options.A) if options.A else paper_model()
     axes: dict[str, Any] = {name: _join(getattr(options, name)) for name in ("alpha", "omega", "lam", "sigma")}
     wanted = axes | select(options, "folder", "d", "seed", "branch", "method", "rtol", "risk")
     with nullcontext() if options.workers is None else local_pool(options.workers) as executor:
-        result = sweep(model, **wanted, warm=not options.cold, executor=executor)
+        result = sweep(paper_model(), **wanted, warm=not options.cold, executor=executor)
     finished = all(row["status"] in ("converged", "settled", "lost") for row in result.rows)
     report(options, str(result), result.to_dict(), finished)
     return 0 if finished else 1
@@ -99,7 +98,7 @@ def run_sweep(options: argparse.Namespace) -> int:
 
 def run_boundaries(options: argparse.Namespace) -> int:
     """Run the command `boundaries` and return its exit status."""
-    model = paper_model(sigma=options.sigma, lam=options.lam, **({"A": options.A} if options.A else {}))
+    model = paper_model(sigma=options.sigma, lam=options.lam)
     wanted = select(options, "alphas", "tol", "folder")
     with nullcontext() if options.workers is None else local_pool(options.workers) as executor:
         result = phase_boundaries(model, _join(options.omega), **wanted, executor=executor)

@@ -5,7 +5,6 @@
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -254,7 +253,6 @@ def compare(
     seed: int = 0,
     *,
     risk: str = "asymptotic",
-    branches: str | Sequence[str] | None = None,
     rtol: float | None = None,
     gd_steps: int | None = None,
 ) -> Comparison:
@@ -262,10 +260,9 @@ def compare(
 
     Parameters
     ----------
-    model : the problem.
+    model : the problem. Without positions, it has the semantic branch only.
     d, alpha, seed : dimension of a token, sample complexity n/d, and seed of the instance.
     risk : "asymptotic", whose values state evolution predicts up to O(1/√d), or "exact", of equation (3).
-    branches : the starts; if not given, "semantic", and "positional" if the model has positions.
     rtol : accuracy of state evolution, see `solve_state_evolution`.
     gd_steps : number of steps of plain gradient descent from the informed start, of the largest stable size there; if
         not given, the training time of the paper (5000 steps of 0.15), or fewer for large data.
@@ -277,7 +274,7 @@ def compare(
     Raises
     ------
     TypeError : if `model` is not a model, or an argument has the wrong type.
-    ValueError : if a number is out of range, or `branches` has unknown or repeated names.
+    ValueError : if a number is out of range, or `risk` is unknown.
     MemoryError : if the tokens do not fit into the available memory.
 
     Examples
@@ -293,15 +290,8 @@ def compare(
     model, d, alpha = require_size(model, d, alpha)
     check.require_memory("d, alpha", round(alpha * d), model.n_tokens, d)
     check.choice("risk", risk, RISKS)
-    if branches is None:
-        branches = STARTS[:2] if model.coordinates.tau.any() else STARTS[:1]
-    branches = (branches,) if isinstance(branches, str) else branches
-    if not isinstance(branches, list | tuple) or not branches:
-        raise check.fail("branches", branches, "a list of at least one start", TypeError)
-    names = [check.choice("branches", name, STARTS) for name in branches]
-    if len(set(names)) < len(names):
-        raise check.fail("branches", branches, "distinct starts")
-    steps = {name: DAMPING.get(name, DAMPING["positional"]) for name in names}
+    names = STARTS[:2] if model.coordinates.tau.any() else STARTS[:1]
+    steps = {name: DAMPING[name] for name in names}
     if rtol is not None:
         require_rtol(rtol)
     if gd_steps is not None:

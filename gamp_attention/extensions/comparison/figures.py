@@ -1,6 +1,6 @@
-"""Figures of comparisons, trajectories, phase diagrams and fits. They need matplotlib."""
+"""Figures of comparisons, phase diagrams and fits. They need matplotlib."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,8 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.files import PICTURE, picture_metadata, require_replaceable, write_atomically
 from gamp_attention._tools.optional import require_modules
-from gamp_attention.extensions.dynamics.replicas import Trajectory
-from gamp_attention.extensions.train.records import AGREEMENT
+from gamp_attention.extensions.train.runs import AGREEMENT
 from gamp_attention.extensions.train.train import TrainResult
-from gamp_attention.gamp.result import GampResult
-from gamp_attention.results import History
 
 if TYPE_CHECKING:
     from gamp_attention.extensions.comparison.comparison import Branch, Comparison
@@ -105,10 +102,15 @@ def _draw_overlap(axis: Any, branch: "Branch", key: str, end: int, everything: b
     """Draw theory, GAMP and gradient descent for one scalar up to iteration `end`; with `everything`, all results."""
     color, name, descent = COLORS.get(branch.name, DARK), branch.name, branch.descent
     pale = {"color": color, "alpha": 0.55}
-    _draw_prediction(axis, branch.predicted, key, f"{name}: theory of GAMP", color)
+    values, error = branch.predicted.scalars()[key], branch.predicted.error.scalars()[key]
+    axis.plot(values, color=color, lw=1.5, label=f"{name}: theory of GAMP")
+    axis.fill_between(np.arange(len(values)), values - 2 * error, values + 2 * error, color=color, alpha=0.3, lw=0)
+    axis.set(title=WORDS[key], xlabel="iteration")
+    axis.margins(y=0.15)
     axis.plot(branch.gamp.history.scalars()[key], "o", ms=3.5, color=color, label=f"{name}: GAMP")
     axis.axhline(branch.rows[0].values[key], color=color, lw=0.8, ls=":", label=f"{name}: fixed point of the theory")
-    steps, shown, values = descent.iterations, [-1], [branch.rows[2].values[key]]  # V of a descent is known at its end
+    # V of a descent is known at its end only
+    steps, shown, values = descent.iterations, np.array([-1]), np.array([branch.rows[2].values[key]])
     if key != "V":
         axis.plot(branch.predicted_descent.scalars()[key], "--", lw=1.5, **pale, label=f"{name}: theory of descent")
         late = np.searchsorted(steps, np.geomspace(5, end, 20)).clip(max=len(steps) - 1)
@@ -132,57 +134,6 @@ def _draw_gradient(axis: Any, branch: "Branch") -> None:
     style |= {"ms": 4, "mfc": "white", "alpha": 0.55, "label": f"{branch.name}: gradient descent"}
     axis.loglog(1 + descent.iterations, descent.history.gradient_norm, "s", **style)
     axis.set(title=WORDS["gradient"], xlabel="iteration + 1")
-
-
-def plot_trajectory(
-    predicted: Trajectory,
-    runs: GampResult | History | Sequence[GampResult | History] = (),
-    path: str | Path | None = None,
-    overwrite: bool = False,
-) -> np.ndarray:
-    """Draw a predicted trajectory, and runs of message passing as dots on it.
-
-    Parameters
-    ----------
-    predicted : result of `trajectory`, drawn as a line with a band of two standard errors.
-    runs : results of `run_gamp` or their histories, one or several of equal length; for several runs, the mean is drawn
-        with its standard error.
-    path, overwrite : as for `plot_comparison`.
-
-    Returns
-    -------
-    array (1, 4) of matplotlib Axes: q, m, θ and V.
-
-    Raises
-    ------
-    ImportError, ValueError : as for `plot_comparison`.
-    TypeError : if `predicted` is not a trajectory or `runs` are not results of `run_gamp` or histories.
-
-    Examples
-    --------
-    >>> import gamp_attention as ga
-    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    >>> run = ga.run_gamp(data, "semantic", "asymptotic", damping=0.5, tol=0, max_iter=5)
-    >>> predicted = ga.trajectory(data.instance_model(), 1.5, "semantic", n_iter=5, n_paths=256)
-    >>> ga.plot_trajectory(predicted, run).shape
-    (1, 4)
-    """
-    check.require_attributes("predicted", predicted, "a gamp_attention.Trajectory", "scalars", "error", "q")
-    given: Any = [runs] if hasattr(runs, "history") or hasattr(runs, "scalars") else runs
-    histories = [getattr(run, "history", run) for run in given]
-    for history in histories:
-        check.require_attributes("runs", history, "results of run_gamp, or histories", "scalars")
-    seen = [history.scalars() for history in histories]
-    with figure(path, 1, len(LABELS), (9.8, 3.0), overwrite) as axes:
-        for axis, key in zip(axes[0], LABELS, strict=True):
-            _draw_prediction(axis, predicted, key)
-            if seen:
-                values = np.array([run[key][: len(predicted.q)] for run in seen])
-                error = values.std(axis=0, ddof=1) / np.sqrt(len(seen)) if len(seen) > 1 else None
-                style = {"fmt": "o", "ms": 4, "color": COLORS["semantic"], "label": "message passing"}
-                axis.errorbar(np.arange(values.shape[1]), values.mean(axis=0), error, **style)
-        draw_legend(axes[0, 0], columns=3)
-    return axes
 
 
 def plot_phase_diagram(
@@ -222,18 +173,6 @@ def plot_phase_diagram(
         axis.set(xlabel=OMEGA, ylabel=ALPHA, ylim=(0, None))
         draw_legend(axis, columns=2)
     return axes
-
-
-def _draw_prediction(
-    axis: Any, predicted: Trajectory, key: str, label: str = "state evolution", color: str = DARK
-) -> None:
-    values, error = predicted.scalars()[key], predicted.error.scalars()[key]
-    axis.plot(values, color=color, lw=1.5, label=label)
-    steps, style = np.arange(len(values)), {"color": color, "alpha": 0.3, "lw": 0}
-    error_label = "its sampling error, 2 s.e." if color == DARK else None
-    axis.fill_between(steps, values - 2 * error, values + 2 * error, label=error_label, **style)
-    axis.set(title=WORDS[key], xlabel="iteration")
-    axis.margins(y=0.15)
 
 
 def draw_legend(*axes: Any, columns: int, **style: Any) -> None:
@@ -298,7 +237,7 @@ def plot_fit(
     Returns the axes (2, 3).
     """
     with figure(path, 2, 3, (9.0, 6.2), overwrite) as axes:
-        curves = [("message passing", COLORS["semantic"], 0, result.history)]
+        curves: list[Any] = [("message passing", COLORS["semantic"], 0, result.history)]
         if result.settling_history is not None:
             begin = len(result.history.train_loss) - 1
             curves.append(("descent", COLORS["positional"], begin, result.settling_history))

@@ -134,34 +134,31 @@ class CurrentMinimaRun(OnsagerRun):
 
 
 def follow_current_minima(
-    task: TrajectoryTask, start: StartLaw, damping: Steps, hold_after: int, n_paths: int, compression: Compression,
-    bar: Progress, fewer: int = 4, unsure: float = 2.0,
+    task: TrajectoryTask, start: StartLaw, damping: Steps, hold_after: int, n_paths: int, bar: Progress,
+    tolerance: float = 1e-2, fewer: int = 4, unsure: float = 2.0,
 ) -> dict[str, Any]:  # fmt: skip
     """Return message passing with current minima at times 0, …, n_iter, as fields of `Trajectory`.
 
     Results have a bias, because responses are averages over the paths. Each replica is therefore repeated with `fewer`
     times fewer paths, and the results are extrapolated linearly in the inverse number of paths. The errors contain
     the spread of replicas, `unsure` times the change by this extrapolation (2 covers a bias that decreases as N^(−1/2)
-    for N paths), and the error of the compression.
+    for N paths), and the error of the compression with this `tolerance`.
     """
     build = partial(CurrentMinimaRun, task.model, task.alpha, start, n_paths, damping=damping, hold_after=hold_after)
-
-    def follow(divisor: int, settings: Compression) -> tuple[list[Any], dict[str, np.ndarray]]:
-        return follow_replicas([partial(build, fewer=divisor)] * task.n_replicas, task.rng, settings, task.n_iter, bar)
-
-    runs, by_compression = follow(1, compression)
-    small, _ = follow(fewer, Compression(compression.tolerance, doubling=False, n_compared=0))
-    many, few = _stack(runs), _stack(small)
-    values, errors = {}, {}
+    stacks, stored, by_compression = [], list[np.ndarray](), dict[str, np.ndarray]()
+    for divisor, n_compared in ((1, Compression.n_compared), (fewer, 0)):
+        compression = Compression(tolerance, doubling=False, n_compared=n_compared)
+        builds = [partial(build, fewer=divisor)] * task.n_replicas
+        runs, errors = follow_replicas(builds, task.rng, compression, task.n_iter, bar)
+        V_hat = np.array([run.V_hats[:-1] for run in runs])
+        stacks.append(stack_replicas([run.run for run in runs]) | {"V_hat": V_hat})
+        stored.append(np.array(runs[0].stored))
+        by_compression |= errors
+    (many, few), values, errors = stacks, {}, {}
     for name in many:
         change = (many[name].mean(axis=0) - few[name].mean(axis=0)) / (fewer - 1)
         values[name] = many[name].mean(axis=0) + change
-        variances = [np.var(stack[name], axis=0, ddof=1) / task.n_replicas for stack in (many, few)]
+        variances = [np.var(stack[name], axis=0, ddof=1) / task.n_replicas for stack in stacks]
         spread = variances[0] * (fewer / (fewer - 1)) ** 2 + variances[1] / (fewer - 1) ** 2
         errors[name] = np.sqrt(spread + (unsure * change) ** 2 + np.square(by_compression.get(name, 0.0)))
-    return join_errors(values, errors) | {"stored": np.array(runs[0].stored)}
-
-
-def _stack(runs: list[CurrentMinimaRun]) -> dict[str, np.ndarray]:
-    """Return the numbers of all runs and times by name, with the runs as the first axis."""
-    return stack_replicas([run.run for run in runs]) | {"V_hat": np.array([run.V_hats[:-1] for run in runs])}
+    return join_errors(values, errors) | {"stored": stored[0]}

@@ -1,6 +1,9 @@
-"""Trajectories of gradient descent on the training risk, whose equations assume nothing about the landscape."""
+"""Trajectories of gradient descent on the training risk, whose equations assume nothing about the landscape.
 
-from dataclasses import dataclass, replace
+Histories are stored at a few of the times, except those of minibatches, which no other times determine.
+"""
+
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,10 +34,6 @@ class GradientDescent(DescentSteps):
     momentum : μ in [0, 1): the heavy-ball method of Polyak (1964).
     nesterov : whether the method is Nesterov's (1983), with momentum μ.
     batch : fraction of the data in (0, 1] that is drawn at every step, without momentum; None for all data.
-    compression : for all data: relative standard deviation in [1e-6, 0.1], by default 0.001. Histories are stored only
-        at times at which the fields are not determined by the stored times up to this deviation. Memory then hardly
-        grows with the number of iterations, and time is linear in it. Errors contain the error of the compression:
-        some replicas are repeated with a 3.2 times larger tolerance. Minibatches are not compressed.
 
     Raises
     ------
@@ -42,7 +41,6 @@ class GradientDescent(DescentSteps):
     """
 
     batch: float | None = None
-    compression: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,27 +48,18 @@ class GradientDescent(DescentSteps):
             check.real("batch", self.batch, low=0, high=1, strict=True)
             if self.momentum:
                 raise check.fail_words("batch", f"{self.batch} with momentum", "None for descent with momentum")
-        if self.compression is not None:
-            check.real("compression", self.compression, low=1e-6, high=0.1)
-            if self.batch is not None:
-                needs = "None with a batch, as random minibatches cannot be compressed"
-                raise check.fail("compression", self.compression, needs)
 
     def follow(self, task: TrajectoryTask) -> Trajectory:
         """Return the prediction of all steps."""
         task.require_ridge("method", self)
-        compression, n_times = ALL_TIMES, task.n_iter
-        if self.batch is None:
-            default = Compression()
-            compression, n_times = replace(default, tolerance=self.compression or default.tolerance), 0
+        compression, n_times = (Compression(), 0) if self.batch is None else (ALL_TIMES, task.n_iter)
         n_paths, start = task.count_paths(4096, n_times), task.start(needs_V=False)
         build = partial(DescentRun, task.model, task.alpha, start, n_paths, method=self)
         n_steps = task.n_replicas * (task.n_iter + 1)
         with Progress("descent ", total=n_steps, shown=task.progress) as bar, task.finite("lr"):
             runs, errors = follow_replicas([build] * task.n_replicas, task.rng, compression, task.n_iter, bar)
-        tolerance = None if self.batch is not None else compression.tolerance
         stacks, stored = stack_replicas([run.run for run in runs]), np.array(runs[0].stored)
-        return average_descents(stacks, errors, method=self, compression=tolerance, stored=stored)
+        return average_descents(stacks, errors, method=self, stored=stored)
 
 
 class DescentPaths(StoredPaths):

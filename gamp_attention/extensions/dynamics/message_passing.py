@@ -24,7 +24,6 @@ from gamp_attention.extensions.dynamics.replicas import (
     no_responses,
     stack_replicas,
 )
-from gamp_attention.extensions.dynamics.stored_times import Compression
 from gamp_attention.gamp.damping import Steps
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.weights import jump_shift
@@ -46,7 +45,6 @@ class MessagePassing:
         (`IterationOptions.hold_after`, 20 by default in runs), and V̂ is the average of the derivatives of samples,
         eq. :eq:`current-minima`. The prediction then holds also if the proximal map jumps, up to the minimum in which a
         run ends. Needs the ridge and no intercept. By default all minima are global.
-    compression : with `hold_after` only: tolerance of its histories, as for `GradientDescent`. By default 0.01.
 
     Raises
     ------
@@ -55,31 +53,23 @@ class MessagePassing:
 
     damping: Steps = 0.5
     hold_after: int | None = None
-    compression: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "damping", damping_steps(self.damping))
         if self.hold_after is not None:
             check.integer("hold_after", self.hold_after, low=0)
-        if self.compression is not None:
-            check.real("compression", self.compression, low=1e-6, high=0.1)
-            if self.hold_after is None:
-                needs = "hold_after, without which message passing stores no histories"
-                raise check.fail("compression", self.compression, needs)
 
     def follow(self, task: TrajectoryTask) -> Trajectory:
         """Return the prediction of all iterations."""
         if self.hold_after is None:
             return self._follow_messages(task)
         task.require_ridge("hold_after", self.hold_after, intercept=False)
-        n_paths, start, compression = task.count_paths(2**15, 0), task.start(), self.compression or 1e-2
-        stored = Compression(compression, doubling=False)
-        n_steps = 2 * task.n_replicas * (task.n_iter + 1)
+        n_paths, start, n_steps = task.count_paths(2**15, 0), task.start(), 2 * task.n_replicas * (task.n_iter + 1)
         with Progress("iteration ", n_steps, task.progress) as bar, task.finite("damping"):
-            numbers = follow_current_minima(task, start, self.damping, self.hold_after, n_paths, stored, bar)
+            numbers = follow_current_minima(task, start, self.damping, self.hold_after, n_paths, bar)
         validity = "consistent: the equations contain kept minima and jumps, and hold on every branch"
         numbers = no_responses(start.V.shape) | numbers
-        return Trajectory(**numbers, method=self, validity=validity, compression=compression)
+        return Trajectory(**numbers, method=self, validity=validity)
 
     def _follow_messages(self, task: TrajectoryTask, fewer: int = 4) -> Trajectory:
         """Return the trajectory with global minima.

@@ -53,9 +53,7 @@ class TrajectoryTask:
         """Raise ValueError unless the penalty is a ridge, or if an intercept is not accepted and there is one."""
         if not self.model.penalty.quadratic:
             name = type(self.model.penalty).__name__
-            needs = (
-                f"MessagePassing without hold_after for {name}, as the equations of all other methods need the ridge"
-            )
+            needs = f"MessagePassing without hold_after for {name}, as all other methods need the ridge"
             raise check.fail(argument, value, needs)
         if self.model.intercept and not intercept:
             raise check.fail(argument, value, "another method for a model with an intercept")
@@ -98,7 +96,6 @@ class Trajectory(Overlaps):
         empty (no times) for other methods.
     method : the method whose iterations are predicted.
     validity : statement whether runs at finite d follow the prediction.
-    compression : tolerance of the compressed histories; None if nothing is compressed.
     stored : times at which the first replica stored its histories; empty for message passing without `hold_after` and
         for descent on new samples, which store none.
     """
@@ -118,7 +115,6 @@ class Trajectory(Overlaps):
     U_error: np.ndarray
     method: Any = None
     validity: str = ""
-    compression: float | None = None
     stored: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,11 +122,7 @@ class Trajectory(Overlaps):
         return super().to_dict() | {"method": repr(self.method)}
 
     def _rows(self) -> Rows:
-        rows = [*super()._rows(), f"  validity: {self.validity}"]
-        if self.compression is not None:
-            stored, times = len(self.stored), len(self.q)
-            rows.append(f"  histories: stored at {stored} of {times} times, tolerance {self.compression:g}")
-        return rows
+        return [*super()._rows(), f"  validity: {self.validity}"]
 
 
 def damping_steps(damping: Steps) -> Steps:

@@ -307,7 +307,7 @@ class MemoryRun:
         enough = min_paths(model, n_stored - 1)
         if self._n_paths < enough:
             enough *= self._n_given // self._n_paths
-            needs = f"at least {enough} at step {len(self.states)}, or a larger compression"
+            needs = f"at least {enough} at step {len(self.states)}"
             raise check.fail("n_paths", self._n_given, needs)
         # h of each class and two copies of the white columns; arrays double when they are full
         check.require_memory("n_paths", self._n_given, model.n_tokens * model.rank, K + 2, 3 * n_stored)

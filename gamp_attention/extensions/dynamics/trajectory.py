@@ -63,7 +63,7 @@ def trajectory(
     ------
     TypeError : if an argument has a wrong type.
     ValueError : if an argument is out of its range, the method has no equations for the model, the number of paths is
-        too small for the number of iterations (with compression, of stored times), or fields overflow. Also if no
+        too small for the number of stored times, or fields overflow. Also if no
         weights have the overlaps of `init`: if θ or m exceed their bounds given q, or m cannot be the overlaps with
         these positions. Overlaps of weights at finite d that exceed the bounds by up to 20 % are reduced to the bound.
 
@@ -80,8 +80,7 @@ def trajectory(
     >>> descent = ga.trajectory(ga.paper_model(), 1.5, method=ga.GradientDescent(lr=1.0), n_iter=5, n_paths=512)
     >>> bool((np.diff(descent.train_loss) < 0).all())
     True
-    >>> method = ga.GradientDescent(lr=0.15, compression=0.01)
-    >>> long = ga.trajectory(ga.paper_model(), 1.5, method=method, n_iter=300, n_paths=512, n_replicas=2)
+    >>> long = ga.trajectory(ga.paper_model(), 1.5, method=ga.GradientDescent(0.15), n_iter=300, n_paths=512)
     >>> len(long.q), len(long.stored) < 20
     (301, True)
     """

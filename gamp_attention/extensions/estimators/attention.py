@@ -23,8 +23,8 @@ from gamp_attention.extensions.inference.leave_one_out import LeaveOneOut, leave
 from gamp_attention.extensions.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.extensions.sequence.sequence import TracedLayer
 from gamp_attention.extensions.sequence.value_layers import value_model
-from gamp_attention.extensions.train.standard_units import build_dataset, standard_units
 from gamp_attention.extensions.train.train import TrainResult, train
+from gamp_attention.extensions.train.user_arrays import build_dataset, standard_units
 from gamp_attention.problem.dataset import Dataset, LabelledDataset
 from gamp_attention.problem.layer import Layer, Units, require_tokens
 from gamp_attention.problem.losses.heads import require_heads, with_heads
@@ -57,7 +57,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     init, n_starts : the first start, "spectral", "random", "positional" or weights (d, r), and the number of starts;
         see `train`. The result with the lowest training loss is selected; `result_.starts` lists all starts.
     survey : survey propagation, see `train`: "auto" continues from the lowest minimum with a survey where this is
-        likely to help; True, or one or several Parisi parameters, begin with surveys from each start, which takes
+        likely to help; True, or a Parisi parameter, begins with surveys from each start, which takes
         longer and often finds a lower training loss; False makes no surveys.
     tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `train`.
     random_state : seed of the random starts: an integer, a numpy generator, or None for a new seed at each fit.
@@ -100,7 +100,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
     standardize: bool = False
     init: str | ArrayLike = "spectral"
     n_starts: int = 8
-    survey: bool | str | float | Sequence[float] = "auto"
+    survey: bool | str | float = "auto"
     tol: float = 1e-8
     max_iter: int = 10000
     random_state: Any = 0

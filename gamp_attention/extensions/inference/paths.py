@@ -32,7 +32,7 @@ from gamp_attention.extensions.inference.refits import (
     select_paired,
     variance_of_pairs,
 )
-from gamp_attention.extensions.train.records import AGREEMENT
+from gamp_attention.extensions.train.runs import AGREEMENT
 from gamp_attention.extensions.train.train import train
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult

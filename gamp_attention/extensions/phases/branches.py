@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 
 import numpy as np
 
@@ -18,16 +18,11 @@ from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention.extensions.phases import arclength
 from gamp_attention.extensions.phases.arclength import BranchCurve
-from gamp_attention.extensions.phases.crossings import CURVE_TOL, Crossing, Measure, crossing, root_on_rules
+from gamp_attention.extensions.phases.crossings import BranchTrack, Measure, root_along, root_on_rules
 from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stack_overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, iterate_at_zero, newton
-from gamp_attention.theory.fixed_points.observables import (
-    SECTORS,
-    family_growth,
-    stability as compute_stability,
-    stationary_loss,
-)
+from gamp_attention.theory.fixed_points.observables import family_growth, stationary_loss
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.theory.fixed_points.solve import solve_state_evolution
@@ -41,6 +36,7 @@ MIXTURE_STEPS = 40  # maximum number of Newton steps; a mixture may be far from 
 MAX_POINTS = 200  # maximum number of points of a branch
 SAME = 2e-2  # relative change of the overlaps below which two solutions are considered identical
 MEETING_RANGE = 0.02  # relative distance of two parameter values that give the first slope at the end of a branch
+END_TOL = 5e-4  # requested error of the end of a branch in units of the parameter, or of 0.05 if it is smaller
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,40 +172,31 @@ class BranchPath(Result):
     parameter, values : name of the parameter that was varied, and its values (P,).
     overlaps : overlaps of the P points, with the points as first axis.
     train_loss : (P,) training loss ε_t.
-    growth : for each sector, the largest real part of the eigenvalues of the map's Jacobian (P,); above 1, the point is
-        unstable under damped iteration. NaN without `stability`.
     end : "reached" (the goal), "fold" (the branch turns back), "vanished" (all weights go to zero, or the overlap that
         distinguishes the branch from a more symmetric branch does), or "stalled" (no further point was found).
     end_value, end_error : parameter value at which the branch turns back or vanishes, with its error; NaN for other
         ends.
-    changes : crossings of 1 by the growth in a sector, each with value, error and sector.
     """
 
     parameter: str
     values: np.ndarray
     overlaps: Overlaps
     train_loss: np.ndarray
-    growth: dict[str, np.ndarray]
     end: str
     end_value: float
     end_error: float
-    changes: list[Crossing]
 
     def at(self, index: int) -> Overlaps:
         """Return the overlaps of one point."""
         return Overlaps(**{name: values[index] for name, values in self.overlaps.arrays().items()})
 
     def _rows(self) -> Rows:
-        """Return rows for at most 12 points, the end of the branch and the changes of its stability."""
+        """Return rows for at most 12 points, and the end of the branch."""
         columns = self.overlaps.scalars() | {"train_loss": self.train_loss}
         points = [[f"{self.values[k]:.6g}", *cells(columns, k)] for k in spread(len(self.values))]
-        events = [(self.end, self.end_value, self.end_error)]
-        events += [(f"stability to {c.sector} changes", c.value, c.error) for c in self.changes]
-        notes = [
-            event + (f" at {self.parameter} = {format_with_error(value, error, 4)}" if np.isfinite(value) else "")
-            for event, value, error in events
-        ]
-        return [[self.parameter, *(SIGNS[name][0] for name in columns)], *points, *notes]
+        end = format_with_error(self.end_value, self.end_error, 4)
+        note = f"{self.end} at {self.parameter} = {end}" if np.isfinite(self.end_value) else self.end
+        return [[self.parameter, *(SIGNS[name][0] for name in columns)], *points, note]
 
 
 @guard_call
@@ -219,12 +206,11 @@ def continue_branch(
     init: str | Overlaps,
     parameter: str = "alpha",
     to: float = 0.1,
-    *,
-    stability: bool = True,
 ) -> BranchPath:
     """Follow a branch of fixed points in a parameter, by pseudo-arclength continuation with step control.
 
-    Eq. :eq:`conjugates`, :eq:`weights`, :eq:`growth`. The method is Keller's (1977); it continues around folds.
+    Eq. :eq:`conjugates`, :eq:`weights`. The method is Keller's (1977); it continues around folds and through points at
+    which the branch loses its stability.
 
     Parameters
     ----------
@@ -232,7 +218,6 @@ def continue_branch(
     init : "semantic", "positional", "random" or Overlaps, as for `solve_state_evolution`.
     parameter : "alpha", "omega", "lam" or "sigma".
     to : parameter value at which to end.
-    stability : whether to compute the stability of every point.
 
     Returns
     -------
@@ -248,14 +233,13 @@ def continue_branch(
     Examples
     --------
     >>> import gamp_attention as ga
-    >>> path = ga.continue_branch(ga.paper_model(), 1.5, "semantic", to=1.45, stability=False)
+    >>> path = ga.continue_branch(ga.paper_model(), 1.5, "semantic", to=1.45)
     >>> path.end, path.values[-1].round(6).item()
     ('reached', 1.45)
     """
     model = require_model(model)
     check.choice("parameter", parameter, PARAMETERS)
     to = check.real("to", to, low=0, strict=parameter != "omega", high=1 if parameter == "omega" else np.inf)
-    check.flag("stability", stability)
     start = solve_state_evolution(model, alpha, init, rtol=1e-3, stability=False, raise_on_failure=True)
     curve = curve_of(model, alpha, parameter, start.overlaps)
     points, end, family = _walk_branch(curve, start.overlaps, parameter_value(model, alpha, parameter), to)
@@ -268,20 +252,10 @@ def continue_branch(
     overlaps, values = [curve.overlaps(u) for u in points], np.array([u[-1] for u in points]) * curve.unit
     if end == "reached":
         values[-1] = to
-    losses, growths = [], []
-    for u, x in zip(points, overlaps, strict=True):
-        F = curve.map(u).with_choices_at(x)
-        losses.append(stationary_loss(F, x, F.images(x)[0]))
-        growths.append(compute_stability(F, x).growth if stability else dict.fromkeys(SECTORS, np.nan))
-    growth = {name: np.array([point[name] for point in growths]) for name in SECTORS}
-    changes = [
-        crossing(curve, (values[i], values[i + 1]), (overlaps[i], overlaps[i + 1]), name)
-        for name, series in growth.items()
-        for i, (below, above) in enumerate(pairwise(series))
-        if (below - 1) * (above - 1) < 0
-    ]
+    maps = [curve.map(u).with_choices_at(x) for u, x in zip(points, overlaps, strict=True)]
+    losses = [stationary_loss(F, x, F.images(x)[0]) for F, x in zip(maps, overlaps, strict=True)]
     path = Overlaps(**stack_overlaps(overlaps))
-    return BranchPath(parameter, values, path, np.array(losses), growth, end, value, error, sorted(changes))
+    return BranchPath(parameter, values, path, np.array(losses), end, value, error)
 
 
 def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps) -> BranchCurve:
@@ -321,9 +295,10 @@ def _meeting_point(curve: BranchCurve, points: list[np.ndarray], family: str) ->
     first, last = points[-3:-1]
     more, less = (float(np.sum(curve.overlaps(u).arrays()[family] ** 2)) for u in (first, last))
     meeting = last + min(less / abs(more - less), 1.0) * (last - first)
-    bare, p = curve.overlaps(meeting).without(family), float(meeting[-1]) * curve.unit
-    ends = p * (1 - MEETING_RANGE), p * (1 + MEETING_RANGE)
-    return crossing(curve, ends, (bare, bare), family, family_growth)[:2]
+    p = float(meeting[-1]) * curve.unit
+    tol, ends = END_TOL * max(p, 0.05), (p * (1 - MEETING_RANGE), p * (1 + MEETING_RANGE))
+    track = BranchTrack(curve, dict.fromkeys(ends, curve.overlaps(meeting).without(family)), tol)
+    return root_along([track], lambda at: family_growth(at.F, at.overlaps, family) - 1, ends, tol, 1.0)[:2]
 
 
 def _vanishing_point(curve: BranchCurve, last: np.ndarray) -> tuple[float, float]:
@@ -335,4 +310,4 @@ def _vanishing_point(curve: BranchCurve, last: np.ndarray) -> tuple[float, float
         return lambda value: iterate_at_zero(on_rule.map(np.array([value / curve.unit])), overlaps)[1] - 1
 
     ends = p * (1 - MEETING_RANGE), p * (1 + MEETING_RANGE)
-    return root_on_rules(measure, curve.rule.at_level(0), ends, CURVE_TOL * p, 1.0)[:2]
+    return root_on_rules(measure, curve.rule.at_level(0), ends, END_TOL * max(p, 0.05), 1.0)[:2]

@@ -12,7 +12,6 @@ times.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from gamp_attention.extensions.phases.arclength import BranchCurve
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, newton, newton_step
-from gamp_attention.theory.fixed_points.observables import predicted_test_error, sector_growth, stationary_loss
+from gamp_attention.theory.fixed_points.observables import predicted_test_error, stationary_loss
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.rule import Rule
 
@@ -55,9 +54,7 @@ class RootSettings:
 
 
 TRACK, ROOT = TrackSettings(), RootSettings()
-CURVE_TOL = 5e-4  # requested error of a crossing in units of the parameter, or of 0.05 if it is smaller
 
-Growth = Callable[[OverlapMap, Overlaps, str], float]  # growth in a sector at a fixed point of a map
 Measure = Callable[[float], float]  # function of the parameter; NaN if the branch is lost there
 
 
@@ -160,33 +157,6 @@ def _between(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
         rooted = (old * new > 0) & (square > 0)
         line[name] = np.where(rooted, np.sign(old) * np.sqrt(np.where(rooted, square, 0)), line[name])
     return Overlaps(**line)
-
-
-class Crossing(NamedTuple):
-    """Parameter value at which growth in a sector crosses 1, with its error."""
-
-    value: float
-    error: float
-    sector: str
-
-
-def crossing(
-    curve: BranchCurve,
-    ends: tuple[float, float],
-    overlaps: tuple[Overlaps, Overlaps],
-    sector: str,
-    growth: Growth = sector_growth,
-    tol: float | None = None,
-) -> Crossing:
-    """Return the parameter at which growth in a sector crosses 1, near two values with known overlaps.
-
-    The requested error is `tol`, by default CURVE_TOL in units of the parameter. The stated error is infinite if the
-    branch was lost on the way or no crossing is near.
-    """
-    tol = CURVE_TOL * max(*ends, 0.05) if tol is None else tol
-    track = BranchTrack(curve, dict(zip(ends, overlaps, strict=True)), tol)
-    value, error, _ = root_along([track], lambda at: growth(at.F, at.overlaps, sector) - 1, ends, tol, 1.0)
-    return Crossing(value, error, sector)
 
 
 def root_along(

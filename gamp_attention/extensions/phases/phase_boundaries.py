@@ -43,6 +43,7 @@ HEADS = {  # heads of the columns of the table
     "alpha_c": "α_c", "alpha_l": "α_l", "semantic_from": "semantic from", "semantic_stable_from": "stable from",
     "positional_from": "positional from", "positional_to": "positional to",
 }  # fmt: skip
+SEARCH = ("low", "high", "tol")  # names of the numbers of a search, as they are stored
 STAGES = 8  # number of times that `find_boundaries` reports progress
 
 
@@ -61,7 +62,7 @@ class DiagramJob:
     @property
     def parameters(self) -> dict[str, Any]:
         """Value of ω, and the search."""
-        return {"omega": softmax_teacher(self.model).omega} | name_search(*self.search)
+        return {"omega": softmax_teacher(self.model).omega} | dict(zip(SEARCH, self.search, strict=True))
 
     @guard_call
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
@@ -87,11 +88,6 @@ class DiagramJob:
             "lines": {name: list(line) for name, line in lines.items()},
             "points": points,
         }
-
-
-def name_search(low: float, high: float, tol: float) -> dict[str, float]:
-    """Return the numbers of a search by name, as they are stored."""
-    return {"low": low, "high": high, "tol": tol}
 
 
 def find_boundaries(
@@ -252,7 +248,7 @@ def phase_boundaries(
     check_workers(executor)
     jobs = [DiagramJob(varied, search) for varied in models]
     base = short_hash(["boundaries", base_digest(model)])
-    about = {"model": base, "settings": name_search(*search), "format": DIAGRAM_FORMAT}
+    about = {"model": base, "settings": dict(zip(SEARCH, search, strict=True)), "format": DIAGRAM_FORMAT}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as directory:
         store = Store(directory, temporary=folder is None)
         store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})

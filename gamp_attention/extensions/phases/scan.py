@@ -16,11 +16,10 @@ import numpy as np
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.progress import Progress
 from gamp_attention.extensions.phases.branches import continue_branch, curve_of
-from gamp_attention.extensions.phases.crossings import BranchTrack, TrackPoint, crossing, root_along
+from gamp_attention.extensions.phases.crossings import BranchTrack, TrackPoint, root_along
 from gamp_attention.results import ConvergenceError, Overlaps, add_display
-from gamp_attention.theory.fixed_points.failures import FAMILY_OF, is_off
 from gamp_attention.theory.fixed_points.observables import sector_growth
-from gamp_attention.theory.fixed_points.solve import first_root
+from gamp_attention.theory.fixed_points.solve import FAMILY_OF, first_root, is_off
 from gamp_attention.theory.linear import LinearBaseline
 from gamp_attention.theory.models.model import Model
 
@@ -159,7 +158,7 @@ def _end(scan: Scan, last: float, outermost: Callable[..., float], tol: float) -
         gone = min(beyond, key=lambda alpha: abs(alpha - here))
         between = f"between α = {gone:.4g} and {here:.4g}"
         try:
-            path = continue_branch(scan.model, here, scan.points[here].overlaps, to=gone, stability=False)
+            path = continue_branch(scan.model, here, scan.points[here].overlaps, to=gone)
         except ConvergenceError:
             return Boundary.none(f"not found: {between}")
         if path.end in ("fold", "vanished"):
@@ -176,21 +175,19 @@ def find_stable_range(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
     if not scan.points:
         none = Boundary.none(f"none: there is no {scan.branch} branch")
         return none, none
-    sector, alphas = ZERO[scan.branch], sorted(scan.points)
-    rates = [sector_growth(scan.points[alpha].F, scan.points[alpha].overlaps, sector) for alpha in alphas]
-    brackets = _sign_changes([(alpha, rate - 1) for alpha, rate in zip(alphas, rates, strict=True)])
+
+    def excess(point: TrackPoint) -> float:
+        return sector_growth(point.F, point.overlaps, ZERO[scan.branch]) - 1
+
+    values, brackets = _compare((scan,), excess)
     if not brackets:
-        none = Boundary.none(f"none: the {scan.branch} branch is {'' if rates[0] < 1 else 'un'}stable throughout")
+        none = Boundary.none(f"none: the {scan.branch} branch is {'' if values[0][1] < 0 else 'un'}stable throughout")
         return none, none
     start, end = Boundary.none("none: stable from its lower end on"), Boundary.none("none: stable up to its upper end")
-    for ends in brackets:
-        overlaps = scan.points[ends[0]].overlaps, scan.points[ends[1]].overlaps
-        change = crossing(curve_of(scan.model, ends[1], "alpha", overlaps[1]), ends, overlaps, sector, tol=tol)
-        boundary = Boundary.found(change.value, change.error, tol, f"in {sector}")
-        if rates[alphas.index(ends[1])] < 1:
-            start = boundary
-        else:
-            end = boundary
+    for bracket in brackets:
+        value, error, _ = root_along((scan.track,), excess, bracket, tol, 1.0)
+        boundary = Boundary.found(value, error, tol, f"in {ZERO[scan.branch]}")
+        start, end = (boundary, end) if dict(values)[bracket[1]] < 0 else (start, boundary)
     return start, end
 
 
@@ -203,10 +200,9 @@ def find_equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
     def gap(a: TrackPoint, b: TrackPoint) -> float:
         return b.train_loss - a.train_loss
 
-    values = _differences((semantic, positional), gap)
+    values, brackets = _compare((semantic, positional), gap)
     if not values:
         return Boundary.none("none: there is no α with both branches")
-    brackets = _sign_changes(values)
     if not brackets:
         lower = "semantic" if values[-1][1] > 0 else "positional"
         return _none(f"the {lower} branch has the lower training loss wherever both exist", values)
@@ -222,15 +218,18 @@ def find_equal_test_error(semantic: Scan, baseline: LinearBaseline, tol: float) 
 
     Eq. :eq:`boundaries`.
     """
-    values = _differences((semantic,), lambda se: baseline.test_error - se.test_error)
+    size = baseline.test_error
+
+    def gap(point: TrackPoint) -> float:
+        return size - point.test_error
+
+    values, brackets = _compare((semantic,), gap)
     if not values:
         return Boundary.none("none: there is no semantic branch")
-    brackets = _sign_changes(values)
     if not brackets:
         word = "beats" if values[-1][1] > 0 else "does not beat"
         return _none(f"attention {word} the linear baseline wherever the semantic branch exists", values)
-    size = baseline.test_error
-    value, error, slope = root_along((semantic.track,), lambda se: size - se.test_error, brackets[-1], tol, size)
+    value, error, slope = root_along((semantic.track,), gap, brackets[-1], tol, size)
     return Boundary.found(value, error + baseline.test_error_error / abs(slope), tol)
 
 
@@ -239,16 +238,14 @@ def _none(why: str, values: list[tuple[float, float]]) -> Boundary:
     return Boundary.none(f"none: {why}, from α = {values[0][0]:.4g} to {values[-1][0]:.4g}")
 
 
-def _sign_changes(values: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return neighboring α between which a function, given as pairs (α, f), changes its sign."""
-    return [(a[0], b[0]) for a, b in pairwise(values) if a[1] * b[1] < 0]
-
-
-def _differences(scans: Sequence[Scan], difference: Callable[..., float]) -> list[tuple[float, float]]:
-    """Return (α, difference) for every α of any scan at which all branches exist."""
+def _compare(
+    scans: Sequence[Scan], difference: Callable[..., float]
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Return (α, difference) for every α of any scan at which all branches exist, and pairs of α around its roots."""
     for alpha in sorted({alpha for scan in scans for alpha in scan.points}):
         if all(scan.spans(alpha) for scan in scans):
             for scan in scans:
                 scan.at(alpha)
     alphas = sorted(set.intersection(*(set(scan.points) for scan in scans)))
-    return [(alpha, difference(*(scan.points[alpha] for scan in scans))) for alpha in alphas]
+    values = [(alpha, difference(*(scan.points[alpha] for scan in scans))) for alpha in alphas]
+    return values, [(a[0], b[0]) for a, b in pairwise(values) if a[1] * b[1] < 0]

@@ -9,7 +9,6 @@ a registered loss (`gamp_attention.extensions.sequence.sequence_loss`) and a lab
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -33,9 +32,8 @@ from gamp_attention.extensions.sequence.sequence_labels import (
     trace_teacher,
 )
 from gamp_attention.extensions.sequence.sequence_loss import SequenceSpec, differentiate_twice, sequence_loss
-from gamp_attention.extensions.sequence.traced_layer import TracedLayer
-from gamp_attention.problem.layer import Units
-from gamp_attention.problem.losses.checks import KinkSearch, KinkWarning
+from gamp_attention.problem.layer import Predictor, Units, attention_of_heads
+from gamp_attention.problem.passes import TokenMatrix
 from gamp_attention.problem.penalties.standard import require_penalty
 from gamp_attention.problem.sources import ClassLaw
 from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, isotropic_law, value_classes
@@ -43,6 +41,43 @@ from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.glm import GLMModel, LabelTask
 from gamp_attention.theory.models.labels import ShiftedLabels
 from gamp_attention.theory.models.model import Model, TokenClasses
+
+
+@dataclass(frozen=True, eq=False)
+class TracedLayer(Predictor):
+    """Layer whose outputs (L, p) are a function of the fields z = (x + p − c) W/√d + b, W = Q/s."""
+
+    model: Any  # model of the layer, with `predict`, and with the attention map `head` if it has attention
+    Q: np.ndarray  # (d, r) weights for tokens in the units c and s
+    positions: np.ndarray
+    units: Units  # center c and scale s
+    intercept: np.ndarray  # (r,) b
+
+    @property
+    def width(self) -> int:
+        """Number p of outputs for each token."""
+        return self.model.target_shape[1]
+
+    def fields(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the fields (n, L, r)."""
+        weights = self.Q / self.units.scale[:, None]
+        return TokenMatrix(tokens, self.positions - self.units.center).fields(weights) + self.intercept
+
+    def outputs(self, tokens: np.ndarray) -> np.ndarray:
+        """Return outputs (n, L, p)."""
+        return self.model.predict(self.fields(tokens))
+
+    def head_attention(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the attention matrices (n, H, L, L) of the heads."""
+        return attention_of_heads(self.model.head, self.model.student, self.fields(tokens))
+
+    def attention(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the mean (n, L, L) of the attention matrices of the heads."""
+        return self.head_attention(tokens).mean(axis=1)
+
+    def errors(self, tokens: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+        """Return ‖y − f(x)‖²/(pL) of each sample, (n,)."""
+        return np.mean((outputs - self.outputs(tokens)) ** 2, axis=(1, 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,17 +122,6 @@ class SequenceModel(GLMModel):
         if not (self.even and 1 < r == self.teacher_rank and is_diagonal) or law.teacher_mean.any():
             return False
         return all(self._keeps_loss(partial(np.multiply, signs)) for signs in 1 - 2 * np.eye(r))
-
-    @cached_property
-    def column_signs(self) -> np.ndarray:
-        """Signs (n, r) of the columns of the fields that leave the loss unchanged at fixed targets; the first are 1."""
-        if self.rank > 6:  # there are 2^r signs
-            return np.ones((1, self.rank))
-        rng, spec = np.random.default_rng(10), self.student.spec
-        u, z = (rng.standard_normal((N_SYMMETRY, self.n_tokens, size)) for size in (self.teacher_rank, self.rank))
-        targets = self.teacher(u, rng.standard_normal((N_SYMMETRY, self.teacher.count)))
-        before, signs = spec.evaluate(targets, z), 1.0 - 2.0 * np.indices((2,) * self.rank).reshape(self.rank, -1).T
-        return np.array([sign for sign in signs if are_equal(before, spec.evaluate(targets, sign * z))])
 
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps the loss of teacher and student, and the covariances."""
@@ -280,10 +304,6 @@ def sequence_model(
         or `sigma` or `lam` is not positive; `classes` are not probabilities of at least two classes, or `means` or
         `spikes` are given without classes.
 
-    Warns
-    -----
-    KinkWarning : if the slope of the loss jumps upwards along a line of fields, so that minima may lie at kinks.
-
     Examples
     --------
     Two-layer attention, whose second layer reads the tokens that the first layer has averaged:
@@ -416,7 +436,6 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
             got = f"{far[worst]:.6g} at z = {(size * z[worst]).round(3).tolist()}"
             remedy = "add a constant; without a lower bound, proximal problems have no minimum"
             raise ValueError(f"{name}: needs values of at least 0, got {got}; {remedy}")
-    _warn_of_kinks(spec, y, name)
     derivatives = differentiate_twice(spec.program, spec.n_targets)
     eigenvalues = _eigenvalues(derivatives, spec, y, z)
     hessian = derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).drop_unused()
@@ -453,34 +472,3 @@ def _derivatives(
     hessian, (i, j) = np.empty((n, k, k)), np.tril_indices(k)
     hessian[:, i, j] = hessian[:, j, i] = rows[:, 1 + k :]
     return rows[:, 0], rows[:, 1 : 1 + k], hessian
-
-
-def _warn_of_kinks(spec: SequenceSpec, y: np.ndarray, name: str) -> None:
-    """Warn if the slope of the loss jumps upwards along random lines of fields, so that minima may lie at kinks."""
-    if not spec.program.has_choices:
-        return
-    rng = np.random.default_rng(11)
-    for number in range(KinkSearch.n_lines):
-        base, along = rng.standard_normal((2, spec.n_tokens, spec.rank))
-        jump = _convex_kink(spec, y[number], base * (number > 0), along)
-        if jump > KinkSearch.smallest:
-            warnings.warn(
-                f"{name}: the slope of the loss jumps up by {jump:.2g} along a line of fields (by a very large number "
-                "if the loss itself jumps). Minima can lie at such points, where Newton steps do not converge, so runs "
-                "may end near a minimum with a status that states it. Use a smooth function, for example "
-                "np.sqrt(x**2 + 1e-4) in place of abs(x)",
-                KinkWarning,
-                stacklevel=4,
-            )
-            return
-
-
-def _convex_kink(spec: SequenceSpec, target: np.ndarray, base: np.ndarray, along: np.ndarray) -> float:
-    """Return the largest increase of the slope at one point of a line base + t·along, divided by max(slope, 1)."""
-
-    def measure(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values = spec.evaluate(np.tile(target, (len(at), 1)), base + at[:, None, None] * along)
-        slopes = np.diff(values) / (at[1] - at[0])
-        return slopes, np.diff(slopes)
-
-    return KinkSearch(n_points=4001, n_refined=4).largest_change(measure)

@@ -7,6 +7,7 @@ numbers, checks its result, and traces it into a list of operations (`gamp_atten
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
 from traceback import extract_tb
@@ -59,45 +60,42 @@ class UserFunction:
         if not callable(function):
             raise check.fail(name, function, f"a function {signature}", TypeError)
         if c is not None:
-            plain = getattr(function, "py_func", function)
-            function = lambda *values: plain(*values, c)  # noqa: E731
+            function = partial(_call_with, getattr(function, "py_func", function), c)
         self.name, self.given, self.arguments = name, function, arguments
         self.plain = getattr(function, "py_func", function)
         shapes = zip(arguments.items(), words, strict=True)
         self.shapes = f"in {signature}, " + " and ".join(f"{k} has shape {word} = {v}" for (k, v), word in shapes)
+        rng = np.random.default_rng(3)
+        self._probes = [[size * rng.standard_normal(shape) for shape in arguments.values()] for size in PROBE_SIZES]
+
+    def _error(self, needs: str, got: str, kind: type[Exception] = ValueError) -> Exception:
+        return kind(f"{self.name}: needs {needs}, got {got}; {self.shapes}")
 
     def probe(self) -> tuple[int, ...]:
         """Call the function with random numbers and return the shape of its result; raise if it is not valid."""
-        results = [self._call(*values) for values in self._probes()]
-        shapes = {result.shape for result in results}
-        if len(shapes) > 1:
-            raise ValueError(f"{self.name}: needs to return arrays of one shape, got {sorted(shapes)}; {self.shapes}")
-        if results[0].size == 0:
-            raise ValueError(f"{self.name}: needs to return at least one number, got shape {results[0].shape}")
-        for values, called in zip(self._probes(), results, strict=True):
+        results = [self._call(*values) for values in self._probes]
+        shapes = sorted({result.shape for result in results})
+        if len(shapes) > 1 or results[0].size == 0:
+            raise self._error("to return arrays of one shape, of at least one number", str(shapes))
+        for values, called in zip(self._probes, results, strict=True):
             again = self._call(*values)
-            if again.shape != called.shape or not np.array_equal(again, called):
+            if not np.array_equal(again, called):
                 remedy = "; its random numbers need to come from its argument noise" * ("noise" in self.arguments)
-                got = f"{called.tolist()} and {again.tolist()}{remedy}"
-                raise ValueError(f"{self.name}: needs {SAME_VALUES}, got {got}; {self.shapes}")
+                raise self._error(SAME_VALUES, f"{called.tolist()} and {again.tolist()}{remedy}")
         return results[0].shape
 
     def trace(self, required: bool) -> Program | None:
         """Return the traced function; None if it cannot be traced and this is not required."""
         try:
             program, _ = trace(self.given, list(self.arguments.values()))
-        except UntraceableError as error:
-            if not required:
-                return None
-            needs = "operations that can be differentiated"
-            raise TypeError(f"{self.name}: needs {needs}, got: {error}{_line_of(error)}; {self.shapes}") from error
         except Exception as error:
             if not required:
                 return None
-            got = f"{type(error).__name__}: {error}{_line_of(error)}"
-            needs = "code that also runs on arrays of recorded numbers"
-            raise TypeError(f"{self.name}: needs {needs}, got {got}; {self.shapes}") from error
-        for values in self._probes():
+            needs, got = "operations that can be differentiated", f"{error}{_line_of(error)}"
+            if not isinstance(error, UntraceableError):
+                needs, got = "code that also runs on arrays of recorded numbers", f"{type(error).__name__}: {got}"
+            raise self._error(needs, got, TypeError) from error
+        for values in self._probes:
             inputs = np.concatenate([np.ravel(v) for v in values])[None]
             with np.errstate(all="ignore"):
                 traced, called = evaluate_rows(program, inputs)[0], self._call(*values).ravel()
@@ -105,13 +103,8 @@ class UserFunction:
                 if not required:
                     return None
                 needs = "operations that give the same values when they are recorded as when the function is called"
-                got = f"{traced.tolist()} when recorded and {called.tolist()} when called"
-                raise ValueError(f"{self.name}: needs {needs}, got {got}; {self.shapes}")
+                raise self._error(needs, f"{traced.tolist()} when recorded and {called.tolist()} when called")
         return program
-
-    def _probes(self) -> list[list[np.ndarray]]:
-        rng = np.random.default_rng(3)
-        return [[size * rng.standard_normal(shape) for shape in self.arguments.values()] for size in PROBE_SIZES]
 
     def _call(self, *values: np.ndarray) -> np.ndarray:
         """Return the function's result as an array of numbers."""
@@ -121,20 +114,22 @@ class UserFunction:
                 result = self.plain(*(value.copy() for value in values))
         except Exception as error:
             got = f"{type(error).__name__}: {error}{_line_of(error)}"
-            raise TypeError(f"{self.name}: needs to run on arrays of these shapes, got {got}; {self.shapes}") from error
+            raise self._error("to run on arrays of these shapes", got, TypeError) from error
         try:
             array = np.asarray(result)
-            if array.dtype.kind not in "fiub":
-                raise TypeError
-            array = array.astype(float)
-        except (TypeError, ValueError):
-            needs = "to return a number or an array of real numbers"
-            raise TypeError(f"{self.name}: needs {needs}, got {type(result).__name__}; {self.shapes}") from None
+        except ValueError:  # rows of different lengths
+            array = np.array(None)
+        if array.dtype.kind not in "fiub":
+            raise self._error("to return a number or an array of real numbers", type(result).__name__, TypeError)
         if not np.isfinite(array).all():
             at = ", ".join(f"{k} = {v.round(3).tolist()}" for k, v in zip(self.arguments, values, strict=True))
-            needs = "to return finite numbers"
-            raise ValueError(f"{self.name}: needs {needs}, got {array.tolist()} for {at}; {self.shapes}")
-        return array
+            raise self._error("to return finite numbers", f"{array.tolist()} for {at}")
+        return array.astype(float)
+
+
+def _call_with(function: Any, c: int, *values: Any) -> Any:
+    """Return the value of a user's function for a class c."""
+    return function(*values, c)
 
 
 def _line_of(error: BaseException) -> str:
@@ -182,17 +177,6 @@ class SequenceLabels:
             return np.array(rows).reshape(n, P)
         inputs = np.concatenate([u.reshape(n, -1), noise.reshape(n, -1)], axis=1)
         return evaluate_rows(self.program, inputs)
-
-    def keeps_targets(self, n_tokens: int, rank: int, order: np.ndarray) -> bool:
-        """Return whether a permutation of the tokens leaves targets unchanged, or permutes their entries.
-
-        Entries in another order contain the same information. Always False for teachers with noise.
-        """
-        if self.count:
-            return False
-        u, no_noise = np.random.default_rng(8).standard_normal((N_SYMMETRY, n_tokens, rank)), np.zeros((N_SYMMETRY, 0))
-        first, second = self(u, no_noise), self(u[:, order], no_noise)
-        return are_equal(first[:, np.argsort(first[0])], second[:, np.argsort(second[0])])
 
 
 @dataclass(frozen=True, eq=False)

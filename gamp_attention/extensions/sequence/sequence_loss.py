@@ -25,10 +25,6 @@ from gamp_attention.problem.losses.point import LOSSES
 MAX_OPERATIONS = 100_000  # maximum number of operations of a Hessian, which would take minutes to compile
 
 
-class TooLargeError(ValueError):
-    """Error raised if the Hessian of a traced loss needs more than `MAX_OPERATIONS` operations."""
-
-
 class SequenceSpec(NamedTuple):
     """Content of a `SequenceLoss`: plain data, which identifies its class in all processes."""
 
@@ -67,7 +63,7 @@ def differentiate_twice(program: Program, n_targets: int) -> Program:
 
     Raises
     ------
-    TooLargeError : if the Hessian needs more than `MAX_OPERATIONS` operations.
+    ValueError : if the Hessian needs more than `MAX_OPERATIONS` operations.
     """
     graph = Graph(program.n_inputs)
     (value,) = graph.include(program, graph.inputs)
@@ -78,8 +74,8 @@ def differentiate_twice(program: Program, n_targets: int) -> Program:
         hessian += [graph.derivative(slope, j) for j in range(n_targets, i + 1)]
         if len(graph.code) > MAX_OPERATIONS:
             needs = f"second derivatives of the loss that take at most {MAX_OPERATIONS} operations"
-            remedy = "reduce n_tokens, rank or the number of entries of a target"
-            raise TooLargeError(f"student: needs {needs}, got more for L r = {len(fields)} fields; {remedy}")
+            remedy = "reduce n_tokens, the number of columns or the number of entries of a target"
+            raise ValueError(f"student: needs {needs}, got more for L r = {len(fields)} fields; {remedy}")
     return graph.program([value, *gradient, *hessian])
 
 
@@ -121,12 +117,14 @@ class SequenceLoss(NamedTuple):
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r), with the gradient of the traced function."""
         import torch
 
+        program = _value_and_gradient(self.__class__)  # type: ignore[arg-type]
+
         class TracedValue(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, fields: Any) -> Any:
                 inputs = torch.cat([p, fields.flatten(1)], dim=1).numpy(force=True)
                 with np.errstate(all="ignore"):
-                    columns = _value_and_gradient(type(self)).evaluate(list(inputs.T))
+                    columns = program.evaluate(list(inputs.T))
                 rows = torch.as_tensor(np.stack(np.broadcast_arrays(*columns, inputs[:, 0])[:-1], axis=1)).to(fields)
                 ctx.slopes = rows[:, 1:].reshape(fields.shape)
                 return rows[:, 0].clone()
@@ -229,7 +227,8 @@ def _emit_derivatives(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any,
         hessian = context.make_array(matrix)(context, builder, arguments[4])
         for i in range(k):
             builder.store(results[1 + i], _pointer(context, builder, vector, gradient, (i,)))
-        for result, entry in zip(results[1 + k :], zip(*np.tril_indices(k), strict=True), strict=True):
+        entries = [(i, j) for i in range(k) for j in range(i + 1)]
+        for result, entry in zip(results[1 + k :], entries, strict=True):
             for place in {entry, entry[::-1]}:
                 builder.store(result, _pointer(context, builder, matrix, hessian, place))
         return results[0]

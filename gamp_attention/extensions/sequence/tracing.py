@@ -271,14 +271,6 @@ def _as_floats(value: Any) -> Any:
     return value
 
 
-def _refusal(function: Any) -> str:
-    """Return a message that a function cannot be differentiated."""
-    name = getattr(function, "__name__", "")
-    if getattr(special, name, None) is not function:
-        return f"cannot differentiate np.{name}; use other functions of numpy"
-    return f"cannot differentiate scipy.special.{name}; use other functions, of scipy.special {', '.join(SPECIAL)}"
-
-
 def _call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Return the result of a function of numpy that acts element by element, or of its reduction."""
     out = options.pop("out", None)
@@ -291,7 +283,7 @@ def _call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[
     elif not any(map(_is_recorded, arguments)):
         result = getattr(ufunc, method)(*map(_as_floats, inputs), **options)
     else:
-        raise UntraceableError(_refusal(ufunc))
+        raise UntraceableError(f"cannot differentiate {ufunc.__name__}; write it with other functions")
     if out is None:
         return _wrap_result(result)
     if not _is_array(out[0]):
@@ -384,25 +376,7 @@ _REPLACED: dict[Any, Any] = {
     math.cosh: np.cosh, math.tanh: np.tanh, math.asinh: np.arcsinh, math.erf: special.erf, math.erfc: special.erfc,
     math.pow: np.power, math.fabs: np.abs, math.floor: np.floor, math.hypot: np.hypot,
 }  # fmt: skip
-# functions of scipy.special that can be differentiated
-SPECIAL = sorted({name for name in special.__all__ if getattr(special, name) in {*_UFUNCS, *_REPLACED}})
 _REPLACED[np.diag] = lambda v, k=0: _wrap_result(np.diag(_plain(v), k))
-
-
-def _guard(function: Any) -> Any:
-    """Return a function of scipy whose errors about recorded numbers name it."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except UntraceableError:
-            raise
-        except TypeError as error:
-            if not _is_recorded([*args, *kwargs.values()]):
-                raise
-            raise UntraceableError(_refusal(function)) from error
-
-    return call
 
 
 class _Module:
@@ -434,14 +408,12 @@ class _Rebinder:
                 return value
         python = getattr(value, "py_func", value)  # the function that numba compiles
         if isinstance(value, functools.partial):
-            return functools.partial(self.convert(value.func), *value.args, **value.keywords)
+            return functools.partial(self.convert(value.func), *map(self.convert, value.args), **value.keywords)
         if isinstance(python, MethodType):
             return MethodType(self.convert(python.__func__), python.__self__)
         if isinstance(python, FunctionType):
             library = (python.__module__ or "").partition(".")[0]
-            if library == "scipy":
-                return _guard(python)
-            return python if library in ("numpy", "functools", "gamp_attention") else self._copy(python)
+            return python if library in ("numpy", "scipy", "functools", "gamp_attention") else self._copy(python)
         return value
 
     def callable(self, function: Any) -> Any:

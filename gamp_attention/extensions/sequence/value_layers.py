@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
 from gamp_attention.extensions.sequence.sequence import SequenceModel, sequence_model
-from gamp_attention.extensions.sequence.sequence_loss import MAX_OPERATIONS, TooLargeError, sequence_loss
+from gamp_attention.extensions.sequence.sequence_loss import MAX_OPERATIONS, sequence_loss
 from gamp_attention.problem.losses.attention import DotProductAttention, HeadLayout, require_valid_attention
 from gamp_attention.problem.losses.heads import require_heads
 from gamp_attention.theory.models.attention import default_mixing
@@ -43,15 +43,6 @@ class ValueLayer:
             rows = slice(head * self.layout.values, (head + 1) * self.layout.values)
             total = total + weights @ (z[:, self.layout.value_columns(head)] @ self.readout[rows])
         return total
-
-    def least_operations(self, L: int) -> float:
-        """Return a lower bound of the number of operations of the second derivatives of the loss for L tokens.
-
-        It is 5 to 9 times smaller than the numbers of softmax layers with 2 to 8 tokens.
-        """
-        H, columns, v = self.layout.heads, self.layout.rank, self.layout.values
-        scores, outputs_of_value = columns / H - v, np.count_nonzero(self.readout) / (H * v)
-        return 2 * H * L**2 * (outputs_of_value + scores) * L * columns
 
     def _attend(self, queries: Any, keys: Any) -> Any:
         """Return the attention weights (L, L) of a head, with operations that can be traced."""
@@ -148,29 +139,18 @@ def value_model(
     omega, noise = check.real("omega", omega, low=0, high=1), check.real("score_noise", score_noise, low=0)
     A = default_mixing(L) if A is None else check.array("A", A, (L, L))
     layer, taught = _build_layer(student, H, r, v, R), _build_layer(student, H, t, v, R, "teacher_rank")
-    error = _too_large(layer, L)
-    if layer.least_operations(L) > MAX_OPERATIONS:
-        raise error
-    try:
-        model = sequence_model(
-            partial(_teach_outputs, taught, omega, A, noise), layer, n_tokens=L, rank=layer.layout.rank,
-            teacher_rank=taught.layout.rank, n_noise=H * L * L * (noise > 0), sigma=sigma, lam=lam, intercept=intercept,
-        )  # fmt: skip
-    except TooLargeError:
-        raise error from None
+    columns, p = layer.layout.rank, np.count_nonzero(R) / (H * v)  # outputs that each value enters
+    if 2 * H * L**3 * (p + columns / H - v) * columns > MAX_OPERATIONS:  # at least 5 times fewer than are needed
+        got = f"{L} tokens, {count_noun(H, 'head')} with {count_noun(v, 'value')}, {count_noun(R.shape[1], 'output')}"
+        needs = "a small layer with value matrices, which is compiled as one function of all fields"
+        raise check.fail_words("n_tokens, heads, values, readout", got, needs)
+    model = sequence_model(
+        partial(_teach_outputs, taught, omega, A, noise), layer, n_tokens=L, rank=columns,
+        teacher_rank=taught.layout.rank, n_noise=H * L * L * (noise > 0), sigma=sigma, lam=lam, intercept=intercept,
+    )  # fmt: skip
     loss = sequence_loss(model.student.spec._replace(layout=layer.layout))
     law = isotropic_law(L, taught.layout.rank, sigma, np.linspace(1, -1, L) * (L > 1) if tau is None else tau)
     return replace(model, student=loss, head=layer.attention, coordinates=law)
-
-
-def _too_large(layer: ValueLayer, L: int) -> ValueError:
-    """Return the error that is raised for a layer with value matrices that is too large to be compiled."""
-    layout, p = layer.layout, layer.readout.shape[1]
-    needs = "a small layer with value matrices: its second derivatives are compiled as one function of all fields"
-    got = f"{L} tokens, {count_noun(layout.heads, 'head')} with value matrices of {count_noun(layout.values, 'column')}"
-    remedy = "4 tokens, one head, 4 columns and 20 outputs are possible; without value matrices there is no such limit"
-    got = f"{got}, and {count_noun(p, 'output')} of a token"
-    return ValueError(f"{check.fail_words('n_tokens, heads, values, readout', got, needs)}; {remedy}")
 
 
 def _teach_outputs(layer: ValueLayer, omega: float, A: np.ndarray, s: float, u: Any, noise: Any) -> Any:

@@ -28,7 +28,6 @@ from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention._tools.statistics import half_width
 from gamp_attention.extensions.spectra.spectrum import (
     Ensemble,
-    Student,
     densities,
     eigenvalues_below,
     lowest_edge,
@@ -42,7 +41,7 @@ from gamp_attention.problem.sources import Group
 from gamp_attention.results import Columns, Overlaps, Result
 from gamp_attention.theory.equations.channel import Channel, Hats, n_white, select_sources
 from gamp_attention.theory.equations.weights import drift_and_noise, linear_response
-from gamp_attention.theory.fixed_points.indicators import INDICATORS
+from gamp_attention.theory.fixed_points.observables import NEGLIGIBLE_JUMPS
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.theory.models.coordinates import CoordinateLaw
@@ -175,7 +174,10 @@ def limiting_spectrum(
     model = require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)
     _require_problem(model, fixed_point)
-    n_points, n_replicas = require_points(model, n_points, n_replicas)
+    n_points, n_replicas = check.integer("n_points", n_points, low=64), check.integer("n_replicas", n_replicas, low=2)
+    check.require_memory("n_points, n_replicas", n_points, n_replicas, (model.n_tokens * model.rank) ** 2)
+    if n_points % 2:
+        raise check.fail("n_points", n_points, "an even number")
     width = None if width is None else check.real("width", width, low=0, strict=True)
     points = None if x is None else check.array("x", x, ("G",))
     if points is not None and (len(points) == 0 or (np.diff(points) <= 0).any()):
@@ -204,18 +206,12 @@ def limiting_spectrum(
     counts = [len(replica["eigenvalues"]) for replica in replicas]
     if min(counts) < max(counts):
         _match_eigenvalues(replicas)
-    numbers = mean_of_replicas(replicas)
+    numbers: dict[str, Any] = {}
+    for name in replicas[0]:
+        samples = np.array([replica[name] for replica in replicas])
+        for key, value in ((name, samples.mean(axis=0)), (f"{name}_error", half_width(samples))):
+            numbers[key] = float(value) if np.ndim(value) == 0 else value
     return LimitingSpectrum(x=points, width=width, **numbers)
-
-
-def require_points(model: Model, n_points: Any, n_replicas: Any) -> tuple[int, int]:
-    """Return the numbers of points and of independent sets of points; raise if they are too small or too large."""
-    n_points = check.integer("n_points", n_points, low=64)
-    n_replicas = check.integer("n_replicas", n_replicas, low=2)
-    check.require_memory("n_points, n_replicas", n_points, n_replicas, (model.n_tokens * model.rank) ** 2)
-    if n_points % 2:
-        raise check.fail("n_points", n_points, "an even number")
-    return n_points, n_replicas
 
 
 def _require_problem(model: Model, fixed_point: Any) -> None:
@@ -252,14 +248,14 @@ def _draw_ensemble(
         first += n_points
     weight, D, y, noise, g = (np.concatenate(values) for values in zip(*parts, strict=True))
     h = D.reshape(len(D), model.n_tokens, model.rank, model.n_tokens, model.rank)
-    ridge = np.broadcast_to(model.penalty.curvature, (model.rank,))
-    law, student = model.coordinates, None
-    if hats is not None:
+    ridge, law = np.broadcast_to(model.penalty.curvature, (model.rank,)), model.coordinates
+    if hats is None:
+        g, response = g[:, :, :0], np.zeros((len(law.weight), 0, 0))
+    else:
         y = np.concatenate([y, noise], axis=2)
-        law, C = _with_student(model, hats, fixed_point.V_hat)
-        student = Student(g, C)
-    ensemble = Ensemble(law, alpha, h, y, ridge, weight, tuple(groups), student)
-    jumps = np.abs(fixed_point.jump_mass).max() > INDICATORS.few_jumps * np.abs(fixed_point.V_hat).max()
+        law, response = _with_student(model, hats, fixed_point.V_hat)
+    ensemble = Ensemble(law, alpha, h, y, ridge, weight, tuple(groups), g, response)
+    jumps = np.abs(fixed_point.jump_mass).max() > NEGLIGIBLE_JUMPS * np.abs(fixed_point.V_hat).max()
     return ensemble, overlaps.V if jumps else None
 
 
@@ -310,24 +306,20 @@ def _with_student(model: Model, hats: Hats, V_hat: np.ndarray) -> tuple[Coordina
 
 def _solve(ensemble: Ensemble, limit: np.ndarray | None, n_rotations: int) -> dict[str, Any]:
     """Return the edges, the variances at x = 0, and the eigenvalues outside with their projections."""
-    law, S, t = ensemble.law, ensemble.shape[0], ensemble.shape[2]
-    n_teacher = t - ensemble.n_student
-    parts = {"positions": slice(0, S), "teacher": slice(S, S + n_teacher), "weights": slice(S + n_teacher, S + t)}
+    (S, c, _), student = ensemble.shape, ensemble.student
+    parts = {"positions": slice(0, S), "teacher": slice(S, student.start), "weights": student}
     edges, rows = [], []
-    negative = replace(ensemble, h=-ensemble.h, ridge=-np.asarray(ensemble.ridge))  # its lowest are minus the highest
+    negative = replace(ensemble, h=-ensemble.h, ridge=-ensemble.ridge)  # its lowest eigenvalues are minus the highest
     for sign, side, its_limit in ((1.0, ensemble, limit), (-1.0, negative, None)):
         path = lowest_edge(side, its_limit)
         edges.append(sign * path[-1].x.real)
-        if ensemble.student is not None:
-            rows += [
-                [sign * value.x, *(value.projection(law, part) for part in parts.values())]
-                for value in eigenvalues_below(side, path)
-            ]
+        if ensemble.g.size:
+            rows += [[sign * x, *norms] for x, *norms in eigenvalues_below(side, path, list(parts.values()))]
     rows = _without_rotations(sorted(rows), n_rotations)
     table = np.array(rows).reshape(len(rows), 1 + len(parts))
     found = dict(zip(("eigenvalues", *parts), table.T, strict=True))
     near = solve_near_axis(ensemble, 0.0, NEAR_AXIS * (edges[1] - edges[0]))
-    V = np.full(ensemble.law.gamma.shape[1:] + ensemble.h.shape[2:3] * 2, np.nan) if near is None else near.V.real
+    V = np.full((S, c, c), np.nan) if near is None else near.V.real
     return {"lower_edge": edges[0], "upper_edge": edges[1], "V": V, **found}
 
 
@@ -336,17 +328,6 @@ def _without_rotations(rows: list[list[float]], n_rotations: int) -> list[list[f
     nearest = sorted(range(len(rows)), key=lambda k: abs(rows[k][0]))[:n_rotations]
     zero = [k for k in nearest if abs(rows[k][0]) < ZERO * max(abs(row[0]) for row in rows)]
     return [row for k, row in enumerate(rows) if k not in zero]
-
-
-def mean_of_replicas(replicas: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return means and errors of all numbers."""
-    numbers: dict[str, Any] = {}
-    for name in replicas[0]:
-        samples = np.array([replica[name] for replica in replicas])
-        mean, error = samples.mean(axis=0), half_width(samples)
-        scalar = np.ndim(mean) == 0
-        numbers |= {name: float(mean) if scalar else mean, f"{name}_error": float(error) if scalar else error}
-    return numbers
 
 
 def _match_eigenvalues(replicas: list[dict[str, Any]]) -> None:

@@ -1,9 +1,9 @@
 """Spectrum of the random matrix M = Λ + Σ_μ X̃_μᵀ h_μ X̃_μ for d → ∞.
 
 M acts on directions v, weights (d, c). X̃_μ v are the fields (L, c) of v in sample μ, h_μ (L c, L c) is a symmetric
-matrix that depends on the teacher's fields of the sample, and Λ is a ridge penalty. Matrices of spectral starts and the
-Hessian of a risk have this form. Their spectra follow from message passing: for x below the spectrum, ½ vᵀ(M − x)v is a
-risk with the quadratic losses ½ zᵀhz and the penalty Λ − x, so that the equations of state evolution apply to it.
+matrix that depends on the teacher's fields of the sample, and Λ is a ridge penalty. The Hessian of a risk and matrices
+of spectral starts have this form. Their spectra follow from message passing: for x below the spectrum, ½ vᵀ(M − x)v is
+a risk with the quadratic losses ½ zᵀhz and the penalty Λ − x, to which the equations of state evolution apply.
 
 1. **Resolvent.** At given x, the variances V_l = E[γ_l C] of the fields solve
 
@@ -47,16 +47,15 @@ q̂_l = −α E[(R (a + U g))_l g_lᵀ] of the forces,
    nearby, and from the solution at larger η if they fail (`densities`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import psd_root, symmetrize
-from gamp_attention.problem.sources import Group, single_group
+from gamp_attention.problem.sources import Group
 from gamp_attention.theory.equations.weights import drift
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 
@@ -79,27 +78,22 @@ class SpectrumSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class Student:
-    """Weights Q with r columns on which the matrices h depend; they are the last r columns of the teacher."""
-
-    g: np.ndarray  # (N, L, r) output function of Q for each sample
-    response: np.ndarray  # (K, r, r) response C_Q of the weights Q in each class of coordinates
-
-
-@dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Samples of matrices h (N, L, c, L, c) with their teacher fields y (N, L, t), at a sample complexity α."""
+    """Samples of matrices h (N, L, c, L, c) with their teacher fields y (N, L, t), at a sample complexity α.
+
+    The last r columns of the teacher are the weights Q with r columns on which h depends; r = 0 if there are none.
+    """
 
     law: CoordinateLaw  # distribution of the coordinates, with S sources of tokens
     # alpha, h, y: sample complexity, matrices, and teacher fields with mean zero
     alpha: float
     h: np.ndarray
     y: np.ndarray
-    ridge: np.ndarray | float = 0.0  # (c,) strengths Λ of a ridge penalty
-    weight: np.ndarray | None = None  # (N,) weights of the samples, which add to 1; equal if not given
-    # rows of samples with the same sources of tokens; one source for each token if not given
-    groups: tuple[Group, ...] | None = None
-    student: Student | None = None  # the dependence of h on a student, if there is one
+    ridge: np.ndarray  # (c,) strengths Λ of a ridge penalty
+    weight: np.ndarray  # (N,) weights of the samples, which add to 1
+    groups: tuple[Group, ...]  # rows of samples with the same sources of tokens
+    g: np.ndarray  # (N, L, r) output function of Q for each sample
+    response: np.ndarray  # (K, r, r) response C_Q of the weights Q in each class of coordinates
     settings: SpectrumSettings = SpectrumSettings()
 
     @property
@@ -108,23 +102,26 @@ class Ensemble:
         return self.law.gamma.shape[1], self.h.shape[2], self.y.shape[2]
 
     @property
-    def n_student(self) -> int:
-        """Number of columns of the student on which h depends."""
-        return 0 if self.student is None else self.student.g.shape[2]
+    def student(self) -> slice:
+        """The columns of Q among positions and teacher."""
+        S, _, t = self.shape
+        return slice(S + t - self.g.shape[2], S + t)
+
+    @property
+    def scale(self) -> float:
+        """Upper bound of the eigenvalues without the ridge; positions increase it but do not change the bulk."""
+        L, c = self.h.shape[1:3]
+        return float(np.abs(self.h).max() * L * c * self.law.gamma.max() * (1 + np.sqrt(self.alpha * L)) ** 2)
 
     @cached_property
     def weighted_groups(self) -> list[tuple[Group, np.ndarray]]:
         """Groups of samples, and α times their weights."""
-        N, L = self.h.shape[:2]
-        weight = np.full(N, 1 / N) if self.weight is None else self.weight
-        groups = single_group(N, L) if self.groups is None else self.groups
-        return [(group, self.alpha * weight[group.rows]) for group in groups]
+        return [(group, self.alpha * self.weight[group.rows]) for group in self.groups]
 
     @cached_property
     def features(self) -> np.ndarray:
         """Numbers (N, L, k) on which the mean fields of a direction depend linearly: 1, y_l and g_l."""
-        parts = [np.ones((*self.y.shape[:2], 1)), self.y]
-        return np.concatenate(parts if self.student is None else [*parts, self.student.g], axis=2)
+        return np.concatenate([np.ones((*self.y.shape[:2], 1)), self.y, self.g], axis=2)
 
     @cached_property
     def inverse_rho(self) -> np.ndarray:
@@ -160,7 +157,7 @@ class Resolvent:
                 self.inside = _are_positive_definite(np.eye(L * c) + root @ h @ root)
             self.R[rows] = np.linalg.solve(np.eye(L * c) + h @ flat, h).reshape(-1, L, c, L, c)
             self.V_hat[sources] += np.einsum("n,nlalb->lab", weight, self.R[rows])
-        A = np.einsum("kl,lab->kab", law.gamma, self.V_hat) + (np.asarray(ensemble.ridge) - x) * np.eye(c)
+        A = np.einsum("kl,lab->kab", law.gamma, self.V_hat) + (ensemble.ridge - x) * np.eye(c)
         self.inside = self.inside and (not real or _are_positive_definite(A))
         self.C = np.linalg.inv(A) if self.inside else np.full_like(A, np.nan)
         if not real:
@@ -207,20 +204,17 @@ class Resolvent:
     def directions(self) -> np.ndarray:
         """Linear map of (m, θ, U), as one vector; it has an eigenvalue 1 if x is an isolated eigenvalue."""
         S, c, t = self._ensemble.shape
-        size = S * c * (1 + t + self._ensemble.n_student)
+        size = S * c * (1 + t + self._ensemble.g.shape[2])
         return np.stack([self._step(unit.reshape(S, c, -1)).ravel() for unit in np.eye(size)], axis=1)
 
     def _step(self, overlaps: np.ndarray) -> np.ndarray:
         """Return the new overlaps (S, c, 1 + t + r), that is m, θ and U, of a direction."""
         ensemble, law = self._ensemble, self._ensemble.law
-        S, r = ensemble.shape[0], ensemble.n_student
-        H, cross = self._forces(overlaps)
+        S, (H, cross) = ensemble.shape[0], self._forces(overlaps)
         with_coordinates = self._with_coordinates(H, cross)
         m = np.einsum("k,kcl->lc", law.weight, with_coordinates[:, :, :S])
         theta = np.einsum("k,kl,kct->lct", law.weight, law.gamma, with_coordinates[:, :, S:])
-        if ensemble.student is None:
-            return np.concatenate([m[:, :, None], theta], axis=2)
-        responses = self.C @ H[:, :, -r:] @ ensemble.student.response
+        responses = self.C @ H[:, :, ensemble.student] @ ensemble.response
         U = np.einsum("k,kl,kcr->lcr", law.weight, law.gamma, responses)
         return np.concatenate([m[:, :, None], theta, U], axis=2)
 
@@ -255,16 +249,18 @@ class Resolvent:
 
     def _with_coordinates(self, H: np.ndarray, cross: np.ndarray) -> np.ndarray:
         """Return E[v (τ, π)ᵀ] (K, c, S + t) of a direction with given forces."""
-        student = self._ensemble.student
         first = self.C @ H @ self._ensemble.law.moments
-        if student is not None:
-            first[:, :, -cross.shape[2] :] += self.C @ cross @ student.response
+        first[:, :, self._ensemble.student] += self.C @ cross @ self._ensemble.response
         return first
 
-    def weights_of(self, overlaps: np.ndarray) -> "EigenvectorLaw":
-        """Return the distribution of the entries of the eigenvector with overlaps (S, c, 1 + t + r)."""
+    def project(self, overlaps: np.ndarray, parts: Iterable[slice]) -> list[float]:
+        """Return the norms, from 0 to 1, of the projections of a normalized eigenvector on parts of (τ, π).
+
+        The eigenvector has the overlaps (S, c, 1 + t + r). Its entries are v = C (H (τ, π) + ζ) with a noise ζ of
+        covariance Σ_l γ_l q̂_l.
+        """
         ensemble = self._ensemble
-        (S, c, t), law, r = ensemble.shape, ensemble.law, ensemble.n_student
+        (S, c, t), law = ensemble.shape, ensemble.law
         coefficients, theta = self._field_coefficients(overlaps), overlaps[:, :, 1 : 1 + t]
         # q̂ = α E[(R a)(R a)ᵀ] plus the part of the fields that is independent of a, of covariance q − θ ρ⁻¹ θᵀ
         rest = coefficients[:, :, 1 : 1 + t] @ np.swapaxes(theta, 1, 2)
@@ -274,39 +270,19 @@ class Resolvent:
             force = np.einsum("nlapc,npc->nla", self.R[rows], a, optimize=True)
             source[sources] += np.einsum("n,nla,nlb->lab", weight, force, force)
         H, cross = self._forces(overlaps)
-        with_coordinates, first = self._with_coordinates(H, cross), self.C @ H
-        second = with_coordinates @ np.swapaxes(first, 1, 2)
-        if ensemble.student is not None:
-            second = second + first[:, :, -r:] @ ensemble.student.response @ np.swapaxes(self.C @ cross, 1, 2)
+        first, coupled = self._with_coordinates(H, cross), self.C @ H
+        second = first @ np.swapaxes(coupled, 1, 2)
+        second += coupled[:, :, ensemble.student] @ ensemble.response @ np.swapaxes(self.C @ cross, 1, 2)
         q = np.einsum("k,kl,kab->lab", law.weight, law.gamma, second).ravel() + self._q_of_hats @ source.ravel()
         q = np.linalg.solve(np.eye(len(q)) - self.squares, q)
         q_hat = source + (self._hats_of_q @ q).reshape(S, c, c)
         second = second + self.C @ np.einsum("kl,lab->kab", law.gamma, q_hat) @ self.C
-        return EigenvectorLaw(self, H, second, with_coordinates)
-
-
-class EigenvectorLaw(NamedTuple):
-    """Distribution of the entries v = C (H (τ, π) + ζ) of an eigenvector outside the bulk, of any norm and sign.
-
-    The noise ζ has the covariance Σ_l γ_l q̂_l.
-    """
-
-    solution: Resolvent  # its position x, with V, C and R
-    H: np.ndarray  # (K, c, S + t) coefficients of the positions and the teacher
-    second: np.ndarray  # (K, c, c) E[v vᵀ] in each class of coordinates
-    first: np.ndarray  # (K, c, S + t) E[v (τ, π)ᵀ]
-
-    @property
-    def x(self) -> float:
-        """Eigenvalue."""
-        return float(np.real(self.solution.x))
-
-    def projection(self, law: CoordinateLaw, part: slice) -> float:
-        """Return the norm, from 0 to 1, of the projection of the normalized eigenvector on a part of (τ, π)."""
-        moments = np.einsum("k,kij->ij", law.weight, law.moments)[part, part]
-        first = np.einsum("k,kcj->cj", law.weight, self.first)[:, part]
-        inside = np.trace(first @ np.linalg.pinv(moments, rcond=1e-10, hermitian=True) @ first.T)
-        return float(np.sqrt(max(inside, 0.0) / np.einsum("k,kaa->", law.weight, self.second)))
+        size, moments, norms = np.einsum("k,kaa->", law.weight, second), np.tensordot(law.weight, law.moments, 1), []
+        for part in parts:
+            along = np.tensordot(law.weight, first, 1)[:, part]
+            inside = np.trace(along @ np.linalg.pinv(moments[part, part], rcond=1e-10, hermitian=True) @ along.T)
+            norms.append(float(np.sqrt(max(inside, 0.0) / size)))
+        return norms
 
 
 def block_diagonal(matrices: np.ndarray) -> np.ndarray:
@@ -362,10 +338,7 @@ def lowest_edge(ensemble: Ensemble, limit: np.ndarray | None = None) -> list[Res
     ValueError if the spectrum is zero or not finite.
     """
     c, law = ensemble.shape[1], ensemble.law
-    # an upper bound of ‖X̃‖²; positions increase it but do not change the bulk
-    L = ensemble.h.shape[1]
-    scale = float(np.abs(ensemble.h).max() * L * c * law.gamma.max() * (1 + np.sqrt(ensemble.alpha * L)) ** 2)
-    scale += float(np.abs(ensemble.ridge).max())
+    scale = ensemble.scale + float(np.abs(ensemble.ridge).max())
     if not (np.isfinite(scale) and scale > 0):
         raise check.fail("model", scale, "a spectrum within the range of doubles that is not all zero")
     x = -4 * scale
@@ -402,20 +375,23 @@ def lowest_edge(ensemble: Ensemble, limit: np.ndarray | None = None) -> list[Res
     return path
 
 
-def eigenvalues_below(ensemble: Ensemble, path: list[Resolvent]) -> list[EigenvectorLaw]:
-    """Return the eigenvectors below the bulk in ascending order, given the solutions of `lowest_edge`."""
-    n_outside = int(np.count_nonzero(growths(path[-1]) > 1 + ensemble.settings.outside))
-    outside = []
+def eigenvalues_below(ensemble: Ensemble, path: list[Resolvent], parts: Sequence[slice]) -> list[list[float]]:
+    """Return the eigenvalues below the bulk, each with the projections of its eigenvector on parts of (τ, π).
+
+    `path` are the solutions of `lowest_edge`.
+    """
+    n_outside = int(np.count_nonzero(_growths(path[-1]) > 1 + ensemble.settings.outside))
+    rows = []
     for j in range(n_outside):
         solution = _solve_eigenvalue(ensemble, path, j)
         values, vectors = np.linalg.eig(solution.directions)
         vector = vectors[:, np.argsort(-values.real)[j]].real
-        S, c, _ = ensemble.shape
-        outside.append(solution.weights_of(vector.reshape(S, c, -1)))
-    return sorted(outside, key=lambda value: value.x)
+        overlaps = vector.reshape(*ensemble.shape[:2], -1)
+        rows.append([float(np.real(solution.x)), *solution.project(overlaps, parts)])
+    return rows
 
 
-def growths(at: Resolvent) -> np.ndarray:
+def _growths(at: Resolvent) -> np.ndarray:
     """Return the real parts of the eigenvalues of the map of overlaps in descending order."""
     return np.sort(np.linalg.eigvals(at.directions).real)[::-1]
 
@@ -430,13 +406,13 @@ def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Reso
         if size not in solutions:
             nearest = solutions[min(solutions, key=lambda other: abs(other - size))]
             solutions[size] = solve_at_size(ensemble, size, nearest) or nearest
-        return float(growths(solutions[size])[j] - 1)
+        return float(_growths(solutions[size])[j] - 1)
 
-    first_above = next(k for k, solution in enumerate(path) if excess(sum_of_traces(solution.V)) > 0)
+    sizes = list(solutions)
+    first_above = next(k for k, size in enumerate(sizes) if excess(size) > 0)
     if first_above == 0:
         return path[0]
-    ends = (sum_of_traces(path[k].V) for k in (first_above - 1, first_above))
-    size = brentq(excess, *ends, rtol=ensemble.settings.size_rtol)
+    size = brentq(excess, *sizes[first_above - 1 : first_above + 1], rtol=ensemble.settings.size_rtol)
     excess(size)
     return solutions[size]
 
@@ -456,24 +432,16 @@ def densities(ensemble: Ensemble, x: np.ndarray, width: float) -> np.ndarray:
 
 def solve_near_axis(ensemble: Ensemble, x: float, width: float) -> Resolvent | None:
     """Return the solution at x + i `width`, from solutions farther from the real axis; None if Newton steps fail."""
-    here = None
-    for height in _heights(ensemble, x, width):
+    settings, here, scale = ensemble.settings, None, ensemble.scale
+    heights = [max(scale, abs(x), width)]
+    while heights[-1] > max(width, settings.nearest * scale):
+        heights.append(heights[-1] * settings.lowered)
+    for height in (*heights[:-1], width):
         V = _far_solution(ensemble, complex(x, height)) if here is None else here.V
         here = _newton(ensemble, complex(x, height), V)
         if here is None:
             return None
     return here
-
-
-def _heights(ensemble: Ensemble, x: float, width: float) -> Iterator[float]:
-    """Yield decreasing distances from the real axis, of which the last is `width`."""
-    L, c = ensemble.h.shape[1:3]
-    scale = np.abs(ensemble.h).max() * ensemble.law.gamma.max() * L * c * (1 + np.sqrt(ensemble.alpha * L)) ** 2
-    height = float(max(scale, abs(x), width))
-    while height > max(width, ensemble.settings.nearest * scale):
-        yield height
-        height *= ensemble.settings.lowered
-    yield width
 
 
 def _far_solution(ensemble: Ensemble, x: complex) -> np.ndarray:

@@ -24,8 +24,7 @@ from gamp_attention.problem.penalties.standard import with_lam
 from gamp_attention.results import Overlaps
 from gamp_attention.sampling.draw import sample
 from gamp_attention.sampling.test_errors import sampled_test_error
-from gamp_attention.theory.fixed_points.nearby import Derivatives, solve_near
-from gamp_attention.theory.fixed_points.solve import require_rtol
+from gamp_attention.theory.fixed_points.solve import require_rtol, solve_near
 from gamp_attention.theory.models.model import (
     Model,
     has_common_variance,
@@ -246,15 +245,12 @@ def _state_evolution(
     model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None
 ) -> dict[str, Any]:
     before = previous_row if previous_row is not None and previous_row.get("converged") else {}
-    derivatives = Derivatives.from_dict(before["derivatives"]) if before.get("derivatives") else None
-    near = row_overlaps(before)
-    result, derivatives, warm = solve_near(model, cell.alpha, cell.branch, near, settings.rtol, derivatives)
+    result, warm = solve_near(model, cell.alpha, cell.branch, row_overlaps(before), settings.rtol)
     numbers = ("relative_error", "train_loss_error", "test_error", "test_error_error", "replicon", "replicon_error")
     total = result.V_hat.sum()
     row = _common(result, result.validity, "predecessor" if warm else "name")
     row |= {name: float(getattr(result, name)) for name in numbers}
     return row | {
-        "derivatives": None if derivatives is None else derivatives.to_dict(),
         "overlaps_error": _lists(result.overlaps_error),
         "jump_share": float(result.jump_mass.sum() / total),
         "jump_share_error": float(result.jump_mass_error.sum() / total),

@@ -2,13 +2,10 @@
 
 At a minimum of the risk, with weights Q and variances V of message passing, each sample has the fields z and the center
 ω = z − V g of its proximal objective. Many samples have a second local minimum z' there. To lowest order, the risk
-changes by the gap between the values of the proximal objective at z' and z if the sample moves from z to z' and all
-weights respond: this is the cavity argument behind message passing. The corrections are of the order of one sample's
-loss, so that the gap does not decide. For each of the samples of smallest gap a run of message passing is made from the
-state of the minimum, in which one sample has the fields z', and all samples keep their local minima.
-
-Minima that survey propagation finds at finite d often differ from a lower minimum in few samples. For losses that do
-not change if the signs of all fields change, as in attention with tied weights, z' is close to −z.
+changes by the gap between the values of the proximal objective at z' and z if the sample moves to z' and all weights
+respond (the cavity argument behind message passing), up to corrections of the order of one sample's loss. So a run of
+message passing is made for each of the samples of smallest gap. Minima that survey propagation finds at finite d often
+differ from a lower minimum in few samples. If the loss is even, as in attention with tied weights, z' is close to −z.
 """
 
 import numpy as np

@@ -1,7 +1,6 @@
 """The runs of `train`: surveys, descents and message passing from several starts, which a checkpoint can resume.
 
-**Several starts** are compared by successive halving (Karnin et al., 2013; Jamieson and Talwalkar, 2016): all runs make
-a few iterations, the half with the higher training loss is stopped, the others continue, and so on.
+**Several starts** are compared by successive halving (Karnin et al., 2013; Jamieson and Talwalkar, 2016).
 
 **Descents.** For samples with many fields a proximal step takes much longer than a gradient, so that descents from all
 starts come first. They are compared at small gradients, and the lowest is completed. If the ends agree, message passing
@@ -19,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil, inf
 from typing import Any
 
@@ -26,11 +26,9 @@ import numpy as np
 
 from gamp_attention._tools import check, progress
 from gamp_attention._tools.check import read_only
-from gamp_attention._tools.checkpoints import CheckpointFile
-from gamp_attention._tools.checkpoints import Resumable, Tree
+from gamp_attention._tools.checkpoints import CheckpointFile, Resumable, Tree
 from gamp_attention.extensions.train.escapes import leave_saddle
-from gamp_attention.extensions.train.records import AGREEMENT, StartRecord, order_of
-from gamp_attention.extensions.train.survey import Survey, SurveyEnd, SurveyRecord
+from gamp_attention.extensions.train.survey import SurveyEnd, SurveyRecord, SurveyState, run_survey, survey_units
 from gamp_attention.gamp.descent import settle
 from gamp_attention.gamp.loop import Loop, Plan, describe_risk
 from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
@@ -38,12 +36,45 @@ from gamp_attention.gamp.step import GampState, gamp_step, initial_state, near_f
 from gamp_attention.problem.risk import RiskAtPoint, overlaps, risk_at
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import agreement_of
-from gamp_attention.results import Overlaps, Status
+from gamp_attention.results import Overlaps, Result, Status
 
 ROUNDING = 1e-9  # relative difference of training losses up to which they count as equal
 SAME_LOSS = 1e-6  # relative difference of training losses up to which two minima are equally low
+AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 SAME_WEIGHTS = 0.99  # smallest overlap of the weights of two surveys that count as equal
 NamedStart = tuple[str, GampState]
+
+
+@dataclass(frozen=True, eq=False)
+class StartRecord(Result):
+    """Outcome of one of the starts of `train`.
+
+    Attributes
+    ----------
+    name : "spectral 1" and so on, "random 1" and so on, the name given as `init`, or "given" for an array or a state.
+    kept : whether the result of `train` comes from this start.
+    status : status at the end of the run from this start; None if it was stopped early.
+    n_iter : number of iterations of message passing from this start.
+    train_loss, gradient_norm, overlaps, Q : at the end of the run, or when it was stopped.
+    excess : training loss divided by the training loss of the selected start at its end, minus 1.
+    agreement : overlap between these weights and the weights of the selected start, in [0, 1]; 1 means equal up to the
+        symmetries of the model.
+    """
+
+    name: str
+    kept: bool
+    status: Status | None
+    n_iter: int
+    train_loss: float
+    gradient_norm: float
+    excess: float
+    agreement: float
+    overlaps: Overlaps
+    Q: np.ndarray
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields except Q as plain data."""
+        return {name: value for name, value in super().to_dict().items() if name != "Q"}
 
 
 @dataclass(frozen=True)
@@ -88,7 +119,6 @@ class Runs(Resumable):
     """
 
     surveys: list[SurveyRecord]  # finished surveys
-    survey: Survey  # the current survey
     ends: list[np.ndarray]  # (d, r) weights at the ends of the finished descents
     n_rounds: int  # number of comparisons of the first runs
     stopped: dict[int, StoppedRun]  # runs that were stopped early, by number
@@ -103,11 +133,9 @@ class Runs(Resumable):
         self._plan, self._escape, self._file = plan, escape, file
         self.surveys, self.ends, self.n_rounds, self.stopped, self.passed = [], [], 0, {}, {}
         self.beyond, self.n_escapes = {}, 0
-        self.survey = Survey(plan.data, plan.risk)
         self._n_surveys = 0  # number of surveys that were requested so far
         self._asked = Counter[int]()  # number of calls of `_run_unless_higher` by run
         self._names: list[str] = []
-        self._batches: list[int] = []  # number of the comparison in which a run takes part
         self._loops: dict[int, Loop] = {}  # runs that were not stopped
         self._results: dict[int, GampResult] = {}
         self._saved: dict[int, Tree] = {}  # loops in the checkpoint
@@ -131,8 +159,15 @@ class Runs(Resumable):
         """Return the record of the survey from weights Q (d, r); `parisi` is in units of the data, or `absolute`."""
         self._n_surveys += 1
         if len(self.surveys) < self._n_surveys:
-            self.surveys.append(self.survey.run(name, Q, parisi, absolute, self.save, title))
+            data, risk, (V, U, unit) = self._plan.data, self._plan.risk, self._survey_units
+            start = SurveyState(Q, V, U, initial_state(data, Q).D)
+            self.surveys.append(run_survey(data, risk, name, start, parisi if absolute else parisi * unit, title))
+            self.save()
         return self.surveys[self._n_surveys - 1]
+
+    @cached_property
+    def _survey_units(self) -> tuple[np.ndarray, np.ndarray, float]:
+        return survey_units(self._plan.data, self._plan.risk)
 
     def agree(self) -> bool:
         """Return whether two surveys so far found the same weights."""
@@ -176,7 +211,7 @@ class Runs(Resumable):
             self.save()
         risks = [risk_at(data, Q, plan.risk) for Q in self.ends]
         order = sorted(
-            range(len(risks)), key=lambda k: (not risks[k].gradient_norm <= tol, order_of(risks[k].train_loss))
+            range(len(risks)), key=lambda k: (not risks[k].gradient_norm <= tol, _order_of(risks[k].train_loss))
         )
         lowest, Q = risks[order[0]].train_loss, self.ends[order[0]]
         margin = data.penalty.strength * tol**2 + SAME_LOSS * lowest
@@ -228,10 +263,8 @@ class Runs(Resumable):
         plan, first, new = self._plan, len(self._names), list[int]()
         if hold:
             plan = replace(plan, options=replace(plan.options, hold_after=0))
-        batch = 1 + max(self._batches, default=-1)
         for k, (name, state) in enumerate(starts, first):
             self._names.append(name)
-            self._batches.append(batch)
             if k in self.stopped:
                 continue
             title = f"start {k + 1} of {len(starts)} ({name})" if len(starts) > 1 else f"{name} start"
@@ -330,7 +363,7 @@ class Runs(Resumable):
 
     def _best(self) -> int:
         results = self._results
-        return min(sorted(results), key=lambda k: (not results[k].converged, order_of(results[k].train_loss)))
+        return min(sorted(results), key=lambda k: (not results[k].converged, _order_of(results[k].train_loss)))
 
     @property
     def reached_limit(self) -> bool:
@@ -346,7 +379,7 @@ class Runs(Resumable):
 
     def _sort(self, runs: Iterable[int], until: int) -> list[int]:
         """Return runs in the order of their training losses at an iteration, or at their ends."""
-        return sorted(runs, key=lambda k: order_of(self._loops[k].record.loss_before(until)))
+        return sorted(runs, key=lambda k: _order_of(self._loops[k].record.loss_before(until)))
 
     def _stop(self, k: int) -> None:
         """Stop a run."""
@@ -356,19 +389,32 @@ class Runs(Resumable):
 
     def records(self, selected: GampResult) -> tuple[StartRecord, ...]:
         """Return a record of every start, compared with the selected result."""
-        best, losses, records = self._best(), selected.history.train_loss, list[StartRecord]()
+        best, records = self._best(), list[StartRecord]()
         for k, name in enumerate(self._names):
             end: Any = self.stopped.get(k) or self._results[k]
-            # the selected run may have ended before the run from start k was stopped
-            compared = k in self.stopped and self._batches[k] == self._batches[best]
-            at = min(end.n_iter, len(losses)) - 1 if compared else -1
-            loss = losses[at] if at >= 0 else selected.train_loss
             record = StartRecord(
                 name=name, kept=k == best, status=None if k in self.stopped else end.status, n_iter=end.n_iter,
                 train_loss=end.train_loss, gradient_norm=end.gradient_norm,
-                excess=float(end.train_loss / loss - 1) if loss else 0.0,
+                excess=float(end.train_loss / selected.train_loss - 1) if selected.train_loss else 0.0,
                 agreement=1.0 if k == best else agreement_of(self._plan.data, end.Q, selected.Q),
                 overlaps=end.overlaps, Q=end.Q,
             )  # fmt: skip
             records.append(record)
         return tuple(records)
+
+
+def _order_of(loss: float) -> float:
+    return loss if np.isfinite(loss) else inf
+
+
+def summarize_starts(records: tuple[StartRecord, ...]) -> str:
+    """Return sentences on the starts: the selected start, how many agree with it, and the losses of the others."""
+    name = next(record.name for record in records if record.kept)
+    others = [1 + record.excess for record in records if record.agreement < AGREEMENT]
+    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(others)
+    if not others:
+        return f"{best} {'Both' if n == 2 else f'All {n}'} gave (nearly) the same weights."
+    same = f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
+    low, high = f"{min(others):.3g}", f"{max(others):.3g}"
+    span = low if low == high else f"{low} to {high}"
+    return f"{best} {same}; the other {len(others)} had {span} times its training loss when they ended or were stopped."

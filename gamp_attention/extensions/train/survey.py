@@ -7,24 +7,35 @@ coincide: then it has found a fixed point of GAMP, for example a minimum that no
 
 Parisi parameters are in units of the inverse standard deviation over samples of the Moreau envelope at weights without
 information, so that they do not depend on the scale of the loss.
+
+The averages over the inner field of a sample are sums over few nodes: the proximal step of each node starts from its
+minimizer in the last iteration. Afterwards a node whose objective is lower at the minimizer of the best node continues
+from there. The response is the a.e. derivative. With `jumps`, minima are global, and the response is −∂ḡ/∂ω + yΔ by
+Stein's identity, R̄_l = yΔ_l − (⟨g_l u_lᵀ⟩ − ⟨g_l⟩⟨u_l⟩ᵀ) U_l^{−1/2}, which differs if the minimum jumps between nodes.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._tools import progress
-from gamp_attention._tools.numerics import symmetrize
-from gamp_attention._tools.checkpoints import Resumable
-from gamp_attention.extensions.train.survey_averages import average_fields, first_variances, quadratic_clusters
-from gamp_attention.gamp.step import averaged_memory, initial_state
+from gamp_attention._tools.numerics import diagonalize, psd_root, symmetrize
+from gamp_attention._tools.quadrature import gauss_hermite, gaussian_points, tensor_grid
+from gamp_attention.gamp.step import averaged_memory
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.denoisers.input import field_variances, products
+from gamp_attention.problem.denoisers.input import (
+    field_variances,
+    initial_variances,
+    prior_response,
+    products,
+    quadratic_response,
+)
 from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
+from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.passes import TokenMatrix, next_memory
 from gamp_attention.problem.risk import is_convex, risk_at
 from gamp_attention.problem.sources import sum_over_tokens
@@ -34,10 +45,14 @@ from gamp_attention.results import Result
 LADDER = (1.5, 3.0)  # Parisi parameters of the surveys from each start; then one random start for each of them
 REFINED_AT = 3.0  # Parisi parameter of the survey from the lowest minimum
 EQUAL_LOSSES = 1e-6  # standard deviation of losses, in units of their mean, below which all samples count as equal
+NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
+END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
+MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
+OFF_ZERO = 1e-3  # start of a minimization that would begin at zero, in units of √V
+MAX_ROWS = 1 << 15  # maximum number of proximal steps, at the nodes of all samples, that are computed at once
 
 
-@dataclass(frozen=True)
-class SurveyState:
+class SurveyState(NamedTuple):
     """State of survey propagation between two iterations."""
 
     Q: np.ndarray  # (d, r) weights
@@ -141,71 +156,240 @@ class SurveySettings:
     spread_at_rest: float = 2e-2  # the same for the spread; above it, a survey collapses slowly
 
 
-class Survey(Resumable):
-    """A survey, which can be interrupted between two iterations, and resumed."""
+def survey_units(data: Dataset, risk: str) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return V and U (S, r, r) from which surveys begin, and the unit of the Parisi parameter."""
+    terms = data.terms(risk)
+    samples = [(data.loss, terms.params[rows], sources, float(data.dim)) for rows, sources in data.groups]
+    V, U, envelopes = first_variances(data.penalty, data.spectra, samples, data.rank)
+    losses = np.concatenate(envelopes) + terms.constant
+    deviation, mean = float(np.std(losses)), float(np.mean(np.abs(losses)))
+    scale = deviation if deviation > EQUAL_LOSSES * mean else mean
+    return V, U, 1 / scale if np.isfinite(scale) and scale > 0 else 1.0
 
-    state: SurveyState | None  # None before its first iteration
-    t: int  # number of its iterations
 
-    def __init__(self, data: Dataset, risk: str, settings: SurveySettings = SurveySettings()) -> None:
-        self._data, self._risk, self._settings, self.state, self.t = data, risk, settings, None, 0
+def run_survey(
+    data: Dataset, risk: str, name: str, start: SurveyState, parisi: float, title: str = "",
+    settings: SurveySettings = SurveySettings(),
+) -> SurveyRecord:  # fmt: skip
+    """Return the record of the survey from a start of a name; the title is for the display of progress.
 
-    @cached_property
-    def _first(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """V and U from which surveys begin, and the unit of the Parisi parameter."""
-        data, terms = self._data, self._data.terms(self._risk)
-        samples = [(data.loss, terms.params[rows], sources, float(data.dim)) for rows, sources in data.groups]
-        V, U, envelopes = first_variances(data.penalty, data.spectra, samples, data.rank)
-        losses = np.concatenate(envelopes) + terms.constant
-        deviation, mean = float(np.std(losses)), float(np.mean(np.abs(losses)))
-        scale = deviation if deviation > EQUAL_LOSSES * mean else mean
-        return V, U, 1 / scale if np.isfinite(scale) and scale > 0 else 1.0
+    It ends as soon as it has come to rest, or if its spread is still large at a late iteration; but not from a minimum,
+    where it first seems to rest.
+    """
+    jumps = data.n_tokens * data.rank == 1 and not is_convex(data)  # searches of one field are cheap
+    state, t, spread, ending, rests = start, 0, np.inf, SurveyEnd.SPREAD, False
+    while t < settings.n_iter and not rests and ending is SurveyEnd.SPREAD:
+        if progress.is_shown():
+            progress.describe(f"survey {title}from {name}, iteration {t}, spread {spread:.1e}")
+        try:
+            after = survey_step(data, risk, state, settings.step, parisi, jumps)
+        except (np.linalg.LinAlgError, NotPositiveDefinite):
+            after = None
+        if after is None or not (np.isfinite(after.Q).all() and np.isfinite(after.U).all()):
+            ending = SurveyEnd.FAILED
+            break
+        change = float(np.linalg.norm(after.Q - state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
+        state, t, before, spread = after, t + 1, spread, _spread_of(data, after)
+        if spread < settings.collapsed:
+            ending = SurveyEnd.COLLAPSED
+        at_rest = change < settings.rest and abs(spread - before) < settings.spread_at_rest * spread
+        rests = name != "minimum" and (at_rest or (t >= settings.late and spread > settings.wide))
+    return SurveyRecord(name, parisi, ending, t, spread, risk_at(data, state.Q, risk).train_loss, state.Q)
 
-    def run(
-        self, name: str, Q: np.ndarray, parisi: float, absolute: bool, save: Callable[[], None], title: str
-    ) -> SurveyRecord:
-        """Return the record of the survey from weights Q (d, r), or of the survey of the checkpoint, which continues.
 
-        It ends as soon as it has come to rest, or if its spread is still large at a late iteration; but not from a
-        minimum, where it first seems to rest. `parisi` is in units of the data unless it is `absolute`.
-        """
-        data, settings = self._data, self._settings
-        V, U, unit = self._first
-        if self.state is None:
-            start = initial_state(data, Q)
-            self.state = SurveyState(start.Q, V, U, start.D)
-        y = parisi if absolute else parisi * unit
-        jumps = data.n_tokens * data.rank == 1 and not is_convex(data)  # searches of one field are cheap
-        ending, rests = SurveyEnd.SPREAD, False
-        spread = self._spread() if self.t else np.inf
-        while self.t < settings.n_iter and not rests and ending is SurveyEnd.SPREAD:
-            save()
-            if progress.is_shown():
-                progress.describe(f"survey {title}from {name}, iteration {self.t}, spread {spread:.1e}")
-            try:
-                after = survey_step(data, self._risk, self.state, settings.step, y, jumps)
-            except (np.linalg.LinAlgError, NotPositiveDefinite):
-                ending = SurveyEnd.FAILED
-                break
-            if not (np.isfinite(after.Q).all() and np.isfinite(after.U).all()):
-                ending = SurveyEnd.FAILED
-                break
-            change = float(np.linalg.norm(after.Q - self.state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
-            self.state, self.t, before = after, self.t + 1, spread
-            spread = self._spread()
-            if spread < settings.collapsed:
-                ending = SurveyEnd.COLLAPSED
-            at_rest = change < settings.rest and abs(spread - before) < settings.spread_at_rest * spread
-            rests = at_rest or (self.t >= settings.late and spread > settings.wide)
-            rests &= name != "minimum"
-        Q, n_iter = self.state.Q, self.t
-        self.state, self.t = None, 0
-        return SurveyRecord(name, y, ending, n_iter, spread, risk_at(data, Q, self._risk).train_loss, Q)
+def _spread_of(data: Dataset, state: SurveyState) -> float:
+    """Return the trace of U, in units of the trace of the second moments of the fields of the weights."""
+    moments = np.einsum("li,ia->", np.broadcast_to(data.spectra, (len(data.spectra), data.dim)), state.Q**2) / data.dim
+    return float(np.trace(state.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
 
-    def _spread(self) -> float:
-        """Return the trace of U, in units of the trace of the second moments of the fields of the weights."""
-        data, state = self._data, self.state
-        assert state is not None
-        spectra = np.broadcast_to(data.spectra, (len(data.spectra), data.dim))
-        moments = np.einsum("li,ia->", spectra, state.Q**2) / data.dim
-        return float(np.trace(state.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
+
+@lru_cache
+def inner_nodes(n_fields: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (K, n_fields) for the inner field of a sample, and the logarithms of their weights (K,).
+
+    For one field the nodes are equidistant: if the minimum jumps, the integrand has a kink, for which the rule of Gauss
+    and Hermite is less accurate.
+    """
+    if n_fields > 1:
+        return gaussian_nodes(n_fields)
+    u = np.linspace(-END, END, 1 + round(2 * END / SPACING))
+    return u[:, None], -0.5 * u**2 - np.log(np.exp(-0.5 * u**2).sum())
+
+
+@lru_cache
+def gaussian_nodes(dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (K, dim) of the standard normal distribution and the logarithms of their weights (K,).
+
+    A product rule of Gauss and Hermite up to three dimensions, else quasi-random points in pairs ±u with equal weights,
+    at least four for each dimension.
+    """
+    if dim not in NODES_PER_FIELD:
+        n_points = 1 << (4 * dim - 1).bit_length()
+        points = gaussian_points(n_points, dim, np.random.default_rng(11))
+        return np.ascontiguousarray(points), np.full(len(points), -np.log(len(points)))
+    x, weight = gauss_hermite(NODES_PER_FIELD[dim])
+    nodes, logs = tensor_grid(x, dim), tensor_grid(np.log(weight / weight.sum()), dim).sum(axis=1)
+    return np.ascontiguousarray(nodes), np.ascontiguousarray(logs)
+
+
+class InnerAverages(NamedTuple):
+    """Averages over the inner field of n samples."""
+
+    g: np.ndarray  # (n, L, r) ⟨g⟩
+    # (n, L, r, r) ⟨−∂g_l/∂ω_l⟩, the a.e. derivative within each token, or with the jumps of the minimum
+    response: np.ndarray
+    spread: np.ndarray  # (n, L, r, r) covariance of g_l under the weights
+    envelope: np.ndarray  # (n,) ⟨M⟩, the mean Moreau envelope
+
+
+def average_fields(
+    loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray, U: np.ndarray, parisi: float,
+    z: np.ndarray | None = None, jumps: bool = False,
+) -> tuple[InnerAverages, np.ndarray]:  # fmt: skip
+    """Return the averages of the output denoiser over the inner field, and the minimizers at its nodes.
+
+    Eq. :eq:`survey-fields`.
+
+    Parameters
+    ----------
+    loss, params : the per-sample loss and its parameters (n, P).
+    omega : (n, L, r) centers ω.
+    V : (L, r, r) symmetric positive definite blocks.
+    U : (L, r, r) covariance of the inner field, positive semidefinite.
+    parisi : Parisi parameter y >= 0, the inverse of a loss per sample.
+    z : (n, K, L r) minimizers from which the proximal steps at the K nodes start; the fields at the nodes if None.
+    jumps : whether minima at the nodes are searched for globally, and the response contains the jumps of the minimum
+        between nodes, as in one step of replica symmetry breaking. Needs U positive definite.
+
+    Returns
+    -------
+    InnerAverages, and the minimizers (n, K, L r) that were reached: minima of the proximal objective.
+    """
+    n, L, r = omega.shape
+    nodes, logs = inner_nodes(L * r)
+    root, u, step = psd_root(U), nodes.reshape(-1, L, r), max(1, MAX_ROWS // len(logs))
+    inner = np.einsum("lab,klb->kla", root, u)
+    slopes = np.einsum("klc,lcb->klb", u, np.linalg.inv(root)) if jumps else None
+    parts = []
+    for first in range(0, n, step):
+        rows = slice(first, first + step)
+        fields, start = omega[rows, None] + inner, None if z is None else z[rows]
+        moreau, g, response, reached = _denoise_nodes(loss, params[rows], fields, V, start, jumps)
+        parts.append((*_average_nodes(moreau, g, response, logs, slopes, parisi), reached))
+    *averages, minimizers = map(np.concatenate, zip(*parts, strict=True))
+    return InnerAverages(*averages), minimizers
+
+
+def _denoise_nodes(
+    loss: Any, params: np.ndarray, fields: np.ndarray, V: np.ndarray, z: np.ndarray | None, jumps: bool
+) -> tuple[np.ndarray, ...]:
+    """Return M (n, K), g and R at all nodes of n samples, for fields (n, K, L, r), and the minimizers (n, K, L r)."""
+    n, K, L, r = shape = fields.shape
+    params, fields = np.repeat(params, K, axis=0), fields.reshape(n * K, L, r)
+    start = fields if z is None else z.reshape(fields.shape)
+    if L * r == 1:  # at zero, an even loss may have a maximum, at which a minimization of one field would stay
+        start = np.where(start == 0, OFF_ZERO * np.sqrt(V[0, 0, 0]), start)
+    steps = denoise(loss, params, fields, V, start, max_starts=None if jumps else 0)
+    best = np.repeat(np.argmin(steps.moreau.reshape(n, K), axis=1) + K * np.arange(n), K)
+    away = steps.z[best] - fields
+    forces = (np.linalg.inv(V) @ away[..., None])[..., 0]
+    there = steps.loss[best] + 0.5 * np.sum(forces * away, axis=(1, 2))
+    lower = (there < steps.moreau - 1e-9 * np.abs(steps.moreau)) & (best != np.arange(n * K))
+    if lower.any():
+        again = denoise(loss, params[lower], fields[lower], V, steps.z[best[lower]], hold=True)
+        for name in ("z", "g", "response", "moreau"):
+            getattr(steps, name)[lower] = getattr(again, name)
+    response = steps.response.reshape(*shape, r)
+    return steps.moreau.reshape(n, K), steps.g.reshape(shape), response, steps.z.reshape(n, K, L * r)
+
+
+def _average_nodes(
+    moreau: np.ndarray, g: np.ndarray, response: np.ndarray, logs: np.ndarray, slopes: np.ndarray | None, parisi: float
+) -> InnerAverages:
+    """Return the averages of n samples, given proximal steps at the nodes; `slopes` u U^{−½} if with jumps."""
+    logs = logs - parisi * moreau
+    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    mean = np.einsum("nk,nkla->nla", weights, g)
+    away = g - mean[:, None]
+    weighted = weights[:, :, None, None] * away
+    spread = np.einsum("nkla,nklb->nlab", weighted, away)
+    if slopes is None:
+        mean_response = np.einsum("nk,nklab->nlab", weights, response)
+    else:  # −∂ḡ/∂ω = R̄ − yΔ by Stein's identity
+        mean_response = parisi * spread - np.einsum("nkla,klb->nlab", weighted, slopes)
+    return InnerAverages(mean, mean_response, spread, np.sum(weights * moreau, axis=1))
+
+
+class QuadraticClusters(NamedTuple):
+    """Averages over the inner field for a quadratic penalty, in closed form, for K coordinates or classes."""
+
+    precision: np.ndarray  # (K, r, r) A − yΔ, so that b = X̃ᵀḡ + (A − yΔ) Q
+    inner: np.ndarray  # (K, r, r) c = (Λ + A)⁻¹, the response at a given inner field
+    response: np.ndarray  # (K, r, r) C = (Λ + A − yΔ)⁻¹, the response of the mean weights: ⟨x⟩ = C b
+    covariance: np.ndarray  # (K, r, r) C Δ c, the covariance of the weights
+
+
+def quadratic_clusters(
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, parisi: float
+) -> QuadraticClusters:
+    """Return the averages of the weights over the inner field for a quadratic penalty. Eq. :eq:`survey-weights`.
+
+    With A = Σ_l γ_l V̂_l, Δ = Σ_l γ_l Δ_l and the field b = X̃ᵀḡ + (A − yΔ) Q, the mean weights are C b. Δ is reduced if
+    y C Δ would exceed `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same.
+
+    Parameters
+    ----------
+    penalty : the penalty.
+    spectra : (L, d), (L, 1) or (L, K) variances γ_l of the coordinates or classes.
+    V_hat, spread : (L, r, r) mean response of the samples at a given inner field, and mean spread of their forces.
+    parisi : Parisi parameter y >= 0.
+    """
+    A, c, _ = quadratic_response(penalty, spectra, V_hat)
+    delta = _limit_gain(np.einsum("li,lab->iab", spectra, spread), c, parisi)
+    C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
+    return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
+
+
+def _limit_gain(delta: np.ndarray, C: np.ndarray, parisi: float) -> np.ndarray:
+    """Return Δ (K, r, r), scaled down if the largest eigenvalue of y C^{1/2} Δ C^{1/2} exceeds `MAX_GAIN`."""
+    root = psd_root(C)
+    gain = diagonalize(root @ (parisi * delta) @ root)[0][:, -1]
+    return delta * np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))[:, None, None]
+
+
+def first_variances(
+    penalty: Any, spectra: np.ndarray, samples: Sequence[tuple[Any, np.ndarray, np.ndarray, float]], rank: int,
+    fractions: np.ndarray | None = None, n_steps: int = 20,
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:  # fmt: skip
+    """Return the variances V and U (S, r, r) from which survey propagation begins, and mean Moreau envelopes.
+
+    U is the second moment of the fields of weights with unit variance, and V the self-consistent variance of uniformly
+    weighted inner fields around zero, at most the initial variance of message passing.
+
+    Parameters
+    ----------
+    penalty : the penalty.
+    spectra : (S, K) variances γ of K coordinates, or of K classes of coordinates.
+    samples : for each group of samples the loss, its parameters (n, P), the sources (L,) of the tokens, and the number
+        by which sums over the group are divided: the dimension d.
+    rank : number of columns r.
+    fractions : (K,) fraction of the coordinates in each class; equal if not given.
+    n_steps : number of damped iterations.
+    """
+    fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
+    U = (spectra @ fractions)[:, None, None] * np.eye(rank)
+    V = highest = initial_variances(spectra @ fractions, penalty.strength, rank)
+    z: list[np.ndarray | None] = [None] * len(samples)
+    envelopes = [np.zeros(0)] * len(samples)
+    for _ in range(n_steps):
+        responses = np.zeros(V.shape)
+        for k, (loss, params, sources, dim) in enumerate(samples):
+            zero = np.zeros((len(params), len(sources), rank))
+            averages, z[k] = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
+            responses[sources] += averages.response.sum(axis=0) / dim
+            envelopes[k] = averages.envelope
+        W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
+        excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)
+        V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
+    return V, U, envelopes

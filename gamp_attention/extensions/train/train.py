@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.checkpoints import Checkpoint, CheckpointFile, Resumable
+from gamp_attention._tools.checkpoints import Checkpoint, CheckpointFile
 from gamp_attention._tools.numerics import guard_call, hash_bytes
 from gamp_attention._tools.progress import show_progress
 from gamp_attention.extensions.train.escapes import flipped_starts
-from gamp_attention.extensions.train.records import AGREEMENT, StartRecord, summarize_starts
-from gamp_attention.extensions.train.runs import SAME_LOSS, Runs
+from gamp_attention.extensions.train.runs import AGREEMENT, SAME_LOSS, Runs, StartRecord, summarize_starts
 from gamp_attention.extensions.train.survey import LADDER, REFINED_AT, SurveyEnd, SurveyRecord
 from gamp_attention.gamp.loop import Plan
 from gamp_attention.gamp.options import IterationOptions
@@ -75,7 +73,7 @@ def train(
     risk: str = "exact",
     *,
     n_starts: int = 8,
-    survey: bool | str | float | Sequence[float] = "auto",
+    survey: bool | str | float = "auto",
     escape: bool = True,
     tol: float = 1e-8,
     max_iter: int = 10000,
@@ -102,18 +100,15 @@ def train(
     risk : "exact" or "asymptotic", as for `run_gamp`.
     n_starts : number of starts.
     survey : begin with survey propagation, which finds lower minima than message passing does from random starts
-        (Lucibello, Saglietti and Lu, 2019; see `gamp_attention.extensions.train.survey`), and continue from its
-        weights. If True, surveys are made from each start and from random starts, at Parisi parameters that are
-        determined from the data, until two surveys find the same weights. A positive number, or several, are the Parisi
-        parameters y of the surveys from each start. Message passing continues from surveys of different weights, which
-        are compared after 30 iterations. If True, and if the loss is not convex, a survey and message passing from the
-        lowest minimum follow. Then single samples are moved to other minima of their proximal objectives, from which
-        message passing continues, while the training loss falls. Runs that will probably end above the lowest minimum
-        are stopped. If "auto", only this continuation from the lowest minimum is made, and only in cases in which it
-        mostly finds better weights: there are at least four starts, at most a quarter of them ended in (nearly) the
-        selected weights, and the training loss is at most a quarter of the loss at zero weights. In addition, samples
-        need to have at most three fields, the loss must not be convex, and survey propagation needs to accept the data
-        and `iteration`.
+        (Lucibello, Saglietti and Lu, 2019; see `gamp_attention.extensions.train.survey`). If True, surveys are made
+        from each start and from random starts, at Parisi parameters that are determined from the data, until two find
+        the same weights. A positive number is the Parisi parameter y of one survey from each start. Message passing
+        continues from surveys of different weights, which are compared after 30 iterations. If True,
+        and if the loss is not convex, a survey and message passing from the lowest minimum follow; then single samples
+        are moved to other minima of their proximal objectives, while the training loss falls. If "auto", only this
+        continuation from the lowest minimum is made, if it mostly finds better weights: there are at least four starts,
+        at most a quarter of them ended in (nearly) the selected weights, the training loss is at most a quarter of the
+        loss at zero weights, samples have at most three fields, and survey propagation accepts data and `iteration`.
     escape : if the run ends at a saddle of the risk, leave it along the direction of lowest curvature and continue to a
         minimum.
     tol, max_iter, iteration : as for `run_gamp`.
@@ -245,10 +240,7 @@ def _require_ladder(survey: Any, plan: Plan) -> tuple[float, ...] | None:
         raise check.fail("survey", survey, "False for intercepts, and for penalties that are not quadratic")
     if survey is True:
         return ()
-    numbers = survey if isinstance(survey, Sequence | np.ndarray) and not isinstance(survey, str) else [survey]
-    if isinstance(survey, str) or not len(numbers):
-        raise check.fail("survey", survey, "True, False, 'auto', or positive numbers")
-    return tuple(check.real("survey", y, low=0, strict=True) for y in numbers)
+    return (check.real("survey", survey, low=0, strict=True),)
 
 
 def _open_checkpoint(

@@ -7,11 +7,11 @@ R^r, for a penalty r. Their response is C_i = ∂η_i/∂b_i. Both are in closed
 from typing import Any
 
 import numpy as np
-from numpy.linalg import LinAlgError
 
-from gamp_attention._kernels.compiled import inline_kernel, kernel, sample_kernel
+from gamp_attention._kernels.compiled import inline_kernel, kernel
 from gamp_attention._tools.check import read_only
 from gamp_attention._tools.numerics import diagonalize, symmetrize
+from gamp_attention.problem.denoisers.newton import cholesky, cholesky_solve
 from gamp_attention.problem.penalties.base import penalty_prox
 
 # Bounds that keep A and W positive definite far from fixed points
@@ -47,11 +47,7 @@ def prior_response(
     -------
     A, C (K, r, r) and W (L, r, r).
     """
-    spectrum, vectors = _spectrum(spectra, V_hat)
-    spectrum = np.maximum(spectrum, (MIN_PRECISION - 1) * lam)
-    A = np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
-    C = np.einsum("iab,ib,icb->iac", vectors, 1 / (lam + spectrum), vectors)
-    return A, C, _mean_response(spectra, C, fractions)
+    return _response(spectra, np.full(V_hat.shape[1], lam), MIN_PRECISION * lam, V_hat, fractions)
 
 
 def quadratic_response(
@@ -59,21 +55,22 @@ def quadratic_response(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return A, C and W for any quadratic penalty: C_i = (Λ + A_i)⁻¹, see `prior_response`. Eq. :eq:`column-strengths`.
 
-    Parameters
-    ----------
-    penalty : a quadratic penalty: the ridge, or a ridge with one strength for each column.
-    spectra, V_hat, fractions : as for `prior_response`.
+    `penalty` is the ridge, or a ridge with one strength for each column.
     """
     if not penalty.by_column:
         return prior_response(spectra, penalty.lam, V_hat, fractions)
-    A = np.einsum("li,lab->iab", spectra, V_hat)
-    A = symmetrize(A)
-    strengths = penalty.curvature
-    spectrum, vectors = np.linalg.eigh(A + np.diag(strengths))
-    if (spectrum < penalty.floor).any():
-        spectrum = np.maximum(spectrum, penalty.floor)
-        A = np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors) - np.diag(strengths)
-    C = np.einsum("iab,ib,icb->iac", vectors, 1 / spectrum, vectors)
+    return _response(spectra, penalty.curvature, penalty.floor, V_hat, fractions)
+
+
+def _response(
+    spectra: np.ndarray, strengths: np.ndarray, lowest: float, V_hat: np.ndarray, fractions: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    A = _precisions(spectra, V_hat)
+    spectrum, vectors = diagonalize(A + np.diag(strengths))
+    if (spectrum < lowest).any():
+        spectrum = np.maximum(spectrum, lowest)
+        A = _compose(spectrum, vectors) - np.diag(strengths)
+    C = _compose(1 / spectrum, vectors)
     return A, C, _mean_response(spectra, C, fractions)
 
 
@@ -85,14 +82,10 @@ def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarr
     if penalty.intercept:
         inner, others = penalty.penalty, spectra[:, :-1]
         A = quadratic_response(inner, others, V_hat)[0] if inner.quadratic else precisions(inner, others, V_hat)
-        spectrum, vectors = _spectrum(np.ones((len(V_hat), 1)), V_hat)
-        last = (vectors * np.maximum(spectrum, MIN_CURVATURE * penalty.strength)[:, None]) @ vectors.transpose(0, 2, 1)
+        last = _raise(V_hat.sum(axis=0, keepdims=True), MIN_CURVATURE * penalty.strength)
         return np.concatenate([np.broadcast_to(A, (others.shape[1], *A.shape[1:])), last])
-    spectrum, vectors = _spectrum(spectra, V_hat)
     lowest = max(MIN_PRECISION * penalty.convexity, MIN_CURVATURE * penalty.strength) - penalty.convexity
-    spectrum = np.maximum(spectrum, lowest)
-    vectors = np.broadcast_to(vectors, (len(spectrum), *vectors.shape[1:]))
-    return np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
+    return _raise(_precisions(spectra, V_hat), lowest)
 
 
 def field_variances(
@@ -102,10 +95,7 @@ def field_variances(
     W = _mean_response(spectra, C, fractions)
     fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
     lowest = MIN_VARIANCE * initial_variances(spectra @ fractions, penalty.strength, W.shape[1])
-    spectrum, vectors = diagonalize(W)
-    if (spectrum >= lowest[:, :1, 0]).all():
-        return W
-    return np.einsum("lab,lb,lcb->lac", vectors, np.maximum(spectrum, lowest[:, :1, 0]), vectors)
+    return _raise(W, lowest[:, :1, 0])
 
 
 def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -151,10 +141,20 @@ def products(matrices: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.einsum("iab,ib->ia", np.broadcast_to(matrices, (len(x), *matrices.shape[1:])), x)
 
 
-def _spectrum(spectra: np.ndarray, V_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return eigenvalues and eigenvectors of A_i = Σ_l γ_l^i V̂_l."""
-    A = np.einsum("li,lab->iab", spectra, V_hat)
-    return diagonalize(symmetrize(A))
+def _precisions(spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
+    """Return A_i = Σ_l γ_l^i V̂_l (K, r, r)."""
+    return symmetrize(np.einsum("li,lab->iab", spectra, V_hat))
+
+
+def _raise(matrices: np.ndarray, lowest: Any) -> np.ndarray:
+    """Return symmetric matrices (K, r, r) with eigenvalues of at least `lowest`."""
+    spectrum, vectors = diagonalize(matrices)
+    return matrices if (spectrum >= lowest).all() else _compose(np.maximum(spectrum, lowest), vectors)
+
+
+def _compose(spectrum: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Return the symmetric matrices (K, r, r) with given eigenvalues and eigenvectors."""
+    return np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
 
 
 def _mean_response(spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | None) -> np.ndarray:
@@ -173,59 +173,32 @@ def _entry(penalty, b, A, x, a):
 
 
 @inline_kernel
-def _residual(penalty, b, A, x, residual, slope):
-    """Fill residual_a = prox(b_a − Σ_c A_ac x_c) − x_a and the slopes of prox; return the largest |residual_a|."""
+def _residual(penalty, b, A, x, residual, root):
+    """Fill residual_a = prox(b_a − Σ_c A_ac x_c) − x_a and the roots of its slopes; return the largest |residual_a|."""
     size = 0.0
     for a in range(x.shape[0]):
-        new, slope[a] = _entry(penalty, b, A, x, a)
-        residual[a] = new - x[a]
+        new, slope = _entry(penalty, b, A, x, a)
+        residual[a], root[a] = new - x[a], np.sqrt(slope)
         size = max(size, abs(residual[a]))
     return size
 
 
 @inline_kernel
-def _linearize(A, slope, system):
-    """Fill system = 1 + D (A − diag A) with D = diag(slope): minus the Jacobian of the residual."""
-    for a in range(slope.shape[0]):
-        for c in range(slope.shape[0]):
-            system[a, c] = 1.0 if a == c else slope[a] * A[a, c]
+def _factor(A, root, system, chol):
+    """Factor 1 + R (A − diag A) R with R = diag(root), which is R (A + diag r'') R, into chol.
+
+    The Jacobian of the residual is −(1 + R² (A − diag A)).
+    """
+    for a in range(root.shape[0]):
+        for c in range(root.shape[0]):
+            system[a, c] = 1.0 if a == c else root[a] * A[a, c] * root[c]
+    cholesky(system, 0.0, chol)
 
 
 @kernel
 def _denoise_numbers(penalty, b, A, eta, C):
     for i in range(b.shape[0]):
         eta[i, 0], C[i, 0, 0] = penalty_prox(penalty, b[i, 0], A[i if A.shape[0] > 1 else 0, 0, 0])
-
-
-@sample_kernel
-def _solve(system, right):
-    """Overwrite right (r, m) with the solution x of system x = right; overwrites system (r, r).
-
-    The compilation of np.linalg.solve would take five seconds.
-    """
-    r, m = right.shape
-    for k in range(r):
-        pivot = k
-        for i in range(k + 1, r):
-            if abs(system[i, k]) > abs(system[pivot, k]):
-                pivot = i
-        if system[pivot, k] == 0.0:
-            raise LinAlgError("Singular matrix")
-        for j in range(r):
-            system[k, j], system[pivot, j] = system[pivot, j], system[k, j]
-        for j in range(m):
-            right[k, j], right[pivot, j] = right[pivot, j], right[k, j]
-        for i in range(k + 1, r):
-            factor = system[i, k] / system[k, k]
-            for j in range(k, r):
-                system[i, j] -= factor * system[k, j]
-            for j in range(m):
-                right[i, j] -= factor * right[k, j]
-    for k in range(r - 1, -1, -1):
-        for j in range(m):
-            for i in range(k + 1, r):
-                right[k, j] -= system[k, i] * right[i, j]
-            right[k, j] /= system[k, k]
 
 
 @kernel
@@ -236,8 +209,8 @@ def _denoise_coordinates(penalty, b, A, eta, C):
     alone converges slowly if the columns are strongly coupled.
     """
     n, r = b.shape
-    slope, residual, trial = np.empty(r), np.empty(r), np.empty(r)
-    system, step = np.empty((r, r)), np.empty((r, 1))
+    root, residual, trial, step = np.empty(r), np.empty(r), np.empty(r), np.empty(r)
+    system, chol = np.empty((r, r)), np.empty((r, r))
     for i in range(n):
         Ai, x = A[i if A.shape[0] > 1 else 0], eta[i]
         for a in range(r):
@@ -245,25 +218,30 @@ def _denoise_coordinates(penalty, b, A, eta, C):
         for _ in range(MAX_SWEEPS):
             change, scale = 0.0, 0.0
             for a in range(r):
-                new, slope[a] = _entry(penalty, b[i], Ai, x, a)
+                new, _ = _entry(penalty, b[i], Ai, x, a)
                 change = max(change, abs(new - x[a]))
                 scale = max(scale, abs(new))
                 x[a] = new
             if change <= TOL * scale:
                 break
-            before = _residual(penalty, b[i], Ai, x, residual, slope)
-            _linearize(Ai, slope, system)
+            before = _residual(penalty, b[i], Ai, x, residual, root)
+            _factor(Ai, root, system, chol)
+            for a in range(r):  # the step is residual + R w with (1 + R (A − diag A) R) w = −R (A − diag A) residual
+                step[a] = 0.0
+                for c in range(r):
+                    if c != a:
+                        step[a] -= root[a] * Ai[a, c] * residual[c]
+            cholesky_solve(chol, step)
             for a in range(r):
-                step[a, 0] = residual[a]
-            _solve(system, step)
-            for a in range(r):
-                trial[a] = x[a] + step[a, 0]
-            if _residual(penalty, b[i], Ai, trial, residual, slope) < 0.5 * before:
+                trial[a] = x[a] + residual[a] + root[a] * step[a]
+            if _residual(penalty, b[i], Ai, trial, residual, root) < 0.5 * before:
                 for a in range(r):
                     x[a] = trial[a]
-        _residual(penalty, b[i], Ai, x, residual, slope)
-        _linearize(Ai, slope, system)
-        for a in range(r):
+        _residual(penalty, b[i], Ai, x, residual, root)
+        _factor(Ai, root, system, chol)
+        for a in range(r):  # C = (A + diag r'')⁻¹ = R (1 + R (A − diag A) R)⁻¹ R
             for c in range(r):
-                C[i, a, c] = slope[a] if a == c else 0.0
-        _solve(system, C[i])  # C = (A + diag r'')⁻¹ with r'' = 1/slope − A_aa
+                step[c] = root[c] if c == a else 0.0
+            cholesky_solve(chol, step)
+            for c in range(r):
+                C[i, c, a] = root[c] * step[c]

@@ -13,9 +13,9 @@ The step is halved until F falls by at least a fraction of the decrease that its
   rounding error of ℓ can be far larger than ℓ: ½ (1 − tanh z) is 1e-10 at z = 11, with an error of 1e-17 to 1e-16. So
   the gradient decides about all Newton steps that are short in units of V^{1/2}, for which F need not fall.
 
-`minimize_from` is the general form. It first calls `minimize_in_scalars`: for two tokens and one column, the same steps
-in scalars instead of arrays take a third of the time. Rare cases (saddles, rounding errors, long searches) are left to
-the general form, which continues from the point that was reached.
+`minimize_from` is the general form. It first calls `minimize_in_scalars`: for two tokens and one column, and for
+registered losses of one field, the same steps in scalars instead of arrays take a third of the time. Rare cases
+(saddles, rounding errors, long searches) are left to the general form, which continues from the point that was reached.
 """
 
 from typing import Any, NamedTuple
@@ -24,11 +24,26 @@ import numpy as np
 from numba import typeof
 from numba.core.types import CPointer, Tuple, boolean, float64
 
-from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, inner_kernel, overload, sample_kernel
+from gamp_attention._kernels.compiled import (
+    dispatch_on_type,
+    inline_kernel,
+    inner_kernel,
+    is_instance,
+    overload,
+    sample_kernel,
+)
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from, point_to_field
 from gamp_attention.problem.losses.attention import is_dot_product_loss
-from gamp_attention.problem.losses.protocol import VECTOR, TableSlots, differentiate, loss_kernel, loss_value, make_work
+from gamp_attention.problem.losses.protocol import (
+    VECTOR,
+    IndirectLoss,
+    TableSlots,
+    differentiate,
+    loss_kernel,
+    loss_value,
+    make_work,
+)
 from gamp_attention.problem.losses.two_tokens import is_two_tokens, two_token_expansion
 
 MIN_PIVOT = 1e-14  # smallest pivot of a positive definite matrix, in units of its diagonal entry
@@ -37,7 +52,6 @@ ROUNDING = 4e-15  # rounding error of the objective, in units of its value plus 
 LAST_STEP = 1e-10  # relative size of a step after which none follows: the next step would be quadratically smaller
 ROUGH_STEP = 1e-2  # the same for iterations whose minimum need not be accurate
 MAX_MINIMA = 16  # number of minima that a global search stores
-COLUMNWISE = 12  # maximum size of a matrix whose Cholesky factor is faster to compute by columns than by rows
 
 
 class NewtonSettings(NamedTuple):
@@ -166,8 +180,6 @@ def max_abs(x):
 def cholesky(hess, shift, chol):
     """Factor hess + shift I into chol; return False if it is not positive definite."""
     k = hess.shape[0]
-    if k > COLUMNWISE:
-        return cholesky_by_rows(hess, shift, chol)
     for i in range(k):
         for j in range(i + 1):
             acc = hess[i, j]
@@ -181,35 +193,6 @@ def cholesky(hess, shift, chol):
                 chol[i, i] = np.sqrt(acc)
             else:
                 chol[i, j] = acc / chol[j, j]
-    return True
-
-
-@deferred_kernel(boolean)
-def cholesky_by_rows(hess, shift, chol):
-    """Factor a large matrix as `cholesky`, but row by row: each row is subtracted from all later rows at once.
-
-    The transposed factor is formed in the upper triangle, where rows are contiguous, and copied to the lower one.
-    """
-    k = hess.shape[0]
-    for i in range(k):
-        for j in range(i, k):
-            chol[i, j] = hess[i, j]
-        chol[i, i] += shift
-    for m in range(k):
-        if not chol[m, m] > MIN_PIVOT * abs(hess[m, m]):
-            return False
-        root = np.sqrt(chol[m, m])
-        chol[m, m] = root
-        root = 1.0 / root
-        for j in range(m + 1, k):
-            chol[m, j] *= root
-        for i in range(m + 1, k):
-            c = chol[m, i]
-            for j in range(i, k):
-                chol[i, j] -= c * chol[m, j]
-    for i in range(k):
-        for j in range(i):
-            chol[i, j] = chol[j, i]
     return True
 
 
@@ -310,37 +293,54 @@ def descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws):
 
 
 @dispatch_on_type
-def minimize_in_scalars(loss, p, omega, metric, z, ws, n_known):
-    """Minimize as `minimize_from`, or return OUTCOME.unfinished with z at the point reached. Compiled code only."""
+def in_scalars(loss):
+    """Return whether `minimize_in_scalars` applies to a loss. Compiled code only."""
 
 
-@overload(minimize_in_scalars)
-def _minimize_in_scalars(loss, p, omega, metric, z, ws, n_known):
-    if not is_dot_product_loss(loss):
-        return lambda loss, p, omega, metric, z, ws, n_known: (np.nan, OUTCOME.unfinished)
+@dispatch_on_type
+def expand(loss, p, x, y, at_ws):
+    """Return ℓ(x, y), its gradient, and the entries 11, 12 and 22 of its Hessian. Compiled code only."""
 
-    def minimize(loss, p, omega, metric, z, ws, n_known):
-        if is_two_tokens(loss):
-            return _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known)
-        return np.nan, OUTCOME.unfinished
 
-    return minimize
+@overload(in_scalars)
+def _in_scalars(loss):
+    if is_instance(loss, IndirectLoss):
+        return lambda loss: loss.n_fields == 1
+    return (lambda loss: is_two_tokens(loss)) if is_dot_product_loss(loss) else (lambda loss: False)
+
+
+@overload(expand)
+def _expand(loss, p, x, y, at_ws):
+    if is_dot_product_loss(loss):
+        return lambda loss, p, x, y, at_ws: two_token_expansion(loss, p, x, y)
+    if not is_instance(loss, IndirectLoss):
+        return lambda loss, p, x, y, at_ws: (np.nan, np.nan, np.nan, np.nan, np.nan, np.nan)
+
+    def expand_single_field(loss, p, x, y, at_ws):
+        ws = load_from(at_ws)
+        ws.trial[0] = x
+        value = differentiate(loss, p, ws.trial, ws.grad, ws.hess, point_to_loss_scratch(at_ws), True)
+        return value, ws.grad[0], 0.0, ws.hess[0, 0], 0.0, 0.0
+
+    return expand_single_field
 
 
 @inline_kernel
-def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
-    """Take the steps of `minimize_from` in the same order, for fields (x, y) and a Hessian with entries xx, xy and yy.
+def minimize_in_scalars(loss, p, omega, at_metric, z, at_ws, n_known):
+    """Minimize as `minimize_from`, or return OUTCOME.unfinished with z at the point reached.
 
-    (new_x, new_y) is the point that the line search evaluates.
+    The steps are those of `minimize_from`, for fields (x, y) and a Hessian with entries xx, xy and yy; a single field
+    has y = 0. (new_x, new_y) is the point that the line search evaluates.
     """
-    stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
-    x, y = z[0], z[1]
+    metric, ws, is_pair = load_from(at_metric), load_from(at_ws), z.shape[0] > 1
+    stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0] if is_pair else 1.0
+    x, y, omega_x, omega_y = z[0], z[1] if is_pair else 0.0, omega[0], omega[1] if is_pair else 0.0
     new_x, new_y, step_x, step_y, t = x, y, 0.0, 0.0, 1.0
     value, slope, rounding, last_size, solved = np.nan, np.inf, 0.0, np.inf, False
     xx, xy, yy = np.nan, np.nan, np.nan
     for number in range(NEWTON.max_scalar):
-        trial, grad_x, grad_y, xx, xy, yy = two_token_expansion(loss, p, new_x, new_y)
-        offset_x, offset_y = new_x - omega[0], new_y - omega[1]
+        trial, grad_x, grad_y, xx, xy, yy = expand(loss, p, new_x, new_y, at_ws)
+        offset_x, offset_y = new_x - omega_x, new_y - omega_y
         trial += 0.5 * (stiff_x * offset_x * offset_x + stiff_y * offset_y * offset_y)
         if number > 0 and not trial <= value - NEWTON.sufficient_decrease * t * slope + rounding:
             t *= 0.5
@@ -351,7 +351,7 @@ def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
         x, y, value = new_x, new_y, trial
         grad_x, grad_y = grad_x + stiff_x * offset_x, grad_y + stiff_y * offset_y
         xx, yy = xx + stiff_x, yy + stiff_y
-        size, scale = max(abs(grad_x), abs(grad_y)), max(abs(x) + abs(omega[0]), abs(y) + abs(omega[1]))
+        size, scale = max(abs(grad_x), abs(grad_y)), max(abs(x) + abs(omega_x), abs(y) + abs(omega_y))
         # the general form decides about saddles, NaN, and steps whose decrease of F is below its rounding error, unless
         # they reduce the gradient by half
         if not (size < np.inf and (slope > rounding or size < 0.5 * last_size)):
@@ -372,7 +372,7 @@ def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
         step_x = grad_x / (xx + shift) - ratio * step_y
         if shift == 0.0:
             for c in range(n_known):
-                distance_x, distance_y = x - ws.minima[c, 0], y - ws.minima[c, 1]
+                distance_x, distance_y = x - ws.minima[c, 0], y - ws.minima[c, 1] if is_pair else 0.0
                 landing = (distance_x - step_x) ** 2 + (distance_y - step_y) ** 2
                 if landing <= NEWTON.merge**2 * (distance_x * distance_x + distance_y * distance_y):
                     return value, OUTCOME.merged
@@ -382,11 +382,10 @@ def _minimize_two_tokens(loss, p, omega, metric, z, ws, n_known):
             break
         rounding, t = ROUNDING * (abs(value) + size * scale), 1.0
         new_x, new_y = x - step_x, y - step_y
-    z[0], z[1] = x, y
-    if not solved:
-        return value, OUTCOME.unfinished
-    ws.hess[0, 0], ws.hess[0, 1], ws.hess[1, 0], ws.hess[1, 1] = xx, xy, xy, yy
-    return value, OUTCOME.solved
+    z[0], ws.hess[0, 0] = x, xx
+    if is_pair:
+        z[1], ws.hess[0, 1], ws.hess[1, 0], ws.hess[1, 1] = y, xy, xy, yy
+    return value, OUTCOME.solved if solved else OUTCOME.unfinished
 
 
 @inline_kernel
@@ -427,10 +426,11 @@ def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
     ws.minima.
     """
     metric, ws = load_from(at_metric), load_from(at_ws)
-    value, outcome = minimize_in_scalars(loss, p, omega, metric, z, ws, n_known)
     ws.n_hessians[0] += 1
-    if outcome != OUTCOME.unfinished:
-        return value, outcome
+    if in_scalars(loss):
+        value, outcome = minimize_in_scalars(loss, p, omega, at_metric, z, at_ws, n_known)
+        if outcome != OUTCOME.unfinished:
+            return value, outcome
     k, was_short = z.shape[0], False
     value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
     for number in range(NEWTON.max_iter):

@@ -8,14 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.core.types import none
 
-from gamp_attention._kernels.compiled import (
-    dispatch_on_type,
-    inline_kernel,
-    is_instance,
-    kernel,
-    overload,
-    sample_kernel,
-)
+from gamp_attention._kernels.compiled import inline_kernel, kernel, sample_kernel
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from, point_to
 from gamp_attention._tools import check
@@ -24,10 +17,8 @@ from gamp_attention._tools.threads import interruptible_blocks
 from gamp_attention.problem.denoisers.newton import (
     LAST_STEP,
     MIN_PIVOT,
-    NEWTON,
     OUTCOME,
-    ROUNDING,
-    cholesky_solve,
+    in_scalars,
     make_metric,
     make_workspace,
     minimize_in_scalars,
@@ -42,15 +33,11 @@ from gamp_attention.problem.denoisers.prox import (
     minimize_globally,
     minimize_single_field,
 )
-from gamp_attention.problem.losses.attention import is_dot_product_loss
-from gamp_attention.problem.losses.point import for_kernels
-from gamp_attention.problem.losses.protocol import IndirectLoss, differentiate
-from gamp_attention.problem.losses.two_tokens import is_two_tokens
+from gamp_attention.problem.losses.protocol import for_kernels
 from gamp_attention.results import add_display
 
 BLOCK = 128  # number of samples in a block
 SMALL_BLOCK = 2048  # the same for samples with one field, which take a fraction of a microsecond each
-SMALL = 3  # maximum number of fields per sample for which the whole Jacobian takes no longer than its blocks
 # number of operations of one Newton step of each minimization above which work runs in other threads, so that it can be
 # interrupted: 0.1 s for 1e-9 s per operation and six Newton steps
 LONG = 1.7e7
@@ -215,143 +202,57 @@ def _denoise_rows(first, last, loss, params, omega, metric, most, search, ws, ou
     denoise_rows(first, last, loss, params, omega, point_to(metric), most, search, point_to(ws), point_to(out))
 
 
-@dispatch_on_type
-def denoise_rows(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
-    """Fill rows of the result: for one field or two tokens in numbers if that succeeds, otherwise by `denoise_sample`.
-
-    The arguments `at_` are pointers to a `Metric`, a `Workspace` and a `Denoised`. Compiled code only.
-    """
-
-
-@overload(denoise_rows)
-def _denoise_rows_of(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
-    def denoise_indirect(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
-        if omega.shape[1] == 1:
-            _denoise_single_fields(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out)
-        else:
-            _denoise_samples(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out)
-
-    return denoise_indirect if is_instance(loss, IndirectLoss) else _denoise_samples
-
-
 @inline_kernel
-def _denoise_samples(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
+def denoise_rows(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
+    """Fill rows of the result: in scalars if that is possible and succeeds, otherwise by `denoise_sample`.
+
+    The arguments `at_` are pointers to a `Metric`, a `Workspace` and a `Denoised`.
+    """
     stop = load_from(at_ws).stop
     for mu in range(first, last):
         if stop[0] != 0:
             return
-        denoise_row(mu, loss, params[mu], omega[mu], at_metric, most, search, at_ws, at_out)
-
-
-@dispatch_on_type
-def denoise_row(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
-    """Fill row mu of the result as `denoise_sample`; for two tokens in numbers if that succeeds. Compiled code only."""
-
-
-@overload(denoise_row)
-def _denoise_row_of(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
-    def denoise_attention(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
-        if not (is_two_tokens(loss) and _minimize_pair(mu, loss, p, w, at_metric, most, at_ws, at_out)):
-            denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out)
-
-    def denoise_other(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
-        denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out)
-
-    return denoise_attention if is_dot_product_loss(loss) else denoise_other
-
-
-@deferred_kernel(none)
-def _denoise_single_fields(first, last, loss, params, omega, at_metric, most, search, at_ws, at_out):
-    metric, ws, out = load_from(at_metric), load_from(at_ws), load_from(at_out)
-    for mu in range(first, last):
-        if ws.stop[0] != 0:
-            return
         p, w = params[mu], omega[mu]
-        if not _minimize_number(mu, loss, p, w, metric, most, ws, out):
+        if not (in_scalars(loss) and _denoise_in_scalars(mu, loss, p, w, at_metric, most, at_ws, at_out)):
             denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out)
 
 
 @inline_kernel
-def _minimize_number(mu, loss, p, w, metric, most, ws, out):
-    # The steps of `minimize_from` for one field, without loops over fields. Rare cases (failures, rounding errors,
-    # several minima) are left to the general form, which continues from out.z.
-    stiff, omega, z = metric.inverse[0, 0, 0], w[0], ws.trial
-    x, value, slope, step, rounding, t, solved, n = out.z[mu, 0], np.nan, 0.0, 0.0, 0.0, 1.0, False, 0
-    curvature = 0.0
-    z[0] = x
-    for number in range(NEWTON.max_scalar):
-        n = number + 1
-        trial = differentiate(loss, p, z, ws.grad, ws.hess, ws.loss, True)
-        offset = z[0] - omega
-        trial += 0.5 * stiff * offset * offset
-        if number > 0 and not trial <= value - NEWTON.sufficient_decrease * t * slope + rounding:
-            t *= 0.5
-            if t < NEWTON.shortest_scalar:
-                break
-            z[0] = x - t * step
-            continue
-        x, value, curvature = z[0], trial, ws.hess[0, 0]
-        grad, total, scale = ws.grad[0] + stiff * offset, curvature + stiff, abs(z[0]) + abs(omega)
-        size = abs(grad)
-        if not (size < np.inf and total > 0.0):
-            break
-        if size <= NEWTON.stationary * metric.largest * scale:
-            solved = True
-            break
-        step = grad / total
-        slope = grad * step
-        if abs(step) <= metric.last_step * scale:
-            x, value, solved = x - step, value - 0.5 * slope, True
-            break
-        rounding, t = ROUNDING * (abs(value) + size * scale), 1.0
-        if slope <= rounding:
-            break
-        z[0] = x - step
-    out.z[mu, 0] = x
-    if solved and most > 0:
-        solved, _ = is_unique(loss, p, w, metric.smallest, value, ws.loss)
-    if not solved:
-        return False
-    g = stiff * (x - omega)
-    out.g[mu, 0], out.response[mu, 0, 0, 0] = g, stiff * (curvature / (stiff + curvature))
-    out.moreau[mu], out.loss[mu] = value, value - 0.5 * g * (x - omega)
-    out.gap[mu], out.solved[mu], out.n_hessians[mu] = np.inf, True, n
-    if out.jacobian.shape[0] > 0:
-        out.jacobian[mu, 0, 0] = stiff / (stiff + curvature)
-    return True
-
-
-@inline_kernel
-def _minimize_pair(mu, loss, p, w, at_metric, most, at_ws, at_out):
-    # The steps of `denoise_sample` for two tokens and one column, in numbers: half of the time. If the minimum is not
-    # known to be unique, or in rare cases, the general form starts again from the initial fields.
+def _denoise_in_scalars(mu, loss, p, w, at_metric, most, at_ws, at_out):
+    # The steps of `denoise_sample` for two tokens and one column, or for one field, in numbers: half of the time. If
+    # the minimum is not known to be unique, or in rare cases, the general form starts again from the initial fields.
     metric, ws, out = load_from(at_metric), load_from(at_ws), load_from(at_out)
-    z, hess = out.z[mu], ws.hess
-    x, y = z[0], z[1]
-    value, outcome = minimize_in_scalars(loss, p, w, metric, z, ws, 0)
+    z, hess, is_pair = out.z[mu], ws.hess, w.shape[0] > 1
+    x, y = z[0], z[1] if is_pair else 0.0
+    value, outcome = minimize_in_scalars(loss, p, w, at_metric, z, at_ws, 0)
     solved = outcome == OUTCOME.solved
     if solved and most > 0:
         solved, _ = is_unique(loss, p, w, metric.smallest, value, point_to_loss_scratch(at_ws))
     shift = MIN_SHIFT * metric.smallest  # as in `factor_hessian`
-    leading = hess[0, 0] + shift
-    ratio = hess[0, 1] / leading
-    pivot = hess[1, 1] + shift - ratio * hess[0, 1]
-    if not (solved and leading > 0.0 and pivot > MIN_PIVOT * hess[1, 1]):
-        z[0], z[1] = x, y
+    leading, xy, yy = hess[0, 0] + shift, hess[0, 1] if is_pair else 0.0, hess[1, 1] if is_pair else 1.0
+    ratio = xy / leading
+    pivot = yy + shift - ratio * xy
+    if not (solved and leading > 0.0 and pivot > MIN_PIVOT * yy):
+        z[0] = x
+        if is_pair:
+            z[1] = y
         return False
     second = 1.0 / pivot  # entries of the inverse: first and second on the diagonal, and cross
     cross, first = -ratio * second, 1.0 / leading + ratio * ratio * second
-    stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
-    offset_x, offset_y = z[0] - w[0], z[1] - w[1]
-    out.g[mu, 0], out.g[mu, 1] = stiff_x * offset_x, stiff_y * offset_y
-    out.response[mu, 0, 0, 0] = stiff_x * (1.0 - first * stiff_x)
-    out.response[mu, 1, 0, 0] = stiff_y * (1.0 - second * stiff_y)
-    out.moreau[mu] = value
-    out.loss[mu] = value - 0.5 * (stiff_x * offset_x * offset_x + stiff_y * offset_y * offset_y)
-    out.gap[mu], out.solved[mu], out.n_hessians[mu] = np.inf, True, 1
+    stiff, offset = metric.inverse[0, 0, 0], z[0] - w[0]
+    quadratic = stiff * offset * offset
+    out.g[mu, 0], out.response[mu, 0, 0, 0] = stiff * offset, stiff * (1.0 - first * stiff)
     if out.jacobian.shape[0] > 0:
-        out.jacobian[mu, 0, 0], out.jacobian[mu, 0, 1] = first * stiff_x, cross * stiff_y
-        out.jacobian[mu, 1, 0], out.jacobian[mu, 1, 1] = cross * stiff_x, second * stiff_y
+        out.jacobian[mu, 0, 0] = first * stiff
+    if is_pair:
+        stiff_y, offset_y = metric.inverse[1, 0, 0], z[1] - w[1]
+        quadratic += stiff_y * offset_y * offset_y
+        out.g[mu, 1], out.response[mu, 1, 0, 0] = stiff_y * offset_y, stiff_y * (1.0 - second * stiff_y)
+        if out.jacobian.shape[0] > 0:
+            out.jacobian[mu, 0, 1], out.jacobian[mu, 1, 0] = cross * stiff_y, cross * stiff
+            out.jacobian[mu, 1, 1] = second * stiff_y
+    out.moreau[mu], out.loss[mu] = value, value - 0.5 * quadratic
+    out.gap[mu], out.solved[mu], out.n_hessians[mu] = np.inf, True, 1
     return True
 
 
@@ -370,24 +271,20 @@ def denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
         value, out.gap[mu], status = minimize_globally(loss, p, w, at_metric, x, most, search, at_ws)
     out.moreau[mu], out.n_hessians[mu] = value, ws.n_hessians[0] - before
     out.solved[mu] = status == OUTCOME.solved
-    _fill_row(mu, w, value, at_metric, ws.hess, ws.chol, ws.step, ws.inverse, ws.product, at_out)
+    _fill_row(mu, w, value, at_metric, ws.hess, ws.chol, ws.inverse, ws.product, at_out)
 
 
 @sample_kernel
-def _fill_row(mu, w, value, at_metric, hess, chol, column, inverse, product, at_out):
+def _fill_row(mu, w, value, at_metric, hess, chol, inverse, product, at_out):
     """Fill g, the response, the loss and the Jacobian of row mu, from the minimizer and the Hessian there.
 
-    Compiled once for all losses: `chol`, `column`, `inverse` and `product` are scratch of the `Workspace`.
+    Compiled once for all losses: `chol`, `inverse` and `product` are scratch of the `Workspace`.
     """
     metric, out = load_from(at_metric), load_from(at_out)
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     k, x = L * r, out.z[mu]
     factor_hessian(metric, hess, chol)
-    whole = k <= SMALL or out.jacobian.shape[0] > 0
-    if whole:
-        jacobian_of(metric, chol, column, inverse, product)
-    else:
-        invert_factor(chol, inverse)
+    _invert_factor(chol, inverse)
     quadratic = 0.0
     for l in range(L):
         for a in range(r):
@@ -396,8 +293,9 @@ def _fill_row(mu, w, value, at_metric, hess, chol, column, inverse, product, at_
                 acc += metric.inverse[l, a, b] * (x[l * r + b] - w[l * r + b])
             out.g[mu, l * r + a] = acc
             quadratic += 0.5 * acc * (x[l * r + a] - w[l * r + a])
-        if not whole:
-            jacobian_block(l, metric, inverse, product)
+        for m in range(L):
+            if m == l or out.jacobian.shape[0] > 0:
+                _fill_jacobian(l, m, metric, inverse, product)
         for a in range(r):
             for b in range(r):  # −∂g_l/∂ω_l = V_l⁻¹ (1 − ∂z_l/∂ω_l)
                 acc = metric.inverse[l, a, b]
@@ -412,31 +310,8 @@ def _fill_row(mu, w, value, at_metric, hess, chol, column, inverse, product, at_
 
 
 @inline_kernel
-def jacobian_of(metric, chol, column, inverse, product):
-    """Fill product (k, k) with ∂z/∂ω = (V⁻¹ + H)⁻¹ V⁻¹, and inverse with (V⁻¹ + H)⁻¹ from its factor chol.
-
-    `column` (k,) is scratch.
-    """
-    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    k = L * r
-    for j in range(k):
-        for i in range(k):
-            column[i] = 1.0 if i == j else 0.0
-        cholesky_solve(chol, column)
-        for i in range(k):
-            inverse[i, j] = column[i]
-    for i in range(k):
-        for l in range(L):
-            for b in range(r):
-                acc = 0.0
-                for c in range(r):
-                    acc += inverse[i, l * r + c] * metric.inverse[l, c, b]
-                product[i, l * r + b] = acc
-
-
-@inline_kernel
-def invert_factor(chol, inverse):
-    """Fill the lower triangle of inverse (k, k) with the inverse of the lower triangular factor chol, row by row."""
+def _invert_factor(chol, inverse):
+    """Fill the lower triangle of inverse (k, k) with the inverse F of the lower triangular factor chol."""
     k = chol.shape[0]
     for i in range(k):
         for j in range(i):
@@ -452,17 +327,17 @@ def invert_factor(chol, inverse):
 
 
 @inline_kernel
-def jacobian_block(l, metric, factor, product):
-    """Fill the block of product (k, k) of token l with ∂z_l/∂ω_l, from the inverse factor F of V⁻¹ + H = (F'F)⁻¹."""
+def _fill_jacobian(l, n, metric, factor, product):
+    """Fill the block of product (k, k) with ∂z_l/∂ω_n, from the inverse factor F of V⁻¹ + H = (FᵀF)⁻¹."""
     r, k = metric.inverse.shape[1], factor.shape[0]
     for a in range(r):
         for b in range(r):
-            product[l * r + a, l * r + b] = 0.0
+            product[l * r + a, n * r + b] = 0.0
     for a in range(r):
         for c in range(r):
-            i, j = l * r + a, l * r + c
+            i, j = l * r + a, n * r + c
             acc = 0.0
             for m in range(max(i, j), k):
                 acc += factor[m, i] * factor[m, j]
             for b in range(r):
-                product[i, l * r + b] += acc * metric.inverse[l, c, b]
+                product[i, n * r + b] += acc * metric.inverse[n, c, b]

@@ -1,12 +1,7 @@
-"""Checks of user-defined losses and attention maps at random fields, with messages that name the faulty method.
-
-Attention maps are also searched for kinks, which are jumps of the derivative, along random lines of fields.
-"""
+"""Checks of user-defined losses and attention maps at random fields, with messages that name the faulty method."""
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,11 +10,6 @@ from gamp_attention._kernels.compiled import kernel
 from gamp_attention._kernels.user_code import attempt
 from gamp_attention.problem.losses.point import PointLoss, attend_all
 from gamp_attention.problem.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value, make_work
-
-
-class KinkWarning(UserWarning):
-    """Warning that an attention map has kinks (jumps of its derivative), at which runs may end without converging."""
-
 
 VALUE_ERROR = 1e-10  # allowed relative difference of values that a symmetry requires to be equal
 
@@ -33,70 +23,6 @@ class CheckSettings:
     step: float = 1e-5  # step of the central differences that derivatives are compared with
     derivative_error: float = 1e-5  # allowed relative difference of derivatives and central differences
     max_in_python: int = 100  # maximum number of fields for which a check in Python is faster than compilation
-
-
-@dataclass(frozen=True)
-class KinkSearch:
-    """Search for jumps of a slope along random lines of fields."""
-
-    n_lines: int = 6  # number of lines; the first goes through zero
-    reach: float = 3.0  # half-length of a line, in units of the fields
-    n_points: int = 2001  # number of points on a line
-    n_refined: int = 8  # number of points with the largest change of slope at which a line is refined
-    finer: int = 33  # number of points of one refinement between the two neighbors of such a point
-    spacing: float = 1e-7  # spacing of points at which a remaining change of slope counts as a kink
-    smallest: float = 1e-3  # smallest jump of the slope that counts, in units of the largest slope, at least 1
-
-    def largest_change(self, measure: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]) -> float:
-        """Return the largest change of a slope at one point of a line, divided by max(largest slope, 1).
-
-        `measure` returns the slopes between N equidistant points of the line (N − 1,), and the changes of the slope at
-        the inner points (N − 2,).
-        """
-        line = np.linspace(-self.reach, self.reach, self.n_points)
-        slopes, changes = measure(line)
-        unit, largest = max(float(np.abs(slopes).max()), 1.0), 0.0
-        for index in np.argsort(changes)[::-1][: self.n_refined]:
-            at, spacing, jump = line[index + 1], line[1] - line[0], 0.0
-            while spacing > self.spacing:
-                near = np.linspace(at - spacing, at + spacing, self.finer)
-                _, near_changes = measure(near)
-                strongest = int(np.argmax(near_changes))
-                at, spacing, jump = near[strongest + 1], near[1] - near[0], float(near_changes[strongest])
-            largest = max(largest, jump / unit)
-        return largest
-
-
-@lru_cache(typed=True)
-def warn_of_kinks(attention: Any, n_tokens: int, rank: int) -> None:
-    """Warn, once for a map, if it has kinks."""
-    rng, search = np.random.default_rng(0), KinkSearch()
-    for number in range(search.n_lines):
-        base, along = rng.standard_normal((2, n_tokens, rank))
-        jump = largest_jump(attention, base * (number > 0), along, search)
-        if jump > search.smallest:
-            name = type(attention).__name__
-            warnings.warn(
-                f"{name}.attend has kinks: its slope jumps by {jump:.2g} along a line of fields. Proximal maps "
-                "and state evolution use this slope, so runs may end near a minimum without converging, with a status "
-                f"that states it. Use a smooth map, or set smooth = False in {name} to silence this warning",
-                KinkWarning,
-                stacklevel=2,
-            )
-            return
-
-
-def largest_jump(attention: Any, base: np.ndarray, along: np.ndarray, search: KinkSearch) -> float:
-    """Return the largest jump of the slope of S along base + t·along, divided by max(largest slope, 1)."""
-
-    def slopes_and_jumps(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the largest slope of all entries between points (N − 1,), and its change at inner points (N − 2,)."""
-        S = np.empty((len(at), len(base), len(base)))
-        attend_all(attention, base + at[:, None, None] * along, S)
-        slopes = np.diff(S, axis=0) / (at[1] - at[0])
-        return np.abs(slopes).max(axis=(1, 2)), np.abs(np.diff(slopes, axis=0)).max(axis=(1, 2))
-
-    return search.largest_change(slopes_and_jumps)
 
 
 def check_loss(loss: PointLoss, params: np.ndarray) -> None:
@@ -225,8 +151,6 @@ def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
         maps.append(S[0])
     if not np.ptp(maps, axis=0).any():
         raise ValueError(f"{name}.attend: needs to depend on the fields, got equal S for all fields; {shapes}")
-    if attention.smooth:
-        warn_of_kinks(attention, n_tokens, rank)
 
 
 @kernel

@@ -26,8 +26,7 @@ It may also define
 - `torch(self, z)`: return attention matrices (n, L, L) for a tensor of fields (n, L, r); required by `minimize_risk`;
 - `bounded`: True if rows of S are positive and add up to 1, which saves searches; it is compiled in, so it must be True
   or False for the class and cannot be a property;
-- `even` (S[−z] = S[z]), `rotations` (S[zO] = S[z]) and `parts` (number of weight matrices in the columns of Q);
-- `smooth`: False for a map that is known to have kinks.
+- `even` (S[−z] = S[z]), `rotations` (S[zO] = S[z]) and `parts` (number of weight matrices in the columns of Q).
 
 Derivatives of the loss of its layer are computed by central differences. The methods `value`, `derivatives`, `floor`,
 `curvature` and `attend` are compiled by numba. The first use of a loss or map in a model or dataset checks it, see
@@ -233,14 +232,7 @@ def _loss_curvature(loss, p, center, reach):
 MAPS = Registry(
     "register_attention",
     needed=("attend(self, z, S)",),
-    traits={
-        "bounded": False,
-        "even": False,
-        "rotations": False,
-        "smooth": True,
-        "parts": 1,
-        "loss_class": AttentionLoss,
-    },
+    traits={"bounded": False, "even": False, "rotations": False, "parts": 1, "loss_class": AttentionLoss},
     compiled_in=("bounded",),
 )
 

@@ -173,8 +173,7 @@ def check_penalty(penalty: Any) -> None:
     convexity = check.real("penalty.convexity", penalty.convexity, low=0)
     (rho,), (left, right) = _evaluate(penalty, values, POINTS), _evaluate(penalty, slopes, POINTS)
     x = POINTS[np.isfinite(rho)]
-    _demand(penalty, "value", not np.isnan(rho).any(), "no NaN", POINTS, rho)
-    _demand(penalty, "value", len(x) > 0, "finite values somewhere", POINTS, rho)
+    _demand(penalty, "value", len(x) and not np.isnan(rho).any(), "some finite numbers and no NaN", POINTS, rho)
     _check_slopes(penalty, strength, x)
     for a in (0.05, 1.0, 20.0):  # curvatures of the prox, in units of the strength
         _check_prox(penalty, strength, a * strength - 0.5 * convexity, convexity)
@@ -189,9 +188,8 @@ def check_penalty(penalty: Any) -> None:
 
 def _check_slopes(penalty: Any, strength: float, x: np.ndarray) -> None:
     (rho,), (left, right) = _evaluate(penalty, values, x), _evaluate(penalty, slopes, x)
-    _demand(penalty, "slopes", (left <= right).all(), "left <= right, neither NaN", x, left - right)
-    increasing = right[:-1] <= left[1:] + TOLERANCE * strength
-    _demand(penalty, "slopes", increasing.all(), "slopes that increase with x, because ρ is convex", x, left)
+    increasing = (left <= right).all() and (right[:-1] <= left[1:] + TOLERANCE * strength).all()
+    _demand(penalty, "slopes", increasing, "slopes that increase with x, because ρ is convex", x, left)
     for side, slope in ((1, right), (-1, left)):
         difference = side * (_evaluate(penalty, values, x + side * STEP)[0] - rho) / STEP
         near = np.isclose(difference, slope, rtol=1e-3, atol=1e-3 * strength)
@@ -203,15 +201,12 @@ def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> No
     total = a + convexity
     b = np.concatenate([3 * strength * POINTS, total * POINTS])
     x, dx = _evaluate(penalty, proxes, b, a)
-    _demand(penalty, "prox", np.isfinite(x).all() and np.isfinite(dx).all(), "finite numbers", b, x)
     # test an interval around x as wide as rounding: at a kink, x may miss the kink by that much
     (left, right), below, above = (_evaluate(penalty, slopes, x + shift) for shift in (0.0, -1e-9, 1e-9))
     slack = TOLERANCE * (strength + np.abs(b))
     low, high = np.fmin(left, below[0]) + a * x - b - slack, np.fmax(right, above[1]) + a * x - b + slack
     needs = f"0 in ∂ρ(x) + a x − b at its x (a = {a:g})"
     _demand(penalty, "prox", ((low <= 0) & (high >= 0)).all(), needs, b, x)
-    inside = (dx >= -1e-9) & (dx <= (1 + 1e-9) / total)
-    _demand(penalty, "prox", inside.all(), f"0 <= dx/db <= {1 / total:g} (a = {a:g})", b, dx)
     step = STEP * (strength + np.abs(b))
     before, after = ((_evaluate(penalty, proxes, b + side * step, a)[0] - x) / (side * step) for side in (-1, 1))
     smooth = np.abs(before - after) < TOLERANCE / total  # no kink within the step
@@ -219,7 +214,7 @@ def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> No
     _demand(penalty, "prox", (near | ~smooth).all(), f"the derivative of x in b (a = {a:g})", b, dx)
 
 
-KERNELS = {values: ("value", 1), slopes: ("slopes", 2), proxes: ("prox", 2)}  # method and number of outputs of kernels
+KERNELS = {values: ("value", 1), slopes: ("slopes", 2), proxes: ("prox", 2)}  # method and number of outputs
 
 
 def _evaluate(penalty: Any, kernel: Any, x: np.ndarray, *arguments: float) -> list[np.ndarray]:

@@ -112,13 +112,7 @@ def column_classes(penalty: Any, student: Any, rank: int) -> list[np.ndarray]:
 
     Each set is an array (parts, n): a rotation of its n columns is applied in all weight matrices (queries and keys)
     together. Columns of different heads are in different sets. Columns that may not be rotated are sets of one column
-    (n = 1), whose signs may change only if the student and the penalty are even.
-
-    Parameters
-    ----------
-    penalty : the penalty.
-    student : an attention map or a loss, with `parts`, `rotations`, and `head_layout` if it has several heads.
-    rank : number of columns r of all weight matrices.
+    (n = 1), whose signs may change only if the student (an attention map or a loss) and the penalty are even.
     """
     penalty = getattr(penalty, "penalty", penalty)  # a penalty of all rows except an intercept
     layout = layout_of(student, rank)

@@ -57,11 +57,6 @@ def _by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def has_intercept(penalty: Any) -> bool:
-    """Return whether the last row of the weights is an intercept."""
-    return bool(penalty.intercept)
-
-
 def without_intercept(penalty: Any) -> Any:
     """Return the penalty of the rows that are penalized."""
     return penalty.penalty if penalty.intercept else penalty
@@ -75,7 +70,7 @@ def is_ridge(penalty: Any) -> bool:
 def ridge_strengths(penalty: Any, d: int) -> Any:
     """Return λ of a penalty that `is_ridge` accepts: a number, an array (r,), or (d, 1) or (d, r) with an intercept."""
     strengths = without_intercept(penalty).curvature
-    if not has_intercept(penalty):
+    if not penalty.intercept:
         return strengths
     rows = np.tile(np.atleast_1d(strengths), (d, 1))
     rows[-1] = 0.0
@@ -88,7 +83,7 @@ def unpenalized(penalty: Any, shape: tuple[int, int]) -> np.ndarray:
     body = without_intercept(penalty)
     if body.by_column:
         free[:] = [value == 0 for value in body.lams]
-    if has_intercept(penalty):
+    if penalty.intercept:
         free[-1] = True
     return free
 

@@ -10,9 +10,9 @@ mixture (`sum_over_components`), and converted to conjugate overlaps (`conjugate
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from gamp_attention.theory.equations.symmetry import (
     fold_points,
     gauge_dimension,
     permutation_mean,
+    permutation_mean_of_pairs,
     reversal_mean,
     rotation_mean,
     rotation_mean_of_pairs,
@@ -33,11 +34,7 @@ from gamp_attention.theory.equations.symmetry import (
 from gamp_attention.theory.models.model import Component, Model
 
 LOWERED = 1e-10  # smallest relative difference of objectives at which a minimum counts as lower than another
-NOT_AVERAGES = (
-    "max_jacobian_trace",
-    "multimodal_fraction",
-    "lowered_fraction",
-)  # properties of point sets in `Moments`
+AVERAGES = ("g", "with_noise", "with_teacher", "gg", "response", "square", "moreau", "loss")  # fields of `Moments`
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,24 +55,14 @@ class Moments:
     lowered_fraction: float = 0.0
 
 
-class SignMeans(NamedTuple):
-    """Mean values over signs of the columns of ω, conditional on the sample up to these signs."""
-
-    one: np.ndarray  # (n, r), mean of s_a
-    two: np.ndarray  # (n, r, r), mean of s_a s_b
-
-
 def average(
     y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, overlaps: Overlaps,
-    weights: np.ndarray | None = None, means: SignMeans | None = None,
+    weights: np.ndarray | None = None,
 ) -> Moments:  # fmt: skip
     """Return averages over samples of the denoiser's result at fields ω̃ = noise with teacher fields y.
 
-    `weights` (n,) are factors of the samples, 1 by default; averages are sums divided by n.
-
-    With `means`, each sample counts for all its images under sign changes of columns that leave the loss unchanged:
-    if ω_a changes its sign, so does g_a. Averages of products of derivatives are NaN if the denoiser did not compute
-    its Jacobian.
+    `weights` (n,) are factors of the samples, 1 by default; averages are sums divided by n. Averages of products of
+    derivatives are NaN if the denoiser did not compute its Jacobian.
     """
     n, L, r = noise.shape
     V, square = overlaps.V, np.full((L, L, r * r, r * r), np.nan)
@@ -86,23 +73,13 @@ def average(
         slope = (np.linalg.inv(V)[None] @ slope).reshape(n, L, r, L, r)
         weighted = weights[:, None, None, None, None] * slope
         square = np.einsum("nlakc,nlbkd->lkabcd", weighted, slope, optimize=True).reshape(square.shape) / n
-    if means is None:
-        g_mean, with_noise = g, np.einsum("nla,nlb->lab", g, noise) / n
-        gg = np.einsum("nla,nlb->lab", g, out.g) / n
-        # `mean` adds in pairs: near perfect recovery, the difference of the response from 1 is 1e-7
-        response = (weights[:, None, None, None] * out.response).mean(axis=0)
-    else:
-        g_mean = g * means.one[:, None]
-        with_noise = np.einsum("nla,nlb,nab->lab", g, noise + overlaps.m, means.two) / n
-        with_noise -= g_mean.mean(axis=0)[:, :, None] * overlaps.m[:, None]
-        gg = np.einsum("nla,nlb,nab->lab", g, out.g, means.two) / n
-        response = np.einsum("nlab,nab,n->lab", out.response, means.two, weights) / n
     return Moments(
-        g=g_mean.mean(axis=0),
-        with_noise=with_noise,
-        with_teacher=np.einsum("nla,nlb->lab", g_mean, y) / n,
-        gg=gg,
-        response=response,
+        g=g.mean(axis=0),
+        with_noise=np.einsum("nla,nlb->lab", g, noise) / n,
+        with_teacher=np.einsum("nla,nlb->lab", g, y) / n,
+        gg=np.einsum("nla,nlb->lab", g, out.g) / n,
+        # `mean` adds in pairs: near perfect recovery, the difference of the response from 1 is 1e-7
+        response=(weights[:, None, None, None] * out.response).mean(axis=0),
         square=square,
         moreau=float(np.mean(weights * (out.moreau + terms.constant))),
         loss=float(np.mean(weights * (out.loss + terms.constant))),
@@ -119,9 +96,8 @@ def apply_control_variate(all_near: Moments, few: Moments, few_near: Moments) ->
     all_near : averages at all points with the local minimum nearest to the fields.
     few, few_near : averages at a subset of the points, with the global minimum and with the local minimum.
     """
-    averages = [field.name for field in fields(Moments) if field.name not in NOT_AVERAGES]
     corrected: dict[str, Any] = {
-        name: getattr(all_near, name) + (getattr(few, name) - getattr(few_near, name)) for name in averages
+        name: getattr(all_near, name) + (getattr(few, name) - getattr(few_near, name)) for name in AVERAGES
     }
     return Moments(
         **corrected,
@@ -155,21 +131,8 @@ def _max_jacobian_trace(out: Denoised, V: np.ndarray) -> float:
 
 def average_over_reversal(moments: Moments) -> Moments:
     """Return averages over a channel that is symmetric under reversal of the tokens, given averages over half of it."""
-    g, square = moments.g, moments.square
-    return _with_means(moments, reversal_mean, 0.5 * (g - g[::-1]), 0.5 * (square + square[::-1, ::-1]))
-
-
-def average_over_permutations(moments: Moments) -> Moments:
-    """Return averages over a channel that is symmetric under permutations of the tokens; sampling noise is averaged."""
-    square, L = moments.square, len(moments.g)
-    same, other = np.eye(L)[:, :, None, None], (1 - np.eye(L))[:, :, None, None]
-    pairs = same * (same * square).sum(axis=(0, 1)) / L + other * (other * square).sum(axis=(0, 1)) / (L * (L - 1))
-    return _with_means(moments, permutation_mean, permutation_mean(moments.g), pairs)
-
-
-def average_over_rotations(moments: Moments) -> Moments:
-    """Return averages over a channel that is symmetric under common rotations of the columns, over all rotations."""
-    return _with_means(moments, rotation_mean, moments.g, rotation_mean_of_pairs(moments.square))
+    square = 0.5 * (moments.square + moments.square[::-1, ::-1])
+    return _with_means(moments, reversal_mean, 0.5 * (moments.g - moments.g[::-1]), square)
 
 
 def _with_means(
@@ -293,13 +256,17 @@ class Channel:
 
     def complete(self, moments: Moments) -> Moments:
         """Return averages over the whole channel, given averages over the fundamental domain."""
-        if self.symmetry.isotropic:
-            moments = average_over_rotations(moments)
-        if self.symmetry.diagonal:
+        symmetry = self.symmetry
+        if symmetry.isotropic:
+            moments = _with_means(moments, rotation_mean, moments.g, rotation_mean_of_pairs(moments.square))
+        if symmetry.diagonal:
             moments = _with_means(moments, sign_mean, moments.g, moments.square)
-        if self.symmetry.reversal:
+        if symmetry.reversal:
             moments = average_over_reversal(moments)
-        return average_over_permutations(moments) if self.symmetry.exchange else moments
+        if symmetry.exchange:
+            square = permutation_mean_of_pairs(moments.square)
+            moments = _with_means(moments, permutation_mean, permutation_mean(moments.g), square)
+        return moments
 
     def teacher(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
         """Return teacher fields y (N, L, t) and loss parameters for white noise (N, n_teacher)."""
@@ -321,7 +288,6 @@ class Channel:
             between global and local minima at the searched points corrects the averages (control variate).
         """
         y, terms, fields = self.at(white)
-        means = self._sign_means(y, fields)
 
         def denoise_at(rows: np.ndarray | slice, hold: bool) -> Denoised:
             centers = fields[rows] + self.overlaps.m
@@ -329,8 +295,7 @@ class Channel:
 
         def average_at(rows: np.ndarray | slice, out: Denoised, weights: np.ndarray | None = None) -> Moments:
             chosen = replace(terms, params=terms.params[rows], constant=terms.constant[rows])
-            signs = None if means is None else SignMeans(*(values[rows] for values in means))
-            return average(y[rows], fields[rows], chosen, out, self.overlaps, weights, signs)
+            return average(y[rows], fields[rows], chosen, out, self.overlaps, weights)
 
         everywhere = slice(None)
         if searched == 1:
@@ -345,28 +310,6 @@ class Channel:
             replace(average_at(rows, best, factors), lowered_fraction=float((factors * lowered).mean())),
             average_at(rows, near_there, factors),
         )
-
-    def _sign_means(self, y: np.ndarray, fields: np.ndarray) -> SignMeans | None:
-        """Return the mean signs of columns, weighted with the densities of the fields s (ω̃ + m) given y.
-
-        None if no sign changes leave the loss unchanged, or if y determines the fields. Each solution of a proximal
-        problem stands for its images under sign changes (conditional averages, as by Rao and Blackwell).
-        """
-        signs = self.model.column_signs
-        scale = np.linalg.eigvalsh(self.overlaps.q).max()
-        if len(signs) == 1 or np.linalg.eigvalsh(self.root).min() <= 1e-6 * np.sqrt(scale):
-            return None
-        # -½ |R⁻¹ (s (ω̃ + m) − c)|² up to a constant, with the conditional means c and roots R
-        precision = np.linalg.inv(self.root @ self.root)
-        center, omega = self.overlaps.m + np.einsum("lrt,nlt->nlr", self.slope, y), fields + self.overlaps.m
-        linear = np.einsum("nla,lab,nlb->na", omega, precision, center, optimize=True)
-        exponents = linear @ signs.T
-        if (precision != precision * np.eye(len(precision[0]))).any():
-            products = np.einsum("nla,lab,nlb->nab", omega, precision, omega, optimize=True)
-            exponents -= 0.5 * np.einsum("nab,sa,sb->ns", products, signs, signs, optimize=True)
-        weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        return SignMeans(weights @ signs, np.einsum("ns,sa,sb->nab", weights, signs, signs, optimize=True))
 
     def errors(self, white: np.ndarray) -> np.ndarray:
         """Return test errors (N,) at points of white noise (N, n_white)."""

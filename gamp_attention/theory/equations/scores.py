@@ -40,12 +40,17 @@ class ScoreExpansion:
 
     def at(self, overlaps: Overlaps) -> Moments:
         """Return the averages at overlaps, with the same V unless `includes_V`; the losses are not expanded."""
-        names = ("q", "m", "theta", "V")[: 3 + self.includes_V]
-        direction = np.concatenate([(getattr(overlaps, n) - getattr(self.overlaps, n)).ravel() for n in names])
+        direction = change_of(self.overlaps, overlaps, self.includes_V)
         changed: dict[str, Any] = {
             name: value + np.tensordot(direction, self.slopes[name], 1) for name, value in self.values.items()
         }
         return replace(self.base, **changed)
+
+
+def change_of(old: Overlaps, new: Overlaps, includes_V: bool) -> np.ndarray:
+    """Return the change (K,) of all entries of q, m and θ, and of V if `includes_V`."""
+    names = ("q", "m", "theta", "V")[: 3 + includes_V]
+    return np.concatenate([(getattr(new, name) - getattr(old, name)).ravel() for name in names])
 
 
 class Scores:
@@ -69,7 +74,7 @@ class Scores:
         dC[..., :r, r:] = dtheta.reshape(K, L, r, t)
         dC[..., r:, :r] = np.swapaxes(dC[..., :r, r:], 2, 3)
         self._dm = dm.reshape(K, L, r)
-        self._form = np.einsum("lab,klbc,lcd->klad", inverse, dC, inverse)
+        self._form = inverse @ dC @ inverse  # (K, L, r + t, r + t)
         self._linear = np.einsum("lab,klb->kla", inverse[:, :, :r], self._dm)
         self._constant = -0.5 * np.einsum("lab,klba->k", inverse, dC)
         self._shapes = [(len(self._families), L, *shape) for shape in ((r,), (r, r), (r, t), (r, r), (r, r))]
@@ -83,6 +88,13 @@ class Scores:
         large = np.linalg.eigvalsh(channel.overlaps.q).max(axis=1)
         return bool((unexplained > smallest * large).all() and (rho[:, 0] > smallest * rho[:, -1]).all())
 
+    def values(self, noise: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the scores (n, K) at fields ω̃ = noise (n, L, r) and teacher fields y (n, L, t)."""
+        here, K = np.concatenate([noise, y], axis=2), len(self._form)
+        pairs = (here[..., :, None] * here[..., None, :]).reshape(len(y), -1)
+        linear = here.reshape(len(y), -1) @ self._linear.reshape(K, -1).T
+        return self._constant + linear + 0.5 * pairs @ self._form.reshape(K, -1).T
+
     def products(self, lines: Any) -> np.ndarray:
         """Return averages of DIFFERENTIATED times each score along lines (`LineValues`), as one row for each line.
 
@@ -90,33 +102,29 @@ class Scores:
         """
         y, noise, direction = lines.y, lines.noise, lines.direction
         g, gg, response = lines.powers()
+        n, K = len(y), len(self._form)
         here = np.concatenate([noise, y], axis=2)
         along = np.concatenate([direction, np.zeros(y.shape[1:])], axis=1)
-        score = (
-            self._constant
-            + 0.5 * np.einsum("nla,klab,nlb->nk", here, self._form, here, optimize=True)
-            + np.einsum("kla,nla->nk", self._linear, here),
-            np.einsum("nla,kla->nk", here, np.einsum("klab,lb->kla", self._form, along))
-            + np.einsum("kla,la->k", self._linear, along),
-            0.5 * np.einsum("la,klab,lb->k", along, self._form, along)[None] + np.zeros((len(noise), 1)),
+        on_along = np.einsum("klab,lb->kla", self._form, along)
+        score = (  # coefficients of the powers of e
+            self.values(noise, y),
+            here.reshape(n, -1) @ on_along.reshape(K, -1).T + np.einsum("la,kla->k", along, self._linear),
+            0.5 * np.einsum("la,kla->k", along, on_along)[None],
         )
         columns = g[..., None]
         with_noise = columns[:, :-1] * noise[:, None, :, None] + columns[:, 1:] * direction[None, None, :, None]
         values = []
         for powers in (g, with_noise, columns * y[:, None, :, None], gg, response):
-            values.append(sum(np.einsum("nk,n...->nk...", s, powers[:, j]) for j, s in enumerate(score)))
+            rows = powers.reshape(n, powers.shape[1], 1, -1)
+            values.append(sum(s[:, :, None] * rows[:, j] for j, s in enumerate(score)))
         if self.includes_V:
             u, (gg_0, gg_e, gg_ee) = direction[0, 0], gg[..., 0, 0, 0].T
             in_V = 0.5 * gg_e / u, 0.5 * (gg_ee - gg_0) / u
             squares = (2 * lines.cubes[0] - 0.5 * lines.cubes[1]) / (3 * u)
-            slopes = (
-                in_V[0], in_V[0] * noise[:, 0, 0] + in_V[1] * u, in_V[0][:, None] * y[:, 0], squares, -in_V[1] / u,
-            )  # fmt: skip
-            values = [
-                np.concatenate([value, slope.reshape(len(y), 1, *value.shape[2:])], axis=1)
-                for value, slope in zip(values, slopes, strict=True)
-            ]
-        return np.hstack([value.reshape(len(noise), -1) for value in values])
+            slopes = in_V[0], in_V[0] * noise[:, 0, 0] + in_V[1] * u, in_V[0] * y[:, 0].T, squares, -in_V[1] / u
+            pairs_of_rows = zip(values, slopes, strict=True)
+            values = [np.concatenate([rows, slope.T.reshape(n, 1, -1)], axis=1) for rows, slope in pairs_of_rows]
+        return np.hstack([rows.reshape(n, -1) for rows in values])
 
     def unpack(self, values: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return averages of products (K, …) with each of DIFFERENTIATED, given averages of the rows of `products`."""

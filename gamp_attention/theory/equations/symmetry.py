@@ -29,9 +29,6 @@ class Symmetry:
     isotropic: bool = False
     # each column of student and teacher may change sign together: m = 0, r = t > 1, the other overlaps are diagonal
     diagonal: bool = False
-    # columns of the student that may change sign alone at fixed targets and have no overlap with the teacher, with
-    # positions or with other columns; they stay without, also if neither loss nor teacher is even
-    absent: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, model: Model, overlaps: Overlaps) -> "Symmetry":
@@ -46,11 +43,6 @@ class Symmetry:
             m_zero and model.exchangeable and all((v == v[:1]).all() for v in others),
             m_zero and model.isotropic and all(np.array_equal(v, rotation_mean(v)) for v in others),
             m_zero and model.has_column_signs and all(np.array_equal(v, sign_mean(v)) for v in others),
-            tuple(
-                a
-                for a in free_columns(model)
-                if all(np.array_equal(v, without_column(overlaps, a).arrays()[k]) for k, v in overlaps.arrays().items())
-            ),
         )
 
     @property
@@ -75,33 +67,7 @@ class Symmetry:
             overlaps = replace(overlaps, m=np.zeros_like(overlaps.m))
         if self.theta_zero:
             overlaps = replace(overlaps, theta=np.zeros_like(overlaps.theta))
-        for column in self.absent:
-            overlaps = without_column(overlaps, column)
         return overlaps
-
-
-def free_columns(model: Model) -> list[int]:
-    """Return the columns of the student that may change sign alone without a change of the loss at fixed targets."""
-    signs = model.column_signs
-    return [int(row.argmin()) for row in signs if (row < 0).sum() == 1]
-
-
-def overlaps_of_column(name: str, shape: tuple[int, ...], column: int) -> np.ndarray:
-    """Return a mask of the overlaps of a family that a column has with the teacher, positions or other columns."""
-    mask = np.zeros(shape, dtype=bool)
-    mask[:, column] = True
-    if name in ("q", "V"):
-        mask[:, :, column] = True
-        mask[:, column, column] = False
-    return mask
-
-
-def without_column(overlaps: Overlaps, column: int) -> Overlaps:
-    """Return overlaps in which a column has no overlap with the teacher, with positions or with other columns."""
-    arrays = overlaps.arrays().items()
-    return Overlaps(**{
-        name: np.where(overlaps_of_column(name, values.shape, column), 0.0, values) for name, values in arrays
-    })  # fmt: skip
 
 
 def reversal_mean(values: np.ndarray) -> np.ndarray:
@@ -112,6 +78,13 @@ def reversal_mean(values: np.ndarray) -> np.ndarray:
 def permutation_mean(values: np.ndarray) -> np.ndarray:
     """Return the mean of values (L, …) over tokens, repeated for each token."""
     return np.repeat(values.mean(axis=0, keepdims=True), len(values), axis=0)
+
+
+def permutation_mean_of_pairs(values: np.ndarray) -> np.ndarray:
+    """Return the mean of values (L, L, …) of pairs of tokens over all permutations of the tokens."""
+    L = len(values)
+    same, other = np.eye(L)[:, :, None, None], (1 - np.eye(L))[:, :, None, None]
+    return same * (same * values).sum(axis=(0, 1)) / L + other * (other * values).sum(axis=(0, 1)) / (L * (L - 1))
 
 
 def rotation_mean(values: np.ndarray) -> np.ndarray:

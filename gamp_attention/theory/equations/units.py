@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.symmetry import Symmetry, overlaps_of_column
+from gamp_attention.theory.equations.symmetry import Symmetry
 from gamp_attention.theory.models.model import Model
 
 NAMES = ("q", "m", "theta", "V")
@@ -64,8 +64,6 @@ class Packing:
     exchange: bool = False  # True if the tokens may be permuted; then only the first token is free
     isotropic: bool = False  # True if all matrices are multiples of the identity; then only their first entry is free
     diagonal: bool = False  # True if all matrices are diagonal; then only their diagonals are free
-    # columns of the student whose overlaps with teacher, positions and other columns are not free but zero
-    absent: tuple[int, ...] = ()
     # for each source its variance in units of the first source's, if q, θ and V are proportional to it; otherwise empty
     variances: tuple[float, ...] = ()
     same_mean: tuple[int, ...] = ()  # for each source the first source with the same mean, if `variances` are given
@@ -76,7 +74,7 @@ class Packing:
         symmetry = Symmetry.of(model, like)
         zero = {"m": symmetry.m_zero, "theta": symmetry.theta_zero}
         names = tuple(name for name in NAMES if not zero.get(name, False))
-        present = symmetry.reversal, symmetry.exchange, symmetry.isotropic, symmetry.diagonal, symmetry.absent
+        present = symmetry.reversal, symmetry.exchange, symmetry.isotropic, symmetry.diagonal
         return cls(like, names, *present, *_find_common_sources(model, like))
 
     def _free(self, name: str) -> tuple[np.ndarray, ...]:
@@ -95,8 +93,6 @@ class Packing:
             free &= np.eye(values.shape[1], dtype=bool)
         if self.isotropic:
             free[:, 1:] = free[..., 1:] = False
-        for column in self.absent:
-            free &= ~overlaps_of_column(name, values.shape, column)
         return np.nonzero(free)
 
     def _n_free_sources(self, name: str, L: int) -> int:

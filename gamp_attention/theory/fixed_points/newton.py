@@ -3,18 +3,13 @@
 Damped steps (`iterate`): the overlaps move a part of the way to their image under the map. This follows message
 passing, and so leads to the fixed point of the branch that a start belongs to, but slowly.
 
-Newton steps (`newton`): a step solves F(x) = x to first order with the Jacobian of F in the packed overlaps. The
-Jacobian is computed by finite differences and then updated from the residuals of later steps (Broyden, 1965). Three
-guards make this safe:
+Newton steps (`newton`) solve F(x) = x to first order with the Jacobian of F, which is updated from the residuals of
+later steps (Broyden, 1965). Three guards make this safe: no step changes an overlap by more than `max_step`; a fraction
+of each step has to reduce the residual (line search), or the Jacobian is computed again; and directions that a symmetry
+leaves free, such as a common rotation of the columns, are left out of the step.
 
-- no step changes an overlap by more than `max_step`, because the Jacobian is only local;
-- the full step or one of three shorter steps has to reduce the residual (line search); if none does, the Jacobian is
-  computed again;
-- directions that a symmetry leaves free, such as a common rotation of the columns, are left out of the step.
-
-Overlaps that go to zero have no scale, so that no residual relative to their size gets small. There are two cases: a
-family, m or θ, fades while the weights remain; or all weights vanish, and q with them. Sizes of families are in units
-of √q, and sizes of q are in units of the teacher's ρ.
+Overlaps that go to zero have no scale: a family, m or θ, fades while the weights remain; or all weights vanish, and q
+with them. Sizes of families are in units of √q, and sizes of q are in units of the teacher's ρ.
 """
 
 from dataclasses import dataclass
@@ -43,28 +38,8 @@ BREAKDOWNS = (*_CAUSES, np.linalg.LinAlgError, FloatingPointError)
 
 
 @dataclass(frozen=True)
-class FadingSettings:
-    """Settings for families and weights that go to zero, with sizes in the units of the module."""
-
-    faded: float = 1e-3  # size of a family that counts as zero: only close to its end a branch has smaller sizes
-    small_family: float = 0.2  # size of a decreasing family below which it fades
-    large_family: float = 0.7  # size of a decreasing family below which it fades if its rate of decay is steady
-    steady: float = 0.7  # smallest ratio of two rates of a steady decay; rates fall on the way to a size > 0
-    present: float = 0.5  # size of a family relative to its largest size, at which a path is still on its branch
-    min_path: int = 5  # number of overlaps on a path from which a rate of decay can be estimated
-    tiny_weights: float = 1e-3  # size of q below which weights may be vanishing
-    zero_weights: float = 1e-8  # size of q that stands for zero; the map is linear there
-    max_zero_steps: int = 40  # maximum number of damped steps at zero weights; a few determine the shape
-    zero_change: float = 1e-4  # relative change of the overlaps at zero weights below which the steps end
-    repelling: float = 10.0  # growth of q at zero weights above which the steps end as well
-
-
-FADING = FadingSettings()
-
-
-@dataclass(frozen=True)
 class StepSettings:
-    """Settings of damped steps and Newton steps, with lengths in units of the overlaps."""
+    """Settings of steps, with lengths in units of the overlaps, and of overlaps that go to zero."""
 
     same_direction: float = 0.9  # cosine of the angle between two moves, above which the second continues the first
     max_same_moves: int = 3  # number of moves in one direction after which halved steps are doubled again
@@ -81,85 +56,20 @@ class StepSettings:
     # residual in units of the tolerance that is accepted when Newton steps stall, because integration limits that move
     # between evaluations leave a residual
     acceptable_residual: float = 5.0
+    faded: float = 1e-3  # size of a family that counts as zero: only close to its end a branch has smaller sizes
+    small_family: float = 0.2  # size of a decreasing family below which it fades
+    large_family: float = 0.7  # size of a decreasing family below which it fades if its rate of decay is steady
+    steady: float = 0.7  # smallest ratio of two rates of a steady decay; rates fall on the way to a size > 0
+    present: float = 0.5  # size of a family relative to its largest size, at which a path is still on its branch
+    min_path: int = 5  # number of overlaps on a path from which a rate of decay can be estimated
+    tiny_weights: float = 1e-3  # size of q below which weights may be vanishing
+    zero_weights: float = 1e-8  # size of q that stands for zero; the map is linear there
+    max_zero_steps: int = 40  # maximum number of damped steps at zero weights; a few determine the shape
+    zero_change: float = 1e-4  # relative change of the overlaps at zero weights below which the steps end
+    repelling: float = 10.0  # growth of q at zero weights above which the steps end as well
 
 
 STEPS = StepSettings()
-
-
-def family_size(overlaps: Overlaps, family: str) -> float:
-    """Return the largest absolute entry of m or θ, in units of √q."""
-    return float(np.abs(overlaps.arrays()[family]).max() / units(overlaps)[family])
-
-
-def fading_families(path: list[Overlaps]) -> list[str]:
-    """Return the families, "m" or "theta", that decrease along the whole path to a small size or steadily to zero.
-
-    Families that are zero by symmetry do not count.
-    """
-    fading = []
-    for family in ("m", "theta"):
-        size = np.array([family_size(overlaps, family) for overlaps in path])
-        if len(size) < FADING.min_path or not 0 < size[-1] < FADING.large_family or (np.diff(size) >= 0).any():
-            continue
-        rate = -np.diff(np.log(size))
-        if size[-1] < FADING.small_family or rate[-1] > FADING.steady * rate[len(rate) // 2]:
-            fading.append(family)
-    return fading
-
-
-def last_with(path: list[Overlaps], family: str) -> Overlaps:
-    """Return the last overlaps of a path in which a family is at least half as large as its maximum on the path."""
-    size = np.array([family_size(overlaps, family) for overlaps in path])
-    return path[int(np.flatnonzero(size >= FADING.present * size.max())[-1])]
-
-
-def has_faded(overlaps: Overlaps, family: str) -> bool:
-    """Return whether a family is practically zero."""
-    return bool(np.abs(overlaps.arrays()[family]).max() < FADING.faded * units(overlaps)[family])
-
-
-def weights_are_tiny(model: Model, overlaps: Overlaps) -> bool:
-    """Return whether q is so small that it can change by a large factor although the step is small."""
-    return bool(0 < np.abs(overlaps.q).max() < FADING.tiny_weights * np.abs(model.coordinates.rho).max())
-
-
-def weights_shrink(model: Model, old: Overlaps, new: Overlaps) -> bool:
-    """Return whether weights are tiny and decrease."""
-    return weights_are_tiny(model, old) and bool(np.abs(new.q).max() < np.abs(old.q).max())
-
-
-def iterate_at_zero(F: OverlapMap, overlaps: Overlaps) -> tuple[Overlaps, float]:
-    """Take damped steps with q held at zero; return the overlaps reached, and the growth of q there in a full step."""
-    x, growth = _scale_to_zero(F.model, overlaps), np.inf
-    for _ in range(FADING.max_zero_steps):
-        after = F(x)
-        growth = float(np.abs(after.q).max() / np.abs(x.q).max())
-        new = _scale_to_zero(F.model, damped_step(x, after))
-        change = relative_change(x, new)
-        x = new
-        if change < FADING.zero_change or growth > FADING.repelling:
-            break
-    return x, growth
-
-
-def find_vanished_weights(F: OverlapMap, overlaps: Overlaps) -> Overlaps | None:
-    """Return the overlaps that stand for zero weights if damped steps from given overlaps lead there; otherwise None.
-
-    Damped steps lead there if zero attracts and q already decreases about as fast as close to zero.
-    """
-    after = F(overlaps)
-    if not weights_shrink(F.model, overlaps, after):
-        return None
-    zero, growth = iterate_at_zero(F, overlaps)
-    rate = np.log(np.abs(after.q).max() / np.abs(overlaps.q).max())
-    return zero if growth < 1 and rate < FADING.steady * np.log(growth) else None
-
-
-def _scale_to_zero(model: Model, overlaps: Overlaps) -> Overlaps:
-    """Return the overlaps of the same weights after they are scaled until q stands for zero."""
-    factor = FADING.zero_weights * np.abs(model.coordinates.rho).max() / np.abs(overlaps.q).max()
-    root = np.sqrt(factor)
-    return Overlaps(factor * overlaps.q, root * overlaps.m, root * overlaps.theta, overlaps.V)
 
 
 @dataclass(frozen=True)
@@ -207,6 +117,78 @@ def stopped_root(F: OverlapMap, path: list[Overlaps], error: Exception) -> Root:
     return Root(status, path, np.nan, Packing.of(F.model, path[-1]), None, F, reason=reason)
 
 
+def family_size(overlaps: Overlaps, family: str) -> float:
+    """Return the largest absolute entry of m or θ, in units of √q."""
+    return float(np.abs(overlaps.arrays()[family]).max() / units(overlaps)[family])
+
+
+def fading_families(path: list[Overlaps]) -> list[str]:
+    """Return the families, "m" or "theta", that decrease along the whole path to a small size or steadily to zero.
+
+    Families that are zero by symmetry do not count.
+    """
+    fading = []
+    for family in ("m", "theta"):
+        size = np.array([family_size(overlaps, family) for overlaps in path])
+        if len(size) < STEPS.min_path or not 0 < size[-1] < STEPS.large_family or (np.diff(size) >= 0).any():
+            continue
+        rate = -np.diff(np.log(size))
+        if size[-1] < STEPS.small_family or rate[-1] > STEPS.steady * rate[len(rate) // 2]:
+            fading.append(family)
+    return fading
+
+
+def last_with(path: list[Overlaps], family: str) -> Overlaps:
+    """Return the last overlaps of a path in which a family is at least half as large as its maximum on the path."""
+    size = np.array([family_size(overlaps, family) for overlaps in path])
+    return path[int(np.flatnonzero(size >= STEPS.present * size.max())[-1])]
+
+
+def has_faded(overlaps: Overlaps, family: str) -> bool:
+    """Return whether a family is practically zero."""
+    return bool(np.abs(overlaps.arrays()[family]).max() < STEPS.faded * units(overlaps)[family])
+
+
+def weights_are_tiny(model: Model, overlaps: Overlaps) -> bool:
+    """Return whether q is so small that it can change by a large factor although the step is small."""
+    return bool(0 < np.abs(overlaps.q).max() < STEPS.tiny_weights * np.abs(model.coordinates.rho).max())
+
+
+def iterate_at_zero(F: OverlapMap, overlaps: Overlaps) -> tuple[Overlaps, float]:
+    """Take damped steps with q held at zero; return the overlaps reached, and the growth of q there in a full step."""
+    x, growth = _scale_to_zero(F.model, overlaps), np.inf
+    for _ in range(STEPS.max_zero_steps):
+        after = F(x)
+        growth = float(np.abs(after.q).max() / np.abs(x.q).max())
+        new = _scale_to_zero(F.model, damped_step(x, after))
+        change = relative_change(x, new)
+        x = new
+        if change < STEPS.zero_change or growth > STEPS.repelling:
+            break
+    return x, growth
+
+
+def find_vanished_weights(F: OverlapMap, overlaps: Overlaps) -> Overlaps | None:
+    """Return the overlaps that stand for zero weights if damped steps from given overlaps lead there; otherwise None.
+
+    Damped steps lead there if zero attracts and q already decreases about as fast as close to zero.
+    """
+    if not weights_are_tiny(F.model, overlaps):
+        return None
+    rate = np.log(np.abs(F(overlaps).q).max() / np.abs(overlaps.q).max())
+    if rate >= 0:
+        return None
+    zero, growth = iterate_at_zero(F, overlaps)
+    return zero if growth < 1 and rate < STEPS.steady * np.log(growth) else None
+
+
+def _scale_to_zero(model: Model, overlaps: Overlaps) -> Overlaps:
+    """Return the overlaps of the same weights after they are scaled until q stands for zero."""
+    factor = STEPS.zero_weights * np.abs(model.coordinates.rho).max() / np.abs(overlaps.q).max()
+    root = np.sqrt(factor)
+    return Overlaps(factor * overlaps.q, root * overlaps.m, root * overlaps.theta, overlaps.V)
+
+
 def damped_step(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
     """Return overlaps between old overlaps and their image; with `slower` = 1, half of the way.
 
@@ -240,7 +222,8 @@ def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[l
         sizes = np.linalg.norm(move) * np.linalg.norm(last_move)
         same = len(path) > 1 and move @ last_move > STEPS.same_direction * sizes
         same_moves = same_moves + 1 if same else 0
-        if change > last_change and not same_moves and not weights_shrink(F.model, here, after):
+        vanishing = weights_are_tiny(F.model, here) and np.abs(after.q).max() < np.abs(here.q).max()
+        if change > last_change and not same_moves and not vanishing:
             slower = max(0.5 * slower, STEPS.shortest_step)
         elif same_moves > STEPS.max_same_moves:
             slower, same_moves = min(2 * slower, 1.0), 0
@@ -300,22 +283,18 @@ def newton(
     is_new = J is None  # whether J was just computed by finite differences
     if J is None:
         J, slopes = F.linearize(packing, start)
-
-    def end(status: Status) -> Root:
-        assert J is not None
-        remaining = float(np.abs(newton_step(J, residual)).max())
-        return Root(status, path, float(np.abs(residual).max()), packing, J, F, slopes, remaining=remaining)
-
+    status = Status.MAX_ITER
     for _ in range(n_steps):
         size, step = float(np.abs(residual).max()), newton_step(J, residual)
         length = float(np.abs(step).max())
         if size <= tol and length <= STEPS.max_last_step:
-            return end(Status.CONVERGED)
-        step *= min(1.0, STEPS.max_step / length)
-        reduced = _search_line(F, packing, x, residual, step)
+            status = Status.CONVERGED
+            break
+        reduced = _search_line(F, packing, x, residual, step * min(1.0, STEPS.max_step / length))
+        if reduced is None and is_new:
+            status = Status.STALLED
+            break
         if reduced is None:
-            if is_new:
-                return end(Status.STALLED)
             (J, slopes), is_new = F.linearize(packing, path[-1]), True
             continue
         step, there, after = reduced
@@ -324,15 +303,17 @@ def newton(
         was_new, is_new = is_new, False
         x, residual = x + step, after
         path.append(there)
-        if relative_change(start, there) > reach:
-            return end(Status.STALLED)
         new_size = float(np.abs(residual).max())
-        if new_size > max(STEPS.slow * size, tol):
-            # integration limits move with each Jacobian as well, so that a new Jacobian would not help
-            if was_new and len(path) > 2 and new_size <= STEPS.acceptable_residual * tol:
-                return end(Status.STALLED)
+        # integration limits move with each Jacobian as well, so that a new Jacobian would not help
+        stalls = was_new and len(path) > 2 and new_size <= STEPS.acceptable_residual * tol
+        is_slow = new_size > max(STEPS.slow * size, tol)
+        if relative_change(start, there) > reach or (is_slow and stalls):
+            status = Status.STALLED
+            break
+        if is_slow:
             (J, slopes), is_new = F.linearize(packing, there), True
-    return end(Status.MAX_ITER)
+    remaining = float(np.abs(newton_step(J, residual)).max())
+    return Root(status, path, float(np.abs(residual).max()), packing, J, F, slopes, remaining=remaining)
 
 
 def _search_line(

@@ -9,17 +9,14 @@ correlation c_i, products of orthonormal Hermite polynomials give (Mehler's form
 The coefficients of S and T are sums over fine grids, whose errors decrease exponentially with the number of nodes.
 
 Training loss, equation (14), from the Moreau envelope M of the loss; and the free energy, which state evolution makes
-stationary:
+stationary, so that f = ε_t at a fixed point:
 
     f = α E[M] + ∫dν E[min_x r(x) + ½ xᵀA x − bᵀx] + Σ_l (m̂_l·m_l + θ̂_l·θ_l + ½ q̂_l·V_l − ½ V̂_l·q_l).
 
-For the ridge, the second term is −½ ∫dν E[bᵀ (λ + A)⁻¹ b]. The derivatives of f in the hats give the equations for the
-overlaps, and its derivatives in the overlaps give the equations for the hats. At a fixed point f = ε_t.
-
 Stability. Damped iteration leaves a fixed point if an eigenvalue of the Jacobian J of the overlap map has a real part
 above 1. J is block diagonal: a family that is zero by symmetry, m or θ, does not couple to the other overlaps to first
-order. Replica symmetry is stable if the replicon eigenvalue is below 1 (de Almeida and Thouless, 1978), and
-exact only if the proximal map does not jump.
+order. Replica symmetry is stable if the replicon eigenvalue is below 1 (de Almeida and Thouless, 1978), and exact only
+if the proximal map does not jump.
 """
 
 from collections.abc import Callable
@@ -38,7 +35,7 @@ from gamp_attention.theory.equations.units import Packing, subtract_explained
 from gamp_attention.theory.equations.weights import response_pairs, weights_envelope
 from gamp_attention.theory.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.rules.panels import average_error, error_within
+from gamp_attention.theory.rules.panels import average_error, error_within, expand_error
 from gamp_attention.theory.rules.rule import Rule, component_channels
 
 SECTORS = ("symmetric", "m", "theta")
@@ -88,7 +85,8 @@ def stability(F: OverlapMap, at: Overlaps) -> Stability:
     """Return the stability of a fixed point of the map, by differences or exact derivatives. Eq. :eq:`growth`."""
     packing = _symmetric_packing(F, at)
     x = packing.pack(at)
-    F = F.with_choices_near(at, packing.unpack(x + F.settings.sector_difference * np.eye(len(x))[0]))
+    ahead = packing.unpack(x + F.settings.sector_difference * np.eye(len(x))[0])  # averages that differences need
+    F = F.with_choices_at(at if F.rule.expands else ahead)
     spectra = {name: np.linalg.eigvals(sector_jacobian(F, at, name)) for name in SECTORS}
     return Stability({name: v[np.argsort(-np.abs(v))] for name, v in spectra.items()})
 
@@ -106,35 +104,24 @@ def family_growth(F: OverlapMap, at: Overlaps, family: str) -> float:
     `sector_growth`.
     """
     packing = Packing(at, (family,), Symmetry.of(F.model, at).reversal)
-    return float(np.linalg.eigvals(F.jacobian(packing, at, F.settings.difference, odd=True)).real.max())
-
-
-def odd_growth(F: OverlapMap, packing: Packing, at: Overlaps, odd: np.ndarray) -> float:
-    """Return the largest real part of the eigenvalues of the Jacobian in the packed overlaps with indices `odd`.
-
-    They are zero at the given overlaps and the map is an odd function of them, so that an evaluation for each is
-    sufficient, with steps that are large compared with the noise of random rules.
-    """
-    pairs = packing.pairs_around(F.model, at, F.settings.noisy_fraction)
-    ahead = [pairs[index][0] for index in odd]
-    moves = np.stack([packing.pack(overlaps)[odd] for overlaps in ahead], axis=1)
-    images = np.stack([packing.pack(F(overlaps))[odd] for overlaps in ahead], axis=1)
-    return float(np.linalg.eigvals(images @ np.linalg.inv(moves)).real.max())
+    J, _ = F.derivatives(packing, at, F.settings.difference, central=True, odd=True)
+    return float(np.linalg.eigvals(J).real.max())
 
 
 def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
     """Return the derivative of the map within a sector, (k, k); k = 0 if the sector does not exist."""
+    step = F.settings.sector_difference
     if sector == "symmetric":
-        return F.jacobian(_symmetric_packing(F, at), at, F.settings.sector_difference)
+        return F.derivatives(_symmetric_packing(F, at), at, step, central=True)[0]
     if sector in Packing.of(F.model, at).names:
         return np.zeros((0, 0))
     family = Packing(at, (sector,))
     if not Symmetry.of(F.model, at).reversal:
-        return F.jacobian(family, at, F.settings.sector_difference, odd=True)
+        return F.derivatives(family, at, step, central=True, odd=True)[0]
     # by reversal, the columns of the last tokens equal the reversed columns of the first tokens
     shape = at.arrays()[sector].shape
     L, size = len(at.q), int(np.prod(shape[1:]))
-    half = F.jacobian(family, at, F.settings.sector_difference, odd=True, columns=(L + 1) // 2 * size)
+    half = F.derivatives(family, at, step, central=True, odd=True, columns=(L + 1) // 2 * size)[0]
     first = half.reshape(*shape, (L + 1) // 2, size)
     return np.concatenate([first, first[::-1, ..., : L // 2, :][..., ::-1, :]], axis=-2).reshape(L * size, L * size)
 
@@ -144,7 +131,7 @@ def _symmetric_packing(F: OverlapMap, at: Overlaps) -> Packing:
 
     With one class of coordinates all tokens have the same distribution of weights, so that no direction breaks them.
     """
-    packing = replace(Packing.of(F.model, at), diagonal=False, absent=())
+    packing = replace(Packing.of(F.model, at), diagonal=False)
     if len(F.model.coordinates.weight) == 1:
         return packing
     return replace(packing, reversal=False, exchange=False, isotropic=False)
@@ -229,6 +216,7 @@ class GridSettings:
     max_range: float = 7.0  # half-width of a grid in standard deviations
     good: float = 0.05  # error in units of the requested accuracy, below which no finer grid is tried
     degrees: float = 0.5  # number of polynomials in units of the number of nodes
+    expanded_step: float = 1e-6  # step of differences of averages to first order, which have no noise
     overlap_step: float = 5e-3  # step of finite differences in the packed overlaps
     nearly_all: float = 1e-3  # part of q that the teacher does not explain, below which it has a separate unit
     slope_tol: float = 1e-3  # tolerance of the test errors in these differences, for labels
@@ -291,6 +279,9 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
     if not model.attention and fraction.min() > 0 and fraction.max() < GRIDS.nearly_all:
         pairs = packing.pairs_around(model, overlaps, step, smallest=0.0)
         return np.abs([value(ahead) - value(behind) for ahead, behind in pairs]) / (2 * step)
+    expanded = None if model.attention else expand_error(model, overlaps, GRIDS.slope_tol)
+    if expanded is not None:
+        value, step = expanded, GRIDS.expanded_step  # type: ignore[assignment]
     here, shifts = value(overlaps), step * np.eye(len(at))
     sides = [[value(packing.unpack(at + side * shift)) - here for shift in shifts] for side in (1, -1)]
     return np.abs(sides).max(axis=0) / step

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools.progress import Progress
+from gamp_attention._tools.progress import describe
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats, Moments, conjugates
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
@@ -48,19 +48,13 @@ class MapSettings:
     noisy_fraction: float = 0.08  # step of central differences on random rules with jumps, see `Packing.pairs_around`
     expanded_step: float = 1e-6  # step of central differences of averages to first order, which have no noise
     min_separated: float = 1e-12  # smallest unexplained part of q, relative to q, that rounding does not determine
-    alpha_step: float = 1e-4  # relative change of α for the derivative in α
 
 
+@dataclass
 class WorkLimit:
-    """Limit of the total number of proximal problems of all averages of a map.
+    """Limit of the total number of proximal problems of all averages of a map."""
 
-    Attributes
-    ----------
-    remaining : number of proximal problems that averages may still solve.
-    """
-
-    def __init__(self, total: float) -> None:
-        self.remaining = total
+    remaining: float  # number of proximal problems that averages may still solve
 
     def spend(self, work: float) -> None:
         """Subtract the work of an average that is about to be made; WorkExceeded if less remains."""
@@ -117,10 +111,7 @@ class OverlapMap:
     # choices that all evaluations share, see `with_choices_at`. If None, each evaluation makes its choices from its
     # averages.
     choices: Choices | None = field(default=None, compare=False, repr=False)
-    # whether second minima were rare on a coarser rule; `with_choices_at` then first searches few points
-    expects_rare_minima: bool = False
-    # whether searches found lower minima on a coarser rule; `with_choices_at` then searches more points
-    expects_lower_minima: bool = False
+    expected: Choices | None = field(default=None, compare=False, repr=False)  # choices on a coarser rule, if known
     limit: WorkLimit | None = field(default=None, compare=False, repr=False)  # total work of averages; None: no limit
     settings: MapSettings = field(default=MapSettings(), repr=False)
     # the latest averages and expansions, by the rule, overlaps and `squares` that determine them: they save time and
@@ -135,27 +126,31 @@ class OverlapMap:
         """
         if self.choices is not None:
             return self
-        subsampled = self.rule.with_subsampled_search()  # searches for second minima at a few points only
-        can_save = subsampled is not self.rule and self.model.task.jumps
-        if can_save and not self.model.attention:
-            # the correction at few points has no bias, but much noise if the global minimum is often another one
-            moments = [] if self.expects_lower_minima else self._average(subsampled, overlaps, squares)
-            if not moments or _mean(moments).lowered_fraction > self.settings.often_lowered:
+        return replace(self, choices=self._choose_at(overlaps, squares))
+
+    def _choose_at(self, overlaps: Overlaps, squares: bool) -> Choices:
+        """Return choices from the averages at given overlaps.
+
+        If searches for second minima are expected to find few, they are made at a part of the points only. This
+        correction has no bias, but much noise if the global minimum is often another minimum.
+        """
+        few, labels, settings = self.rule.with_subsampled_search(), not self.model.attention, self.settings
+        can_save = few is not self.rule and self.model.task.jumps
+        often = self.expected is not None and self.expected.often_lowered
+        if can_save and (labels or (self.expected is not None and self.expected.rare_minima)):
+            moments = [] if labels and often else self._average(few, overlaps, squares)
+            if labels and (often or _mean(moments).lowered_fraction > settings.often_lowered):
                 moments = self._average(self.rule.with_subsampled_search(often=True), overlaps, squares)
-                return replace(self, choices=Choices(True, True, overlaps, moments, squares, often_lowered=True))
+                return Choices(True, True, overlaps, moments, squares, often_lowered=True)
             mean = _mean(moments)
-            counts_jumps = mean.lowered_fraction > 0 or self._is_near_jumps(mean)
-            return replace(self, choices=Choices(counts_jumps, True, overlaps, moments, squares))
-        if can_save and self.expects_rare_minima:
-            moments = self._average(subsampled, overlaps, squares)
-            mean = _mean(moments)
-            # if these few points show no jumps, all points are searched to decide whether V̂ has to count jumps
-            if self._is_near_jumps(mean) and mean.multimodal_fraction <= self.settings.rare_minima:
-                return replace(self, choices=Choices(True, True, overlaps, moments, squares))
+            jumps = self._is_near_jumps(mean)
+            # if these few points of attention show no jumps, all points are searched to decide whether V̂ counts jumps
+            if labels or (jumps and mean.multimodal_fraction <= settings.rare_minima):
+                return Choices(jumps or mean.lowered_fraction > 0, True, overlaps, moments, squares)
         moments = self._average(self.rule, overlaps, squares)
         mean = _mean(moments)
-        rare = can_save and mean.multimodal_fraction <= self.settings.rare_minima
-        return replace(self, choices=Choices(self._is_near_jumps(mean), rare, overlaps, moments, squares))
+        rare = can_save and mean.multimodal_fraction <= settings.rare_minima
+        return Choices(self._is_near_jumps(mean), rare, overlaps, moments, squares)
 
     def count_jumps(self, overlaps: Overlaps) -> "OverlapMap":
         """Return the map that counts jumps in V̂ if there are some at given overlaps; otherwise the map itself."""
@@ -185,9 +180,7 @@ class OverlapMap:
 
     def on(self, rule: Rule) -> "OverlapMap":
         """Return the map on another rule; it makes no choices yet, because choices depend on the rule."""
-        rare = self.choices is not None and self.choices.rare_minima
-        lower = self.choices is not None and self.choices.often_lowered
-        return replace(self, rule=rule, choices=None, expects_rare_minima=rare, expects_lower_minima=lower, _memory={})
+        return replace(self, rule=rule, choices=None, expected=self.choices, _memory={})
 
     def finer(self) -> "OverlapMap | None":
         """Return the map on the next finer rule; None if there is none."""
@@ -207,31 +200,56 @@ class OverlapMap:
             return self.on(rule)
         return replace(self, rule=rule, choices=replace(self.choices, moments=[]))
 
-    def linearize(self, packing: Packing, at: Overlaps, step: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return differences in the k packed overlaps: the Jacobian (k, k) and the slopes of V̂.
+    def linearize(self, packing: Packing, at: Overlaps) -> tuple[np.ndarray, np.ndarray]:
+        """Return the Jacobian (k, k) in the packed overlaps, and the slopes of V̂, as accurate as Newton steps need.
 
-        They are forward differences with the given step (by default `MapSettings.difference`), or central differences
-        with larger steps if `is_noisy`, then on the number of points that the stability needs. If the rule has
-        derivatives of averages, they are used instead, see `_linearize`. The slopes (2, L, r, r, k) are the derivatives
-        of V̂ in Stein's form and in the derivative form.
+        The slopes (2, L, r, r, k) are the derivatives of V̂ in Stein's form and in the derivative form.
         """
-        step = self.settings.difference if step is None else step
-        if self.is_noisy and self.rule.for_stability() != self.rule:  # as accurate as Newton steps need, in less time
-            return self.on(self.rule.for_stability()).linearize(packing, at, step)
-        F, expansion = self._expand(at)
-        x = packing.pack(at)
-        if not F.is_noisy and expansion is not None and not expansion.jumps:
-            return F._linearize(packing, at, expansion, step, central=False)
-        with Progress(shown=False) as task:
-            task.describe(f"derivatives in {len(x)} overlaps, each from an average")
-            pairs = F._feasible_pairs(packing, at, step)
-            if not pairs:
-                return F._linearize(packing, at, None, step, central=False)
+        return self.derivatives(packing, at, self.settings.difference)
+
+    def derivatives(
+        self, packing: Packing, at: Overlaps, step: float, *, central: bool = False, odd: bool = False,
+        columns: int | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """Return the first `columns` columns, by default all, of the Jacobian and of the slopes of V̂.
+
+        They are forward differences with the given step, or central differences. If the rule has derivatives of
+        averages, they replace differences. If `is_noisy`, steps are larger, on the number of points that the stability
+        needs. If `odd`, the map is an odd function of the packed overlaps and `at` is zero in them, so that one
+        evaluation per column is enough, and the slopes of V̂ are zero.
+        """
+        rule = self.rule.for_stability()
+        if self.is_noisy and not odd and rule != self.rule:
+            return self.on(rule).derivatives(packing, at, step, central=central, columns=columns)
+        expansion = self._expansion(at)  # first, because it includes the averages from which choices follow
+        F, x, changes = self.with_choices_at(at), packing.pack(at), []
+        describe(f"derivatives in {len(x)} overlaps, each from an average")
+        if expansion is not None and expansion.jumps and (not central or F._uses_response):
+            expansion = None
+        pairs = F._feasible_pairs(packing, at, step) if expansion is None and not odd else []
+        if pairs:
             moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
-            images = [(F._step(ahead), F._step(behind)) for ahead, behind in pairs]
-            changes, V_changes = zip(*(_difference(packing, *pair) for pair in images), strict=True)
+            changes = [_difference(packing, F._step(ahead), F._step(behind), 1.0) for ahead, behind in pairs]
             inverse = np.linalg.inv(moves)
-            return np.stack(changes, axis=1) @ inverse, np.stack(V_changes, axis=-1) @ inverse
+            J, V_slopes = (np.stack(parts, axis=-1) @ inverse for parts in zip(*changes, strict=True))
+            return J[:, :columns], V_slopes[..., :columns]
+        if odd and F.is_noisy:
+            step = max(step, self.settings.noisy_fraction)
+        for shift in np.eye(len(x))[:columns]:
+            expands = expansion is not None and (
+                expansion.includes_V or np.array_equal(packing.unpack(x + shift).V, at.V)
+            )
+            image_at = (lambda there: F._image(there, expansion.at(there))) if expands else F._step
+            h = self.settings.expanded_step if expands else step
+            ahead, behind = packing.unpack(x + h * shift), packing.unpack(x - h * shift)
+            if expands or (central and not odd):
+                changes.append(_difference(packing, image_at(ahead), image_at(behind), 2 * h))
+            elif odd:
+                changes.append((packing.pack(F(ahead)) / h, np.zeros((2, *at.V.shape))))
+            else:
+                changes.append(_difference(packing, F._step(ahead), F._step(at), h))
+        J, V_slopes = (np.stack(parts, axis=-1) for parts in zip(*changes, strict=True))
+        return J, V_slopes
 
     @property
     def is_noisy(self) -> bool:
@@ -251,67 +269,6 @@ class OverlapMap:
             is_feasible(self.model, side, slack=0.0) for side in sides
         )
         return packing.pairs_around(self.model, at, step, smallest=0.0) if needed else []
-
-    def jacobian(
-        self, packing: Packing, at: Overlaps, step: float, *, odd: bool = False, columns: int | None = None
-    ) -> np.ndarray:
-        """Return the first `columns` columns of the Jacobian in packed overlaps, all by default.
-
-        The differences are central. If `odd`, the map is an odd function of the packed overlaps and `at` is zero in
-        them, so that one evaluation per column is enough. If `is_noisy`, the steps are larger, as for `linearize`.
-        Derivatives of averages replace differences as there.
-        """
-        F, expansion = self._expand(at)
-        x = packing.pack(at)
-        if F.is_noisy and not odd:
-            return F.linearize(packing, at, step)[0][:, :columns]
-        step = max(step, self.settings.noisy_fraction) if F.is_noisy else step
-        if expansion is not None and not (expansion.jumps and F._uses_response):
-            return F._linearize(packing, at, expansion, step, central=True, columns=columns)[0]
-
-        if not odd and F._feasible_pairs(packing, at, step):
-            return F.linearize(packing, at, step)[0][:, :columns]
-        if odd:
-            shifts = step * np.eye(len(x))[:columns]
-            return np.stack([packing.pack(F(packing.unpack(x + shift))) / step for shift in shifts], axis=1)
-        return F._linearize(packing, at, None, step, central=True, columns=columns)[0]
-
-    def _linearize(
-        self, packing: Packing, at: Overlaps, expansion: Expansion | None, step: float, central: bool,
-        columns: int | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Return the first `columns` columns of the Jacobian, and of the slopes of V̂, from derivatives of averages.
-
-        Columns that the expansion, if there is one, does not include are differences of averages with the given step.
-        """
-        x, differences = packing.pack(at), []
-        for shift in np.eye(len(x))[:columns]:
-            same_V = np.array_equal(packing.unpack(x + shift).V, at.V)
-            if expansion is not None and (expansion.includes_V or same_V):
-                steps = self.settings.expanded_step, -self.settings.expanded_step
-                near = [packing.unpack(x + h * shift) for h in steps]
-                new, old = (self._image(overlaps, expansion.at(overlaps)) for overlaps in near)
-            else:
-                steps = step, -step if central else 0.0
-                new, old = (self._step(packing.unpack(x + h * shift) if h else at) for h in steps)
-            change, V_change = _difference(packing, new, old)
-            length = steps[0] - steps[1]
-            differences.append((change / length, V_change / length))
-        jacobian, V_slopes = zip(*differences, strict=True)
-        return np.stack(jacobian, axis=1), np.stack(V_slopes, axis=-1)
-
-    def with_choices_near(self, at: Overlaps, other: Overlaps) -> "OverlapMap":
-        """Return the map with choices from the first averages that differences around `at` need.
-
-        These are the averages of the expansion at `at`, or the averages at the `other` overlaps, on one side of it, if
-        the rule has no derivatives.
-        """
-        return self.with_choices_at(other if self._expansion(at) is None else at)
-
-    def _expand(self, at: Overlaps) -> tuple["OverlapMap", Expansion | None]:
-        """Return the map with choices, and the expansion of its averages; None if the rule has none."""
-        expansion = self._expansion(at)  # first, because it includes the averages from which choices follow
-        return self.with_choices_at(at), expansion
 
     def _expansion(self, at: Overlaps, squares: bool = False) -> Expansion | None:
         """Return the expansion of the averages at given overlaps, from memory if it was computed before.
@@ -341,13 +298,6 @@ class OverlapMap:
         """True if V̂ of the map is the average of the almost-everywhere derivative."""
         assert self.choices is not None
         return self.response != "stein" or not self.choices.counts_jumps
-
-    def slope_in_alpha(self, packing: Packing, at: Overlaps) -> np.ndarray:
-        """Return the derivative of the packed map in α, (k,); hats are proportional to α, so no new averages."""
-        step = self.settings.alpha_step * self.alpha
-        F = self.with_choices_at(at)
-        ahead = replace(F, alpha=F.alpha + step)  # averages do not depend on α
-        return (packing.pack(ahead(at)) - packing.pack(F(at))) / step
 
     def _step(self, overlaps: Overlaps) -> Image:
         """Return one full step from the mean of the replicas' averages."""
@@ -421,7 +371,7 @@ def _mean(samples: list[Moments]) -> Moments:
     )
 
 
-def _difference(packing: Packing, first: Image, last: Image) -> tuple[np.ndarray, np.ndarray]:
-    """Return the differences of the packed overlaps and of V̂ in both forms between two images."""
+def _difference(packing: Packing, first: Image, last: Image, length: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the differences of the packed overlaps and of V̂ in both forms between two images, over a length."""
     V = [np.stack([image.hats.V, image.hats.V_derivative]) for image in (first, last)]
-    return packing.pack(first.overlaps) - packing.pack(last.overlaps), V[0] - V[1]
+    return (packing.pack(first.overlaps) - packing.pack(last.overlaps)) / length, (V[0] - V[1]) / length

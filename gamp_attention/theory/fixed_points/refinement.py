@@ -4,71 +4,89 @@ Steps (`refine`), from a fixed point on a coarse quadrature rule:
 
 1. Estimate the error on this rule and choose a finer rule that is likely to reach the requested accuracy.
 2. Solve there by Newton steps from the last point, with its Jacobian, and take one more step without evaluating the
-   map again. A point (`Point`) holds all reported numbers after that step. Points on random rules of successive sizes
-   are averaged (`_average_solutions`). A finer rule may also have more replicas of the same points; then the averages
-   of the other replicas are kept, and one Newton step from the overlaps of these averages is taken.
+   map again. A point (`Point`) holds all reported numbers after that step. A finer rule may also have more replicas of
+   the same points; then the averages of the other replicas are kept, and one Newton step from the overlaps of these
+   averages is taken.
 3. Estimate the errors (`errors_of`): for a deterministic rule from the differences between successive rules, for a
    random rule from the spread of its replicas. Repeat from 1 until they are small enough or the budget is used up.
-4. Compute the indicators of replica symmetry, jump mass and replicon (`indicators.py`), and build the result.
+4. Compute the indicators of replica symmetry, jump mass and replicon. Averages of squared derivatives are limited by
+   the points at which the proximal map begins to jump, which hardly affect the overlaps. Therefore the indicators start
+   on the coarsest level of a deterministic rule, or on few points of a random rule, and end when their errors are small
+   enough.
 
 The constants are chosen so that stated errors hold in 95 % of cases, which `validation` checks on random models.
 """
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 
 from gamp_attention._tools.display import Rows
 from gamp_attention._tools.progress import Progress
+from gamp_attention._tools.statistics import half_width
 from gamp_attention.results import Ended, Overlaps, Status, stack_overlaps
-from gamp_attention.theory.equations.symmetry import free_columns
+from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.units import is_feasible
 from gamp_attention.theory.equations.weights import jump_shift
-from gamp_attention.theory.fixed_points.indicators import Indicators, measure_indicators
 from gamp_attention.theory.fixed_points.newton import Root, newton, newton_step
-from gamp_attention.theory.fixed_points.observables import Stability, column_sums, largest_jump_fraction, validity
-from gamp_attention.theory.fixed_points.overlap_map import OverlapMap, WorkLimit
-from gamp_attention.theory.fixed_points.points import (
-    LOSSES,
-    POINT,
-    Point,
-    errors_of,
-    point_of,
-    response_slopes,
-    units_of,
+from gamp_attention.theory.fixed_points.observables import (
+    NEGLIGIBLE_JUMPS,
+    Stability,
+    column_sums,
+    deterministic_test_error,
+    largest_jump_fraction,
+    predicted_test_error,
+    replicon,
+    stationary_loss,
+    test_error_slopes,
+    validity,
 )
-from gamp_attention.theory.fixed_points.search import remove_columns
+from gamp_attention.theory.fixed_points.overlap_map import Image, OverlapMap, WorkLimit
 from gamp_attention.theory.rules.rule import WorkExceeded, work_of
+
+LOSSES = 2  # number of entries between overlaps and V̂ in a vector of numbers: ε_t and ε_g
 
 
 @dataclass(frozen=True)
 class RefinementSettings:
     """Settings of the refinement; errors are relative."""
 
+    # solutions on successive rules
     residual: float = 0.5  # residual before the last Newton step, in units of the requested accuracy
-    min_amplification: float = 5.0  # ratio of the errors of a loss and of overlaps, above which steps are more accurate
-    # the panel rule for labels, whose levels take little time, then continues to this error in units of the requested
-    # accuracy, but not below `amplified_limit`: rounding errors are amplified, too
-    amplified_error: float = 0.1
-    amplified_limit: float = 1e-5
     step_error: float = 0.1  # the same in units of the error on the last rule
+    min_amplification: float = 5.0  # ratio of the errors of a loss and of overlaps, above which steps are more accurate
     first_error: float = 1e-2  # relative error expected of the first rule
     total_work: float = 5.0  # limit of the work of all averages on random rules, in units of `max_work`
     min_excess: float = 1.01  # smallest factor by which a refinement reduces the error
-    zero_errors: float = 2.0  # overlap of a column in units of its error, below which it is set to zero if possible
     squares_level: int = 1  # level at which averages for the overlaps already include squared derivatives
-    near_size: float = 8.0  # largest ratio of the numbers of points of random rules whose solutions are averaged
+    min_noise_part: float = 0.7  # part of the requested error that at least is allowed for the noise of the points
+    further_steps: int = 2  # maximum number of further steps on a random rule if only the last step limits the accuracy
     step_part: float = 1.05  # largest accurate error in units of the error without the part of the last step
     # largest relative error that is stated if replica symmetry is broken; beyond, overlaps of minima may differ by more
     max_broken_error: float = 0.1
-    # error left by the last Newton step on random rules, in units of this step, after steps whose remainders are known:
-    # the largest remainder in units of its step, times `left_factor` because other steps have other directions
+    # errors of a point
+    earlier_change: float = 0.05  # weight of the refinement before the last: two rules can agree by accident
+    min_error: float = 0.3  # smallest error of an overlap or V̂ in units of the largest error, for the same reason
+    min_loss_error: tuple[float, ...] = (0.4, 0.1)  # the same for a loss, after one refinement and after several
+    test_slope: float = 0.15  # error of ε_g in units of the summed effects of all overlaps: q and θ mostly cancel
+    unresolved: float = 0.95  # smallest error of an overlap or V̂, in units of the rule's unresolved error
+    unresolved_loss: float = 0.3  # the same for a loss
+    # error left by the last Newton step in units of this step, because its Jacobian is the first rule's; on random
+    # rules the largest remainder of a step so far, times `left_factor` because other steps have other directions
+    next_step: float = 0.8
     left_factor: float = 2.0
     min_left: float = 0.25
-    min_noise_part: float = 0.7  # part of the requested error that at least is allowed for the noise of the points
-    further_steps: int = 2  # maximum number of further steps on a random rule if only the last step limits the accuracy
+    # indicators: averages of squared derivatives, which diverge where jumps begin, converge like a square root: the
+    # requested errors of jump mass and replicon are these multiples of √rtol, but at most `indicator_limit`
+    indicator_errors: tuple[float, ...] = (1.0, 10.0)
+    indicator_limit: float = 0.1
+    shift: float = 1.5  # error of an indicator in units of its change from the coarser level
+    drift: float = 5.0  # relative change of the replicon in units of the relative change of the overlaps
+    indicator_level: int = 4  # highest level of the panel rule for indicators, if the overlaps need no higher level
+    jump_sensitivity: float = 10.0  # relative change of the jump mass in units of the largest change of an overlap
+    unseen: float = 20.0  # unseen jump mass between random points, relative to V̂, times the number of points
 
 
 REFINEMENT = RefinementSettings()
@@ -139,6 +157,101 @@ class StateEvolutionResult(Ended):
         return [*rows, f"  replica symmetry: {self.validity}"]
 
 
+@dataclass(frozen=True)
+class Point:
+    """A fixed point of one map, one Newton step from the overlaps at which the map was last evaluated."""
+
+    root: Root  # the solution before that step
+    image: Image  # full step from the overlaps of the root
+    best: np.ndarray  # packed overlaps after the Newton step
+    numbers: np.ndarray  # `best`, ε_t, ε_g and V̂, as one vector
+    uncertain: np.ndarray  # errors of the numbers that are due to the last Newton step and to the grids for ε_g
+    # derivative of ε_g in the packed overlaps; zero if the rule is random, because replicas include it
+    test_slopes: np.ndarray
+    replicas: np.ndarray  # the numbers of each replica (R, n); empty if the rule is deterministic
+
+    @property
+    def overlaps(self) -> Overlaps:
+        """Overlaps of the fixed point."""
+        return self.root.packing.unpack(self.best)
+
+    @property
+    def units(self) -> np.ndarray:
+        """Unit of each number: 1 for overlaps, packed in their units; the value of a loss; the size of V̂."""
+        k = len(self.best)
+        losses, V_hat = np.abs(self.numbers[k : k + LOSSES]), self.numbers[k + LOSSES :]
+        return np.concatenate([np.ones(k), losses, np.full(len(V_hat), size_of_hats(self.image.hats))])
+
+
+def point_of(
+    root: Root, slopes: np.ndarray, rtol: float, test_slopes: np.ndarray | None = None,
+    left: float = REFINEMENT.next_step,
+) -> Point:  # fmt: skip
+    """Return the point of a root, with the numbers after one more Newton step.
+
+    Parameters
+    ----------
+    root : the solution before that step.
+    slopes : (2, L, r, r, k) derivatives of V̂ in both forms in the packed overlaps.
+    rtol : relative error to which ε_g is computed.
+    test_slopes : (k,) derivatives of ε_g in the packed overlaps, which are computed if not given.
+    left : error that the Newton step leaves, in units of this step.
+    """
+    F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
+    assert J is not None
+    image, samples = F.images(x)
+    here, there = packing.pack(x), packing.pack(image.overlaps)
+    step = newton_step(J, there - here)
+    best = here + step
+    train, shift, replicas = stationary_loss(F, x, image), slopes[0] @ step, []
+    if F.rule.deterministic:
+        test, test_error = deterministic_test_error(F.model, packing.unpack(best), rtol)
+        test_slopes = test_error_slopes(F.model, packing, best) if test_slopes is None else test_slopes
+    else:
+        moves = np.array([newton_step(J, packing.pack(sample.overlaps) - there) for sample in samples])
+        there = [packing.unpack(best + move) for move in moves]
+        sample_tests = [predicted_test_error(F.model, at, F.rule, k)[0] for k, at in enumerate(there)]
+        test = float(predicted_test_error(F.model, packing.unpack(best), F.rule).mean())
+        test_error, test_slopes = 0.0, np.zeros(len(best))
+        for sample, move, sample_test in zip(samples, moves, sample_tests, strict=True):
+            losses = [train + sample.hats.moreau - image.hats.moreau, sample_test]
+            replicas.append(np.concatenate([best + move, losses, (sample.hats.V + shift + slopes[0] @ move).ravel()]))
+    # ε_t is stationary for Stein's form, so that its error is of second order in the step
+    largest, first_order = float(np.abs(step).max()), float(F.response != "stein")
+    loss_errors = [train * largest * (largest + first_order), test_error + left * test * largest]
+    numbers = np.concatenate([best, [train, test], (image.hats.V + shift).ravel()])
+    uncertain = np.concatenate([left * np.abs(step), loss_errors, left * np.abs(shift).ravel()])
+    return Point(root, image, best, numbers, uncertain, test_slopes, np.array(replicas))
+
+
+def size_of_hats(hats: Hats) -> float:
+    """Return the unit of errors of V̂: the largest entry of its two forms.
+
+    Stein's form can be zero if jumps compensate the derivative.
+    """
+    return max(float(np.abs(V).max(initial=0.0)) for V in (hats.V, hats.V_derivative))
+
+
+def errors_of(points: list[Point]) -> np.ndarray:
+    """Return the errors of the last point's numbers, from its replicas or from the points on coarser rules."""
+    last, units, k, unresolved = points[-1], points[-1].units, len(points[-1].best), 0.0
+    if len(last.replicas):
+        error = half_width(last.replicas - last.numbers)
+    else:
+        changes = [np.abs(a.numbers - b.numbers) for a, b in pairwise(points[-3:])]
+        error = changes[-1] if len(changes) == 1 else np.maximum(changes[-1], REFINEMENT.earlier_change * changes[-2])
+        unresolved = last.root.F.rule.unresolved
+    error = error + last.uncertain
+    is_loss = (np.arange(len(units)) >= k) & (np.arange(len(units)) < k + LOSSES)
+    size = np.minimum(np.abs(last.numbers), units)
+    part = np.where(is_loss, REFINEMENT.unresolved_loss, REFINEMENT.unresolved)
+    error = np.maximum(error, unresolved * part * size)
+    part = np.where(is_loss, REFINEMENT.min_loss_error[len(points) > 2], REFINEMENT.min_error)
+    error = np.maximum(error, part * float(error[:k].max()) * size)
+    error[k + 1] = max(error[k + 1], REFINEMENT.test_slope * float(np.linalg.norm(last.test_slopes * error[:k])))
+    return error
+
+
 def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResult, Root]:
     """Solve on finer and finer rules until all errors are within `rtol`; return the result and the last root.
 
@@ -158,29 +271,35 @@ class _Refinement:
 
     Attributes
     ----------
-    points : solutions on successive rules; on random rules averaged over rules of similar sizes.
-    estimates : these solutions before they are averaged.
-    last : root of the last solution, and `jacobian` its Jacobian.
+    points : solutions on successive rules.
     slopes : slopes of both forms of V̂ in the overlaps.
     errors, error : errors of all numbers of the last point, and the largest of them relative to its number; infinite
         and `first_error` before the second point of a deterministic rule.
-    amplification : ratio of the errors of a loss and of the overlaps, see `_amplify`.
-    remainders : residuals after Newton steps on random rules, in units of the steps.
+    remainder : largest residual after Newton steps on random rules, in units of the steps.
     tol : residual at which the last solution ended.
     n_iter : number of iterations on all rules.
     """
 
     def __init__(self, root: Root, rtol: float, max_work: float) -> None:
         self.rtol, self.max_work, self.random, self.path = rtol, max_work, not root.F.rule.deterministic, root.path
-        self.tol, self.n_iter, self.slopes = root.F.rule.initial_tolerance, len(root.path) - 1, response_slopes(root)
+        self.tol, self.n_iter, self.remainder = root.F.rule.initial_tolerance, len(root.path) - 1, 0.0
+        self.slopes = root.response_slopes
+        if self.slopes is None:
+            self.slopes = root.F.linearize(root.packing, root.overlaps)[1]
         self.points = [point_of(root, self.slopes, rtol)]
-        self.jacobian, self.error, self.amplification = root.jacobian, REFINEMENT.first_error, 1.0
-        self.errors = np.full(len(units_of(self.points[0])), np.inf)
+        self.error, self.errors = REFINEMENT.first_error, np.full(len(self.points[0].numbers), np.inf)
         if self.random:  # a deterministic rule needs a second point for an error
             self._estimate_errors()
-        self.estimates = list(self.points)
-        self.last = self.points[0].root
-        self.remainders: list[float] = []
+
+    @property
+    def last(self) -> Root:
+        """Root of the last solution."""
+        return self.points[-1].root
+
+    def _estimate_errors(self) -> None:
+        """Compute the errors of the last point."""
+        self.errors = errors_of(self.points)
+        self.error = _largest_error(self.points[-1], self.errors)
 
     def run(self, task: Progress) -> None:
         """Solve on finer and finer rules; `task` shows the accuracy so far."""
@@ -193,19 +312,11 @@ class _Refinement:
             except WorkExceeded:
                 if len(self.points) == 1 and not self.random:
                     raise
-                break
+                return
             self._step_again()
-            self.amplification = self._amplify()
-            if self._is_complete():
-                break
+            if self._is_accurate():
+                return
             finer = self._next_map()
-
-    def measure(self) -> tuple[StateEvolutionResult, Root]:
-        """Return the result at the last point, with the indicators of replica symmetry, and its root."""
-        point = self.points[-1]
-        self.points[-1] = point = replace(point, root=replace(point.root, F=replace(point.root.F, limit=None)))
-        indicators = measure_indicators(self.points, self.slopes, self.errors, self.rtol, self.max_work)
-        return self._build_result(point, indicators), point.root
 
     def _next_map(self) -> OverlapMap | None:
         """Return the map on the rule that is likely to reach the requested accuracy; None if there is none."""
@@ -216,114 +327,103 @@ class _Refinement:
                 return finer
             return replace(finer, limit=WorkLimit(REFINEMENT.total_work * self.max_work))
         if self.random:  # the part of the step remains
-            noise = _error_without_step(self.points)
+            noise = self._error_without_step()
             ratio = noise / max(self.rtol - (self.error - noise), REFINEMENT.min_noise_part * self.rtol)
         return F.refined_for(max(ratio, REFINEMENT.min_excess))
 
     def _solve(self, finer: OverlapMap) -> None:
         """Add the solution on a finer rule."""
-        x, J, packing = self.points[-1].overlaps, self.jacobian, self.points[-1].root.packing
+        last, x = self.last, self.points[-1].overlaps
+        J, packing = last.jacobian, last.packing
         if not is_feasible(finer.model, x):  # the Jacobian has an eigenvalue near 1, so that the last step is noise
-            x, J = self.last.overlaps, None
+            x, J = last.overlaps, None
         tol = max(REFINEMENT.residual * self.rtol, 0.0 if self.random else REFINEMENT.step_error * self.error)
-        self.tol = tol = max(tol / self.amplification, 1e-12)
+        # near perfect recovery ε_g is a small difference of large terms, so that it needs overlaps of higher accuracy
+        amplification = self.error / max(float(self.errors[: len(self.points[-1].best)].max()), 1e-12)
+        if not self.random and amplification > REFINEMENT.min_amplification:
+            tol /= amplification
+        self.tol = tol = max(tol, 1e-12)
         if finer.choices is not None:  # more replicas: the others were evaluated at the last root
-            self.last = newton(finer, self.last.overlaps, tol, 0, jacobian=J, packing=self.last.packing)
+            root = newton(finer, last.overlaps, tol, 0, jacobian=J, packing=packing)
         else:
-            self.last = newton(_with_choices_at(finer, x), x, tol, jacobian=J, packing=packing)
-            counting = self.last.F.count_jumps(self.last.overlaps)
-            if counting is not self.last.F:  # the averages at x, from which the choices follow, showed no jumps
-                self.last = newton(counting, self.last.overlaps, tol, jacobian=J, packing=packing)
-        self.estimates.append(self._point_of_last())
-        self.points.append(_average_solutions(self.estimates))
-        self.n_iter += len(self.last.path) - 1
-        if self._estimate_errors():
-            self.estimates = [self.points[-1]]
-        self.last = self.points[-1].root
-        self.jacobian = self.last.jacobian
+            # averages without squares cost less and may be within the budget
+            with suppress(WorkExceeded):
+                squares = finer.rule.deterministic and finer.rule.level == REFINEMENT.squares_level
+                finer = finer.with_choices_at(x, squares=squares)
+            root = newton(finer, x, tol, jacobian=J, packing=packing)
+            counting = root.F.count_jumps(root.overlaps)
+            if counting is not root.F:  # the averages at x, from which the choices follow, showed no jumps
+                root = newton(counting, root.overlaps, tol, jacobian=J, packing=packing)
+        self.n_iter += len(root.path) - 1
+        self.points.append(self._point_of(root))
+        self._estimate_errors()
 
-    def _point_of_last(self) -> Point:
-        """Return the point after the last root; on random rules the remainder of its last step is recorded."""
-        if self.random:
-            self.remainders.extend(_remainders_of(self.last))
-        # the error that the step leaves, in units of the step, as expected from the remainders of earlier steps
-        left = max(REFINEMENT.left_factor * max(self.remainders, default=np.inf), REFINEMENT.min_left)
-        left = min(left, POINT.next_step)
-        return point_of(self.last, self.slopes, self.rtol, self.points[0].test_slopes, left, self.estimates[-1])
+    def _point_of(self, root: Root) -> Point:
+        """Return the point of a root; on random rules the remainder of its last step is recorded.
 
-    def _estimate_errors(self) -> bool:
-        """Compute the errors of the last point; return whether columns of it were set to zero."""
-        self.slopes, self.errors, count = _drop_zero_columns(self.points, self.slopes, self.tol, self.rtol)
-        self.jacobian, self.n_iter = self.points[-1].root.jacobian, self.n_iter + count
-        self.error = _largest_error(self.points, self.errors)
-        return count > 0
+        The remainder is the Newton step that follows, in units of the last step: its relative error, because both steps
+        use averages over the same points.
+        """
+        F, packing, x = root.F, root.packing, root.overlaps
+        if self.random and len(root.path) > 1:
+            assert root.jacobian is not None
+            following = newton_step(root.jacobian, packing.pack(F(x)) - packing.pack(x))
+            length = np.abs(packing.pack(x) - packing.pack(root.path[-2])).max()
+            self.remainder = max(self.remainder, float(np.abs(following).max() / length))
+        known = max(REFINEMENT.left_factor * self.remainder, REFINEMENT.min_left) if self.remainder else np.inf
+        return point_of(root, self.slopes, self.rtol, self.points[0].test_slopes, min(known, REFINEMENT.next_step))
 
     def _step_again(self) -> None:
-        """Take further steps on the same rule while only the last step limits the accuracy."""
+        """Take further steps on the same rule while only the last step limits the accuracy.
+
+        A step takes less time than a finer rule. On a deterministic rule a step is also taken if it would reduce an
+        accurate error by more than a factor `step_part`. On a random rule the Jacobian stays the same, because
+        differences over so small a step are noise of points that begin to jump.
+        """
         for _ in range(REFINEMENT.further_steps if self.random else 1):
-            if not self._is_limited_by_step():
+            last, point = self.last, self.points[-1]
+            accurate, there = self._is_accurate(), point.overlaps
+            if (accurate and self.random) or last.residual > self.rtol or not is_feasible(last.F.model, there):
                 return
-            last, there = self.last, self.points[-1].overlaps
+            if self._error_without_step() > (self.error / REFINEMENT.step_part if accurate else self.rtol):
+                return
             try:
                 if self.random:
-                    self.last = _take_step(last, there)
+                    residual = last.packing.pack(last.F(there)) - last.packing.pack(there)
+                    root = replace(last, path=[last.overlaps, there], residual=float(np.abs(residual).max()))
                 else:
-                    self.last = newton(last.F, there, self.tol, jacobian=self.jacobian, packing=last.packing)
-                self.estimates[-1] = self._point_of_last()
+                    root = newton(last.F, there, self.tol, jacobian=last.jacobian, packing=last.packing)
+                self.points[-1] = self._point_of(root)
             except WorkExceeded:
                 return
             self.n_iter += 1
-            self.points[-1] = _average_solutions(self.estimates)
-            self.errors = errors_of(self.points)
-            self.error = _largest_error(self.points, self.errors)
+            self._estimate_errors()
 
-    def _is_complete(self) -> bool:
-        """Return whether the last point is accurate, and a loss would not profit from a further level."""
-        if not _is_accurate(self.points[-1], self.error, self.rtol):
-            return False
-        # a loss that amplifies errors of the overlaps is computed more accurately if levels take little time
-        goal = max(REFINEMENT.amplified_error * self.rtol, min(REFINEMENT.amplified_limit, self.rtol))
-        return not (self.last.F.rule.expands and self.amplification > 1 and self.error > goal)
+    def _error_without_step(self) -> float:
+        """Return the largest relative error of the last point without the error that its last Newton step leaves."""
+        exact = replace(self.points[-1], uncertain=0 * self.points[-1].uncertain)
+        return _largest_error(exact, errors_of([*self.points[:-1], exact]))
 
-    def _amplify(self) -> float:
-        """Return the ratio of the largest relative error to the largest error of an overlap; 1 if it is small.
+    def _is_accurate(self) -> bool:
+        """Return whether the residual and the largest relative error are within `rtol`."""
+        return self.last.residual <= self.rtol and self.error <= self.rtol * (1 + 1e-9)
 
-        Near perfect recovery ε_g is a small difference of large terms, so that it needs overlaps of higher accuracy.
-        The ratio is 1 for random rules, whose residuals are limited by single points.
-        """
-        ratio = self.error / max(float(self.errors[: len(self.points[-1].best)].max()), 1e-12)
-        return 1.0 if self.random or ratio <= REFINEMENT.min_amplification else ratio
-
-    def _is_limited_by_step(self) -> bool:
-        """Return whether the last Newton step leaves so much of the error that another step is taken.
-
-        Another step is taken if the error exceeds `rtol` only by this part, because a step takes less time than a finer
-        rule. On a deterministic rule it is also taken if it would reduce an accurate error by more than a factor
-        `step_part`. (For random rules, the change along the step on a coarser rule was tried instead of another
-        average. Points at which the proximal map begins to jump gave it a larger error than a step leaves.)
-        """
-        last, limit = self.points[-1], self.rtol
-        if _is_accurate(last, self.error, self.rtol):
-            if self.random:
-                return False
-            limit = self.error / REFINEMENT.step_part
-        if last.residual > self.rtol or not is_feasible(last.root.F.model, last.overlaps):
-            return False
-        return _error_without_step(self.points) <= limit
-
-    def _build_result(self, point: Point, indicators: Indicators) -> StateEvolutionResult:
-        """Return the result at the last point."""
+    def measure(self) -> tuple[StateEvolutionResult, Root]:
+        """Return the result at the last point, with the indicators of replica symmetry, and its root."""
+        root = replace(self.last, F=replace(self.last.F, limit=None))
+        self.points[-1] = point = replace(self.points[-1], root=root)
+        indicators = (self._measure_by_replicas if self.random else self._measure_on_levels)()
         errors, error, rtol = self.errors, self.error, self.rtol
-        F, packing, k = point.root.F, point.root.packing, len(point.best)
+        F, packing, k = root.F, root.packing, len(point.best)
         V_hat = point.numbers[k + LOSSES :].reshape(point.image.hats.V.shape)
         hats = replace(point.image.hats, V=V_hat, V_derivative=V_hat - indicators.jump_mass)
         has_shift = F.response == "stein" and np.isfinite(indicators.jump_mass).all()
-        shift = jump_shift(F.model, hats) if has_shift else np.nan
         jumps = largest_jump_fraction(indicators.jump_mass, column_sums(V_hat))
+        shift = jump_shift(F.model, hats) if has_shift else np.nan
         consistent, explanation = validity(indicators.replicon, jumps, shift, F.response)
-        accurate = _is_accurate(point, error, rtol)
-        solved = accurate and indicators.are_accurate(rtol, hats, not F.rule.deterministic)
-        total = "" if F.rule.deterministic else f" and {REFINEMENT.total_work * self.max_work:g} in total"
+        accurate = self._is_accurate()
+        solved = accurate and indicators.are_accurate(rtol, hats, self.random)
+        total = f" and {REFINEMENT.total_work * self.max_work:g} in total" if self.random else ""
         budget = f"within {self.max_work:g} proximal problems an average (max_work){total}"
         message = "" if solved else f"the relative error is {error:.3g}, not rtol = {rtol:g}, {budget}"
         if accurate and not solved:
@@ -336,113 +436,108 @@ class _Refinement:
             )
             error, errors = np.inf, np.full_like(errors, np.inf)
         return StateEvolutionResult(
-            status=Status.CONVERGED if solved else Status.INACCURATE, n_iter=self.n_iter, residual=point.residual,
+            status=Status.CONVERGED if solved else Status.INACCURATE, n_iter=self.n_iter, residual=root.residual,
             history=StateEvolutionHistory(**stack_overlaps([*self.path, point.overlaps])), overlaps=point.overlaps,
             overlaps_error=Overlaps(**{name: np.abs(v) for name, v in packing.unpack(errors[:k]).arrays().items()}),
             relative_error=error, train_loss=float(point.numbers[k]), train_loss_error=float(errors[k]),
             test_error=float(point.numbers[k + 1]), test_error_error=float(errors[k + 1]), V_hat=V_hat,
             V_hat_error=errors[k + LOSSES :].reshape(V_hat.shape), **vars(indicators), stability=None,
             consistent=consistent, validity=explanation, response=F.response, rule=F.rule.name, message=message,
-        )  # fmt: skip
+        ), root  # fmt: skip
+
+    def _jump_mass(self, point: Point) -> np.ndarray:
+        """Return the jump mass of a point, to first order at the overlaps of the last point."""
+        slopes = 0.0 * self.slopes if self.last.F.is_noisy else self.slopes  # a difference of noisy numbers is noise
+        step = self.points[-1].best - self.last.packing.pack(point.root.overlaps)
+        return point.image.hats.jump_mass + (slopes[0] - slopes[1]) @ step
+
+    def _measure_on_levels(self) -> "Indicators":
+        """Return the indicators from successive levels of a deterministic rule, until they are accurate."""
+        last, F, k = self.points[-1], self.last.F, len(self.points[-1].best)
+        # error of the jump mass, which is the difference of both forms of V̂, due to the errors of the overlaps
+        propagated = np.abs(self.slopes[0] - self.slopes[1]) @ self.errors[:k]
+        solved = {
+            point.root.F.rule.level: point for point in self.points if point.root.F.has_squares(point.root.overlaps)
+        }
+        unknown = np.full(last.image.hats.V.shape, np.nan)
+        indicators, coarser = Indicators(unknown, unknown, np.nan, np.nan), None
+        for level in range(max(F.rule.level, REFINEMENT.indicator_level) + 1):
+            G, drift = F.on(F.rule.at_level(level)), 0.0
+            if np.isfinite(indicators.replicon_error) and work_of(G.rule, G.model) > self.max_work:
+                break
+            if level in solved:  # the averages at a nearby point are used and corrected for the distance
+                point = solved[level]
+                mass, value = self._jump_mass(point), replicon(F.model, point.image.hats, F.response)
+                drift = REFINEMENT.drift * value * np.abs(last.best - last.root.packing.pack(point.root.overlaps)).max()
+            else:
+                try:
+                    image = G.images(last.overlaps, squares=True)[0]
+                except WorkExceeded:
+                    break
+                mass, value = image.hats.jump_mass, replicon(F.model, image.hats, F.response)
+            tol, measured = G.rule.tol, (mass, value)
+            if coarser is None and np.abs(mass).max() < NEGLIGIBLE_JUMPS * np.abs(last.image.hats.V).max():
+                # without jumps, the averages of the last point resolve squares as well
+                coarser, tol = measured, F.rule.tol
+                mass, value = self._jump_mass(last), replicon(F.model, last.image.hats, F.response)
+            if coarser is None:
+                indicators = Indicators(mass, unknown, value, np.nan)
+            else:
+                mass_error = REFINEMENT.shift * np.abs(mass - coarser[0]) + propagated
+                value_error = max(REFINEMENT.shift * abs(value - coarser[1]), tol) + drift
+                indicators = Indicators(mass, np.maximum(mass_error, tol * np.abs(mass)), value, value_error)
+                if indicators.are_accurate(self.rtol, last.image.hats):
+                    break
+            coarser = measured
+        return indicators
+
+    def _measure_by_replicas(self) -> "Indicators":
+        """Return the indicators with errors from replicas; the replicon on as few points as its accuracy allows."""
+        last, F, at, k = self.points[-1], self.last.F, self.last.overlaps, len(self.points[-1].best)
+        propagated = np.abs(self.slopes[0] - self.slopes[1]) @ self.errors[:k]
+        if F.is_noisy:
+            propagated = REFINEMENT.jump_sensitivity * self.errors[:k].max() * np.abs(last.image.hats.jump_mass)
+        jumps = np.array([image.hats.jump_mass for image in F.images(at)[1]])
+        # if no point is near a jump, jumps may still lie between the points
+        all_seen = jumps.any() or F.contracts(at)
+        unseen = 0.0 if all_seen else REFINEMENT.unseen / F.rule.work(1) * np.abs(last.image.hats.V)
+        mass, mass_error = self._jump_mass(last), half_width(jumps) + propagated + unseen
+        coarse: OverlapMap | None = F.on(F.rule.for_stability())
+        while True:
+            if coarse is None or coarse.rule.work(1) >= F.rule.work(1):
+                coarse = F
+            coarse = coarse.with_choices_at(at, squares=True)
+            image, samples = coarse.images(at, squares=True)
+            values = np.array([replicon(F.model, sample.hats, F.response) for sample in samples])
+            value = replicon(F.model, image.hats, F.response)
+            indicators = Indicators(mass, mass_error, value, float(half_width(values)))
+            if coarse is F or indicators.are_accurate(self.rtol, last.image.hats, random=True):
+                return indicators
+            coarse = coarse.finer()
 
 
-def _take_step(root: Root, there: Overlaps) -> Root:
-    """Return the root after a Newton step to given overlaps.
-
-    The Jacobian stays the same, because differences over so small a step are noise of points that begin to jump.
-    """
-    residual = root.packing.pack(root.F(there)) - root.packing.pack(there)
-    return replace(root, path=[root.overlaps, there], residual=float(np.abs(residual).max()))
+def _largest_error(point: Point, errors: np.ndarray) -> float:
+    """Return the largest relative error of a point."""
+    return float((errors / (point.units + 1e-300)).max())
 
 
-def _remainders_of(root: Root) -> list[float]:
-    """Return the Newton step that follows the last step on a path, in units of the last step; empty without steps.
+@dataclass(frozen=True)
+class Indicators:
+    """Indicators of replica symmetry: jump mass (L, r, r) and replicon eigenvalue, with errors; NaN if unknown."""
 
-    The ratio is the relative error of the last step, because both steps use averages over the same points.
-    """
-    if len(root.path) < 2:
-        return []
-    F, packing, x = root.F, root.packing, root.overlaps
-    assert root.jacobian is not None
-    following = newton_step(root.jacobian, packing.pack(F(x)) - packing.pack(x))
-    return [float(np.abs(following).max() / np.abs(packing.pack(x) - packing.pack(root.path[-2])).max())]
+    jump_mass: np.ndarray
+    jump_mass_error: np.ndarray
+    replicon: float
+    replicon_error: float
 
+    def are_accurate(self, rtol: float, hats: Hats, random: bool = False) -> bool:
+        """Return whether both errors are as small as `rtol` requires.
 
-def _average_solutions(points: list[Point]) -> Point:
-    """Return the last point with numbers that are averaged over points on random rules of similar sizes.
-
-    Rules of different sizes have independent points, so that the average, with weights proportional to the numbers of
-    points, has a smaller error than the last point alone. The averages of the replicas give this error.
-    """
-    last = points[-1]
-    F = last.root.F
-    if F.rule.deterministic:
-        return last
-
-    def fits(point: Point) -> bool:
-        other = point.root.F
-        same = point.root.packing is last.root.packing and len(point.replicas) == len(last.replicas)
-        counting = other.choices is not None and F.choices is not None
-        near = REFINEMENT.near_size * other.rule.work(1) >= F.rule.work(1)
-        return bool(same and near and counting and other.choices.counts_jumps == F.choices.counts_jumps)  # type: ignore[union-attr]
-
-    used = [point for point in points if fits(point)]
-    sizes = np.array([point.root.F.rule.work(1) for point in used])
-    weights = sizes / sizes.sum()
-
-    def average(name: str) -> Any:
-        return np.einsum("p,p...->...", weights, np.array([getattr(point, name) for point in used]))
-
-    means = {name: average(name) for name in ("best", "numbers", "uncertain", "replicas")}
-    return replace(last, **means) if len(used) > 1 else last
-
-
-def _drop_zero_columns(
-    points: list[Point], slopes: np.ndarray, tol: float, rtol: float
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Replace the last point if columns have only overlaps that are zero within their errors, and if zero attracts.
-
-    Only for random rules, on which Newton steps would follow the noise of these overlaps, and columns that may change
-    sign alone. Return the slopes of V̂ at the last point, its errors, and the number of overlaps on the path to it.
-    """
-    errors, last = errors_of(points), points[-1]
-    root, theta = last.root, last.overlaps.theta
-    if root.F.rule.deterministic:
-        return slopes, errors, 0
-    error = np.abs(root.packing.unpack(errors[: len(last.best)]).theta)
-    candidates = set(free_columns(root.F.model)) - set(root.packing.absent)
-    columns = [a for a in candidates if np.all(np.abs(theta[:, a]) <= REFINEMENT.zero_errors * error[:, a])]
-    found = remove_columns(replace(root, path=[last.overlaps]), columns, tol) if columns else None
-    if found is None:
-        return slopes, errors, 0
-    reduced, slopes = found[0], slopes @ found[1]
-    points[-1] = point_of(reduced, slopes, rtol)
-    return slopes, errors_of(points), len(reduced.path)
-
-
-def _with_choices_at(F: OverlapMap, overlaps: Overlaps) -> OverlapMap:
-    """Return the map with choices from the averages at given overlaps.
-
-    At level `REFINEMENT.squares_level` these averages include squared derivatives, so that the indicators need no
-    others.
-    """
-    if F.rule.deterministic and F.rule.level == REFINEMENT.squares_level:
-        with suppress(WorkExceeded):  # averages without squares cost less and may be within the budget
-            return F.with_choices_at(overlaps, squares=True)
-    return F.with_choices_at(overlaps)
-
-
-def _largest_error(points: list[Point], errors: np.ndarray) -> float:
-    """Return the largest relative error of the last point."""
-    return float((errors / (units_of(points[-1]) + 1e-300)).max())
-
-
-def _error_without_step(points: list[Point]) -> float:
-    """Return the largest relative error of the last point without the error that its last Newton step leaves."""
-    exact = [*points[:-1], replace(points[-1], uncertain=0 * points[-1].uncertain)]
-    return _largest_error(exact, errors_of(exact))
-
-
-def _is_accurate(point: Point, error: float, rtol: float) -> bool:
-    """Return whether the residual and the largest relative error are within `rtol`."""
-    return point.residual <= rtol and error <= rtol * (1 + 1e-9)
+        On a random rule, no accuracy is required of the replicon if the jump mass of a column shows already, beyond its
+        error, that replica symmetry is broken: squared derivatives then have no finite variance.
+        """
+        allowed = np.minimum(np.array(REFINEMENT.indicator_errors) * np.sqrt(rtol), REFINEMENT.indicator_limit)
+        certain = np.minimum(column_sums(self.jump_mass) + column_sums(self.jump_mass_error), 0.0)
+        decided = random and (-certain > NEGLIGIBLE_JUMPS * np.abs(column_sums(hats.V))).any()
+        known = bool(self.jump_mass_error.max() <= allowed[0] * size_of_hats(hats))
+        return known and bool(decided or self.replicon_error <= allowed[1])

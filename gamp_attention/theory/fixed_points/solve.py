@@ -1,17 +1,15 @@
 """Fixed points of state evolution, equations (7) to (9), from a named start or given overlaps.
 
 `solve_state_evolution` has three stages: a search from the start on a coarse rule finds the fixed point
-(`find_fixed_point`), on random rules after damped steps on few points (`take_first_steps`); a refinement brings all
-errors within the requested accuracy (`refine`); finally the stability is computed. If the named branch has no fixed
-point, `failures.py` explains why.
-
-`nearby.py` starts from a solution at another α instead.
+(`find_fixed_point`), in most cases after damped steps on few points (`find_on_branch`); a refinement brings all errors
+within the requested accuracy (`refine`); finally the stability is computed. If the named branch has no fixed
+point, the result describes the point at which the branch was lost. `solve_near` starts from a solution at another α.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,21 +18,19 @@ from gamp_attention._tools import check
 from gamp_attention._tools.choices import RESPONSES
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
-from gamp_attention.results import Overlaps, Status, finish
-from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained
-from gamp_attention.theory.fixed_points.failures import (
-    FAMILY_OF,
-    build_failed,
-    describe_lost_branch,
-    describe_zero,
-    is_lost,
-    is_off,
-    record_breakdown,
+from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
+from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
+from gamp_attention.theory.equations.units import is_feasible, relative_change
+from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, breakdown, has_faded, iterate, last_with
+from gamp_attention.theory.fixed_points.observables import (
+    NEGLIGIBLE_JUMPS,
+    column_sums,
+    largest_jump_fraction,
+    replicon,
+    stability as compute_stability,
 )
-from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, iterate
-from gamp_attention.theory.fixed_points.observables import stability
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
-from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult, refine
+from gamp_attention.theory.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult, refine
 from gamp_attention.theory.fixed_points.search import find_fixed_point
 from gamp_attention.theory.models.model import Model, require_model
 from gamp_attention.theory.rules.choice import COARSE, first_rule
@@ -43,7 +39,8 @@ from gamp_attention.theory.rules.sobol import SobolRule
 from gamp_attention.theory.start_law import require_overlaps, start_law
 
 MAX_DAMPED_STEPS = 500  # default maximum number of damped steps of a search
-ABSENT = (Status.LOST, Status.NONFINITE)  # statuses after which the semantic branch is searched next to the teacher
+FAMILY_OF = {"semantic": "theta", "positional": "m"}  # family of overlaps that distinguishes a named branch
+VANISHED = "none: all weights go to zero"
 
 
 @dataclass(frozen=True)
@@ -68,22 +65,16 @@ class WorkSettings:
 
 @dataclass(frozen=True)
 class StartSettings:
-    """Settings of the first steps of a search, and of the search next to the teacher."""
+    """Settings of the first steps of a search, and of a search from a known solution."""
 
     n_steps: int = 20  # maximum number of damped steps on few random points from a named start
     n_points: int = 256  # number of these points in each of two replicas, enough to come close to the right branch
     change: float = 0.05  # relative change of the overlaps by a step at which these steps end
-    max_growth: float = 4.0  # growth of q in these steps, above which they are repeated without jumps in V̂
-    # overlap θ relative to its value without jumps, below which it was lost by noise, if the value is above
-    # small_theta √q
-    lost_part: float = 0.75
-    small_theta: float = 0.2
     named_damped: int = 4  # damped steps of the search before its first Newton step, after these steps
     given_damped: int = 1  # the same from given overlaps, which may be near a fixed point that repels
-    small_V: float = 1e-3  # largest entry of V at the start next to the teacher, in units of the largest entry of q
-    # part of q that the teacher does not explain after a step from there, up to which the search is done
-    max_unexplained: float = 0.01
     same_point: float = 3e-4  # relative change of the overlaps up to which known derivatives hold at the solution
+    # maximum number of damped steps from a known solution; beyond, the solution from a named start is faster
+    near_steps: int = 60
 
 
 WORK, START = WorkSettings(), StartSettings()
@@ -151,8 +142,8 @@ def solve_state_evolution(
         is LOST if a named branch does not exist, that is, if θ of "semantic" or m of "positional" is zero within its
         error. Then `overlaps` are approximately the overlaps of the solution found instead, without errors and losses,
         and `replicon`, `validity` and `message` describe the point where the branch is lost. If replica symmetry is
-        broken there, the branch may exist at finite d; if jumps break it, `message` also states whether
-        `response="derivative"` has the branch. If all weights go to zero, the overlaps are tiny and `message` says so.
+        broken there, the branch may exist at finite d. If all weights go to zero, the overlaps are tiny and `message`
+        says so.
 
     Raises
     ------
@@ -183,7 +174,7 @@ def solve_state_evolution(
     describe("search for the fixed point")
     F = OverlapMap(model, alpha, first, response)
     if isinstance(init, str):
-        result, last, _ = solve_branch(F, init, rtol, max_work, max_iter, other_form=True)
+        result, last = solve_branch(F, init, rtol, max_work, max_iter)
     else:
         start = require_overlaps(model, init)
         if not is_feasible(model, start, slack=0.0):
@@ -194,7 +185,6 @@ def solve_state_evolution(
     if stability and last is not None:
         describe("stability")
         result = _add_stability(result, last, max_work)
-    result = _mention_breaking(result, model)
     return finish(result, raise_on_failure, "solve_state_evolution")
 
 
@@ -211,15 +201,6 @@ def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvoluti
     return replace(result, status=Status.DIVERGED, consistent=False, validity=unbounded, message=message)
 
 
-def _mention_breaking(result: StateEvolutionResult, model: Model) -> StateEvolutionResult:
-    """Return the result; if replica symmetry is broken, its `validity` mentions `solve_broken` for one column."""
-    solved = result.status in (Status.CONVERGED, Status.INACCURATE) and np.isfinite(result.replicon)
-    one_column = model.rank == model.teacher_rank == 1
-    if result.consistent or not solved or result.response != "stein" or not one_column:
-        return result
-    return replace(result, validity=f"{result.validity}; solve_broken, if it accepts the model, computes the changes")
-
-
 def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) -> StateEvolutionResult:
     """Return the result with the stability at its overlaps; a failed result if the map breaks down there."""
     F, at = last.F.on(last.F.rule.for_stability()), result.overlaps
@@ -227,94 +208,30 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
     if is_near and last.F.has_expansion(last.overlaps) and last.F.rule.level >= F.rule.level:
         F, at = last.F, last.overlaps  # its derivatives are known
     try:
-        return replace(result, stability=stability(F, at))
+        return replace(result, stability=compute_stability(F, at))
     except BREAKDOWNS as error:
-        return build_failed(record_breakdown(last, error), max_work)
-
-
-def take_first_steps(F: OverlapMap, start: Overlaps, max_steps: int) -> list[Overlaps]:
-    """Return overlaps from a named start after damped steps on few random points, from which the search begins.
-
-    Near the teacher of labels with several fields, Stein's form of V̂ is noise on few points: q can grow, and a column
-    can lose its overlap. Then the steps omit the jumps of V̂.
-    """
-    few = F.on(SobolRule(START.n_points, 2))
-
-    def take_steps(response: str) -> list[Overlaps]:
-        G = replace(few, response=response).with_choices_at(start)
-        return iterate(G, start, START.change, min(START.n_steps, max_steps))[0]
-
-    path = [start]
-    with suppress(*BREAKDOWNS):
-        path = take_steps(F.response)
-    if not F.model.attention and F.model.n_tokens * F.model.rank > 1:
-        with suppress(*BREAKDOWNS):
-            smooth = take_steps("derivative")
-            grows = np.abs(path[-1].q).max() > START.max_growth * np.abs(start.q).max()
-            path = path if len(path) > 1 and not grows and _keeps_columns(path[-1], smooth[-1]) else smooth
-    return path
-
-
-def _keeps_columns(overlaps: Overlaps, smooth: Overlaps) -> bool:
-    """Return whether no overlap θ is much smaller than on a path without jumps in V̂."""
-    theta, expected = np.abs(overlaps.theta), np.abs(smooth.theta)
-    present = expected > START.small_theta * np.sqrt(np.diagonal(smooth.q, axis1=1, axis2=2))[:, :, None]
-    return bool((theta >= START.lost_part * expected)[present].all())
+        return _build_failed(_record_breakdown(last, error), max_work)
 
 
 def find_on_branch(F: OverlapMap, branch: str, max_iter: int) -> tuple[Root, list[Overlaps]]:
     """Return the fixed point that damped steps from a named start lead to, and the overlaps before the search.
 
-    For labels with a deterministic rule, the search begins at the start itself, unless the map breaks down there: the
-    first V are large, so that proximal maps can have more jumps than the work allows.
+    The search begins after damped steps on few random points. Near the teacher of labels with several fields, Stein's
+    form of V̂ is noise on few points: these steps omit the jumps of V̂. For labels with a deterministic rule, the search
+    begins at the start itself, unless the map breaks down there: the first V are large, so that proximal maps can have
+    more jumps than the work allows.
     """
-    start = start_law(F.model, branch).overlaps(F.model)
+    start, tol = start_law(F.model, branch).overlaps(F.model), F.rule.initial_tolerance
     if F.rule.deterministic and not F.model.attention:
-        root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, START.named_damped)
+        root = find_fixed_point(F, start, tol, max_iter, START.named_damped)
         if len(root.path) > 1 or root.status.converged:
             return root, [start]
-    path = take_first_steps(F, start, max_iter)
-    return find_fixed_point(F, path[-1], F.rule.initial_tolerance, max_iter, START.named_damped), path
-
-
-def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int) -> Root | None:
-    """Return the fixed point next to the teacher if damped steps lost the semantic branch; None if there is none.
-
-    Damped steps start with V of weights without data, of order 1/λ. With few data the first steps then go so far that
-    they miss a fixed point next to the teacher. A start at the teacher with a small V finds it. Without noise, the
-    teacher explains nearly all weights after one step from there; otherwise there is no such fixed point.
-    """
-    if branch != "semantic" or status not in ABSENT:
-        return None
-    start = start_law(F.model, branch).overlaps(F.model)
-    start = replace(start, V=START.small_V * np.abs(start.q).max() / np.abs(start.V).max() * start.V)
+    several_fields = not F.model.attention and F.model.n_tokens * F.model.rank > 1
+    few = replace(F.on(SobolRule(START.n_points, 2)), response="derivative" if several_fields else F.response)
+    path = [start]
     with suppress(*BREAKDOWNS):
-        image = F(start)
-        if np.abs(subtract_explained(F.model, image)).max() < START.max_unexplained * np.abs(image.q).max():
-            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, START.named_damped)
-            return root if root.status.converged and not is_off(branch, root.overlaps) else None
-    return None
-
-
-def solve_branch(
-    F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.attention, max_iter: int = MAX_DAMPED_STEPS, *,
-    other_form: bool = False,
-) -> tuple[StateEvolutionResult, Root | None, Root]:  # fmt: skip
-    """Solve on a named branch; return the result, and the roots on the last and on the first rule.
-
-    If damped steps lose the branch, it is solved from a start next to the teacher. For `other_form` see
-    `describe_lost_branch`.
-    """
-    root, path = find_on_branch(F, branch, max_iter)
-    result, last = refine_on_branch(root, branch, rtol, max_work)
-    near = find_near_teacher(F, branch, result.status, max_iter)
-    if near is not None:
-        again, last_near = refine_on_branch(near, branch, rtol, max_work)
-        if last_near is not None:
-            return again, last_near, near
-    if is_lost(result, branch):
-        result = describe_lost_branch(result, F, branch, path, other_form=other_form)
-    return result, last, root
+        path = iterate(few.with_choices_at(start), start, START.change, min(START.n_steps, max_iter))[0]
+    return find_fixed_point(F, path[-1], tol, max_iter, START.named_damped), path
 
 
 def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Root:
@@ -324,8 +241,35 @@ def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) 
         return find_fixed_point(F, init, F.rule.initial_tolerance, max_iter, START.given_damped)
     root = find_on_branch(F, init, max_iter)[0]
     lost = root.status.converged and is_off(init, root.overlaps)
-    root = replace(root, status=Status.LOST) if lost else root
-    return find_near_teacher(F, init, root.status, max_iter) or root
+    return replace(root, status=Status.LOST) if lost else root
+
+
+def solve_branch(
+    F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.attention, max_iter: int = MAX_DAMPED_STEPS
+) -> tuple[StateEvolutionResult, Root | None]:
+    """Solve on a named branch; return the result, and the root on the last rule, None without a solution."""
+    root, path = find_on_branch(F, branch, max_iter)
+    result, last = refine_on_branch(root, branch, rtol, max_work)
+    if branch in FAMILY_OF and result.status is Status.LOST and result.validity != VANISHED:
+        result = _describe_lost_branch(result, F, branch, path)
+    return result, last
+
+
+def solve_near(
+    model: Model, alpha: float, branch: str, near: Overlaps | None, rtol: float
+) -> tuple[StateEvolutionResult, bool]:
+    """Solve on a named branch from a known solution; return the result, and whether the known solution led to it.
+
+    The known solution `near` is at another α or of another model. If the branch is not found from there, or nothing is
+    known, the branch is solved from its name.
+    """
+    F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
+    if near is not None and is_feasible(model, near):  # infeasible, for example, if columns are zero
+        root = find_fixed_point(F, near, F.rule.initial_tolerance, START.near_steps, START.given_damped)
+        result = refine_on_branch(root, branch, rtol)[0]
+        if result.converged:
+            return result, True
+    return solve_branch(F, branch, rtol)[0], False
 
 
 def refine_on_branch(
@@ -336,21 +280,138 @@ def refine_on_branch(
     The status is LOST if the family that distinguishes the named branch is practically zero, or zero within its error.
     """
     if not root.status.converged:
-        return build_failed(root, max_work), None
+        return _build_failed(root, max_work), None
     try:
         if is_off(branch, root.overlaps):
-            return build_failed(replace(root, status=Status.LOST), max_work), None
+            return _build_failed(replace(root, status=Status.LOST), max_work), None
         describe("refinement")
         result, last = refine(root, rtol, max_work)
     except BREAKDOWNS as error:
-        return build_failed(record_breakdown(root, error), max_work), None
-    words = "" if branch not in FAMILY_OF else describe_zero(result, FAMILY_OF[branch])
+        return _build_failed(_record_breakdown(root, error), max_work), None
+    words = "" if branch not in FAMILY_OF else _describe_zero(result, FAMILY_OF[branch])
     if is_off(branch, result.overlaps) or words:
         lost = replace(root, status=Status.LOST, path=[*root.path, result.overlaps])
-        return replace(build_failed(lost, max_work), message=words), None
+        return replace(_build_failed(lost, max_work), message=words), None
     return result, last
 
 
 def require_rtol(rtol: Any) -> float:
     """Return a requested accuracy as a float. ValueError if it is outside [1e-10, 0.1]; rounding limits it below."""
     return check.real("rtol", rtol, low=1e-10, high=0.1)
+
+
+def is_off(branch: str | None, overlaps: Overlaps) -> bool:
+    """Return whether the family that distinguishes a named branch has faded."""
+    return branch in FAMILY_OF and has_faded(overlaps, FAMILY_OF[branch])
+
+
+def _describe_zero(result: StateEvolutionResult, family: str, n_errors: float = 2.0) -> str:
+    """Return a message if a family of overlaps is zero within `n_errors` errors; otherwise an empty string."""
+    value, error = result.overlaps.arrays()[family], result.overlaps_error.arrays()[family]
+    if (np.abs(value) > n_errors * error).any() or np.isinf(error).any():  # no error is stated if it is infinite
+        return ""
+    at = np.unravel_index(np.argmax(np.abs(value)), value.shape)
+    words = f"{family} = {value[at]:.2g} is zero within its error of {error[at]:.1g} at the solution found"
+    return f"{words} (a smaller rtol shows whether a smaller {family} remains)"
+
+
+def _describe_lost_branch(
+    result: StateEvolutionResult, F: OverlapMap, branch: str, path: list[Overlaps]
+) -> StateEvolutionResult:
+    """Return a LOST result with the replicon where the branch was last seen, and a description of its end.
+
+    `F` is the map of the search, and `path` are the overlaps up to the start of the search.
+    """
+    history, family = result.history.arrays(), FAMILY_OF[branch]
+    later = [Overlaps(*(history[name][k] for name in history)) for k in range(len(history["q"]))]
+    start = Symmetry.of(F.model, start_law(F.model, branch).overlaps(F.model))
+    at = start.impose(fix_gauge(F.model, last_with(path + later, family)))
+    message = result.message or f"no {branch} fixed point was found: its overlap {family} decays to zero"
+    try:
+        hats = F.with_choices_at(path[-1]).images(at, squares=True)[0].hats  # with the choices of the search
+        value = replicon(F.model, hats, F.response)
+        size = np.maximum(np.abs(column_sums(hats.V)), np.abs(column_sums(hats.V_derivative)))
+        jumps = largest_jump_fraction(hats.jump_mass, size)
+    except BREAKDOWNS:
+        words = "unknown: replica symmetry cannot be checked where the branch is lost"
+        return replace(result, message=f"{message}; {words}", validity=words)
+    mass = f"jump mass {float(f'{100 * jumps:.2g}'):g} % of V̂"
+    message += f". Where {family} last had half of its maximum,"
+    onwards = "So minima of this kind may exist at finite d: run_gamp and minimize_risk find them if they do"
+    if not value < 1:
+        message += f" replica symmetry, which these equations assume, is unstable (replicon {value:.3g}, "
+        message += f"not below 1). {onwards}"
+        words = f"inconsistent: the replicon eigenvalue {value:.3g} is not below 1 where the branch is lost ({mass})"
+    elif abs(jumps) > NEGLIGIBLE_JUMPS:
+        message += f" many samples jump between two minima of their loss ({mass}; replicon {value:.3g}), which "
+        message += f"these equations do not describe. {onwards}"
+        words = f"unknown: the proximal map jumps where the branch is lost ({mass}; replicon {value:.3g} without them)"
+    else:
+        message += f" these equations were consistent (replicon {value:.3g}, below 1; {mass}): there is no "
+        message += "such branch for d → ∞"
+        words = f"no such branch: replica symmetry is consistent where it is lost (replicon {value:.3g}, {mass})"
+    return replace(result, replicon=value, message=message, validity=words)
+
+
+def _record_breakdown(root: Root, error: Exception) -> Root:
+    """Return the root after one of BREAKDOWNS."""
+    status, reason = breakdown(error)
+    return replace(root, status=status, residual=np.nan, reason=reason)
+
+
+def _build_failed(root: Root, max_work: float) -> StateEvolutionResult:
+    """Return the result if the requested fixed point was not found: the last overlaps if finite, without errors."""
+    undefined = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
+    of_type: dict[Any, Any] = {float: np.nan, np.ndarray: undefined.V}
+    unknown = {item.name: of_type[item.type] for item in fields(StateEvolutionResult) if item.type in of_type}
+    validity, message = _explain_failure(root, max_work)
+    values: dict[str, Any] = {
+        "status": root.status, "n_iter": len(root.path) - 1,
+        "residual": root.residual if np.isfinite(root.residual) else np.inf,
+        "history": StateEvolutionHistory(**stack_overlaps(root.path)),
+        "overlaps": root.overlaps if root.status in (Status.MAX_ITER, Status.LOST) else undefined,
+        "overlaps_error": undefined, "stability": None, "consistent": False, "validity": validity,
+        "response": root.F.response, "rule": root.F.rule.name, "message": message,
+    }  # fmt: skip
+    return StateEvolutionResult(**unknown | values)
+
+
+def _explain_failure(root: Root, max_work: float) -> tuple[str, str]:
+    """Return the validity and the message of a result without a solution."""
+    unsolved, broke_down = "unknown: no fixed point was found", np.isnan(root.residual)
+    if root.status is Status.LOST and broke_down:
+        return VANISHED, "all weights go to zero, which attracts them: too few data, or too strong a penalty"
+    if root.status is Status.LOST:
+        return "unknown: the branch was lost", ""
+    if root.status is Status.MAX_ITER and broke_down:
+        needs = f"an average needs more than max_work = {max_work:g} proximal problems"
+        if root.F.model.attention or not root.F.rule.deterministic:
+            return unsolved, f"{needs}: raise max_work"
+        many = "the proximal map jumps at many fields or values of the noise"
+        remedy = 'use rule="sobol", which averages over a limited number of random points, or raise max_work'
+        return f"{unsolved}, because {many}", f"{needs}, because {many}: {remedy}"
+    words = _describe_unbounded_risk(root)
+    if words:
+        return "unknown: the risk has no minimum at finite weights", words
+    if root.status is Status.MAX_ITER:
+        return unsolved, f"the overlaps still change by {root.residual:.1g}, relatively, in a step: raise max_iter"
+    return unsolved, root.reason or "the overlaps or the averages are not finite numbers any more"
+
+
+def _describe_unbounded_risk(root: Root) -> str:
+    """Return a message if λ is negative and the risk has no lower bound; otherwise an empty string.
+
+    The lowest curvature of the loss is zero if there are fewer tokens than dimensions; for the squared loss of single
+    tokens of variance γ, more than d, it is γ (√α − 1)², the edge of the Marchenko–Pastur distribution.
+    """
+    model, alpha, gamma = root.F.model, root.F.alpha, root.F.model.coordinates.gamma
+    lam = float(model.penalty.curvature.min()) if model.penalty.by_column else 1.0
+    curvature = np.inf
+    if model.n_tokens * alpha < 1:
+        curvature = 0.0
+    elif getattr(model.student, "quadratic", False) and gamma.shape == (1, 1):
+        curvature = float(gamma[0, 0]) * (np.sqrt(alpha) - 1) ** 2
+    if lam >= -curvature:
+        return ""
+    edge = f"the lowest eigenvalue {curvature:.3g} of the Hessian of the loss"
+    return f"the risk has no lower bound: λ = {lam:g} and {edge} have a negative sum; use a larger λ"

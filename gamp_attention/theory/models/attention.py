@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,21 +18,12 @@ from gamp_attention.theory.models.teachers import SoftmaxTeacher, Teacher
 
 
 def attention_model(
-    n_tokens: int = 2,
-    rank: int = 1,
-    teacher_rank: int = 1,
-    *,
-    omega: float | None = None,
-    sigma: ArrayLike | None = None,
-    lam: float | str | Sequence[float | str] | None = None,
-    A: ArrayLike | None = None,
-    tau: ArrayLike | None = None,
-    student: DotProductAttention | None = None,
-    teacher: Teacher | None = None,
-    coordinates: CoordinateLaw | None = None,
-    penalty: Penalty | None = None,
+    n_tokens: int = 2, rank: int = 1, teacher_rank: int = 1, *, omega: float | None = None,
+    sigma: ArrayLike | None = None, lam: float | str | Sequence[float | str] | None = None,
+    A: ArrayLike | None = None, tau: ArrayLike | None = None, student: DotProductAttention | None = None,
+    teacher: Teacher | None = None, coordinates: CoordinateLaw | None = None, penalty: Penalty | None = None,
     score_noise: float = 0.0,
-) -> Model:
+) -> Model:  # fmt: skip
     """Build a model with isotropic Gaussian tokens, Gaussian teacher weights and positions along one direction.
 
     Covariances, positions and teacher weights of any other distribution are passed as `coordinates`. Layers with value
@@ -89,7 +79,13 @@ def attention_model(
     omega = check.real("omega", 0.3 if omega is None else omega, low=0, high=1)
     A = default_mixing(L) if A is None else check.array("A", A, (L, L))
     teacher = SoftmaxTeacher(omega, A) if teacher is None else teacher
-    coordinates = _choose_law(coordinates, L, t, sigma, tau)
+    if coordinates is None:
+        coordinates = isotropic_law(L, t, sigma, tau)
+    elif sigma is not None or tau is not None:
+        raise ValueError("sigma, tau: need to be omitted if `coordinates` is given, which defines both; got a value")
+    elif require_law(coordinates).gamma.shape[1] != L or coordinates.teacher_mean.shape[1] != t:
+        got = f"L = {coordinates.gamma.shape[1]}, t = {coordinates.teacher_mean.shape[1]}"
+        raise check.fail_words("coordinates", got, f"a distribution of L = {L} tokens and t = {t} teacher columns")
     return Model(teacher, coordinates, penalty, r, student, score_noise=score_noise)
 
 
@@ -100,27 +96,10 @@ def default_mixing(L: int) -> np.ndarray:
     return A
 
 
-def _choose_law(coordinates: Any, L: int, t: int, sigma: Any, tau: Any) -> CoordinateLaw:
-    """Return the distribution of the coordinates, by default isotropic; raise if it contradicts other arguments."""
-    if coordinates is None:
-        return isotropic_law(L, t, sigma, tau)
-    if sigma is not None or tau is not None:
-        raise ValueError("sigma, tau: need to be omitted if `coordinates` is given, which defines both; got a value")
-    require_law(coordinates)
-    if (coordinates.gamma.shape[1], coordinates.teacher_mean.shape[1]) != (L, t):
-        got = f"L = {coordinates.gamma.shape[1]}, t = {coordinates.teacher_mean.shape[1]}"
-        raise check.fail_words("coordinates", got, f"a distribution of L = {L} tokens and t = {t} teacher columns")
-    return coordinates
-
-
 def paper_model(
-    omega: float = 0.3,
-    sigma: float = 0.5,
-    lam: float | None = None,
-    A: ArrayLike = ((0.6, 0.4), (0.4, 0.6)),
-    penalty: Penalty | None = None,
-    score_noise: float = 0.0,
-) -> Model:
+    omega: float = 0.3, sigma: float = 0.5, lam: float | None = None, A: ArrayLike = ((0.6, 0.4), (0.4, 0.6)),
+    penalty: Penalty | None = None, score_noise: float = 0.0,
+) -> Model:  # fmt: skip
     """Build the model of Section 5 of Cui et al. (2024): L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
 
     Parameters

@@ -123,13 +123,9 @@ def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Coordinate
 
 
 def coordinate_law(
-    spectra: ArrayLike | CoordinateClasses = 0.25,
-    tau: ArrayLike | CoordinateClasses | None = None,
-    teacher: ArrayLike | CoordinateClasses | None = None,
-    *,
-    n_tokens: int = 2,
-    teacher_rank: int = 1,
-) -> CoordinateLaw:
+    spectra: ArrayLike | CoordinateClasses = 0.25, tau: ArrayLike | CoordinateClasses | None = None,
+    teacher: ArrayLike | CoordinateClasses | None = None, *, n_tokens: int = 2, teacher_rank: int = 1,
+) -> CoordinateLaw:  # fmt: skip
     """Return the distribution of coordinates in which covariances, positions and teacher weights are independent.
 
     Each of the three is an array of equally frequent values, or `CoordinateClasses` with other fractions; the result

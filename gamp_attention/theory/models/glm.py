@@ -108,18 +108,10 @@ class GLMModel(Model):
 
 
 def glm_model(
-    loss: Any,
-    labels: LabelTeacher | None = None,
-    *,
-    n_tokens: int = 1,
-    rank: int = 1,
-    teacher_rank: int | None = None,
-    sigma: ArrayLike = 1.0,
-    lam: float | str | Sequence[float | str] | None = None,
-    tau: ArrayLike | None = None,
-    penalty: Penalty | None = None,
-    intercept: bool = False,
-) -> GLMModel:
+    loss: Any, labels: LabelTeacher | None = None, *, n_tokens: int = 1, rank: int = 1,
+    teacher_rank: int | None = None, sigma: ArrayLike = 1.0, lam: float | str | Sequence[float | str] | None = None,
+    tau: ArrayLike | None = None, penalty: Penalty | None = None, intercept: bool = False,
+) -> GLMModel:  # fmt: skip
     """Build a generalized linear model (Nelder and Wedderburn, 1972) with Gaussian tokens and teacher weights.
 
     Parameters

@@ -69,19 +69,11 @@ class MixtureModel(TokenClasses):
 
 
 def mixture_model(
-    classes: ArrayLike,
-    means: ArrayLike | CoordinateClasses,
-    rank: int = 1,
-    *,
-    omega: float | None = None,
-    sigma: ArrayLike = 0.5,
-    lam: float | str | Sequence[float | str] | None = None,
-    A: ArrayLike | None = None,
-    tau: ArrayLike | CoordinateClasses | None = None,
-    teacher_mean: ArrayLike | None = None,
-    student: DotProductAttention | None = None,
-    penalty: Penalty | None = None,
-) -> MixtureModel:
+    classes: ArrayLike, means: ArrayLike | CoordinateClasses, rank: int = 1, *, omega: float | None = None,
+    sigma: ArrayLike = 0.5, lam: float | str | Sequence[float | str] | None = None, A: ArrayLike | None = None,
+    tau: ArrayLike | CoordinateClasses | None = None, teacher_mean: ArrayLike | None = None,
+    student: DotProductAttention | None = None, penalty: Penalty | None = None,
+) -> MixtureModel:  # fmt: skip
     """Build a model whose tokens are Gaussian mixtures, Appendix C.10: x_l | c_l = k ~ N(μ_{l,k}, σ_{l,k}² I).
 
     Eq. :eq:`mixture`.

@@ -274,11 +274,6 @@ class Model(DisplayMixin):
         """True if each column of student and teacher is known to change sign together without effect."""
         return False
 
-    @cached_property
-    def column_signs(self) -> np.ndarray:
-        """Signs (n, r) of columns that are known to leave the loss unchanged at fixed targets; the first are 1."""
-        return np.ones((1, self.rank))
-
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps student, teacher and covariances."""
         law = self.coordinates
@@ -337,9 +332,8 @@ def parameter_value(model: Model, alpha: float, name: str) -> float:
 def softmax_teacher(model: Model) -> SoftmaxTeacher:
     """Return the teacher of a model; raise TypeError unless it is the softmax teacher of equation (16)."""
     if not has_omega(model):
-        raise check.fail_words(
-            "model.teacher", type(model.teacher).__name__, "a SoftmaxTeacher, with ω and A", TypeError
-        )
+        got = type(model.teacher).__name__
+        raise check.fail_words("model.teacher", got, "a SoftmaxTeacher, with ω and A", TypeError)
     return model.teacher
 
 
@@ -350,8 +344,7 @@ def has_omega(model: Model) -> bool:
 
 def has_common_variance(model: Model) -> bool:
     """Return whether all tokens have the same isotropic variance σ²."""
-    gamma = model.coordinates.gamma
-    return bool((gamma == gamma.flat[0]).all())
+    return bool(np.ptp(model.coordinates.gamma) == 0)
 
 
 class TokenClasses(Model):

@@ -73,29 +73,28 @@ def check_teacher(teacher: Any, n_tokens: int, teacher_rank: int) -> None:
     """Raise TypeError or ValueError unless a teacher returns consistent matrices for a few fields."""
     if not callable(teacher):
         raise check.fail("teacher", teacher, "a callable u (..., L, t) → (..., L, L)", TypeError)
-    if not isinstance(getattr(teacher, "even", None), bool | np.bool_):
-        got = type(teacher).__name__ + " with even = " + repr(getattr(teacher, "even", "missing"))
-        raise check.fail_words(
-            "teacher", got, "a property `even`, True if T[-u] = T[u] for all u, else False", TypeError
-        )
-    L, u = n_tokens, probe_fields(n_tokens, teacher_rank)
-    together = _evaluate(teacher, u, (len(u), L, L))
-    if not np.allclose(_evaluate(teacher, u[0], (L, L)), together[0], rtol=1e-9, atol=1e-12):
-        raise check.fail_words(
-            "teacher", "different matrices", "to return the same matrix for one sample as for a batch"
-        )
-    _evaluate(teacher, np.zeros((L, teacher_rank)), (L, L))
-    if teacher.even and not np.allclose(teacher(-u), together, rtol=1e-9, atol=1e-12):
+    even = getattr(teacher, "even", "missing")
+    if not isinstance(even, bool | np.bool_):
+        needs = "a property `even`, True if T[-u] = T[u] for all u, else False"
+        raise check.fail_words("teacher", f"{type(teacher).__name__} with even = {even!r}", needs, TypeError)
+
+    def evaluate(u: np.ndarray) -> np.ndarray:
+        shape = (*u.shape[:-1], n_tokens)
+        try:
+            matrices = teacher(u)
+        except Exception as error:
+            got = f"{type(error).__name__}: {error}"
+            raise check.fail_words("teacher", got, f"a map of fields of shape {u.shape} to matrices {shape}") from error
+        return check.array(f"teacher(u) for u of shape {u.shape}", matrices, shape)
+
+    u = probe_fields(n_tokens, teacher_rank)
+    together = evaluate(u)
+    if not np.allclose(evaluate(u[0]), together[0], rtol=1e-9, atol=1e-12):
+        needs = "to return the same matrix for one sample as for a batch"
+        raise check.fail_words("teacher", "different matrices", needs)
+    evaluate(np.zeros((n_tokens, teacher_rank)))
+    if even and not np.allclose(teacher(-u), together, rtol=1e-9, atol=1e-12):
         raise check.fail_words("teacher", "even = True", "T[-u] = T[u] for all u if `even` is True")
-
-
-def _evaluate(teacher: Any, u: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    try:
-        matrices = teacher(u)
-    except Exception as error:
-        got = f"{type(error).__name__}: {error}"
-        raise check.fail_words("teacher", got, f"a map of fields of shape {u.shape} to matrices {shape}") from error
-    return check.array(f"teacher(u) for u of shape {u.shape}", matrices, shape)
 
 
 def keeps_order(attention: Any, rank: int, order: np.ndarray) -> bool:

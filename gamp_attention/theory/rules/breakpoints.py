@@ -11,29 +11,18 @@ Averages over a teacher's field converge fast only between such points of the la
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-
-@dataclass(frozen=True)
-class BreakpointSettings:
-    """Settings of the search for breakpoints."""
-
-    reach: float = 9.0  # half-width of the interval that is searched, in standard deviations
-    n_cells: int = 128  # number of cells of the grid
-    offset: float = 0.0137  # shift of the grid, so that points of symmetry, such as 0, are not among its points
-    candidate: float = 1e-3  # smallest third difference that is examined, in units of the range of the values
-    max_candidates: int = 8  # largest number of points that are examined for each function
-    n_parts: int = 16  # number of parts into which an interval is divided
-    early: int = 3  # division whose change of slope is compared with the change at division `late`
-    late: int = 6
-    last: int = 12  # number of divisions
-    persistent: float = 0.3  # smallest ratio of the changes of slope at a kink or a jump; 1/512 for smooth functions
-    resolved: float = 1e-6  # smallest change of slope relative to the mean slope; rounding errors are smaller
-
-
-BREAKPOINTS = BreakpointSettings()
+REACH = 9.0  # half-width of the interval that is searched, in standard deviations
+# number of cells of the grid, and its shift, so that points of symmetry, such as 0, are not among its points
+N_CELLS, OFFSET = 128, 0.0137
+CANDIDATE = 1e-3  # smallest third difference that is examined, in units of the range of the values
+MAX_CANDIDATES = 8  # largest number of points that are examined for each function
+N_PARTS, N_DIVISIONS = 16, 12  # number of parts into which an interval is divided, and number of divisions
+EARLY, LATE = 3, 6  # divisions whose changes of slope are compared
+PERSISTENT = 0.3  # smallest ratio of the changes of slope at a kink or a jump; 1/512 for smooth functions
+RESOLVED = 1e-6  # smallest change of slope relative to the mean slope; rounding errors are smaller
 
 
 def find_breakpoints(function: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int) -> list[np.ndarray]:
@@ -42,38 +31,36 @@ def find_breakpoints(function: Callable[[np.ndarray, np.ndarray], np.ndarray], n
     `function` takes the numbers (N,) of functions and arguments (N,) to values (N, P), whose P components are examined
     together. Kinks weaker than 1/1000 of the function's range, and points beyond the first eight, may be missed.
     """
-    grid = np.linspace(-BREAKPOINTS.reach, BREAKPOINTS.reach, BREAKPOINTS.n_cells + 1) + BREAKPOINTS.offset
+    grid = np.linspace(-REACH, REACH, N_CELLS + 1) + OFFSET
     values = function(np.repeat(np.arange(n), len(grid)), np.tile(grid, n)).reshape(n, len(grid), -1)
     size = np.ptp(values, axis=1).max(axis=1)
     third = np.abs(np.diff(values, 3, axis=1)).max(axis=2)
-    owner, first = _local_maxima(
-        np.where(third > BREAKPOINTS.candidate * size[:, None], third, 0.0), BREAKPOINTS.max_candidates
-    )
+    owner, first = _local_maxima(np.where(third > CANDIDATE * size[:, None], third, 0.0))
     if len(owner) == 0:
         return [np.zeros(0)] * n
     low, high = grid[first], grid[first + 3]
     changes = []
-    for _ in range(BREAKPOINTS.last):
-        x = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, BREAKPOINTS.n_parts + 1)
+    for _ in range(N_DIVISIONS):
+        x = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, N_PARTS + 1)
         inside = function(np.repeat(owner, x.shape[1]), x.ravel()).reshape(*x.shape, -1)
         second = np.abs(np.diff(inside, 2, axis=1)).max(axis=2)
         part, row = second.argmax(axis=1), np.arange(len(owner))
-        changes.append(second[row, part] * BREAKPOINTS.n_parts / (high - low))
+        changes.append(second[row, part] * N_PARTS / (high - low))
         low, high = x[row, part], x[row, part + 2]
-    late = changes[BREAKPOINTS.late]
-    kept = late > BREAKPOINTS.persistent * changes[BREAKPOINTS.early]
-    kept &= late > BREAKPOINTS.resolved * size[owner] / BREAKPOINTS.reach
+    late = changes[LATE]
+    kept = late > PERSISTENT * changes[EARLY]
+    kept &= late > RESOLVED * size[owner] / REACH
     points = 0.5 * (low + high)
     return [np.unique(points[kept & (owner == k)]) for k in range(n)]
 
 
-def _local_maxima(values: np.ndarray, max_candidates: int) -> tuple[np.ndarray, np.ndarray]:
+def _local_maxima(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return row and column of the largest positive entries (n, m) that no entry within three columns exceeds."""
     m = values.shape[1]
     padded = np.pad(values, ((0, 0), (3, 3)))
     is_maximum = values > 0
     for shift in (0, 1, 2):  # of equal entries, the last counts
         is_maximum &= (values >= padded[:, shift : shift + m]) & (values > padded[:, 4 + shift : 4 + shift + m])
-    strongest = np.sort(np.where(is_maximum, values, 0.0), axis=1)[:, -min(max_candidates, m)]
+    strongest = np.sort(np.where(is_maximum, values, 0.0), axis=1)[:, -min(MAX_CANDIDATES, m)]
     row, column = np.nonzero(is_maximum & (values >= strongest[:, None]))
     return row, column

@@ -25,23 +25,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import erf
 
-from gamp_attention._kernels.compiled import dispatch_on_type, kernel, overload, sample_kernel
+from gamp_attention._kernels.compiled import kernel, sample_kernel
 from gamp_attention._kernels.pointers import load_from, point_to
 from gamp_attention._tools.quadrature import LegendreRule, legendre_panels, legendre_rule
 from gamp_attention._tools.threads import interruptible_blocks
-from gamp_attention.problem.denoisers.newton import OUTCOME, Metric, assign, make_metric, make_workspace, minimize_from
-from gamp_attention.problem.denoisers.prox import (
-    MAX_STARTS,
-    is_known,
-    is_unique,
-    make_search,
-    minimize_globally,
-    minimize_single_field,
-)
-from gamp_attention.problem.losses.attention import is_dot_product_loss
+from gamp_attention.problem.denoisers.newton import Metric, assign, make_metric, make_workspace
+from gamp_attention.problem.denoisers.prox import MAX_STARTS, make_search, minimize_globally, minimize_single_field
 from gamp_attention.problem.losses.point import for_kernels
-from gamp_attention.problem.losses.two_tokens import N_STARTS, is_two_tokens, two_token_start
-from gamp_attention.theory.equations.channel import Channel, Moments
+from gamp_attention.theory.equations.channel import AVERAGES, Channel, Moments
 from gamp_attention.theory.equations.symmetry import contrast_basis
 from gamp_attention.theory.rules.minimizer_path import (
     NORMAL,
@@ -59,12 +50,10 @@ MAX_DEPTH = 40  # maximum depth of divisions: 1 for each halving, CUT_DEPTH for 
 CUT_DEPTH = 4  # a tie counts as four halvings, so that at most ten ties are nested
 BLOCK = 32  # number of lines that a thread takes at a time
 SHORT_FIELDS = 3  # number of fields per sample up to which a block of lines is too short to be interrupted
-TWO_TOKEN_STARTS = 48  # number of starts of a global search for two tokens, which have few minima however large V is
 # length of the last Newton step in z relative to the tolerance of averages, and its bounds, relative to the size of z:
 # the error is of the order of its square
-LAST_STEP, MAX_LAST_STEP, MIN_LAST_STEP = 1e-4, 1e-6, 1e-10
+LAST_STEP, MAX_LAST_STEP, MIN_LAST_STEP = 1e-6, 1e-8, 1e-10
 
-AVERAGES = ("g", "with_noise", "with_teacher", "gg", "response", "square", "moreau", "loss")  # as in `Moments`
 # columns of `LineMoments.scalars`: averages of the Moreau envelope and of ℓ(z); smallest squared jump of z on the line,
 # inf if there is none; numbers of jumps, proximal minimizations and global searches; and, if L r = 1: sum over the
 # panels of the change of g times the density of e, average of g³ e, and sum over the jumps of (Δg)³ times the density
@@ -82,17 +71,9 @@ class LineMoments(NamedTuple):
 
 
 def line_averages(
-    loss: Any,
-    params: np.ndarray,
-    centers: np.ndarray,
-    direction: np.ndarray,
-    metric: Metric,
-    grid: np.ndarray,
-    nodes: LegendreRule,
-    tol: np.ndarray,
-    tol_square: np.ndarray,
-    n_powers: int = 0,
-) -> LineMoments:
+    loss: Any, params: np.ndarray, centers: np.ndarray, direction: np.ndarray, metric: Metric, grid: np.ndarray,
+    nodes: LegendreRule, tol: np.ndarray, tol_square: np.ndarray, n_powers: int = 0,
+) -> LineMoments:  # fmt: skip
     """Return averages over e ~ N(0, 1) at the fields c + e u.
 
     Parameters
@@ -115,10 +96,7 @@ def line_averages(
     out.scalars[:, JUMP] = np.inf
     c, u = np.ascontiguousarray(centers).reshape(n, k), np.ascontiguousarray(direction).reshape(k)
     tols = np.stack([tol, tol_square], axis=1)
-    # the kernels for two tokens need few starts, see `two_token_start`
-    few = k == 2 and getattr(getattr(loss, "attention", None), "softmax", False)
-    search = TWO_TOKEN_STARTS if few else MAX_STARTS, make_search(k)
-    loss = for_kernels(loss)
+    loss, search = for_kernels(loss), make_search(k)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
         _lines(first, last, loss, params, c, u, metric, grid, nodes, tols, search, stop, out)
@@ -150,50 +128,6 @@ def _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, t
         _line(loss, p, c, u, at_metric, grid, at_nodes, tol[line], search, at_out, line, at_track, at_ws)
 
 
-@dispatch_on_type
-def _find_minimizer(loss, p, omega, at_metric, z, max_starts, search, at_ws):
-    """Find the global minimizer from the start z, in place. Compiled code only."""
-
-
-@overload(_find_minimizer)
-def _find_minimizer_of(loss, p, omega, at_metric, z, max_starts, search, at_ws):
-    def find(loss, p, omega, at_metric, z, max_starts, search, at_ws):
-        if z.shape[0] == 1:
-            minimize_single_field(loss, p, omega, at_metric, z, max_starts, search, at_ws)
-        else:
-            minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws)
-
-    def find_of_attention(loss, p, omega, at_metric, z, max_starts, search, at_ws):
-        if not is_two_tokens(loss) or not _search_two_tokens(loss, p, omega, at_metric, z, at_ws):
-            minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws)
-
-    return find_of_attention if is_dot_product_loss(loss) else find
-
-
-@sample_kernel
-def _search_two_tokens(loss, p, omega, at_metric, z, at_ws):
-    """Find the global minimizer for two tokens from the few starts that the loss needs; return whether it was found."""
-    metric, ws = load_from(at_metric), load_from(at_ws)
-    value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)
-    if outcome != OUTCOME.solved:
-        return False
-    if is_unique(loss, p, omega, metric.smallest, value, ws.loss)[0]:
-        return True
-    assign(ws.minima[0], z)
-    n_known = 1
-    for number in range(N_STARTS):
-        two_token_start(loss, p, omega, ws.minima[0], number, ws.point)
-        trial, outcome = minimize_from(loss, p, omega, at_metric, ws.point, at_ws, n_known)
-        if outcome != OUTCOME.solved or is_known(ws.point, ws.minima, n_known):
-            continue
-        assign(ws.minima[n_known], ws.point)
-        n_known += 1
-        if trial < value:
-            value = trial
-            assign(z, ws.point)
-    return True
-
-
 @sample_kernel
 def _search_at(loss, p, c, u, e, start, at_metric, at_track, search, at_ws):
     """Leave the global minimizer at the point e of a line in track.now, after a search from `start`."""
@@ -201,7 +135,10 @@ def _search_at(loss, p, c, u, e, start, at_metric, at_track, search, at_ws):
     for i in range(c.shape[0]):
         track.omega[i] = c[i] + e * u[i]
     assign(track.now, start)
-    _find_minimizer(loss, p, track.omega, at_metric, track.now, search[0], search[1], at_ws)
+    if u.shape[0] == 1:
+        minimize_single_field(loss, p, track.omega, at_metric, track.now, MAX_STARTS, search, at_ws)
+    else:
+        minimize_globally(loss, p, track.omega, at_metric, track.now, MAX_STARTS, search, at_ws)
 
 
 @sample_kernel

@@ -197,8 +197,9 @@ def find_tie(loss, p, c, u, at_metric, at_track, top, at_ws):
 
 @inline_kernel
 def unresolved_minimum(nodes, track, top):
-    """Return the largest of the last two Legendre coefficients of z on a panel, weighted by the largest density on it.
+    """Return the largest of the last two Legendre coefficients of z on a panel, times a weight.
 
+    The weight is the largest density on the panel, times the width if that is below 1.
     For one field, it is at least a fraction of the largest difference, at both ends of the panel, of the polynomial
     through the nodes from the minimizer. This difference is large if the minimum that was followed ceases to exist
     between the last node and the right end, or the minimum of the left end before the first node. For more fields this
@@ -214,15 +215,15 @@ def unresolved_minimum(nodes, track, top):
             largest = max(largest, abs(coefficient))
             if track.z.shape[1] == 1:
                 largest = max(largest, END_WEIGHT * abs(at_end))
-    return largest * density_next_to_zero(track, top)
+    a, b = track.ends[top, 0], track.ends[top, 1]
+    return largest * largest_density(a, b) * min(b - a, 1.0)
 
 
 @inline_kernel
-def density_next_to_zero(track, top):
-    """Return the largest density on a panel, times its width if that is below 1."""
-    a, b = track.ends[top, 0], track.ends[top, 1]
+def largest_density(a, b):
+    """Return the largest Gaussian density on [a, b]."""
     nearest = max(a, -b, 0.0)
-    return NORMAL * np.exp(-0.5 * nearest * nearest) * min(b - a, 1.0)
+    return NORMAL * np.exp(-0.5 * nearest * nearest)
 
 
 @inline_kernel
@@ -239,4 +240,5 @@ def unresolved_derivative(metric, nodes, track, top):
                 for j in range(k):
                     coefficient += nodes.tail[s, m] * track.slope[m, i, j] ** 2
         largest = max(largest, abs(coefficient))
-    return largest / metric.smallest**2 * density_next_to_zero(track, top)
+    a, b = track.ends[top, 0], track.ends[top, 1]
+    return largest / metric.smallest**2 * largest_density(a, b) * (b - a)

@@ -34,7 +34,7 @@ import numpy as np
 from gamp_attention._tools.quadrature import LegendreRule, gauss_hermite, legendre_rule, pruned_product, tensor_grid
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Moments, average_over_reversal, fields_and_terms
-from gamp_attention.theory.equations.scores import ScoreExpansion, Scores
+from gamp_attention.theory.equations.scores import ScoreExpansion, Scores, change_of
 from gamp_attention.theory.equations.symmetry import Symmetry, contrast_basis
 from gamp_attention.theory.equations.units import MIN_UNEXPLAINED
 from gamp_attention.theory.rules.breakpoints import find_breakpoints
@@ -167,11 +167,6 @@ class Limits:
         """Integration limit in standard deviations."""
         return integration_limit(self.tol)
 
-    @property
-    def nodes(self) -> LegendreRule:
-        """Quadrature rule of a panel."""
-        return legendre_rule(self.n_nodes)
-
 
 def panel_average(
     leaf: Leaf, cuts: Cuts, n_coordinates: int, limits: Limits, scale: Scale, tol: np.ndarray,
@@ -198,8 +193,9 @@ def panel_average(
         coordinate, total = prefix.shape[1], np.zeros(0)
         is_half, is_last = coordinate == first and limits.half, coordinate + 1 == first + n_coordinates
         panels = _first_panels(cuts(prefix), len(prefix), 0.0 if is_half else -limits.end, limits)
+        rule = legendre_rule(limits.n_nodes)
         for depth in range(MAX_HALVINGS + 1):
-            x, slope, weight = panels.nodes(limits.nodes)
+            x, slope, weight = panels.nodes(rule)
             of_node = np.repeat(panels.owner, x.shape[1])
             points = np.column_stack([prefix[of_node], x.ravel()])
             relative_density = np.clip(np.exp(-0.5 * x.ravel() ** 2), MIN_DENSITY, 1)
@@ -210,11 +206,10 @@ def panel_average(
                 weight = weight * weights[panels.owner, None]
             if callable(scale):
                 scale = scale(np.einsum("pm,pmk->k", weight, values**2))
-            low, high = panels.ends()
-            nearest = np.maximum(np.maximum(low, -high), 0)
+            nearest = np.maximum(np.maximum(panels.low, -panels.high), 0)
             tested = np.flatnonzero(np.isfinite(scale))
             tail = _last_coefficients(values[:, :, tested] * slope[..., None], limits) / scale[tested]
-            tail *= (np.exp(-0.5 * nearest**2) * np.minimum(high - low, 1))[:, None]
+            tail *= (np.exp(-0.5 * nearest**2) * np.minimum(panels.high - panels.low, 1))[:, None]
             if limits.squares is not None:
                 tail[:, (tested >= limits.squares.start) & (tested < limits.squares.stop)] **= 2
             tail = tail.max(axis=1)
@@ -239,55 +234,41 @@ def panel_average(
 
 
 class Panels(NamedTuple):
-    """Panels in a coordinate f, parametrized by v: f = v if `side` is 0, otherwise f = origin + side · v².
+    """Panels [low, high] in a coordinate f; if `side` is not 0, nodes are denser at an end with a singularity.
 
-    The second form removes a singularity |f − origin|^(−1/2) at the end of a panel, because df = 2v dv.
+    With f = end ± width · s² for s in [0, 1], a singularity |f − end|^(−1/2) is removed, because df ∝ s ds.
     """
 
     owner: np.ndarray  # (P,) index of the point to which the panel belongs
-    origin: np.ndarray  # (P,) point where a jump begins
-    side: np.ndarray  # (P,) −1, 0 or 1
-    first: np.ndarray  # (P,) limits of v
-    last: np.ndarray
+    low: np.ndarray  # (P,)
+    high: np.ndarray  # (P,)
+    side: np.ndarray  # (P,) 1 if a jump begins at the lower end, −1 at the upper end, otherwise 0
 
     @classmethod
-    def between(cls, owner: np.ndarray, first: np.ndarray, last: np.ndarray) -> "Panels":
-        """Return panels [first, last] with f = v."""
-        zero = np.zeros(len(owner))
-        return cls(owner, zero, zero, first, last)
+    def between(cls, owner: np.ndarray, low: np.ndarray, high: np.ndarray) -> "Panels":
+        """Return panels [low, high] without singularities."""
+        return cls(owner, low, high, np.zeros(len(owner)))
 
     def nodes(self, rule: LegendreRule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return f at the nodes (P, n), df/dv relative to its mean, and weights times the density of N(0, 1)."""
-        half = 0.5 * (self.last - self.first)[:, None]
-        v = self.first[:, None] + half * (1 + rule.x)
-        slope, f = np.where(self.side[:, None] == 0, 1.0, 2 * v), self._f(v)
-        weight = half * rule.weight * slope * np.exp(-0.5 * f**2) / np.sqrt(2 * np.pi)
+        """Return f at the nodes (P, n), df/ds relative to its mean, and weights times the density of N(0, 1)."""
+        s, low, high, side = 0.5 * (1 + rule.x), *(values[:, None] for values in self[1:])
+        step = (high - low) * np.where(side == 0, s, s**2)
+        f, slope = np.where(side < 0, high - step, low + step), np.where(side == 0, 1.0, 2 * s)
+        weight = 0.5 * rule.weight * slope * (high - low) * np.exp(-0.5 * f**2) / np.sqrt(2 * np.pi)
         return f, slope / slope.mean(axis=1, keepdims=True), weight
-
-    def ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the smallest and the largest f of each panel."""
-        ends = self._f(np.stack([self.first, self.last], axis=1))
-        return ends.min(axis=1), ends.max(axis=1)
 
     def select(self, which: np.ndarray) -> "Panels":
         """Return some of the panels, given by a mask."""
         return Panels(*(values[which] for values in self))
 
     def divide(self, onsets: np.ndarray) -> "Panels":
-        """Return the two parts of each panel, divided at onsets of jumps (P,), or in the middle if they are NaN."""
-        plain, cut = self.select(np.isnan(onsets)), self.select(~np.isnan(onsets))
-        origin, middle = onsets[~np.isnan(onsets)], 0.5 * (plain.first + plain.last)
-        upper = plain._replace(first=middle)
-        away = Panels.between(plain.owner, *upper.ends())  # panels that do not reach the origin are smooth in f
-        parts = [plain._replace(last=middle), away]
-        for side, end in ((-1.0, cut.first), (1.0, cut.last)):
-            zero = 0 * origin
-            parts.append(Panels(cut.owner, origin, zero + side, zero, np.sqrt(np.abs(end - origin))))
-        return Panels(*(np.concatenate(values) for values in zip(*parts, strict=True)))
-
-    def _f(self, v: np.ndarray) -> np.ndarray:
-        side = self.side[:, None]
-        return np.where(side == 0, v, self.origin[:, None] + side * v**2)
+        """Return two parts of each panel, divided at onsets of jumps (P,), or in the middle of s if they are NaN."""
+        found = ~np.isnan(onsets)
+        middle = self.low + (self.high - self.low) * np.choose(self.side.astype(int) + 1, [0.75, 0.5, 0.25])
+        cut = np.where(found, onsets, middle)
+        lower, upper = np.where(found, -1, np.maximum(self.side, 0)), np.where(found, 1, np.minimum(self.side, 0))
+        parts = (self.owner, self.low, cut, lower), (self.owner, cut, self.high, upper)
+        return Panels(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _find_onsets(
@@ -339,19 +320,14 @@ def _first_panels(cuts: list[np.ndarray] | None, n: int, low: float, limits: Lim
     if cuts is None:
         owner = np.repeat(np.arange(n), len(grid) - 1)
         return Panels.between(owner, np.tile(grid[:-1], n), np.tile(grid[1:], n))
-    ends = [_merge(grid, points[(points > low) & (points < limits.end)]) for points in cuts]
+    ends = []
+    for points in cuts:
+        inside = points[(points > low) & (points < limits.end)]
+        distance = np.abs(grid[1:-1, None] - inside).min(axis=1, initial=np.inf)
+        inner = grid[1:-1][distance > 0.25 * (grid[1] - grid[0])]  # without points of the grid close to cuts
+        ends.append(np.unique(np.concatenate([grid[:1], inner, inside, grid[-1:]])))
     owner = np.repeat(np.arange(n), [len(row) - 1 for row in ends])
     return Panels.between(owner, *(np.concatenate([row[part] for row in ends]) for part in (slice(-1), slice(1, None))))
-
-
-def _merge(grid: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """Return the increasing ends of panels: the cuts, and the grid without its inner points close to cuts."""
-    if len(cuts) == 0:
-        return grid
-    close = 0.25 * (grid[1] - grid[0])
-    far = np.abs(grid[:, None] - cuts).min(axis=1) > close
-    far[[0, -1]] = True
-    return np.unique(np.concatenate([grid[far], cuts]))
 
 
 def _last_coefficients(values: np.ndarray, limits: Limits) -> np.ndarray:
@@ -361,7 +337,7 @@ def _last_coefficients(values: np.ndarray, limits: Limits) -> np.ndarray:
     of the first omitted coefficients. If coefficients decrease slowly, as next to the point where jumps begin, the
     ratio is near 1.
     """
-    nodes = limits.nodes
+    nodes = legendre_rule(limits.n_nodes)
     last = np.abs(np.einsum("sm,pmk->psk", nodes.tail, values)).max(axis=1)
     if not limits.extrapolates:
         return last
@@ -541,19 +517,17 @@ def _label_cuts(model: Any, prefix: bytes, n_coordinates: int, coordinate: int) 
     Stored, because they do not depend on the overlaps.
     """
     given = np.frombuffer(prefix).reshape(-1, coordinate) if coordinate else np.zeros((1, 0))
-    others = OTHER_NOISES if coordinate + 1 < n_coordinates else (0.0,)
+    cuts: list[np.ndarray] = []
+    for other in OTHER_NOISES if coordinate + 1 < n_coordinates else (0.0,):
 
-    def labels(other: float) -> list[np.ndarray]:
-        def function(number: np.ndarray, x: np.ndarray) -> np.ndarray:
+        def labels(number: np.ndarray, x: np.ndarray, other: float = other) -> np.ndarray:
             white = np.full((len(x), n_coordinates), other)
             white[:, :coordinate], white[:, coordinate] = given[number], x
             return fields_and_terms(model, white)[1].params
 
-        return find_breakpoints(function, len(given))
-
-    cuts, *at_other_noise = map(labels, others)
-    for moved in at_other_noise:  # points that move with the noise are no breakpoints of averages over the noise
-        pairs = zip(cuts, moved, strict=True)
+        points = find_breakpoints(labels, len(given))
+        # points that move with the noise are no breakpoints of averages over the noise
+        pairs = zip(cuts or points, points, strict=True)
         cuts = [a[[bool((np.abs(b - x) < SAME_POINT).any()) for x in a]] for a, b in pairs]
     return cuts
 
@@ -604,15 +578,40 @@ def average_error(model: Any, overlaps: Overlaps, rtol: float) -> tuple[float, f
 def error_within(model: Any, overlaps: Overlaps, tol: float) -> float:
     """Return the test error with a tolerance of each panel, relative to the size of the errors."""
     channels = component_channels(PanelRule(labels=True), model, overlaps)
-    return sum(probability * _average_errors(channel, tol) for probability, _, channel in channels)
+    return sum(probability * float(_average_errors(channel, tol)[0]) for probability, _, channel in channels)
 
 
-def _average_errors(channel: Channel, tol: float) -> float:
-    """Return the test error of a channel, with a tolerance of each panel relative to the size of the errors."""
-    points, n = gauss_hermite(PILOT_NODES)[0], channel.n_white
-    size = np.abs(channel.errors(tensor_grid(points, n))).mean(keepdims=True) + 1e-300
+def expand_error(model: Any, overlaps: Overlaps, tol: float) -> Callable[[Overlaps], float] | None:
+    """Return the test error to first order in the overlaps, as a function of nearby overlaps.
+
+    Its derivatives are averages of products with scores. None if the teacher nearly determines ω.
+    """
+    rule, parts = PanelRule(labels=True), []
+    for _, _, channel in component_channels(rule, model, overlaps):
+        if not Scores.exist(channel, MIN_EXPANDED**2):
+            return None
+        parts.append((channel.overlaps, _average_errors(channel, tol, Scores(channel))))
+
+    def error(there: Overlaps) -> float:
+        channels = zip(component_channels(rule, model, there), parts, strict=True)
+        values = [p * (v[0] + v[1:] @ change_of(at, new.overlaps, False)) for (p, _, new), (at, v) in channels]
+        return float(sum(values))
+
+    return error
+
+
+def _average_errors(channel: Channel, tol: float, scores: Scores | None = None) -> np.ndarray:
+    """Return the test error of a channel and, with `scores`, its derivatives, (1 + K,).
+
+    `tol` is the tolerance of each panel, relative to the size of the errors.
+    """
+
+    def errors(points: np.ndarray, _: Any = None) -> np.ndarray:
+        y, terms, noise = channel.at(points)
+        values = channel.model.task.errors(noise + channel.overlaps.m, y, terms)[:, None]
+        return values if scores is None else np.hstack([values, values * scores.values(noise, y)])
+
+    size = np.abs(errors(tensor_grid(gauss_hermite(PILOT_NODES)[0], channel.n_white))).mean(axis=0) + 1e-300
+    size[1:] = np.inf
     limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, LABEL_NODES[0])
-    values = panel_average(
-        lambda points, _: channel.errors(points)[:, None], label_cuts(channel), n, limits, size, np.array([limits.tol])
-    )
-    return float(values[0])
+    return panel_average(errors, label_cuts(channel), channel.n_white, limits, size, np.array([limits.tol]))

@@ -12,7 +12,7 @@ from scipy.stats import multivariate_normal, norm
 import gamp_attention as ga
 from gamp_attention.extensions.bayes.channels.attention import fields_of_targets
 from gamp_attention.extensions.bayes.channels.channel import channel_response
-from gamp_attention.extensions.bayes.channels.choice import channel_of
+from gamp_attention.extensions.bayes.channels.labels import channel_of
 from tests.conftest import examples
 
 

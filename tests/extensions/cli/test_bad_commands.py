@@ -58,26 +58,22 @@ BAD_ARRAYS = {
     ),
     "infinite": ("positions", np.full((2, 4), np.inf), "positions"),
     "other outputs": ("outputs", np.ones((3, 2, 5)), "outputs"),
-    "other positions": ("positions", np.ones(4), "positions"),
 }  # fmt: skip
 FIT = {
     "--init semantic": "--init: semantic: there is no such file",
     "--path 0": "--path: needs a finite number > 0, got 0.0",
     "--path 1 1": "--path: needs values that all differ",
-    "--path --tol 0": "--tol: needs a finite number > 0",
     "--checkpoint none/c.npz": "--checkpoint: 'none/c.npz' cannot be written: No such file or directory",
     "--init weights.npz": "Q",
     "--init notes.txt": "--init: notes.txt: cannot be read as .npz with Q: it holds text",
     "--rank 1.5": "--rank",
     "--lam nan": "lam",
-    "--l1 -1": "l1",
     "--seed -1": "seed",
     "--n-starts 0": "--n-starts: needs an integer >= 1, got 0",
     "--held-out 0.1": "--held-out: needs a fraction of the 3 samples",
     "--helt-out 0.1": "unrecognized arguments: --helt-out 0.1",
     "--plot picture.xyz": "--plot",
     "--survey --path": "--survey: needs a single λ",
-    "--out -": "--out",
     "--json no/where.json": "--json",
 }
 COMMANDS = {
@@ -85,31 +81,22 @@ COMMANDS = {
     "compar": "invalid choice: 'compar'",
     "solve --init semantc": "invalid choice: 'semantc'",
     "fit": "required: DATA",
-    "solve --alpha 1e400": "alpha",
     "solve --alpha one": "--alpha",
     "solve --rsb 4": "--rsb: needs an integer from 1 to 3, or 'full' for the limit of infinitely many",
-    "solve --rsb one --parisi x": "--parisi",
-    "solve --parisi 100": "--rsb: needs",
     "solve --json .": "--json",
-    "trajectory --n-iter 0": "--n-iter: needs",
     "trajectory --n-iter 100000": "n_paths",
     "trajectory --method gd --damping 0.3": "--damping: needs another --method than 'gd', which does not use it",
     "trajectory --method survey": "parisi",
     "trajectory --lr 0.1": "--lr: needs another --method than 'gamp'",
-    "compare --omega 2": "omega",
     "compare --d 1000000000": "--d, --alpha",
     "compare --gd-steps 0": "--gd-steps: needs",
     "compare --plot picture.xyz": "--plot: 'picture.xyz'",
-    "sweep": "FOLDER",
     "sweep /dev/null": "folder",
     "sweep F --alpha 1:2": "--alpha",
-    "sweep F --alpha 1:2:10000000000": "--alpha",
     "sweep F --alpha 1 1": "alpha",
-    "sweep F --A 1,2;3": "--A: invalid matrix value: '1,2;3'",
     "sweep F --workers 1000000000": "workers",
     "boundaries --omega": "--omega",
     "boundaries --alphas 2 1": "--alphas: needs (lowest, highest) α in this order, got (2.0, 1.0)",
-    "boundaries --alphas 0 1": "--alphas: needs a finite number > 0, got 0.0",
     "boundaries --tol small": "--tol: invalid float value: 'small'",
     "boundaries --folder /proc/cells": "folder",
 }
@@ -151,24 +138,13 @@ def test_bad_files_are_refused_at_once(kind, tmp_path, refused):
     assert not (tmp_path / "data.npz.made").exists()
 
 
-def test_a_pickle_would_have_run(tmp_path):
-    """A malicious file runs its code if pickles are allowed, so that the test of malicious files tests something."""
-    BAD_FILES["pickle"][0](tmp_path / "data.npz")
-    with np.load(tmp_path / "data.npz", allow_pickle=True) as archive:
-        archive["tokens"]
-    assert (tmp_path / "data.npz.made").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("tokens", "words"), [(None, "lacks the arrays tokens and has outputs"), ("pickle", "objects")]
-)
-def test_bad_folders_are_refused_at_once(tokens, words, tmp_path, refused):
+def test_bad_folders_are_refused_at_once(tmp_path, refused):
     path = tmp_path / "data"
     path.mkdir()
     np.save(path / "outputs.npy", GOOD["outputs"])
-    if tokens is not None:
-        np.save(path / "tokens.npy", np.array([Malicious(str(tmp_path / "made"))], dtype=object))
-    refused(["fit", str(path)], words)
+    refused(["fit", str(path)], "lacks the arrays tokens and has outputs")
+    np.save(path / "tokens.npy", np.array([Malicious(str(tmp_path / "made"))], dtype=object))
+    refused(["fit", str(path)], "objects")
     assert not (tmp_path / "made").exists()
 
 

@@ -43,9 +43,9 @@ def test_solve_and_trajectory_write_json(tmp_path, capsys):
 @pytest.mark.slow
 def test_solve_with_a_step_of_breaking(tmp_path, capsys):
     command = ["solve", "--alpha", "1.5", "--init", "positional", "--rtol", "0.03", "--json", "-"]
-    assert main([*command, "--rsb", "1", "--parisi", "400"]) == 0
+    assert main([*command, "--rsb", "1"]) == 0
     solved = json.loads(capsys.readouterr().out)
-    assert solved["parisi"] == [400.0]
+    assert len(solved["parisi"]) == 1
     assert len(solved["levels"]) == 2
     assert solved["train_loss"][1] < 0.03 * solved["train_loss"][0]
 

@@ -23,20 +23,6 @@ def arrays(tmp_path_factory):
     return path, data
 
 
-def test_fit_writes_a_critical_point(arrays, capsys):
-    path, data = arrays
-    assert main(["fit", str(path), "--json", "-"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["gradient_norm"] <= 1e-8
-    with np.load(path.with_name("mine.fit.npz"), allow_pickle=False) as stored:
-        Q, attention = stored["Q"], stored["attention"]
-        assert set(stored) >= {"Q", "q", "m", "V", "train_loss", "gradient_norm", "attention", "status"}
-    assert layer_gradient_norm(data, Q, "exact") < 1.2e-8
-    assert attention.shape == (90, 2, 2)
-    assert np.allclose(attention.sum(axis=2), 1)
-    assert report["train_loss"] == pytest.approx(ga.train_loss(data, Q, "exact"))
-
-
 def press_ctrl_c(*_, **__):
     raise KeyboardInterrupt
 
@@ -60,13 +46,7 @@ def test_results_of_finished_runs_are_kept(arrays, tmp_path, monkeypatch, capsys
         run(130, f"are in {first}, as a.npz holds the output of a finished run: --init {first}", first)
     assert ga.load_result(first).status is ga.Status.INTERRUPTED
     assert ga.load_result(first).predict(arrays[1].tokens).shape == (90, 2, 60)
-    run(
-        1,
-        f"samples are in {first}, as a.npz holds the output of a finished run",
-        first,
-        report,
-        flags=["--max-iter", "3"],
-    )
+    run(1, f"in {first}, as a.npz holds the output of a finished run", first, report, flags=["--max-iter", "3"])
     assert ga.load_result(first).status is ga.Status.MAX_ITER
     assert json.loads(Path(report).read_text())["result"] == first
     assert main([*command, "--lam", "0.02"]) == 0
@@ -187,23 +167,23 @@ def test_held_out_samples_are_not_trained_on(tmp_path, fit):
     assert np.array_equal(changed["held_out"], test)
     _, _, _, other = fit(path, "--held-out", "0.25", "--seed", "4")
     assert not np.array_equal(other["held_out"], test)
-    # of outputs W x, the linear layer has none
-    _, report, _, _ = fit(stored(tmp_path, *sentences(80)), "--held-out", "0.25")
-    assert report["held_out"]["linear_test_error"] < 1e-9 < report["held_out"]["test_error"]
 
 
-def test_the_test_error_is_estimated_from_training_data(arrays, tmp_path, fit):
+def test_fit_writes_a_critical_point_and_its_leave_one_out_error(arrays, fit):
     path, data = arrays
     _, report, words, found = fit(path)
+    assert report["gradient_norm"] <= 1e-8
+    assert set(found) >= {"Q", "q", "m", "V", "train_loss", "gradient_norm", "attention", "status"}
+    assert layer_gradient_norm(data, found["Q"], "exact") < 1.2e-8
+    assert np.allclose(found["attention"].sum(axis=2), 1)
+    assert report["train_loss"] == pytest.approx(ga.train_loss(data, found["Q"], "exact"))
     own = ga.Dataset(data.tokens, data.outputs, data.positions)
-    loo = ga.leave_one_out(own, ga.run_gamp(own, found["Q"]))
-    estimate = report["leave_one_out"]
+    loo, estimate = ga.leave_one_out(own, ga.run_gamp(own, found["Q"])), report["leave_one_out"]
     assert estimate["test_error"] == pytest.approx(loo.test_error, rel=1e-6)
     assert estimate["test_error_error"] == pytest.approx(loo.test_error_error, rel=1e-6)
     assert estimate["trusted"] == loo.trusted
     assert np.allclose(found["errors_left_out"], loo.errors, rtol=1e-5)
     assert re.search(r"^ +leave-one-out$", words, re.MULTILINE)
-    assert estimate["test_error"] > found["errors"].mean()
 
 
 def test_a_saddle_is_left_unless_an_option_excludes_it(arrays, tmp_path, fit):
@@ -222,14 +202,14 @@ def test_a_saddle_is_left_unless_an_option_excludes_it(arrays, tmp_path, fit):
 
 def test_heads_are_trained(tmp_path, fit):
     teacher = ga.SoftmaxTeacher(0.0, np.eye(2), ga.MultiHeadAttention(2))
-    model = ga.attention_model(teacher_rank=2, teacher=teacher, sigma=1.0, tau=[0, 0])
-    data = ga.sample(model, d=30, alpha=5.0, seed=1)
-    status, report, words, found = fit(stored(tmp_path, data.tokens, data.outputs), "--heads", "2", "--n-starts", "2")
+    data = ga.sample(
+        ga.attention_model(teacher_rank=2, teacher=teacher, sigma=1.0, tau=[0, 0]), d=20, alpha=5.0, seed=1
+    )
+    flags = "--heads", "2", "--n-starts", "2"
+    status, report, words, found = fit(stored(tmp_path, data.tokens, data.outputs), *flags)
     assert status == 0
-    assert found["Q"].shape == (30, 2)
     layer = ga.GampAttention(heads=2, n_starts=2).fit(data.tokens, data.outputs)
     assert float(found["train_loss"]) == pytest.approx(layer.result_.train_loss, rel=1e-10)
-    np.testing.assert_allclose(found["attention"], layer.attention(data.tokens), atol=1e-6)
     predicted = ga.load_result(report["result"]).predict(data.tokens)
     np.testing.assert_allclose(predicted, layer.predict(data.tokens), atol=1e-6)
     assert "the mean of 2 heads" in words
@@ -294,15 +274,6 @@ def test_degenerate_data_have_a_sensible_answer(kind, tmp_path, fit):
     assert SAID.get(kind, "") in words
 
 
-def test_samples_of_one_token_and_a_single_sample(tmp_path, capsys, fit):
-    assert main(["fit", str(stored(tmp_path, *sentences(40, 1, 10)))]) == 2
-    assert "needs at least 2 tokens per sample, as the softmax of one score is 1" in capsys.readouterr().err
-    x, y = sentences(1)
-    assert main(["fit", str(stored(tmp_path, x, y))]) == 2
-    assert "positions: needs an array (L, d), or zeros if there are none" in capsys.readouterr().err
-    assert fit(stored(tmp_path, x, y, np.zeros((2, 20))))[0] == 0
-
-
 def test_a_path_chooses_the_penalty(arrays, tmp_path, fit):
     _, report, words, found = fit(arrays[0], "--path", "0.003", "0.03", "0.3", "--n-starts", "2")
     own = ga.Dataset(arrays[1].tokens, arrays[1].outputs, arrays[1].positions)
@@ -312,9 +283,8 @@ def test_a_path_chooses_the_penalty(arrays, tmp_path, fit):
     assert report["path"]["lam"][report["path"]["best"]] == report["lam"] == found["lam"] == best
     assert report["leave_one_out"]["test_error"] == pytest.approx(min(alone.test_error), rel=0.15)
     assert ("values as well" in words) == (best != 0.03)
-    _, report, words, _ = fit(stored(tmp_path, *sentences()), "--path", "--lam", "10", "--n-starts", "1")
+    _, report, _, _ = fit(stored(tmp_path, *sentences()), "--path", "--lam", "100", "--n-starts", "1")
     assert len(report["path"]["lam"]) == 20
-    assert "Try smaller values as well." in words
 
 
 def of_torch(n=150, L=3, d=16):
@@ -397,22 +367,15 @@ def test_a_fraction_of_the_samples_is_held_out_at_random():
     assert [len(rows) for rows in split_held_out("share", 0, 10, seed=0)] == [10, 0]
 
 
-@pytest.mark.parametrize("fraction", [0.01, 0.96, 1, -0.1, np.nan, "half"])
-def test_fractions_that_leave_no_samples_raise_named_errors(fraction, named_error):
-    named_error(lambda: split_held_out("share", fraction, 10, 0), "share: needs")
-
-
-def test_results_predict_outputs_of_new_tokens(model):
-    data = ga.sample(model, 40, 2.0, seed=0)
-    result, new = ga.run_gamp(data, "semantic"), np.random.default_rng(1).normal(size=(5, 2, 40))
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(lambda x: x[:, :1], r"tokens: needs shape \(n, 2, 40\), as in training"), (lambda x: x[0], "tokens: needs shape"),
+     (lambda x: x * np.nan, "tokens: needs finite"), (lambda x: None, "tokens: needs a real array")],
+)  # fmt: skip
+def test_results_predict_outputs_of_new_tokens(model, change, words):
+    data, new = ga.sample(model, 40, 2.0, seed=0), np.random.default_rng(1).normal(size=(5, 2, 40))
+    result = ga.run_gamp(data, "semantic")
     predicted = data.student((new + data.positions) @ result.Q / np.sqrt(40)) @ (new + data.positions)
     np.testing.assert_allclose(result.predict(new), predicted, atol=1e-12)
-    np.testing.assert_array_equal(result.predict(new.tolist()), result.predict(new))
-    bad = [(new[:, :1], r"tokens: needs shape \(n, 2, 40\), as in training"), (new[0], "tokens: needs shape"),
-           (np.full((1, 2, 40), np.nan), "tokens: needs finite"), (None, "tokens: needs a real array")]  # fmt: skip
-    for tokens, match in bad:
-        with pytest.raises((TypeError, ValueError), match=match):
-            result.predict(tokens)
-    rows = ga.LabelledDataset(data.tokens[:, 0], data.tokens[:, 0, 0], ga.SquaredLoss(), lam=0.1)
-    with pytest.raises(ValueError, match=r"predict: needs a result for outputs .* got a result for labels"):
-        ga.run_gamp(rows, "random", max_iter=1).predict(new)
+    with pytest.raises((TypeError, ValueError), match=words):
+        result.predict(change(new))

@@ -3,14 +3,10 @@
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import gamp_attention as ga
 from gamp_attention.extensions.cli.main import main
-from gamp_attention.extensions.phases.phase_boundaries import DiagramJob
 from gamp_attention.extensions.sweeps.store import Store
-from gamp_attention.gamp import loop as message_passing
 from tests.conftest import PATIENCE, interrupted
 
 COMMAND = "import sys; from gamp_attention.extensions.cli.main import main; sys.exit(main())"
@@ -44,18 +40,6 @@ def test_an_interrupted_sweep_keeps_its_cells(workers, start, tmp_path):
     assert all(store.load(key)["converged"] in (True, False) for key in kept)
 
 
-def test_an_interrupted_fit_keeps_the_weights_of_its_lowest_training_loss(tmp_path, monkeypatch, capsys):
-    data, out = ga.sample(ga.paper_model(), 60, 1.5, seed=0), tmp_path / "stopped.npz"
-    np.savez(tmp_path / "mine.npz", tokens=data.tokens, outputs=data.outputs, positions=data.positions)
-    stops_at(monkeypatch, message_passing, "gamp_step", 8)
-    assert main(["fit", str(tmp_path / "mine.npz"), "--out", str(out)]) == 130
-    assert f"--init {out} with another --out continues from them" in capsys.readouterr().err
-    with np.load(out, allow_pickle=False) as stored:
-        assert (str(stored["status"]), int(stored["n_iter"])) == ("interrupted", 5)  # of the first start of several
-        given = ga.Dataset(data.tokens, data.outputs, data.positions)
-        assert ga.train_loss(given, stored["Q"]) == pytest.approx(float(stored["train_loss"]))
-
-
 @pytest.mark.parametrize("command", [["solve"], ["boundaries", "--omega", "0.3"]])
 def test_commands_without_a_finished_part_report_that_they_must_be_run_again(command, monkeypatch, capsys):
     from gamp_attention.theory.fixed_points import search
@@ -67,20 +51,6 @@ def test_commands_without_a_finished_part_report_that_they_must_be_run_again(com
     # the folder of boundaries without --folder is deleted, so that the message must not name it
     assert ("nothing was stored" in message) == (command[0] == "boundaries")
     assert "finished cells" not in message
-
-
-def test_boundaries_with_a_folder_continue_from_it(model, monkeypatch, tmp_path):
-    monkeypatch.setattr(DiagramJob, "run", lambda job, previous: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt, match=f"finished cells are stored in {tmp_path}: run the same command again"):
-        ga.phase_boundaries(model, folder=tmp_path)
-
-
-def replaced_solver(name):
-    """Return code that runs the command line with a function in place of the solver of `solve`."""
-    return (
-        f"import gamp_attention.extensions.cli.paper_model as module\nmodule.solve_state_evolution = {name}\n"
-        "from gamp_attention.extensions.cli.main import main\nsys.exit(main())"
-    )
 
 
 def wait_until_mapped(process, library):
@@ -103,15 +73,6 @@ def test_ctrl_c_during_imports_leaves_one_line(start, library):
     assert words.count("\n") == 1
 
 
-def test_an_interrupted_command_reports_that_nothing_was_written(start):
-    wait = f"def wait(*_, **__):\n    print('begun', flush=True); time.sleep({PATIENCE})\n"
-    process = start("-c", f"import sys, time\n{wait}{replaced_solver('wait')}", "solve")
-    assert process.stdout.readline() == "begun\n"
-    assert interrupted(process).startswith(
-        "gamp-attention solve: interrupted, nothing was written: run the same command again"
-    )
-
-
 def test_an_interrupt_that_a_library_drops_is_sent_again(start):
     # ctypes prints and drops exceptions in callbacks; the callback gets Ctrl-C, as the Sobol generator of scipy may
     work = (
@@ -119,7 +80,8 @@ def test_an_interrupt_that_a_library_drops_is_sent_again(start):
         "    press = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(.01))\n"
         f"    press(); time.sleep({PATIENCE}); sys.exit('went on')\n"
     )
-    process = start("-c", f"import ctypes, os, signal, sys, time\n{work}{replaced_solver('work')}", "solve")
+    solver = "import gamp_attention.extensions.cli.paper_model as module\nmodule.solve_state_evolution = work\n"
+    process = start("-c", f"import ctypes, os, signal, time\n{work}{solver}{COMMAND}", "solve")
     message = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 130
     assert message.startswith("gamp-attention solve: interrupted")

@@ -61,7 +61,6 @@ REFUSED = {
     "fit z.npz --checkpoint z.fit.npz": f"--out, --checkpoint: {TWICE}",
     "solve --json words.txt": NEW,
     "compare --plot picture.png": NEW,
-    "sweep cells --out words.txt": f"--out: {NEW}, or of a dataset that this package wrote",
 }
 
 
@@ -93,26 +92,13 @@ def test_results_are_replaced_by_their_own_kind_and_others_with_force(here, caps
     assert (here / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-MISSING = {
-    "compare": "gamp-attention compare needs matplotlib: pip install 'gamp-attention[plot]'",
-    "sweep F --method GD --out f.nc": "needs torch, xarray, h5netcdf and h5py: pip install",
-    "fit z.npz --plot f.png": "needs matplotlib: pip install 'gamp-attention[plot]'",
-}
-
-
-@pytest.mark.parametrize("command", MISSING)
-def test_all_that_is_not_installed_is_named_at_once(command, here, monkeypatch, capsys):
-    for name in ("torch", "matplotlib", "sklearn", "xarray", "h5netcdf", "h5py", "distributed"):
-        monkeypatch.setitem(sys.modules, name, None)
+@pytest.mark.parametrize("command", ["compare", "fit z.npz --plot f.png"])
+def test_what_is_not_installed_is_named_at_once(command, here, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     before = contents(here)
     assert main(command.split()) == 2
-    assert MISSING[command] in capsys.readouterr().err
+    assert "needs matplotlib: pip install 'gamp-attention[plot]'" in capsys.readouterr().err
     assert contents(here) == before
-
-
-@pytest.mark.parametrize("rows", [".6,.4/.4,.6", ".6,.4;.4,.6", "0.6,0.4/.4,6e-1"])
-def test_a_matrix_needs_no_quotes(rows):
-    assert build_parser().parse_args(["boundaries", "--A", rows]).A == [[0.6, 0.4], [0.4, 0.6]]
 
 
 def test_examples_of_the_help_are_valid_commands():
@@ -130,14 +116,3 @@ def test_a_reader_that_ends_early_is_no_error(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, env=environment, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_an_output_that_cannot_be_written_is_named(here):
-    command = [sys.executable, "-m", "gamp_attention", "solve", "--rtol", "1e-2"]
-    with open("/dev/full", "w") as full:
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False)
-    assert done.returncode == 2
-    assert "solve: the output cannot be written: No space left on device; free space" in done.stderr
-    assert done.stderr.count("\n") == 1

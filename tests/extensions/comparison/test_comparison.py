@@ -42,26 +42,16 @@ def test_the_descents_agree_with_torch(model):
     assert (compiled.status, compiled.n_iter) == (torch.status, torch.n_iter)
 
 
-OTHERS = {
-    "elastic net": ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)),
-    "logistic": ga.glm_model(ga.LogisticLoss(), lam=0.1),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_models_are_compared_too(name, tmp_path, quick_comparisons):
-    found = ga.compare(OTHERS[name], 80, 2.0, branches="semantic", rtol=1e-2, gd_steps=100)
-    (branch,) = found.branches
+def test_other_models_are_compared_too(tmp_path, quick_comparisons):
+    model = ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004))
+    found = ga.compare(model, 80, 2.0, rtol=1e-2, gd_steps=100)
+    branch = found.branches[0]
     values = {row.name: row for row in branch.rows}
     last = branch.rows[-1]
-    assert last.name == ("proximal descent" if name == "elastic net" else "L-BFGS")
+    assert last.name == "proximal descent"
     assert max(values["GAMP"].gradient_norm, last.gradient_norm) <= 1e-8
-    assert last.distance < 1e-2
     assert last.values["test_error"] == pytest.approx(values["GAMP"].values["test_error"], rel=1e-2)
-    assert (found.baseline is None) == (name == "logistic")
-    assert ("ω" in str(found)) == (name != "logistic")
     json.dumps(found.to_dict(), allow_nan=False)
-    ga.plot_comparison(found, tmp_path / "other.png")
 
 
 def test_different_minima_are_named(comparison):
@@ -81,17 +71,6 @@ def test_sampled_test_error_matches_its_definition(model, data):
     direct = (difference**2).sum(axis=(1, 2)) / (2 * data.dim)
     both = np.hypot(spread, direct.std() / np.sqrt(len(direct)))
     assert abs(error - direct.mean()) < 4 * both
-
-
-def test_scalars_are_rotation_invariant():
-    rng = np.random.default_rng(0)
-    O, _ = np.linalg.qr(rng.normal(size=(2, 2)))
-    q, m, theta, V = rng.normal(size=(3, 2, 2)), rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2)), np.eye(2)
-    V = np.tile(V, (3, 1, 1))
-    here = ga.Overlaps(q, m, theta, V).scalars()
-    there = ga.Overlaps(O.T @ q @ O, m @ O, O.T @ theta, O.T @ V @ O).scalars()
-    for key in here:
-        assert here[key] == pytest.approx(there[key])
 
 
 def test_numbers_carry_their_errors():

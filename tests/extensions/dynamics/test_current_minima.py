@@ -34,7 +34,7 @@ def test_without_jumps_kept_minima_change_nothing(model, n_iter, n_paths):
 
 
 @pytest.mark.parametrize(
-    "method", [ga.MessagePassing(hold_after=0), ga.GradientDescent(lr=0.5, compression=0.01)], ids=["held", "descent"]
+    "method", [ga.MessagePassing(hold_after=0), ga.GradientDescent(lr=0.5)], ids=["held", "descent"]
 )
 def test_fields_that_earlier_fields_determine_are_finite(method):
     """Fields of zero weights are zero, and fields of the teacher's weights are the teacher's up to rounding errors."""
@@ -91,9 +91,7 @@ def test_stated_errors_cover_the_end_with_more_paths():
     ("arguments", "sizes", "message"),
     [
         ({"hold_after": -1}, {}, "hold_after"),
-        ({"compression": 0.01}, {}, "compression"),
         ({"hold_after": 5}, {"n_paths": 64, "n_iter": 30}, "n_paths"),
-        ({"hold_after": 5, "compression": 0.0}, {}, "compression"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(arguments, sizes, message):

@@ -81,10 +81,6 @@ BAD = {  # arguments of the method, and the error
     "Nesterov's method without momentum": ({"nesterov": True}, "nesterov.*momentum"),
     "batch": ({"batch": 0}, "batch"),
     "a batch with momentum": ({"batch": 0.1, "momentum": 0.9}, "batch.*momentum"),
-    "compressed minibatches": ({"batch": 0.1, "compression": 1e-3}, "compression.*minibatches"),
-    "no compression": ({"compression": 0}, "compression.*1e-06"),
-    "too much compression": ({"compression": 0.2}, r"compression.*0\.1"),
-    "a word as compression": ({"compression": "high"}, "compression"),
 }
 
 
@@ -97,7 +93,8 @@ def test_bad_methods_raise_named_errors(name, named_error):
 REFUSED = [
     ({"method": "gd"}, r"method: needs a MessagePassing\(.*Survey\(\.\.\.\), got 'gd'"),
     ({"method": DESCENT}, "method"),
-    ({"method": DESCENT(compression=1e-6), "n_paths": 64, "n_iter": 20}, "n_paths.*step"),
+    ({"method": DESCENT(batch=0.5), "n_paths": 64, "n_iter": 20}, "n_paths.*at least"),
+    ({"method": DESCENT(3.0), "n_paths": 64, "n_iter": 40}, "n_paths.*step"),
     ({"method": DESCENT(), "progress": 5}, "progress"),
 ]
 

@@ -8,8 +8,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.dynamics.stored_times import StoredPaths
-from gamp_attention.extensions.train.survey import SurveyState, survey_step
-from gamp_attention.extensions.train.survey_averages import first_variances
+from gamp_attention.extensions.train.survey import SurveyState, first_variances, survey_step
 from gamp_attention.gamp.step import averaged_memory, naive_memory
 from gamp_attention.problem.risk import overlaps
 from gamp_attention.problem.starts import initial_weights

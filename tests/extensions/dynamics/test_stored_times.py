@@ -1,18 +1,18 @@
 """Histories at a few stored times: against histories of all times, and limits of paths and errors."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention.extensions.dynamics import gradient_descent
 from gamp_attention.extensions.dynamics.field_paths import FieldPaths
 
 SIZE = {"n_paths": 512, "n_replicas": 8}
 LIMIT = 6.0  # standard errors, each with seven degrees of freedom
 SETTINGS = {  # model, start, and options
     "logistic": (lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1), "random", {"lr": 1.0, "n_iter": 20}),
-    "nesterov": (
-        ga.paper_model, "positional", {"lr": [1.0, 0.6], "momentum": 0.7, "nesterov": True, "n_iter": 25}
-    ),
     "columns": (lambda: ga.attention_model(3, 2, 1), "semantic", {"lr": 1.0, "n_iter": 15}),
     "mixture": (
         lambda: ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], [[0.5, -0.5], [0.5, -0.5]]), "semantic",
@@ -28,37 +28,32 @@ SETTINGS = {  # model, start, and options
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_histories_of_few_and_of_all_times_agree(name):
+    """Minibatches that contain all data are predicted with all times."""
     make, start, how = SETTINGS[name]
-    options = {key: value for key, value in how.items() if key != "n_iter"}
     every, few = (
-        ga.trajectory(make(), 1.5, start, ga.GradientDescent(**options, compression=each), how["n_iter"], seed=seed,
-                      **SIZE)
-        for seed, each in enumerate((1e-6, 1e-3))
-    )  # fmt: skip
-    assert few.compression == 1e-3
+        ga.trajectory(make(), 1.5, start, ga.GradientDescent(how["lr"], batch=batch), how["n_iter"], seed=seed, **SIZE)
+        for seed, batch in enumerate((1.0, None))
+    )
     assert len(few.stored) < len(every.stored) <= how["n_iter"] + 1
-    pairs = [(getattr(few, key) - getattr(every, key), getattr(few.error, key), getattr(every.error, key))
-             for key in ("q", "m", "theta")]  # fmt: skip
-    for key in ("train_loss", "test_error"):
-        errors = (getattr(path, f"{key}_error") for path in (few, every))
-        pairs.append((getattr(few, key) - getattr(every, key), *errors))
-    for gap, *errors in pairs:
-        assert (np.abs(gap) <= LIMIT * np.hypot(*errors) + 1e-9).all()
+    errors = ((path.error.q, path.error.m, path.error.theta, path.train_loss_error, path.test_error_error)
+              for path in (few, every))  # fmt: skip
+    for name, *both in zip(("q", "m", "theta", "train_loss", "test_error"), *errors, strict=True):
+        assert (np.abs(getattr(few, name) - getattr(every, name)) <= LIMIT * np.hypot(*both) + 1e-9).all()
 
 
 def test_long_descents_store_few_times_and_descend(model):
     long = ga.trajectory(model, 1.5, method=ga.GradientDescent(lr=1.5), n_iter=100, n_paths=256, n_replicas=2)
-    assert long.compression == pytest.approx(1e-3)
     assert len(long.stored) < 30
     assert (np.diff(long.train_loss) < 1e-4 * long.train_loss[0]).all()
     assert np.isfinite(long.error.q).all()
 
 
-def test_stated_errors_contain_the_error_of_the_compression(model):
+def test_stated_errors_contain_the_error_of_the_compression(model, monkeypatch):
     """With few stored times, stated errors are larger than the spread over replicas and cover the difference."""
-    options = {"n_iter": 40, "n_paths": 2048, "n_replicas": 2}
-    methods = (ga.GradientDescent(lr=3.0, compression=each) for each in (0.1, 1e-3))
-    rough, fine = (ga.trajectory(model, 1.5, method=method, **options) for method in methods)
+    options = {"method": ga.GradientDescent(lr=3.0), "n_iter": 40, "n_paths": 2048, "n_replicas": 2}
+    fine = ga.trajectory(model, 1.5, **options)
+    monkeypatch.setattr(gradient_descent, "Compression", partial(gradient_descent.Compression, 0.1))
+    rough = ga.trajectory(model, 1.5, **options)
     assert len(rough.stored) < len(fine.stored)
     gap = np.abs(rough.test_error - fine.test_error)
     assert rough.test_error_error.max() > 3 * fine.test_error_error.max()

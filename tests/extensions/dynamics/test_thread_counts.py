@@ -28,7 +28,7 @@ CALLS = {
     "random points": attention("semantic", rtol=5e-2, rule="sobol", stability=False),
     "message passing": predicted(n_iter=6),
     "descent": predicted(method=ga.GradientDescent(lr=1.5), n_iter=5),
-    "compressed descent": predicted(init="positional", method=ga.GradientDescent(lr=1.5, compression=1e-2), n_iter=8),
+    "held messages": predicted(init="positional", method=ga.MessagePassing(hold_after=3), n_iter=6),
     "new samples": predicted(method=ga.SinglePass(), n_iter=6),
     "averages, positional": attention("positional", rtol=1e-3),
     "descent, positional": predicted(init="positional", method=ga.GradientDescent(lr=0.15), n_iter=6),

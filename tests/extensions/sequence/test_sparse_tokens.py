@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from validation._tools.sparse import Task, build_model, draw_features, fit_readout, two_steps
+from validation._tools.sparse import Task, build_model, build_readout, draw_features, fit_readout, two_steps
 from validation.claims.sparse_tokens import cosines, zero_weights
 
 TASK = Task(4, 1, 0.4, 4.0)
@@ -34,7 +34,7 @@ def test_two_gradient_steps_follow_the_closed_form(alpha):
 
 
 def test_fit_of_the_readout_follows_its_equations():
-    known = ga.fix_columns(build_model(TASK, 0.2), {0: QUERY}, convex=True)
+    known = build_readout(TASK, 0.2, QUERY)
     theory = ga.solve_state_evolution(known, 2.0, "random", rtol=1e-2, stability=False)
     exact = fit_readout(draw_features(TASK, COSINE, NORM, 12), 2.0, 0.2)
     assert theory.converged
@@ -49,11 +49,10 @@ def test_fit_of_the_readout_follows_its_equations():
 def test_minimum_at_a_fixed_query_equals_scikit_learn():
     from sklearn.linear_model import LogisticRegression
 
-    data = ga.sample(build_model(TASK, 0.2), 60, 4.0, seed=0)
-    query = QUERY[0] * data.Q_star[:, 0] + np.append(np.random.default_rng(0).standard_normal(60), 0.0)
-    known = ga.fix_columns(data, {0: query}, convex=True)
-    assert known.n_sources == data.n_sources == 8
-    run = ga.run_gamp(known, "random", tol=1e-10)
+    data = ga.sample(build_readout(TASK, 0.2, QUERY), 60, 4.0, seed=0)
+    query = data.Q_star @ QUERY
+    assert data.n_sources == 8
+    run = ga.run_gamp(data, "random", tol=1e-10)
     assert run.converged
     x, size = np.asarray(data.tokens)[:, :, :-1], np.sqrt(data.dim)
     attention = np.exp(x @ query[:-1] / size)

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from gamp_attention._tools.files import PICTURE, kind_of
+from gamp_attention.extensions.comparison.figures import figure
 from tests.conftest import ROOT
 
 
@@ -15,8 +16,6 @@ from tests.conftest import ROOT
 def test_pictures_replace_pictures_of_the_package_only(tmp_path, suffix):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
-
-    from gamp_attention.extensions.comparison.figures import figure
 
     def draw(overwrite=False):
         with figure(path, 1, 1, (2, 2), overwrite) as axes:

@@ -38,11 +38,10 @@ def test_many_starts_reach_the_minimum_of_the_informed_start(samples, informed):
     for start in stopped:
         assert start.train_loss == pytest.approx(ga.train_loss(samples, start.Q))
         assert start.train_loss > result.train_loss
-        loss = result.history.train_loss[start.n_iter - 1]
-        assert start.excess == pytest.approx(start.train_loss / loss - 1)
-    worst = max(start.excess for start in stopped if start.agreement < 0.9)
+        assert start.excess == pytest.approx(start.train_loss / result.train_loss - 1)
+    worst = max(1 + start.excess for start in stopped if start.agreement < 0.9)
     assert "8 starts" in result.message
-    assert f"to {100 * worst:.0f} % higher" in result.message
+    assert f"to {worst:.3g} times its training loss" in result.message
 
 
 def test_the_first_start_may_be_given(samples):
@@ -91,12 +90,12 @@ def test_impossible_arguments_raise_named_errors(samples):
         train_one(samples, n_starts=0)
 
 
-@pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss(), ga.PhaseRetrievalLoss()])
+@pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.PhaseRetrievalLoss()])
 def test_labels_have_spectral_starts(loss):
     rng = np.random.default_rng(0)
     rows, teacher = rng.standard_normal((300, 100)), rng.standard_normal(100)
     u = rows @ teacher / 10
-    labels = {"SquaredLoss": u, "LogisticLoss": np.sign(u), "PhaseRetrievalLoss": u**2}[type(loss).__name__]
+    labels = u**2 if loss.even else u
     data = ga.LabelledDataset(rows, labels, loss, lam=0.1)
     start = initial_weights(data, "spectral")[:, 0]
     along = start @ teacher / np.linalg.norm(start) / np.linalg.norm(teacher)

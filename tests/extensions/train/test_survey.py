@@ -1,7 +1,5 @@
 """Survey propagation: its denoisers, limits, and runs that begin with it."""
 
-import dataclasses
-
 import numba
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from scipy.optimize import minimize
 import gamp_attention as ga
 from gamp_attention._tools.quadrature import gauss_hermite
 from gamp_attention.extensions.train import survey as surveys
-from gamp_attention.extensions.train.survey_averages import average_fields, inner_nodes
+from gamp_attention.extensions.train.survey import average_fields, inner_nodes
 from gamp_attention.problem.losses.attention import pack_attention_parameters
 from gamp_attention.problem.risk import risk_at
 from tests.conftest import CLASSES, MEANS, SIGMA, examples
@@ -108,7 +106,7 @@ def test_without_inner_fields_a_step_is_a_step_of_message_passing(parisi):
         survey = surveys.survey_step(data, "exact", survey, 0.5, parisi)
         for name in ("Q", "V", "D"):
             assert np.allclose(getattr(survey, name), getattr(state, name), rtol=1e-11, atol=1e-12), name
-        survey = dataclasses.replace(survey, U=0 * survey.U)  # rounding errors of order 1e-17 would grow with y
+        survey = survey._replace(U=0 * survey.U)  # rounding errors of order 1e-17 would grow with y
 
 
 def test_the_unit_follows_the_scale_of_the_loss():
@@ -117,7 +115,7 @@ def test_the_unit_follows_the_scale_of_the_loss():
     units = []
     for scale in (1.0, 10.0):  # labels and fields times `scale` multiply the losses of phase retrieval by scale⁴
         data = ga.LabelledDataset(scale * tokens, scale**2 * labels, ga.PhaseRetrievalLoss(), lam=0.1 * scale**4)
-        units.append(train_one(data, "random", survey=True, max_iter=1).surveys[0].parisi)
+        units.append(surveys.survey_units(data, "exact")[2])
     assert units[0] > 100 * units[1]
 
 
@@ -136,14 +134,12 @@ def test_a_random_start_reaches_the_informed_minimum_at_equal_numbers_of_samples
     assert "survey at y" in result.starts[0].name
 
 
-def test_numbers_are_the_parisi_parameters_of_the_surveys(small):
-    result = train_one(small, "random", survey=30.0)
-    assert [record.parisi for record in result.surveys] == [30.0]
+def test_a_number_is_the_parisi_parameter_of_the_surveys():
     few = ga.sample(MODEL, d=60, alpha=0.3, seed=0)
-    result = train_one(few, "random", survey=[0.01, 0.02], n_starts=2)
-    assert [record.parisi for record in result.surveys] == [0.01, 0.02, 0.01, 0.02]
+    result = train_one(few, "random", survey=0.01, n_starts=2)
+    assert [record.parisi for record in result.surveys] == [0.01, 0.01]
     assert {record.ending for record in result.surveys} == {ga.SurveyEnd.SPREAD}
-    assert 1 <= len(result.starts) <= 4  # surveys of different weights
+    assert 1 <= len(result.starts) <= 2  # surveys of different weights
     assert result.converged
 
 
@@ -169,7 +165,6 @@ def test_the_signal_of_phase_retrieval_is_recovered_from_a_random_start():
 VARIANTS = (
     ("two columns", ga.attention_model(2, 2, 2, lam=0.05), 40, 2.0),
     ("four tokens", ga.attention_model(4, lam=0.05), 40, 1.0),
-    ("untied", ga.attention_model(2, 2, 1, lam=0.05, student=ga.DotProductAttention(tied=False)), 40, 1.0),
     ("mixture", ga.mixture_model(CLASSES, MEANS, sigma=SIGMA, teacher_mean=[0.4]), 60, 1.5),
 )
 
@@ -193,10 +188,8 @@ def test_the_result_does_not_depend_on_the_number_of_threads(small, monkeypatch)
     assert np.array_equal(*weights)
 
 
-@examples(15)
-@given(
-    instances(max_d=20, max_fields=3), st.sampled_from(["asymptotic", "exact"]), st.sampled_from([True, 1.0, [0.1, 50]])
-)
+@examples(8)
+@given(instances(max_d=20, max_fields=3), st.sampled_from(["asymptotic", "exact"]), st.sampled_from([True, 1.0, 50]))
 def test_converged_runs_with_surveys_end_at_minima(data, risk, survey):
     result = train_one(data, "random", risk, survey=survey, max_iter=2000, escape=True)
     norm = risk_at(data, result.Q, risk).gradient_norm
@@ -239,9 +232,7 @@ def test_automatic_surveys_lower_the_minimum_if_few_starts_agree_and_the_loss_is
         pytest.param(MODEL, 1.5, "spectral", 8, id="starts agree"),
         pytest.param(MODEL, 0.8, "random", 3, id="few starts"),
         pytest.param(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3), 1.5, "spectral", 8, id="noise"),
-        pytest.param(ga.attention_model(4, lam=0.05), 1.0, "random", 4, id="four fields"),
         pytest.param(ga.glm_model(ga.LogisticLoss(), lam=0.1), 2.0, "random", 4, id="convex loss"),
-        pytest.param(ga.glm_model(ga.PhaseRetrievalLoss(), intercept=True), 2.0, "random", 4, id="intercept"),
     ],
 )
 def test_automatic_surveys_are_omitted_if_they_rarely_help(model, alpha, init, n_starts):
@@ -277,13 +268,13 @@ def run_and_count(monkeypatch, data, stop=None, **options):
 
 
 @pytest.mark.parametrize(
-    ("case", "fraction"), [("given parameters", 0.4), ("given parameters", 0.9), ("refined", 0.8), ("automatic", 0.9)]
+    ("case", "fraction"), [("given parameter", 0.4), ("given parameter", 0.9), ("refined", 0.8), ("automatic", 0.9)]
 )
 def test_interrupted_runs_resume_to_the_last_bit(case, fraction, few_agree, tmp_path, monkeypatch):
     data, options = ga.sample(MODEL, d=40, alpha=0.3, seed=0), {"init": "random", "survey": True}
     every = 0.1  # seconds; written at every iteration, large checkpoints would take longer than the runs
-    if case == "given parameters":
-        options["survey"], every = [0.01, 0.02], 0
+    if case == "given parameter":
+        options["survey"], options["n_starts"], every = 0.01, 2, 0
     elif case == "automatic":
         data, options = few_agree[1], {"n_starts": 8, "survey": "auto"}
     whole, n_calls = run_and_count(monkeypatch, data, **options)
@@ -298,14 +289,6 @@ def test_interrupted_runs_resume_to_the_last_bit(case, fraction, few_agree, tmp_
     assert [r.name for r in resumed.starts] == [r.name for r in whole.starts]
 
 
-def test_surveys_from_minima_never_raise_the_training_loss():
-    few = ga.sample(MODEL, d=40, alpha=0.5, seed=1)
-    result = train_one(few, "random", survey=True)
-    assert any(record.name.startswith("minimum") for record in result.starts)
-    assert result.train_loss == min(record.train_loss for record in result.starts)
-    assert result.gradient_norm <= 1e-8
-
-
 @pytest.mark.parametrize("other", [{"survey": False}, {"survey": 3.0}, {"seed": 1}])
 def test_checkpoints_of_runs_with_other_surveys_are_refused(small, other, tmp_path):
     file, options = ga.Checkpoint(tmp_path / "run.npz", 0), {"survey": True, "seed": 0, "max_iter": 4, "tol": 0}
@@ -317,7 +300,7 @@ def test_checkpoints_of_runs_with_other_surveys_are_refused(small, other, tmp_pa
 # Errors
 
 
-@pytest.mark.parametrize("survey", ["yes", -1.0, 0.0, [1.0, -2.0], [], [[1.0]], np.nan, np.inf, {}, ["a"], 1j])
+@pytest.mark.parametrize("survey", ["yes", -1.0, 0.0, [1.0], np.nan, np.inf, 1j])
 def test_bad_surveys_name_the_argument(small, survey, named_error):
     named_error(lambda: train_one(small, "random", survey=survey), "^survey: needs")
 

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from gamp_attention.problem.losses.indirect import IndirectLoss
 
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
 from docs.examples.sigmoid_attention import SigmoidAttention
 from gamp_attention.problem import passes
 from gamp_attention.problem.denoisers import output, prox
-from gamp_attention.problem.losses.indirect import IndirectLoss
 from gamp_attention.problem.losses.point import PointLoss, WeightedLoss, for_kernels, sample_derivatives, sample_loss
 
 

@@ -130,10 +130,7 @@ def test_leave_one_out_and_replace():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (
-            lambda: ga.attention_model(rank=2, lam=[0.1]),
-            "lam, penalty: needs one number, or one entry for each of the 2 column",
-        ),
+        (lambda: ga.attention_model(rank=2, lam=[0.1]), "lam, penalty: needs one number, or one entry for each of the"),
         (lambda: ga.attention_model(lam=[-0.1]), "lam, penalty: needs no negative λ"),
         (lambda: ga.glm_model(ga.LogisticLoss(), lam=[-0.1]), "lam, penalty: needs no negative λ"),
         (lambda: ga.attention_model(lam=["cube"]), "lam: needs a positive number, or a sequence"),

@@ -14,7 +14,7 @@ from gamp_attention.gamp.descent import settle
 from gamp_attention.problem.denoisers.input import denoise_weights
 from gamp_attention.problem.risk import risk_at
 from gamp_attention.problem.susceptibility import susceptibility
-from gamp_attention.sampling.teacher_data import teacher_dataset
+from gamp_attention.sampling.draw import teacher_dataset
 from tests.conftest import examples, layer_gradient
 
 PENALTIES = {
@@ -261,25 +261,13 @@ class SingleSlope(NamedTuple):
 
 BAD = {
     "not a penalty": (lambda: ga.paper_model(penalty="lasso"), TypeError, "penalty.*NamedTuple.*'lasso'"),
-    "nothing registered": (
-        lambda: ga.paper_model(penalty=UnregisteredPenalty(0.1)),
-        TypeError,
-        "register_penalty",
-    ),
-    "NaN": (
-        lambda: [ga.paper_model(penalty=P(1.0, 1.0)) for P in (Huber, WrongPenalty)],
-        ValueError,
-        "no NaN from Wrong",
-    ),
+    "nothing registered": (lambda: ga.paper_model(penalty=UnregisteredPenalty(0.1)), TypeError, "register_penalty"),
+    "NaN": (lambda: ga.paper_model(penalty=WrongPenalty(1.0)), ValueError, "no NaN from Wrong"),
     "concave": (lambda: ga.paper_model(penalty=WrongPenalty(2.0)), ValueError, "slopes that increase"),
     "slopes of another": (lambda: ga.paper_model(penalty=WrongPenalty(3.0)), ValueError, "one-sided derivatives"),
     "prox of another": (lambda: ga.paper_model(penalty=WrongPenalty(4.0)), ValueError, "0 in ∂ρ"),
     "wrong derivative": (lambda: ga.paper_model(penalty=WrongPenalty(5.0)), ValueError, "the derivative of x in b"),
-    "another quadratic": (
-        lambda: ga.paper_model(penalty=WrongPenalty(6.0, 2.0)),
-        ValueError,
-        "λx²/2, because quadratic",
-    ),
+    "another quadratic": (lambda: ga.paper_model(penalty=WrongPenalty(6.0, 2.0)), ValueError, "λx²/2, because quad"),
     "no strength": (lambda: ga.paper_model(penalty=WrongPenalty(0.0, 0.0)), ValueError, "strength.*> 0"),
     "one number for two": (lambda: ga.paper_model(penalty=SingleSlope(0.0)), TypeError, "slopes.*two numbers"),
     "negative l1": (lambda: ga.paper_model(penalty=ga.ElasticNet(0.1, -1.0)), ValueError, "l1.*>= 0.*-1"),

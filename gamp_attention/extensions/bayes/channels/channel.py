@@ -81,12 +81,6 @@ class PosteriorChannel:
         """Columns (t,) whose sign can be changed, alone or with others, without a change of the distribution of y."""
         return np.asarray((self.column_signs < 0).any(axis=0))
 
-    @property
-    def coupled_columns(self) -> np.ndarray:
-        """True for pairs of columns (t, t) whose averages do not vanish by a change of signs of columns."""
-        signs = self.column_signs
-        return np.asarray((signs[:, :, None] * signs[:, None, :] > 0).all(axis=0))
-
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
         """Return observations y of fields (N, L, t), given white noise (N, n_noise)."""
         raise NotImplementedError

@@ -9,7 +9,7 @@ posterior, which is the prior restricted to the fiber, are computed by importanc
 3. A change of signs F that leaves h unchanged maps points of the fiber to points of the fiber, its images. Only one of
    the m_S solutions of a draw that are images of each other is stored; m_S is the number of F that keep a.
 
-With K_S draws for each subset S, the density of all points and images is Σ_F Σ_S (K_S/m_S) N((Fv)_a; ω_a, V_aa)
+With K draws for each subset S, the density of all points and images is Σ_F Σ_S (K/m_S) N((Fv)_a; ω_a, V_aa)
 |∂h/∂v_S|, with |J| = √det(JᵀJ) for targets that contain the same information several times. `weigh_points` gives each
 point the weight N(v; ω, V) divided by this density, whichever subset it was drawn with: a fold of the fiber, at which
 |∂h/∂v_S| vanishes for one subset, has finite weights because of the others (Veach and Guibas, 1995).
@@ -90,7 +90,6 @@ class Subsets(NamedTuple):
 
     chosen: np.ndarray  # (s, p) the variables of each subset
     affine: np.ndarray  # (s,) whether h is affine in them
-    single: np.ndarray  # (s,) whether all solutions with the same free variables are images of each other
     kept: np.ndarray  # (s, F) whether a change of sign keeps the free variables
 
 
@@ -100,7 +99,7 @@ class FreePrior(NamedTuple):
     center: np.ndarray  # (n, D) prior means ω of the variables
     roots: np.ndarray  # (s, D, D) matrices that map standard normal numbers to deviations
     precisions: np.ndarray  # (s, D, D) inverse covariances
-    constants: np.ndarray  # (s,) logarithms of the normalization of the density times K_S/m_S
+    constants: np.ndarray  # (s,) logarithms of the normalization of the density times K/m_S
 
 
 class FiberSearch(NamedTuple):
@@ -117,11 +116,6 @@ class FiberSearch(NamedTuple):
     same: float = 1e-5  # relative distance below which two solutions are equal
     step_error: float = 1e-10  # size of a step at which a solution has converged
     max_step: float = 3.0  # largest change of a variable in one step, because h may overflow far away
-    # a start ends at a minimum that is no solution if the squared distance from the target is above `stuck_cost`, and
-    # its relative decrease and the step are below the other two
-    stuck_cost: float = 1e-6
-    stuck_decrease: float = 1e-2
-    stuck_step: float = 0.1
 
 
 class Work(NamedTuple):
@@ -276,22 +270,22 @@ def _take_step(fiber, y, chosen, damp, out, gram, step):
 
 @sample_kernel
 def _solve(fiber, y, error, chosen, search, work):
-    """Solve h(v) = y for the variables `chosen` of v, starting from v; return the number of evaluations of h.
+    """Solve h(v) = y for the variables `chosen` of v, starting from v; return whether a solution has been found.
 
-    It is negative if there is no solution nearby. At the end, work.out has h and its Jacobian at v.
+    At the end, work.out has h and its Jacobian at v.
     """
     p, (v, out, trial, trial_out, gram, step) = len(chosen), work
     _evaluate(fiber, v, out)
-    cost, count = _cost(out, y), 1
+    cost = _cost(out, y)
     damp = 0.0 if cost < 1e-4 else 1e-3  # a start that is a solution needs no step that decreases the cost
     for _ in range(search.max_evaluations):
         if not np.isfinite(cost):
-            return -count
+            return False
         if p == 0:
             break
         if not _take_step(fiber, y, chosen, damp, out, gram, step):
             if damp > 1e3:
-                return -count
+                return False
             damp = max(10 * damp, 1e-12)
             continue
         size = 0.0
@@ -304,26 +298,22 @@ def _solve(fiber, y, error, chosen, search, work):
         for i in range(p):
             trial[chosen[i]] += scale * step[i]
         _evaluate(fiber, trial, trial_out)
-        count += 1
         new = _cost(trial_out, y)
         if new < cost or (damp < 1e-6 and size < 1e-6):
             _copy(trial, v)
             _copy(trial_out, out)
-            stuck = cost > search.stuck_cost and cost - new < search.stuck_decrease * cost and size < search.stuck_step
             damp = 0.0 if cost < 1e-4 else 0.1 * damp
             cost = new
-            if stuck:
-                return -count
             if size < search.step_error or cost == 0.0:
                 break
         else:
             damp = max(10 * damp, 1e-6)
             if damp > 1e6:
-                return -count
+                return False
     solved = True
     for k in range(len(y)):
         solved = solved and abs(out[k] - y[k]) <= error[k]
-    return count if solved else -count
+    return solved
 
 
 @sample_kernel
@@ -387,7 +377,7 @@ def _allocate(fiber, p):
 
 
 @kernel
-def fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, ends, evaluations):
+def fill_points(fibers, prior, nodes, subsets, search, first, points, ends):
     """Fill points on the fibers of n samples, from sample `first` on; return the first sample without enough memory.
 
     Parameters
@@ -395,12 +385,10 @@ def fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, e
     fibers : the fibers. Other arrays may have more rows than its targets, which are not used.
     prior : prior of the free variables.
     nodes : (n, K, D) standard normal numbers, of which each subset uses its free variables.
-    n_nodes : (s,) number of nodes of each subset, at most K.
     subsets : the subsets of variables that are solved for.
     search : starts and settings of the search for solutions.
     first : index of the first sample.
     points, ends : memory of the points, to be filled, and (n,) the end of the points of each sample.
-    evaluations : (s,) numbers of evaluations of h, to which the new evaluations are added.
     """
     fiber, flips, p, n_fields = fibers.fiber, fibers.flips, subsets.chosen.shape[1], points.fields.shape[1]
     n, D, free, work = len(fibers.y), fiber.n_variables, np.empty(fiber.n_variables), _allocate(fiber, p)
@@ -410,7 +398,7 @@ def fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, e
         end = 0 if mu == 0 else ends[mu - 1]
         for s in range(len(subsets.chosen)):
             chosen, n_previous = subsets.chosen[s], 0
-            for k in range(n_nodes[s]):
+            for k in range(nodes.shape[1]):
                 if end + search.max_branches > len(points.logs):
                     return mu
                 for i in range(D):
@@ -422,9 +410,7 @@ def fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, e
                 for start in range(1 if p == 0 or subsets.affine[s] else n_previous + 1 + n_random):
                     row = k * search.n_starts
                     _fill_start(work.v, free, start, chosen, previous, n_previous, prior.center[mu], search.starts, row)
-                    count = _solve(fiber, fibers.y[mu], fibers.error[mu], chosen, search, work)
-                    evaluations[s] += abs(count)
-                    if count < 0:
+                    if not _solve(fiber, fibers.y[mu], fibers.error[mu], chosen, search, work):
                         continue
                     full = n_branches == search.max_branches
                     if full or _is_known(branches, n_branches, work.v, chosen, flips, subsets.kept[s], search.same):
@@ -441,8 +427,6 @@ def fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, e
                             points.logs[end] -= 0.5 * (work.v[i] * work.v[i] + LOG_TWO_PI)
                         points.groups[end] = k % N_GROUPS
                         end += 1
-                    if subsets.single[s]:
-                        break
                 if n_branches > 0:
                     n_previous = min(n_branches, search.max_previous)
                     for q in range(n_previous):

@@ -1,4 +1,4 @@
-"""Channels of labels of generalized linear models: all fields (`LinearChannel`), or their sum over the tokens.
+"""Channel of a model, and channels of labels: all fields (`LinearChannel`), or their sum over the tokens.
 
 Intensities without noise determine the sum up to its sign. Given a sign, or a class with logistic odds, the sum has a
 truncated normal distribution, or a mixture of such distributions.
@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import expit, log_ndtr
 
 from gamp_attention._tools import check
-from gamp_attention.extensions.bayes.channels.attention import posterior_of_sign
+from gamp_attention.extensions.bayes.channels.attention import attention_channel, posterior_of_sign
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, log_normal, softmax_sum
 from gamp_attention.extensions.bayes.channels.integrals import (
     FINE,
@@ -23,7 +23,10 @@ from gamp_attention.extensions.bayes.channels.integrals import (
     logistic_nodes,
     normal_nodes,
 )
+from gamp_attention.extensions.bayes.channels.teacher import teacher_channel
+from gamp_attention.extensions.sequence.sequence_labels import is_function
 from gamp_attention.theory.models.labels import IntensityLabels, LinearLabels, LogisticLabels
+from gamp_attention.theory.models.model import Model, require_model
 
 SumMoments = tuple[np.ndarray, np.ndarray, np.ndarray]  # mean (N,), variance (N,) and log Z (N,) of a sum
 
@@ -185,3 +188,27 @@ LABEL_CHANNELS: dict[type, type[LabelChannel]] = {
     LogisticLabels: BinaryChannel,
     IntensityLabels: IntensityChannel,
 }
+
+
+def channel_of(model: Model) -> PosteriorChannel:
+    """Return the observation model of a model's samples.
+
+    Raises
+    ------
+    TypeError : if the argument is not a Model.
+    ValueError : if tokens have classes; labels are user-defined, numbered classes or noisy intensities; or attention
+        matrices do not determine the fields of one column up to their sign, and are not a function that
+        `teacher_channel` accepts.
+    """
+    require_model(model)
+    if model.is_mixture:
+        raise check.fail_words("model", type(model).__name__, "tokens without classes")
+    if is_function(model.teacher):
+        return teacher_channel(model.teacher, model.coordinates.rho)
+    if model.attention:
+        return attention_channel(model)
+    label_channel = LABEL_CHANNELS.get(type(model.teacher))
+    if label_channel is None:
+        needs = "LinearLabels, LogisticLabels, IntensityLabels, or a teacher of sequence_model"
+        raise check.fail_words("model.teacher", type(model.teacher).__name__, needs)
+    return label_channel(model.teacher, (model.n_tokens, model.teacher_rank))

@@ -67,7 +67,6 @@ class TeacherSettings:
     target_error: float = 1e-7  # allowed difference from a target
     rounding: float = 1e-13  # allowed difference of a number before its logarithm
     n_probes: int = 256  # number of random samples of the selection
-    n_pilot: int = 24  # number of samples from which the nodes are divided among the subsets
     n_trials: int = 32  # number of samples from which the effective number of points is computed
     max_subsets: int = 500  # maximum number of subsets that are tested, which takes about a minute
     positive_at: tuple[float, ...] = (1.0, 3.0, 10.0)  # standard deviations at which targets with a logarithm are >= 0
@@ -153,56 +152,34 @@ class TeacherChannel(PosteriorChannel):
 
     def draw(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> FiberPoints:
         """Return points on the fibers of n samples, drawn for prior means (n, L, t) and covariances (L, t, t)."""
-        n_subsets, p = self.subsets.chosen.shape
-        n_nodes = self._nodes(1).shape[1] * np.ones(n_subsets, dtype=np.int64)
-        if n_subsets > 1 and p < self.fiber.n_variables:
-            n_nodes = self._divide(y, omega, V, int(n_nodes.sum()))
-        return self._draw(y, omega, V, n_nodes)[0]
-
-    def _divide(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, total: int) -> np.ndarray:
-        """Return numbers of nodes (s,) in proportion to the effective number of points per evaluation of h."""
-        pilot = np.linspace(0, len(y) - 1, min(len(y), self.settings.n_pilot)).astype(int)
-        gain = np.empty(len(self.subsets.chosen))
-        for s in range(len(gain)):
-            alone = replace(self, subsets=Subsets(*(part[s : s + 1] for part in self.subsets)))
-            points, work = alone._draw(y[pilot], omega[pilot], V, np.array([total // len(gain)]))
-            gain[s] = points.weigh(omega[pilot], V)[1].mean() / work.sum()
-        return np.maximum(N_GROUPS * np.round(total * gain / gain.sum() / N_GROUPS), N_GROUPS).astype(np.int64)
-
-    def _draw(
-        self, y: np.ndarray, omega: np.ndarray, V: np.ndarray, n_nodes: np.ndarray
-    ) -> tuple[FiberPoints, np.ndarray]:
-        """Return points for given numbers of nodes (s,), and the numbers of evaluations of h (s,)."""
         n, k, D = len(y), self.shape[0] * self.shape[1], self.fiber.n_variables
         transformed, error = self._transform(y)
         center, cov = np.zeros((n, D)), np.eye(D)
         center[:, :k] = omega.reshape(n, -1)
         cov[:k, :k] = block_diag(*V)
         field_flips, subsets, search = np.unique(self.flips[:, :k], axis=0), self.subsets, self.search
-        factors = n_nodes / subsets.kept.sum(axis=1) * len(field_flips) / len(self.flips)
+        nodes = self._nodes(n)
+        factors = nodes.shape[1] / subsets.kept.sum(axis=1) * len(field_flips) / len(self.flips)
         prior = _free_prior(center, cov, subsets.chosen, factors, self.settings.wider)
-        ends, first, size = np.empty(n, dtype=np.int64), 0, 2 * n * int(n_nodes.sum()) + search.max_branches
+        ends, first = np.empty(n, dtype=np.int64), 0
+        size = 2 * n * nodes.shape[1] * len(subsets.chosen) + search.max_branches
         points = Points(np.empty((size, k)), np.empty(size), np.empty(size, dtype=np.int64))
-        nodes, evaluations = self._nodes(n, int(n_nodes.max())), np.zeros(len(n_nodes), dtype=np.int64)
         while first < n:  # in parts, because Python cannot handle Ctrl-C while a kernel runs
             last = min(first + self.settings.n_interruptible, n)
             fibers = Fibers(fiber_for_kernels(self.fiber), transformed[:last], error, self.flips)
-            first = fill_points(fibers, prior, nodes, n_nodes, subsets, search, first, points, ends, evaluations)
+            first = fill_points(fibers, prior, nodes, subsets, search, first, points, ends)
             if first < last:
                 points = Points(*(np.concatenate([array, np.empty_like(array)]) for array in points))
         shift = np.zeros(n)
         if subsets.chosen.shape[1] == len(self.scale):  # log Z is the logarithm of the density of y itself
             shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
         used = Points(*(array[: ends[-1]].copy() for array in points))
-        return FiberPoints(used, ends, field_flips, shift), evaluations
+        return FiberPoints(used, ends, field_flips, shift)
 
-    def solve(self, y: np.ndarray, variables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Search for all solutions of targets y (n, P) with given free variables, from random starts; for one subset.
+    def solve(self, y: np.ndarray, variables: np.ndarray) -> np.ndarray:
+        """Return whether the given `variables` (n, D) of targets y are found from random starts (n,), for one subset.
 
-        Returns
-        -------
-        Whether the search finds the given `variables` (n, D) themselves, up to changes of sign that keep the free
-        variables (n,), and the number of solutions that are not images of each other (n,).
+        The free variables are given. Variables are found up to changes of sign that keep these.
         """
         (n, D), chosen, search = variables.shape, self.subsets.chosen, self.search
         center, zeros = variables.copy(), np.zeros((1, D, D))
@@ -211,14 +188,12 @@ class TeacherChannel(PosteriorChannel):
         fibers = Fibers(fiber_for_kernels(self.fiber), transformed, error, self.flips)
         prior, size = FreePrior(center, zeros, zeros, np.zeros(1)), n * search.max_branches
         points, ends = Points(np.empty((size, D)), np.empty(size), np.empty(size, dtype=np.int64)), np.empty(n, int)
-        one, nodes, count = np.ones(1, dtype=np.int64), np.zeros((n, 1, D)), np.zeros(1, dtype=np.int64)
-        fill_points(fibers, prior, nodes, one, self.subsets, search, 0, points, ends, count)
+        fill_points(fibers, prior, np.zeros((n, 1, D)), self.subsets, search, 0, points, ends)
         sizes = np.diff(ends, prepend=0)
-        images = variables[:, None] * self.flips[self.subsets.kept[0]]
-        truth = np.repeat(images, sizes, axis=0)
+        truth = np.repeat(variables[:, None] * self.flips[self.subsets.kept[0]], sizes, axis=0)
         near = np.abs(points.fields[: ends[-1], None] - truth) <= search.same * (1 + np.abs(truth))
-        found = np.bincount(np.repeat(np.arange(n), sizes), weights=near.all(axis=2).any(axis=1), minlength=n) > 0
-        return found, sizes
+        is_found = np.bincount(np.repeat(np.arange(n), sizes), near.all(axis=2).any(axis=1), minlength=n)
+        return np.asarray(is_found > 0)
 
     @property
     def search(self) -> FiberSearch:
@@ -235,12 +210,12 @@ class TeacherChannel(PosteriorChannel):
         out[:, self.logarithm] = np.log(positive)
         return out / self.scale, error
 
-    def _nodes(self, n: int, count: int | None = None) -> np.ndarray:
+    def _nodes(self, n: int) -> np.ndarray:
         """Return standard normal points (n, K, D); points with different indices modulo 4 are independent."""
         D = self.fiber.n_variables
         if self.subsets.chosen.shape[1] == D:
             return np.zeros((n, N_GROUPS, D))
-        size = max(self.n_nodes // (N_GROUPS * len(self.flips)), 1) if count is None else count // N_GROUPS
+        size = max(self.n_nodes // (N_GROUPS * len(self.flips)), 1)
         shifts = np.random.default_rng(self.seed).random((n, 1, N_GROUPS, D))
         cube = (sobol_points(size, D)[None, :, None, :] + shifts) % 1.0
         return np.asarray(ndtri(inside_cube(cube)).reshape(n, N_GROUPS * size, D))
@@ -306,7 +281,7 @@ def _cached_channel(
     rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(len(probes), -1, D) * spread, settings)
     bare = TeacherChannel(
         labels=labels, shape=(L, t), used=used, fiber=fiber, h=h, logarithm=logarithm, scale=scale,
-        subsets=Subsets(*np.zeros((4, 0))), flips=_find_flips(h, (L, t), spread), spread=spread,
+        subsets=Subsets(*np.zeros((3, 0))), flips=_find_flips(h, (L, t), spread), spread=spread,
     )  # fmt: skip
     return _select_subsets(bare, rank, rho, probes)
 
@@ -394,7 +369,7 @@ def _select_subsets(channel: TeacherChannel, p: int, rho: np.ndarray, probes: np
     """Return the channel with the subsets of p variables that are solved for; see the description of the module."""
     D, n_fields, settings = probes.shape[1], rho[:, :, 0].size, channel.settings
     if p == 0:
-        return _with_subsets(channel, [_Test((), True, True, 1.0, 1.0)] * 2)
+        return _with_subsets(channel, [_Test((), True, 1.0, 1.0)] * 2)
     noise_only = list(combinations(range(n_fields, D), p))
     if comb(D, p) > settings.max_subsets:
         rng = np.random.default_rng(6)
@@ -426,7 +401,6 @@ class _Test(NamedTuple):
 
     chosen: tuple[int, ...]
     affine: bool
-    single: bool  # whether there is never more than one solution, up to changes of sign
     found: float  # fraction of samples whose true variables are found
     effective: float  # median effective number of points, as a fraction of the number of points
 
@@ -441,21 +415,17 @@ def _test(
     out = evaluate_rows(differentiated, probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
     values = np.linalg.svd(out * channel.spread[list(chosen)], compute_uv=False)
     if len(chosen) > P or np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < channel.settings.rank_error:
-        return _Test(chosen, affine, affine, 0.0, 0.0)
-    one = _with_subsets(channel, [_Test(chosen, affine, affine, 1.0, 1.0)])
+        return _Test(chosen, affine, 0.0, 0.0)
+    one = _with_subsets(channel, [_Test(chosen, affine, 1.0, 1.0)])
     y = _targets_of(one, probes)
-    # the free variables of another sample, for the number of solutions, then of the sample itself
-    largest = int(one.solve(y, np.roll(probes, 1, axis=0))[1].max())
-    found, n_solutions = one.solve(y, probes)
-    largest = max(largest, int(n_solutions.max()))
-    if found.mean() < channel.settings.min_found:
-        return _Test(chosen, affine, False, float(found.mean()), 0.0)
-    one = replace(one, subsets=one.subsets._replace(single=np.array([largest == 1])))
+    found = float(one.solve(y, probes).mean())
+    if found < channel.settings.min_found:
+        return _Test(chosen, affine, found, 0.0)
     few = slice(channel.settings.n_trials)
     omega = np.zeros((len(y[few]), *rho.shape[:2]))
     points = one.draw(y[few], omega, rho)
     effective, count = points.weigh(omega, rho)[1], one._nodes(1).shape[1] * len(points.flips)
-    return _Test(chosen, affine, largest == 1, float(found.mean()), float(np.median(effective)) / count)
+    return _Test(chosen, affine, found, float(np.median(effective)) / count)
 
 
 def _targets_of(channel: TeacherChannel, variables: np.ndarray) -> np.ndarray:
@@ -468,8 +438,7 @@ def _targets_of(channel: TeacherChannel, variables: np.ndarray) -> np.ndarray:
 
 def _with_subsets(channel: TeacherChannel, tests: list[_Test]) -> TeacherChannel:
     chosen = np.array([test.chosen for test in tests], dtype=np.int64).reshape(len(tests), -1)
-    affine, single = (np.array([getattr(test, name) for test in tests]) for name in ("affine", "single"))
     free = np.ones((len(tests), 1, channel.fiber.n_variables), dtype=bool)
     np.put_along_axis(free[:, 0], chosen, False, axis=1)
     kept = np.logical_not((free & (channel.flips < 0)).any(axis=2))
-    return replace(channel, subsets=Subsets(chosen, affine, single, kept))
+    return replace(channel, subsets=Subsets(chosen, np.array([test.affine for test in tests]), kept))

@@ -1,4 +1,4 @@
-"""Arrays in .npz files and folders of .npy files, and results of the command `gamp-attention fit`."""
+"""Arrays of users: files, standard units, and results of the command `gamp-attention fit`."""
 
 import zipfile
 from dataclasses import dataclass
@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
+from gamp_attention._tools.numerics import check_squarable, guard_call
 from gamp_attention.gamp.result import Trained
+from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.layer import Layer, Units
 from gamp_attention.problem.losses.heads import with_heads
+from gamp_attention.problem.stores import as_tokens
 from gamp_attention.results import Status
 
 
@@ -128,3 +132,35 @@ def _read(path: Path, wanted: tuple[str, ...]) -> tuple[dict[str, Any], list[str
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it holds one array, not an .npz archive; a folder may hold tokens.npy and outputs.npy")
         return {name: archive[name] for name in wanted if name in archive}, archive.files
+
+
+@guard_call
+def standard_units(tokens: Any) -> Units:
+    """Return the mean and standard deviation of each coordinate over all tokens; scale 1 if it is constant."""
+    flat = check_squarable("tokens", tokens, ("n", "L", "d"))
+    flat = flat.reshape(-1, flat.shape[2])
+    center, scale = flat.mean(axis=0), flat.std(axis=0)
+    constant = scale <= 1e-12 * np.abs(center)  # equal up to rounding
+    return Units(center, np.where(constant, 1.0, scale), int(np.count_nonzero(constant)))
+
+
+def build_dataset(
+    tokens: ArrayLike, outputs: ArrayLike, positions: ArrayLike | None, standardize: bool, **options: Any
+) -> tuple[Dataset, Units]:
+    """Return a dataset of given arrays, in standard units if `standardize` is True, and its units.
+
+    `options` are keyword arguments of `Dataset`.
+    """
+    x, y = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
+    require_same_shape(x, y)
+    L, d = x.shape[1:]
+    units = standard_units(x) if standardize else Units.raw(d)
+    if positions is not None:
+        positions = check.array("positions", positions, (L, d)) / units.scale
+    return Dataset(units.standardize(x), units.standardize(y), positions, **options), units
+
+
+def require_same_shape(tokens: np.ndarray, outputs: np.ndarray) -> None:
+    """Raise ValueError if outputs do not have the shape of the tokens."""
+    if outputs.shape != tokens.shape:
+        raise ValueError(f"outputs: needs shape {tokens.shape}, got shape {outputs.shape}")

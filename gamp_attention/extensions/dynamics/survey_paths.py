@@ -37,7 +37,7 @@ from gamp_attention.extensions.dynamics.replicas import (
     stack_replicas,
 )
 from gamp_attention.extensions.dynamics.stored_times import ALL_TIMES, follow_replicas
-from gamp_attention.extensions.train.survey_averages import average_fields, first_variances, quadratic_clusters
+from gamp_attention.extensions.train.survey import average_fields, first_variances, quadratic_clusters
 from gamp_attention.gamp.damping import Steps
 from gamp_attention.problem.denoisers.input import field_variances
 from gamp_attention.problem.losses.point import sample_derivatives
