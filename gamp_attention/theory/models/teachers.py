@@ -109,20 +109,3 @@ def keeps_columns(attention: Any, n_tokens: int, rank: int) -> bool:
     rotation, _ = np.linalg.qr(np.random.default_rng(4).standard_normal((rank, rank)))
     reflection = np.diag([-1.0] + [1.0] * (rank - 1))
     return all(np.allclose(attention(u @ O), attention(u), rtol=1e-12, atol=1e-13) for O in (rotation, reflection))
-
-
-@dataclass(frozen=True, eq=False)
-class DecorrelatedTeacher:
-    """Teacher T[H u] H of decorrelated tokens u, for tokens x = H u; the counterpart of `DecorrelatedAttention`."""
-
-    teacher: Teacher
-    mixing: np.ndarray  # H (L, L), the symmetric square root of the token covariances tr Σ_ll'/d
-
-    @property
-    def even(self) -> bool:
-        """True if T[−u] = T[u] for all u."""
-        return self.teacher.even
-
-    def __call__(self, u: np.ndarray) -> np.ndarray:
-        """Return target matrices (..., L, L) for teacher fields (..., L, t)."""
-        return self.teacher(self.mixing @ u) @ self.mixing
