@@ -30,7 +30,7 @@ from gamp_attention._tools.checkpoints import CheckpointFile, Resumable, Tree
 from gamp_attention.extensions.train.escapes import leave_saddle
 from gamp_attention.extensions.train.survey import SurveyEnd, SurveyRecord, SurveyState, run_survey, survey_units
 from gamp_attention.gamp.descent import settle
-from gamp_attention.gamp.loop import Loop, Plan, describe_risk
+from gamp_attention.gamp.loop import FURTHER_STARTS, Loop, Plan, describe_risk
 from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
 from gamp_attention.gamp.step import GampState, gamp_step, initial_state, near_fixed_point
 from gamp_attention.problem.risk import RiskAtPoint, overlaps, risk_at
@@ -249,7 +249,7 @@ class Runs(Resumable):
         if not np.isfinite(V).all():
             return initial_state(data, Q)
         state = near_fixed_point(data, risk, Q, V)
-        after, _ = gamp_step(data, risk, state, step, max_starts=self._plan.settings.further_starts)
+        after, _ = gamp_step(data, risk, state, step, max_starts=FURTHER_STARTS)
         same, _ = gamp_step(data, risk, state, step, hold=True)
         return state if np.allclose(after.Q, same.Q, rtol=1e-6, atol=1e-9 * np.abs(Q).max()) else after
 
