@@ -58,16 +58,13 @@ def test_paths_with_many_minima_use_folds():
     data, lams = ga.sample(NOISY, d=100, alpha=2.0, seed=0), np.logspace(-3, 0.5, 6)
     path = ga.regularization_path(data, lams, n_starts=4, folds=3)
     assert path.form == "folds"
-    assert path.trusted.dtype == bool
     assert path.trusted.tolist() == [True] * 6
     assert path.lam[path.best] >= 0.1
     assert "cross-validation" in path.message
     fresh = ga.sampled_test_error(data, path.results[0].Q, n_samples=4000, seed=0)[0]
-    alone = ga.regularization_path(data, lams, n_starts=4, folds=0)
-    assert alone.form == "hessian"
-    assert not alone.trusted.all()
-    assert alone.lam[alone.best] >= 0.1
-    assert alone.test_error[0] < 0.9 * fresh < path.test_error[0]
+    loo = ga.leave_one_out(data.replace(lam=lams[0]), path.results[0])
+    assert not loo.trusted
+    assert loo.test_error < 0.9 * fresh < path.test_error[0]
 
 
 def test_estimates_that_are_not_trusted_are_increased_before_they_are_compared():

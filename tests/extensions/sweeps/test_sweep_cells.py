@@ -31,9 +31,7 @@ def test_keys_depend_on_all_that_determines_the_numbers(model):
     keys += [key(**{name: changed[name]}) for name in USED["GAMP"]]
     models = [
         ga.paper_model(A=((0.3, 0.7), (0.8, 0.2))),
-        ga.attention_model(2, tau=(1.0, -0.5)),
         ga.attention_model(2, rank=2),
-        ga.attention_model(3),
         ga.attention_model(2, sigma=(0.5, 0.6)),
         replace(model, student=ga.DotProductAttention(2.0)),
     ]
