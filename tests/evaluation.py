@@ -124,8 +124,6 @@ def _find_faults(result: Any, watched: RecordingModule) -> list[str]:
     if isinstance(result, ga.Denoised):
         good = result.solved
         return [] if all_finite([result.z[good], result.g[good], result.loss[good], result.moreau[good]]) else ["nan"]
-    if isinstance(result, ga.ReferenceVerdict):
-        return [] if all_finite([result.difference, result.difference_error]) else ["nan"]
     if isinstance(result, ga.LinearBaseline):
         known = all_finite([result.weights, result.weights_error, result.test_error, result.test_error_error])
         return [] if known or not result.converged else ["nan"]

@@ -125,7 +125,7 @@ MADE = {
     "Comparison": make_comparison,
     "CoordinateClasses": lambda: ga.power_law_spectrum(1.0),
     "CoordinateLaw": ga.coordinate_law,
-    "DataLaw": lambda: ga.law_of(ga.sample(ga.paper_model(), 20, 2.0), replicas=2),
+    "DataLaw": lambda: ga.law_of(ga.sample(ga.paper_model(), 20, 2.0)),
     "Dataset": make_arrays_only,
     "DebiasedWeights": lambda: ga.DebiasedWeights(
         *2 * [np.ones((D, R))], np.ones((1, R, R)), trusted=True, message="", form="independent", dof=np.inf
@@ -145,12 +145,9 @@ MADE = {
     "MixtureModel": lambda: ga.mixture_model([[0.4, 0.15], [0.1, 0.35]], [[0.5, -0.7], [0.3, -0.2]]),
     "Model": ga.paper_model,
     "PhaseBoundaries": make_boundaries,
-    "ReferenceErrors": lambda: ga.ReferenceErrors(
-        ("linear", "mean", "zero"), np.ones((3, 90)), np.ones(3), np.ones(3), True, np.zeros(3)
-    ),
     "RegularizationPath": lambda: ga.RegularizationPath(
-        "lam", NUMBERS, NUMBERS, NUMBERS / 10, np.zeros((3, 3)), NUMBERS, np.ones((3, 90)), "cavity", 1, 2,
-        (False, True, True), NUMBERS * np.nan, (fill(ga.GampResult),) * 3, None, "The smallest test error is at 0.1.",
+        NUMBERS, NUMBERS, NUMBERS / 10, NUMBERS, np.ones((3, 90)), "cavity", 1, 2, (False, True, True),
+        (fill(ga.GampResult),) * 3, "The smallest test error is at 0.1.",
     ),
     "SequenceModel": lambda: ga.sequence_model(lambda u, _: u[0, 0], lambda z: z[0, 0], n_tokens=1, rank=1),
     "SoftmaxTeacher": lambda: ga.paper_model().teacher,

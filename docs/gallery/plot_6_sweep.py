@@ -30,9 +30,8 @@ with TemporaryDirectory() as folder:
             print(f"{attempt}: {found.computed} cells computed, {found.reused} kept; {found.counts}")
 
 # %%
-# ``found.rows`` contains one row per cell, with numbers, errors, status and versions. If the cells form a grid,
-# ``found.dataset()`` returns them as an xarray Dataset. Cells with status "lost" are points at which the branch does
-# not exist.
+# ``found.rows`` contains one row per cell, with numbers, errors, status and versions. Cells with status "lost" are
+# points at which the branch does not exist.
 for row in found.rows[::4]:
     print(*(f"{row[key]!s:<11}" for key in ("method", "branch", "alpha", "omega", "status")), row["train_loss"])
 

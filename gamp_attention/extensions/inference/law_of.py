@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -64,8 +64,6 @@ MEASURES: dict[str, tuple[tuple[float, float], float, str]] = {
         "means with norms of order one are included; a larger mean is a direction common to all fields"),
     "fraction of duplicate samples": ((0.01, 0.1), 0.0,
         "there are fewer distinct samples than α states, and held-out samples may occur in the training set"),
-    "fraction of duplicate tokens": ((0.1, 0.5), 0.0,
-        "tokens come from a finite vocabulary: their fields are at most as Gaussian as over the vocabulary"),
     "correlation of consecutive samples": ((0.02, 0.1), 0.0,
         "samples are not independent: the errors of all estimates are too small"),
 }  # fmt: skip
@@ -325,22 +323,14 @@ def _coordinates(
         moments[:, L:, L:] = spectrum.weight[:, None, None] * np.eye(t)
     else:
         moments = moments_along(resolvent, spectrum, np.concatenate([fixed, weights], axis=1))
-    law = classes_of_moments(spectrum.weight, gamma, moments, L)
-    return CoordinateLaw(law.weight, law.gamma / (law.weight @ law.gamma) * seen.scales, *law[2:])
+    fractions, gamma, *others = _classes_of_moments(spectrum.weight, gamma, moments, L)
+    return CoordinateLaw(fractions, gamma / (fractions @ gamma) * seen.scales, *others)
 
 
-class Classes(NamedTuple):
-    """Classes of coordinates: eigenvalues, fixed columns such as positions, and Gaussian rows of a teacher."""
-
-    weight: np.ndarray  # (K,), fractions of the coordinates
-    gamma: np.ndarray  # (K, L), eigenvalues of the tokens
-    fixed: np.ndarray  # (K, m)
-    teacher_mean: np.ndarray  # (K, t)
-    teacher_cov: np.ndarray  # (K, t, t)
-
-
-def classes_of_moments(weight: np.ndarray, gamma: np.ndarray, moments: np.ndarray, n_fixed: int) -> Classes:
-    """Return classes with given second moments, which are sums over coordinates (J, m + t, m + t).
+def _classes_of_moments(
+    weight: np.ndarray, gamma: np.ndarray, moments: np.ndarray, n_fixed: int
+) -> tuple[np.ndarray, ...]:
+    """Return the fields of a `CoordinateLaw` with given second moments: sums over coordinates (J, m + t, m + t).
 
     The m fixed columns have one value in each class, so an eigenvalue needs a number of classes equal to the rank of
     their moments; the remaining moments of the teacher are Gaussian.
@@ -360,7 +350,7 @@ def classes_of_moments(weight: np.ndarray, gamma: np.ndarray, moments: np.ndarra
         remainder = (vectors * values.clip(0)) @ vectors.T
         weights = np.full(rank, fraction / rank)
         parts.append((weights, np.tile(value, (rank, 1)), fixed, mean, np.tile(remainder, (rank, 1, 1))))
-    return Classes(*map(np.concatenate, zip(*parts, strict=True)))
+    return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _model(
@@ -440,13 +430,9 @@ def _kurtosis_of_fields(
 
 
 def _measure_repetition(seen: SeenTokens) -> dict[str, Estimate]:
-    """Return the fractions of duplicate samples and tokens, and the correlation of consecutive samples."""
+    """Return the fraction of duplicate samples, and the correlation of consecutive samples."""
     n, L, d = seen.tokens.shape
-    samples, tokens = distinct_samples(seen.tokens), distinct_samples(seen.tokens.reshape(n * L, 1, d))
     products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)
     near = Estimate(float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1)))
-    return {
-        "fraction of duplicate samples": _exact(1 - samples / n),
-        "fraction of duplicate tokens": _exact(1 - tokens / (n * L)),
-        "correlation of consecutive samples": near,
-    }
+    duplicates = _exact(1 - distinct_samples(seen.tokens) / n)
+    return {"fraction of duplicate samples": duplicates, "correlation of consecutive samples": near}

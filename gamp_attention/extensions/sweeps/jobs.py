@@ -209,42 +209,14 @@ class Settings:
             object.__setattr__(self, name, value)
 
 
-@guard_call
-def run_cell(
-    model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Run the solver of a cell and return its row: plain numbers, lists and strings.
-
-    The cell replaces the model's ω, λ and σ. State evolution is started from the previous row of a chain, if it is
-    given.
-
-    Returns
-    -------
-    dict with status and message, and unless the solver raised an error: converged, n_iter, residual, start, overlaps
-    and overlaps_error (lists by name), train_loss, test_error, replicon, jump_share, gradient_norm, and errors named
-    *_error. Numbers that a method does not compute are left out. If the solver raises an error, the status is "error".
-    """
-    try:
-        for name in ("omega", "lam", "sigma"):
-            if getattr(cell, name) is not None:
-                model = with_parameter(model, name, getattr(cell, name))
-        if cell.method == "SE":
-            return _state_evolution(model, cell, settings, previous_row)
-        return _finite_size(model, cell, settings)
-    except Exception as error:
-        return {"status": "error", "message": f"{type(error).__name__}: {error}"}
-
-
 def row_overlaps(row: dict[str, Any], name: str = "overlaps") -> Overlaps | None:
     """Return the overlaps in a row, or None if it has none."""
     lists = row.get(name)
     return None if lists is None else Overlaps(**{key: np.array(values) for key, values in lists.items()})
 
 
-def _state_evolution(
-    model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None
-) -> dict[str, Any]:
-    before = previous_row if previous_row is not None and previous_row.get("converged") else {}
+def _state_evolution(model: Model, cell: Cell, settings: Settings, previous: dict[str, Any] | None) -> dict[str, Any]:
+    before = previous if previous is not None and previous.get("converged") else {}
     result, warm = solve_near(model, cell.alpha, cell.branch, row_overlaps(before), settings.rtol)
     numbers = ("relative_error", "train_loss_error", "test_error", "test_error_error", "replicon", "replicon_error")
     total = result.V_hat.sum()
@@ -257,7 +229,7 @@ def _state_evolution(
     }
 
 
-def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]:
+def _finite_size(model: Model, cell: Cell, settings: Settings, _: dict[str, Any] | None) -> dict[str, Any]:
     """Return the row of message passing or descent on one instance."""
     assert cell.d is not None
     assert cell.seed is not None
@@ -273,11 +245,8 @@ def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]
             result = minimize_risk(data, cell.branch, settings.risk, **options)
         message = f"{settings.descent}: {result.status.value} after {count_noun(result.n_iter, 'step')}"
     error, error_error = sampled_test_error(data, result.Q, n_samples=settings.n_test, seed=cell.seed)
-    return _common(result, message, "name") | {
-        "test_error": error,
-        "test_error_error": error_error,
-        "gradient_norm": float(result.gradient_norm),
-    }
+    row = _common(result, message, "name") | {"gradient_norm": float(result.gradient_norm)}
+    return row | {"test_error": error, "test_error_error": error_error}
 
 
 def _common(result: Any, message: str, start: str) -> dict[str, Any]:
@@ -312,9 +281,28 @@ class CellJob:
         """Fields of the cell by name."""
         return asdict(self.cell)
 
+    @guard_call
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the row of the cell, started from the row `previous` if it is given."""
-        return run_cell(self.model, self.cell, self.settings, previous)
+        """Run the solver of the cell and return its row: plain numbers, lists and strings.
+
+        The cell replaces the model's ω, λ and σ. State evolution is started from the row `previous` of a chain, if it
+        is given.
+
+        Returns
+        -------
+        dict with status and message, and unless the solver raised an error: converged, n_iter, residual, start,
+        overlaps and overlaps_error (lists by name), train_loss, test_error, replicon, jump_share, gradient_norm, and
+        errors named *_error. Numbers that a method does not compute are left out. If the solver raises an error, the
+        status is "error".
+        """
+        model, solve = self.model, _state_evolution if self.cell.method == "SE" else _finite_size
+        try:
+            for name in ("omega", "lam", "sigma"):
+                if getattr(self.cell, name) is not None:
+                    model = with_parameter(model, name, getattr(self.cell, name))
+            return solve(model, self.cell, self.settings, previous)
+        except Exception as error:
+            return {"status": "error", "message": f"{type(error).__name__}: {error}"}
 
 
 def chains(model: Model, cells: Sequence[Cell], settings: Settings, warm: bool = True) -> list[list[CellJob]]:

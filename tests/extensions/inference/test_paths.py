@@ -31,7 +31,6 @@ def test_the_choice_for_the_ridge_is_scikit_learns(rows):
     assert np.allclose(path.test_error, known.cv_results_.mean(axis=0) / 2, rtol=1e-9)
     assert 25 * path.lam[path.best] == known.alpha_
     assert path.lam.tolist() == LAMS
-    assert [result.Q.shape for result in path.results] == [(25, 1)] * 4
 
 
 def test_each_value_equals_a_separate_run(sentences):
@@ -59,16 +58,13 @@ def test_paths_with_many_minima_use_folds():
     data, lams = ga.sample(NOISY, d=100, alpha=2.0, seed=0), np.logspace(-3, 0.5, 6)
     path = ga.regularization_path(data, lams, n_starts=4, folds=3)
     assert path.form == "folds"
-    assert path.trusted.dtype == bool
     assert path.trusted.tolist() == [True] * 6
     assert path.lam[path.best] >= 0.1
     assert "cross-validation" in path.message
     fresh = ga.sampled_test_error(data, path.results[0].Q, n_samples=4000, seed=0)[0]
-    alone = ga.regularization_path(data, lams, n_starts=4, folds=0)
-    assert alone.form == "hessian"
-    assert not alone.trusted.all()
-    assert alone.lam[alone.best] >= 0.1
-    assert alone.test_error[0] < 0.9 * fresh < path.test_error[0]
+    loo = ga.leave_one_out(data.replace(lam=lams[0]), path.results[0])
+    assert not loo.trusted
+    assert loo.test_error < 0.9 * fresh < path.test_error[0]
 
 
 def test_estimates_that_are_not_trusted_are_increased_before_they_are_compared():
@@ -81,11 +77,7 @@ def test_estimates_that_are_not_trusted_are_increased_before_they_are_compared()
 
 
 def test_a_best_value_at_an_edge_is_named(rows):
-    inside = ga.regularization_path(rows, [0.01, 1.0, 100.0], n_starts=1)
-    assert "value tried" not in inside.message
-    assert inside.trusted.dtype == bool
-    assert inside.trusted.shape == (3,)
-    assert inside.trusted.all()
+    assert "value tried" not in ga.regularization_path(rows, [0.01, 1.0, 100.0], n_starts=1).message
     small, large = (ga.regularization_path(rows, lams, n_starts=1) for lams in ([10.0, 100.0], [1e-3, 1e-2]))
     assert "the smallest value tried, and smaller values may be better" in small.message
     assert "the largest value tried, and larger values may be better" in large.message
@@ -125,7 +117,6 @@ def test_bad_paths_are_named(rows):
         ({"lams": [0.1], "form": "newton"}, ValueError, "form"),
         ({"lams": [0.1], "folds": 1}, ValueError, "folds: needs 0 or at least 2"),
         ({"lams": [0.1], "folds": 81}, ValueError, "folds"),
-        ({"lams": [0.1], "max_iter": 0}, ValueError, "max_iter"),
         ({"lams": [0.1], "tol": 0}, ValueError, "tol: needs a finite number > 0"),
     ]:
         with pytest.raises(error, match=text):
@@ -180,9 +171,3 @@ def test_a_path_returns_from_a_jump_to_lower_minima():
     assert path.results[1].is_minimum
     cosine = np.sum(path.results[1].Q * path.results[2].Q) / np.prod([np.linalg.norm(r.Q) for r in path.results[1:]])
     assert abs(cosine) > 0.9
-
-
-def test_fewer_samples_than_the_default_number_of_folds_are_accepted():
-    data = ga.sample(ga.paper_model(omega=0.3, sigma=0.8), d=4, alpha=0.75, seed=0)
-    assert data.n_samples == 3
-    assert ga.regularization_path(data, [0.05, 0.5]).test_error.shape == (2,)

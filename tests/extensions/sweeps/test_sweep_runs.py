@@ -21,12 +21,10 @@ from tests.conftest import CELLS, QUICK, ROOT, TINY
 SCRIPT = """
 import json, sys
 import gamp_attention as ga
-from gamp_attention import local_pool
-from gamp_attention import sweep
 
 if __name__ == "__main__":
     folder, options, workers = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
-    sweep(ga.paper_model(), folder, executor=local_pool(workers) if workers else None, **options)
+    ga.sweep(ga.paper_model(), folder, executor=ga.local_pool(workers) if workers else None, **options)
 """
 
 
@@ -53,9 +51,6 @@ def files(folder):
     for path in (folder / "cells").glob("*.json"):
         found[path.name] = (path.stat().st_mtime_ns, path.stat().st_ino, path.read_bytes())
     return found
-
-
-# executors
 
 
 def same(folder, tiny_sweep):
@@ -127,9 +122,6 @@ def test_an_interrupted_sweep_in_one_process_stores_finished_cells(model, tmp_pa
     assert len(files(tmp_path)) == 2
     done = sweep(model, tmp_path, **QUICK | {"seed": [0, 1]})
     assert (done.computed, done.reused) == (2, 2)
-
-
-# the folder
 
 
 @pytest.mark.slow
