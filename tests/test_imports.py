@@ -27,19 +27,18 @@ INNER_LAYERS = {  # layers within a folder, from the lowest; "" are modules that
 EXTENSIONS = {
     "bayes": "sequence train",
     "cli": "comparison dynamics inference phases rsb sweeps train",
-    "comparison": "dynamics inference phases train",
-    "distributed": "",
-    "dynamics": "spectra train",
+    "comparison": "dynamics phases train",
+    "dynamics": "train",
     "estimators": "inference sequence train",
     "inference": "train",
-    "phases": "bayes rsb sweeps",
+    "phases": "sweeps",
     "rsb": "",
     "sequence": "",
-    "spectra": "bayes sequence train",
+    "spectra": "",
     "sweeps": "",
     "train": "",
 }
-HEAVY = {"torch", "matplotlib", "xarray", "h5py", "distributed", "sklearn"}
+HEAVY = {"torch", "matplotlib", "sklearn"}
 LAZY = "extensions.estimators"  # imported at first use, since scikit-learn is optional
 
 
