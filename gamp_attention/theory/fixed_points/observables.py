@@ -58,11 +58,6 @@ class Stability(Result):
     eigenvalues: dict[str, np.ndarray]
 
     @property
-    def radius(self) -> dict[str, float]:
-        """Spectral radius of each sector, NaN without eigenvalues; above 1, undamped iteration leaves the point."""
-        return {name: float(np.abs(v).max()) if len(v) else np.nan for name, v in self.eigenvalues.items()}
-
-    @property
     def growth(self) -> dict[str, float]:
         """Largest real part in each sector, NaN without eigenvalues; above 1, damped iteration leaves the point."""
         return {name: float(v.real.max()) if len(v) else np.nan for name, v in self.eigenvalues.items()}

@@ -239,11 +239,14 @@ class OverlapMap:
             expands = expansion is not None and (
                 expansion.includes_V or np.array_equal(packing.unpack(x + shift).V, at.V)
             )
-            image_at = (lambda there: F._image(there, expansion.at(there))) if expands else F._step
             h = self.settings.expanded_step if expands else step
             ahead, behind = packing.unpack(x + h * shift), packing.unpack(x - h * shift)
             if expands or (central and not odd):
-                changes.append(_difference(packing, image_at(ahead), image_at(behind), 2 * h))
+                images = [
+                    F._image(there, expansion.at(there)) if expansion is not None and expands else F._step(there)
+                    for there in (ahead, behind)
+                ]
+                changes.append(_difference(packing, *images, 2 * h))
             elif odd:
                 changes.append((packing.pack(F(ahead)) / h, np.zeros((2, *at.V.shape))))
             else:
