@@ -1,4 +1,4 @@
-"""Channels of attention matrices: one column without noise (`SignChannel`), and any other teacher as a function."""
+"""Channels of attention matrices: one column without noise (`SignChannel`) or with noise, any other as a function."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +10,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import symmetrize
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, log_normal
 from gamp_attention.extensions.bayes.channels.integrals import IntegralRule, average_up_to_sign
+from gamp_attention.extensions.bayes.channels.scores import ScoreChannel
 from gamp_attention.extensions.bayes.channels.teacher import teacher_channel
 from gamp_attention.extensions.sequence.sequence_labels import trace_teacher
 from gamp_attention.theory.models.model import Model
@@ -20,7 +21,8 @@ def attention_channel(model: Model) -> PosteriorChannel:
     """Return the channel of an attention model; ValueError if its posterior is not available.
 
     Without noise, a softmax or linear attention of one column with tied weights determines the fields up to their sign.
-    Other teachers are functions of the fields and of the noise of the scores.
+    With noise, posteriors of one column are sums over grids, if these do not need too many points. Other teachers are
+    functions of the fields and of the noise of the scores.
     """
     teacher, L, t = model.teacher, model.n_tokens, model.teacher_rank
     if isinstance(teacher, SoftmaxTeacher):
@@ -31,6 +33,10 @@ def attention_channel(model: Model) -> PosteriorChannel:
             raise check.fail("model.n_tokens", L, "at least two tokens")
         if t == 1 and attention.tied and not attention.causal and not model.score_noise:
             return SignChannel(teacher, (L, t))
+    if t == 1 and model.score_noise:
+        channel = ScoreChannel.of(teacher, model.coordinates.rho, model.score_noise)
+        if channel.is_affordable(model.coordinates.rho):
+            return channel
     n_noise = L * L if model.score_noise else 0
     teach = partial(_teach_scores, teacher, model.score_noise)
     return teacher_channel(trace_teacher(teach, L, t, n_noise, None), model.coordinates.rho)
