@@ -73,23 +73,46 @@ class Lopsided:
 
 MAPS = {
     "tied": ga.attention_model(2, score_noise=0.3),
-    "keys": ga.attention_model(
-        2, 2, 2, score_noise=0.6, teacher=ga.SoftmaxTeacher(0.0, np.eye(2), ga.DotProductAttention(tied=False))
+    "causal": ga.attention_model(
+        2, score_noise=0.3, teacher=ga.SoftmaxTeacher(0.3, np.eye(2), ga.DotProductAttention(causal=True))
     ),
     "own": ga.attention_model(2, score_noise=0.5, teacher=Lopsided()),
 }
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_noisy_scores_agree_with_a_dense_grid(name):
-    model, rng, n, size = MAPS[name], np.random.default_rng(5), 20, 0.25
+@pytest.mark.parametrize("n", [20, 300], ids=["a grid for each sample", "grids of several samples"])
+def test_noisy_scores_agree_with_a_dense_grid(name, n):
+    model, rng, size = MAPS[name], np.random.default_rng(5), 0.25
     L, t, s = 2, model.teacher_rank, model.score_noise
+    V = np.tile(size * np.eye(t), (L, 1, 1))
+    omega = 0.3 * rng.standard_normal((n, L, t))
+    channel = channel_of(model)
+    u = omega + np.sqrt(size) * rng.standard_normal((n, L, t))
+    y = channel.observe(u, rng.standard_normal((n, L * L)))
+    line = np.linspace(-8, 8, 301)
+    white = np.stack(np.meshgrid(*[line] * (L * t), indexing="ij"), axis=-1).reshape(-1, L, t)
+    posterior, prior = channel.posterior(y, omega, V), -0.5 * (white**2).sum(axis=(1, 2))
+    for i in range(0, n, n // 10):
+        fields = omega[i] + np.sqrt(size) * white
+        logs = -0.5 * ((model.teacher(fields) - y[i]) ** 2).sum(axis=(1, 2)) / s**2 + prior
+        mean, cov, log_z = compute_averages(fields, logs)
+        log_z += L * t * np.log((line[1] - line[0]) / np.sqrt(2 * np.pi)) - L * L * np.log(np.sqrt(2 * np.pi) * s)
+        of_sample = type(posterior)(*(part[i : i + 1] for part in posterior[:3]))
+        assert_posterior(of_sample, mean, cov, log_z, tolerance=1e-9)
+
+
+def test_noisy_scores_of_separate_keys_agree_with_a_dense_grid():
+    model = ga.attention_model(
+        2, 2, 2, score_noise=0.6, teacher=ga.SoftmaxTeacher(0.0, np.eye(2), ga.DotProductAttention(tied=False))
+    )
+    rng, n, size, L, t, s = np.random.default_rng(5), 20, 0.25, 2, 2, 0.6
     V = np.tile(size * np.eye(t), (L, 1, 1))
     omega = 0.3 * rng.standard_normal((n, L, t))
     channel = replace(channel_of(model), n_nodes=2048)
     u = omega + np.sqrt(size) * rng.standard_normal((n, L, t))
     y = channel.observe(u, rng.standard_normal((n, L * L))).reshape(n, L, L)
-    line = np.linspace(-6, 6, 101 if t == 1 else 23)
+    line = np.linspace(-6, 6, 23)
     white = np.stack(np.meshgrid(*[line] * (L * t), indexing="ij"), axis=-1).reshape(-1, L, t)
     posterior, prior = channel.posterior(y.reshape(n, -1), omega, V), -0.5 * (white**2).sum(axis=(1, 2))
     for i in range(n):
@@ -167,7 +190,7 @@ def test_attention_matrices_determine_fields_up_to_a_sign(L, attention):
 
 @pytest.mark.parametrize(
     "model",
-    [ga.attention_model(3), *(ga.glm_model(loss, labels) for loss, labels, _ in LABELS.values())],
+    [ga.attention_model(3), *MAPS.values(), *(ga.glm_model(loss, labels) for loss, labels, _ in LABELS.values())],
 )
 def test_slopes_are_derivatives_of_g(model):
     L, t, rng = model.n_tokens, model.teacher_rank, np.random.default_rng(2)
