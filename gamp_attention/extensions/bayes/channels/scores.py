@@ -22,7 +22,13 @@ Moments = tuple[np.ndarray, np.ndarray, np.ndarray]  # means (n, L) of x − cen
 
 @dataclass(frozen=True)
 class GridSettings:
-    """Settings of sums over grids. Errors are below 1e-9."""
+    """Settings of sums over grids.
+
+    Measured errors of posterior means for two tokens, s = 0.3 and 3000 samples, in units of the posterior's standard
+    deviation: median up to 3e-5, and up to 5e-3 in the samples whose slope is above the quantile (2e-2 for a
+    user-defined map of steepness 3). Averages over samples have relative errors up to 4e-6, which decrease below 1e-9
+    with `spacing` 0.4 and both radii 9.
+    """
 
     spacing: float = 0.9  # spacing of the grid of a sample, in units of the smallest width of the posterior
     radius: float = 6.5  # radius in units of the prior's width
