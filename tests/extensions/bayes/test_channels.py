@@ -99,7 +99,7 @@ def test_noisy_scores_agree_with_a_dense_grid(name, n):
         mean, cov, log_z = compute_averages(fields, logs)
         log_z += L * t * np.log((line[1] - line[0]) / np.sqrt(2 * np.pi)) - L * L * np.log(np.sqrt(2 * np.pi) * s)
         of_sample = type(posterior)(*(part[i : i + 1] for part in posterior[:3]))
-        assert_posterior(of_sample, mean, cov, log_z, tolerance=1e-9)
+        assert_posterior(of_sample, mean, cov, log_z)
 
 
 def test_noisy_scores_of_separate_keys_agree_with_a_dense_grid():
