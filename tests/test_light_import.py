@@ -6,10 +6,10 @@ import sys
 import pytest
 
 NUMERICAL = ("numpy", "scipy", "numba", "llvmlite", "tqdm")
-OPTIONAL = ("torch", "matplotlib", "scipy.stats", "scipy.optimize", "xarray", "distributed", "h5py", "sklearn")
+OPTIONAL = ("torch", "matplotlib", "scipy.stats", "scipy.optimize", "distributed", "sklearn")
 HELP = "from gamp_attention.extensions.cli.main import main\ntry: main([{}'--help'])\nexcept SystemExit: pass"
 RUN = "import gamp_attention as ga; ga.run_gamp(ga.sample(ga.paper_model(), 20, 1.0, 0), max_iter=1)"
-COMMANDS = "from gamp_attention.extensions.cli import fit, law, paper_model"
+COMMANDS = "from gamp_attention.extensions.cli import fit, paper_model"
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,8 @@
 
 import importlib.util
 
-EXTRAS = {  # the extra of gamp-attention that installs a module; modules without an extra are installed by their name
-    "torch": "torch", "matplotlib": "plot", "sklearn": "sklearn", "xarray": "sweep", "h5netcdf": "sweep",
-    "h5py": "sweep",
-}  # fmt: skip
+# the extra of gamp-attention that installs a module; modules without an extra are installed by their name
+EXTRAS = {"torch": "torch", "matplotlib": "plot", "sklearn": "sklearn"}
 PROJECTS = {"sklearn": "scikit-learn"}  # names of modules that differ from their project's
 
 

@@ -406,8 +406,7 @@ def require_dataset(data: Any) -> Dataset:
 def require_rank(rank: Any, student: Any, d: int) -> int:
     """Return a rank; raise TypeError or ValueError if scores of tokens in d dimensions cannot have it."""
     rank = check.integer("rank", rank, low=1)
-    most = d * student.parts * getattr(student, "heads", 1)
-    if isinstance(student, DotProductAttention) and rank > most:
+    if isinstance(student, DotProductAttention) and rank > (most := d * student.parts * student.heads):
         needs = f"at most {most}, the largest rank of scores of tokens in d = {d} dimensions"
         raise check.fail("rank", rank, needs)
     return rank

@@ -28,7 +28,7 @@ from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.rules.choice import first_rule
 
 ZERO = {"semantic": "m", "positional": "theta"}  # the overlap family that is zero on each branch
-Measure = Callable[[float, float], tuple[float, float]]  # value and error of a function of α, for an accuracy rtol
+Measure = Callable[..., tuple[float, float]]  # value and error of a function of α, for an accuracy `rtol`
 
 
 @dataclass(frozen=True, eq=False)

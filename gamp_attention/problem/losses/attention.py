@@ -189,6 +189,10 @@ def MultiHeadAttention(
     heads : number of heads H; the number of columns must be a multiple of H, or of 2 H for separate keys.
     temperature, tied, causal : as for `DotProductAttention`.
 
+    Returns
+    -------
+    DotProductAttention : with this number of heads.
+
     Examples
     --------
     >>> import numpy as np

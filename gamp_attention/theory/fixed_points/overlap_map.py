@@ -242,11 +242,11 @@ class OverlapMap:
             h = self.settings.expanded_step if expands else step
             ahead, behind = packing.unpack(x + h * shift), packing.unpack(x - h * shift)
             if expands or (central and not odd):
-                images = [
+                plus, minus = (
                     F._image(there, expansion.at(there)) if expansion is not None and expands else F._step(there)
                     for there in (ahead, behind)
-                ]
-                changes.append(_difference(packing, *images, 2 * h))
+                )
+                changes.append(_difference(packing, plus, minus, 2 * h))
             elif odd:
                 changes.append((packing.pack(F(ahead)) / h, np.zeros((2, *at.V.shape))))
             else:

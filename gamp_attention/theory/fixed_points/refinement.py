@@ -209,8 +209,8 @@ def point_of(
         test_slopes = test_error_slopes(F.model, packing, best) if test_slopes is None else test_slopes
     else:
         moves = np.array([newton_step(J, packing.pack(sample.overlaps) - there) for sample in samples])
-        there = [packing.unpack(best + move) for move in moves]
-        sample_tests = [predicted_test_error(F.model, at, F.rule, k)[0] for k, at in enumerate(there)]
+        solutions = [packing.unpack(best + move) for move in moves]
+        sample_tests = [predicted_test_error(F.model, at, F.rule, k)[0] for k, at in enumerate(solutions)]
         test = float(predicted_test_error(F.model, packing.unpack(best), F.rule).mean())
         test_error, test_slopes = 0.0, np.zeros(len(best))
         for sample, move, sample_test in zip(samples, moves, sample_tests, strict=True):
@@ -283,9 +283,8 @@ class _Refinement:
     def __init__(self, root: Root, rtol: float, max_work: float) -> None:
         self.rtol, self.max_work, self.random, self.path = rtol, max_work, not root.F.rule.deterministic, root.path
         self.tol, self.n_iter, self.remainder = root.F.rule.initial_tolerance, len(root.path) - 1, 0.0
-        self.slopes = root.response_slopes
-        if self.slopes is None:
-            self.slopes = root.F.linearize(root.packing, root.overlaps)[1]
+        known = root.response_slopes
+        self.slopes: np.ndarray = root.F.linearize(root.packing, root.overlaps)[1] if known is None else known
         self.points = [point_of(root, self.slopes, rtol)]
         self.error, self.errors = REFINEMENT.first_error, np.full(len(self.points[0].numbers), np.inf)
         if self.random:  # a deterministic rule needs a second point for an error

@@ -20,7 +20,7 @@ from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
-from gamp_attention.theory.equations.units import is_feasible, relative_change
+from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, breakdown, has_faded, iterate, last_with
 from gamp_attention.theory.fixed_points.observables import (
     NEGLIGIBLE_JUMPS,
@@ -65,13 +65,16 @@ class WorkSettings:
 
 @dataclass(frozen=True)
 class StartSettings:
-    """Settings of the first steps of a search, and of a search from a known solution."""
+    """Settings of the first steps of a search, of the search next to the teacher, and from a known solution."""
 
     n_steps: int = 20  # maximum number of damped steps on few random points from a named start
     n_points: int = 256  # number of these points in each of two replicas, enough to come close to the right branch
     change: float = 0.05  # relative change of the overlaps by a step at which these steps end
     named_damped: int = 4  # damped steps of the search before its first Newton step, after these steps
     given_damped: int = 1  # the same from given overlaps, which may be near a fixed point that repels
+    small_V: float = 1e-3  # largest entry of V at the start next to the teacher, in units of the largest entry of q
+    # part of q that the teacher does not explain after a step from there, up to which the search is done
+    max_unexplained: float = 0.01
     same_point: float = 3e-4  # relative change of the overlaps up to which known derivatives hold at the solution
     # maximum number of damped steps from a known solution; beyond, the solution from a named start is faster
     near_steps: int = 60
@@ -234,6 +237,25 @@ def find_on_branch(F: OverlapMap, branch: str, max_iter: int) -> tuple[Root, lis
     return find_fixed_point(F, path[-1], tol, max_iter, START.named_damped), path
 
 
+def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int) -> Root | None:
+    """Return the fixed point next to the teacher if damped steps lost the semantic branch; None if there is none.
+
+    Damped steps start with V of weights without data, of order 1/λ. With few data the first steps then go so far that
+    they miss a fixed point next to the teacher. A start at the teacher with a small V finds it. Without noise, the
+    teacher explains nearly all weights after one step from there; otherwise there is no such fixed point.
+    """
+    if branch != "semantic" or status not in (Status.LOST, Status.NONFINITE):
+        return None
+    start = start_law(F.model, branch).overlaps(F.model)
+    start = replace(start, V=START.small_V * np.abs(start.q).max() / np.abs(start.V).max() * start.V)
+    with suppress(*BREAKDOWNS):
+        image = F(start)
+        if np.abs(subtract_explained(F.model, image)).max() < START.max_unexplained * np.abs(image.q).max():
+            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, START.named_damped)
+            return root if root.status.converged and not is_off(branch, root.overlaps) else None
+    return None
+
+
 def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Root:
     """Return the fixed point on the coarsest rule, from a name or Overlaps; LOST if the named branch does not exist."""
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
@@ -241,15 +263,24 @@ def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) 
         return find_fixed_point(F, init, F.rule.initial_tolerance, max_iter, START.given_damped)
     root = find_on_branch(F, init, max_iter)[0]
     lost = root.status.converged and is_off(init, root.overlaps)
-    return replace(root, status=Status.LOST) if lost else root
+    root = replace(root, status=Status.LOST) if lost else root
+    return find_near_teacher(F, init, root.status, max_iter) or root
 
 
 def solve_branch(
     F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.attention, max_iter: int = MAX_DAMPED_STEPS
 ) -> tuple[StateEvolutionResult, Root | None]:
-    """Solve on a named branch; return the result, and the root on the last rule, None without a solution."""
+    """Solve on a named branch; return the result, and the root on the last rule, None without a solution.
+
+    If damped steps lose the branch, it is solved from a start next to the teacher.
+    """
     root, path = find_on_branch(F, branch, max_iter)
     result, last = refine_on_branch(root, branch, rtol, max_work)
+    near = find_near_teacher(F, branch, result.status, max_iter)
+    if near is not None:
+        again, last_near = refine_on_branch(near, branch, rtol, max_work)
+        if last_near is not None:
+            return again, last_near
     if branch in FAMILY_OF and result.status is Status.LOST and result.validity != VANISHED:
         result = _describe_lost_branch(result, F, branch, path)
     return result, last

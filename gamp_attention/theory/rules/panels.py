@@ -212,7 +212,7 @@ def panel_average(
             tail *= (np.exp(-0.5 * nearest**2) * np.minimum(panels.high - panels.low, 1))[:, None]
             if limits.squares is not None:
                 tail[:, (tested >= limits.squares.start) & (tested < limits.squares.stop)] **= 2
-            tail = tail.max(axis=1)
+            tail = tail.max(axis=1, initial=0.0)
             accepted = (tail <= tol[panels.owner]) | (depth == MAX_HALVINGS)
             if depth == 0:
                 total = np.zeros((len(prefix) if weights is None else 1, values.shape[2]))

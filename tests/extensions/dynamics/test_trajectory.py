@@ -48,8 +48,8 @@ def replace_arrays(start, **values):
 
 SOME = make_overlaps(0.1, 0.0, 0.1)
 IMPOSSIBLE = {  # ρ = 1/4, and q = σ² E[x²] with m = E[x] and σ² = 1/4
-    "theta": ("theta", make_overlaps(0.1, 0.0, 0.2)),
-    "m": ("m", make_overlaps(0.02, 0.5, 0.0)),
+    "theta": ("q", make_overlaps(0.1, 0.0, 0.2)),
+    "m": ("q", make_overlaps(0.02, 0.5, 0.0)),
     "m and theta together": ("q", make_overlaps(0.1, 0.5, 0.12)),
     "m off the positions": ("m", replace_arrays(SOME, m=np.full((2, 1), 0.1))),
     "negative q": ("q", make_overlaps(-0.1, 0.0, 0.0)),

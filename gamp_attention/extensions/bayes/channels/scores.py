@@ -26,7 +26,7 @@ class GridSettings:
 
     Measured errors of posterior means for two tokens, s = 0.3 and 3000 samples, in units of the posterior's standard
     deviation: median up to 3e-5, and up to 5e-3 in the samples whose slope is above the quantile (2e-2 for a
-    user-defined map of steepness 3). Averages over samples have relative errors up to 4e-6, which decrease below 1e-9
+    user-defined map at s = 0.5). Averages over samples have relative errors up to 4e-6, which decrease below 1e-9
     with `spacing` 0.4 and both radii 9.
     """
 
