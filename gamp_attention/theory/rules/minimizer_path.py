@@ -97,7 +97,7 @@ def extrapolate(track, m, e, ahead, before):
     h = ahead - e
     for i in range(z.shape[0]):
         track.now[i] = z[i] + h * rate[i]
-    if m > 1:
+    if m > 1 and e > before:
         width, old, old_rate = e - before, track.z[m - 2], track.rate[m - 2]
         for i in range(z.shape[0]):
             mean = (z[i] - old[i]) / width
