@@ -37,7 +37,7 @@ def test_line_averages_equal_sums_over_a_dense_grid(model):
     V = np.full((2, 1, 1), 14.0)
     averages = lines.line_averages(
         model.loss, terms.params, centers, u, make_metric(V), np.linspace(-7, 7, 5), legendre_rule(12),
-        np.full(10, 1e-9), np.full(10, 1e-6),
+        np.full(10, 1e-9), np.full(10, 1e-6), np.full(10, 1e-10),
     )  # fmt: skip
     n_jumps = averages.scalars[:, lines.N_JUMPS]
     assert np.array_equal(np.isfinite(averages.scalars[:, lines.JUMP]), n_jumps > 0)
@@ -71,7 +71,7 @@ def test_lines_find_minima_at_least_as_low_as_searches_from_400_starts(options, 
     fields, metric = 3 * rng.normal(size=(150, 2, 1)), make_metric(np.full((2, 1, 1), V))
     no_move, grid, tol = np.array([[1e-9], [-1e-9]]), np.linspace(-7, 7, 3), np.full(150, np.inf)
     found = lines.line_averages(
-        model.loss, terms.params, fields, no_move, metric, grid, legendre_rule(30), tol, tol
+        model.loss, terms.params, fields, no_move, metric, grid, legendre_rule(30), tol, tol, np.full(150, 1e-10)
     ).scalars[:, lines.MOREAU]
     best = ga.denoise(model.loss, terms.params, fields, np.full((2, 1, 1), V), max_starts=400).moreau
     higher = found > best + 1e-7 * (1 + np.abs(best))

@@ -25,13 +25,30 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import erf
 
-from gamp_attention._kernels.compiled import kernel, sample_kernel
+from gamp_attention._kernels.compiled import dispatch_on_type, kernel, overload, sample_kernel
 from gamp_attention._kernels.pointers import load_from, point_to
 from gamp_attention._tools.quadrature import LegendreRule, legendre_panels, legendre_rule
 from gamp_attention._tools.threads import interruptible_blocks
-from gamp_attention.problem.denoisers.newton import Metric, assign, make_metric, make_workspace
-from gamp_attention.problem.denoisers.prox import MAX_STARTS, make_search, minimize_globally, minimize_single_field
+from gamp_attention.problem.denoisers.newton import (
+    OUTCOME,
+    Metric,
+    assign,
+    make_metric,
+    make_workspace,
+    minimize_from,
+    point_to_loss_scratch,
+)
+from gamp_attention.problem.denoisers.prox import (
+    MAX_STARTS,
+    is_known,
+    is_unique,
+    make_search,
+    minimize_globally,
+    minimize_single_field,
+)
+from gamp_attention.problem.losses.attention import is_dot_product_loss
 from gamp_attention.problem.losses.point import for_kernels
+from gamp_attention.problem.losses.two_tokens import N_STARTS, is_two_tokens, two_token_start
 from gamp_attention.theory.equations.channel import AVERAGES, Channel, Moments
 from gamp_attention.theory.equations.symmetry import contrast_basis
 from gamp_attention.theory.rules.minimizer_path import (
@@ -50,10 +67,9 @@ MAX_DEPTH = 40  # maximum depth of divisions: 1 for each halving, CUT_DEPTH for 
 CUT_DEPTH = 4  # a tie counts as four halvings, so that at most ten ties are nested
 BLOCK = 32  # number of lines that a thread takes at a time
 SHORT_FIELDS = 3  # number of fields per sample up to which a block of lines is too short to be interrupted
-# length of the last Newton step in z relative to the tolerance of averages, and its bounds, relative to the size of z:
-# the error is of the order of its square. For one field it is shorter by the last factor, as near folds of the path the
-# derivative has a large error
-LAST_STEP, MAX_LAST_STEP, MIN_LAST_STEP, SINGLE_FIELD = 1e-4, 1e-6, 1e-10, 1e-2
+# size of the last Newton step in z relative to the tolerance of a line, and its bounds, relative to the size of z. Its
+# square is the order of the error of z; the error of the derivative is of its order, and large near folds of the path
+LAST_STEP, MAX_LAST_STEP, MIN_LAST_STEP = 1e-2, 1e-6, 1e-10
 
 # columns of `LineMoments.scalars`: averages of the Moreau envelope and of ℓ(z); smallest squared jump of z on the line,
 # inf if there is none; numbers of jumps, proximal minimizations and global searches; and, if L r = 1: sum over the
@@ -73,7 +89,7 @@ class LineMoments(NamedTuple):
 
 def line_averages(
     loss: Any, params: np.ndarray, centers: np.ndarray, direction: np.ndarray, metric: Metric, grid: np.ndarray,
-    nodes: LegendreRule, tol: np.ndarray, tol_square: np.ndarray, n_powers: int = 0,
+    nodes: LegendreRule, tol: np.ndarray, tol_square: np.ndarray, last_step: np.ndarray, n_powers: int = 0,
 ) -> LineMoments:  # fmt: skip
     """Return averages over e ~ N(0, 1) at the fields c + e u.
 
@@ -88,6 +104,7 @@ def line_averages(
     nodes : rule for each panel.
     tol : (n,) tolerance of each panel for z, in units of z, weighted by the density of e.
     tol_square : (n,) tolerance of each panel for ‖V ∂g/∂ω‖², weighted likewise; inf if `square` is not needed.
+    last_step : (n,) size of a Newton step in z, relative to the fields, after which none follows.
     n_powers : number P of further averages with powers of e.
     """
     n, L, r = centers.shape
@@ -96,7 +113,7 @@ def line_averages(
     out = LineMoments(*map(np.zeros, shapes))
     out.scalars[:, JUMP] = np.inf
     c, u = np.ascontiguousarray(centers).reshape(n, k), np.ascontiguousarray(direction).reshape(k)
-    tols = np.stack([tol, tol_square], axis=1)
+    tols = np.stack([tol, tol_square, last_step], axis=1)
     loss, search = for_kernels(loss), make_search(k)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
@@ -110,23 +127,62 @@ def line_averages(
 def _lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, stop, out):
     """Average along the lines of a block."""
     k, n = u.shape[0], nodes.x.shape[0]
-    ws, points = make_workspace(loss, k, stop), np.empty((5, k))
+    ws, points, nodal, numbers = make_workspace(loss, k, stop), np.empty((5, k)), np.empty((3, n, k)), np.empty((3, n))
     track = Track(
-        np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty((n, k, k)), points[0], points[1], points[2],
-        points[3], points[4], np.empty((MAX_PANELS, 3)), np.empty((MAX_PANELS, 2, k)),
+        nodal[0], numbers[0], nodal[1], np.empty((n, k, k)), nodal[2], numbers[1], numbers[2], points[0], points[1],
+        points[2], points[3], points[4], np.empty((MAX_PANELS, 3)), np.empty((MAX_PANELS, 2, k)),
     )  # fmt: skip
     _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, out, track, ws)
 
 
 @sample_kernel
 def _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, out, track, ws):
-    at_metric, at_nodes, at_out = point_to(metric), point_to(nodes), point_to(out)
-    at_track, at_ws = point_to(track), point_to(ws)
+    at_nodes, at_out, at_track, at_ws = point_to(nodes), point_to(out), point_to(track), point_to(ws)
     for line in range(first, last):
         if ws.stop[0] != 0:
             return
         p, c = params[line], centers[line]
+        at_metric = point_to(Metric(metric.inverse, metric.root, metric.smallest, metric.largest, tol[line, 2]))
         _line(loss, p, c, u, at_metric, grid, at_nodes, tol[line], search, at_out, line, at_track, at_ws)
+
+
+@dispatch_on_type
+def _search_two_tokens(loss, p, omega, at_metric, z, at_ws):
+    """Find the global minimizer for two tokens from the few starts that their loss needs; return whether it was found.
+
+    Compiled code only.
+    """
+
+
+@overload(_search_two_tokens)
+def _search_two_tokens_of(loss, p, omega, at_metric, z, at_ws):
+    if not is_dot_product_loss(loss):
+        return lambda loss, p, omega, at_metric, z, at_ws: False
+
+    def search(loss, p, omega, at_metric, z, at_ws):
+        if not is_two_tokens(loss):
+            return False
+        metric, ws = load_from(at_metric), load_from(at_ws)
+        value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)
+        if outcome != OUTCOME.solved:
+            return False
+        if is_unique(loss, p, omega, metric.smallest, value, point_to_loss_scratch(at_ws))[0]:
+            return True
+        assign(ws.minima[0], z)
+        n_known = 1
+        for number in range(N_STARTS):
+            two_token_start(loss, p, omega, ws.minima[0], number, ws.point)
+            trial, outcome = minimize_from(loss, p, omega, at_metric, ws.point, at_ws, n_known)
+            if outcome != OUTCOME.solved or is_known(ws.point, ws.minima, n_known):
+                continue
+            assign(ws.minima[n_known], ws.point)
+            n_known += 1
+            if trial < value:
+                value = trial
+                assign(z, ws.point)
+        return True
+
+    return search
 
 
 @sample_kernel
@@ -138,7 +194,7 @@ def _search_at(loss, p, c, u, e, start, at_metric, at_track, search, at_ws):
     assign(track.now, start)
     if u.shape[0] == 1:
         minimize_single_field(loss, p, track.omega, at_metric, track.now, MAX_STARTS, search, at_ws)
-    else:
+    elif not _search_two_tokens(loss, p, track.omega, at_metric, track.now, at_ws):
         minimize_globally(loss, p, track.omega, at_metric, track.now, MAX_STARTS, search, at_ws)
 
 
@@ -207,42 +263,50 @@ def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, search, at_out, line, a
 def _add_panel(c, u, at_metric, at_nodes, at_track, top, at_out, line):
     """Add the contribution of a panel to all averages. Compiled once for all losses."""
     metric, nodes, track, out = load_from(at_metric), load_from(at_nodes), load_from(at_track), load_from(at_out)
-    inverse, n_powers, g, scalars = metric.inverse, out.gg.shape[1], track.scratch, out.scalars[line]
-    L, r, a, b = inverse.shape[0], inverse.shape[1], track.ends[top, 0], track.ends[top, 1]
+    inverse, g, scalars = metric.inverse, track.g, out.scalars[line]
+    L, r, n = inverse.shape[0], inverse.shape[1], nodes.x.shape[0]
+    a, b, weight, e = track.ends[top, 0], track.ends[top, 1], track.weight, track.e
     density_a, density_b = NORMAL * np.exp(-0.5 * a * a), NORMAL * np.exp(-0.5 * b * b)
-    for m in range(nodes.x.shape[0]):
-        e = 0.5 * (a + b) + 0.5 * (b - a) * nodes.x[m]
-        weight, quadratic, slope = 0.5 * (b - a) * nodes.weight[m] * NORMAL * np.exp(-0.5 * e * e), 0.0, track.slope[m]
+    for m in range(n):
+        e[m], quadratic = 0.5 * (a + b) + 0.5 * (b - a) * nodes.x[m], 0.0
+        weight[m] = 0.5 * (b - a) * nodes.weight[m] * NORMAL * np.exp(-0.5 * e[m] * e[m])
         for l in range(L):
             for s in range(r):
                 i, acc = l * r + s, 0.0
                 for d in range(r):
                     j = l * r + d
-                    acc += inverse[l, s, d] * (track.z[m, j] - c[j] - e * u[j])
-                g[i] = acc
-                quadratic += 0.5 * acc * (track.z[m, i] - c[i] - e * u[i])
-        scalars[MOREAU] += weight * track.value[m]
-        scalars[LOSS] += weight * (track.value[m] - quadratic)
+                    acc += inverse[l, s, d] * (track.z[m, j] - c[j] - e[m] * u[j])
+                g[m, i] = acc
+                quadratic += 0.5 * acc * (track.z[m, i] - c[i] - e[m] * u[i])
+        scalars[MOREAU] += weight[m] * track.value[m]
+        scalars[LOSS] += weight[m] * (track.value[m] - quadratic)
         if u.shape[0] == 1:
-            scalars[BOUNDARY] += (density_b * nodes.ends[1, m] - density_a * nodes.ends[0, m]) * g[0]
-            scalars[CUBE] += weight * e * g[0] ** 3
-        for l in range(L):
-            for s in range(r):
-                i, with_power = l * r + s, weight
-                for power in range(n_powers):
-                    out.g[line, power, i] += with_power * g[i]
-                    for d in range(r):
-                        out.gg[line, power, i, d] += with_power * g[i] * g[l * r + d]
-                        out.response[line, power, i, d] += with_power * slope[i, l * r + d]
-                    with_power *= e
-                out.g[line, n_powers, i] += with_power * g[i]
-                for t in range(r):  # rows (s, t) of the products of derivatives
-                    for other in range(L):
-                        square = out.square[line, l, other, s * r + t]
-                        for d in range(r):
-                            first = weight * slope[i, other * r + d]
-                            for f in range(r):
-                                square[d * r + f] += first * slope[l * r + t, other * r + f]
+            scalars[BOUNDARY] += (density_b * nodes.ends[1, m] - density_a * nodes.ends[0, m]) * g[m, 0]
+            scalars[CUBE] += weight[m] * e[m] * g[m, 0] ** 3
+    for l in range(L):
+        for other in range(L):
+            for row in range(r * r):
+                s, t = l * r + row // r, l * r + row % r
+                for column in range(r * r):
+                    d, f, acc = other * r + column // r, other * r + column % r, 0.0
+                    for m in range(n):
+                        acc += weight[m] * track.slope[m, s, d] * track.slope[m, t, f]
+                    out.square[line, l, other, row, column] += acc
+    for power in range(out.g.shape[1]):
+        for i in range(L * r):
+            first, acc = i // r * r, 0.0  # first field of the token
+            for m in range(n):
+                acc += weight[m] * g[m, i]
+            out.g[line, power, i] += acc
+            for d in range(r if power < out.gg.shape[1] else 0):
+                product, response = 0.0, 0.0
+                for m in range(n):
+                    product += weight[m] * g[m, i] * g[m, first + d]
+                    response += weight[m] * track.slope[m, i, first + d]
+                out.gg[line, power, i, d] += product
+                out.response[line, power, i, d] += response
+        for m in range(n):
+            weight[m] *= e[m]
 
 
 class LineValues(NamedTuple):
@@ -321,8 +385,7 @@ class FieldLines:
     def __init__(self, channel: Channel, tol: float, n_nodes: int, max_work: float = np.inf, odd: bool = False) -> None:
         (L, r, t), overlaps = channel.shape, channel.overlaps
         self._channel, self._work_left = channel, max_work
-        last_step = min(LAST_STEP * tol, MAX_LAST_STEP) * (SINGLE_FIELD if L * r == 1 else 1.0)
-        self.metric = make_metric(overlaps.V, max(last_step, MIN_LAST_STEP))
+        self.metric = make_metric(overlaps.V)
         self.square_unit = min(self.metric.smallest, 1e150) ** 2  # V⁻², the unit of products of ∂g/∂ω, kept finite
         basis = contrast_basis(L, r)
         self._across = basis[:, 1:]
@@ -355,7 +418,7 @@ class FieldLines:
         noise = channel.fields(y, (student @ self._across.T).reshape(len(teacher), *channel.shape[:2]))
         out = line_averages(
             channel.loss, terms.params, noise + channel.overlaps.m, self._direction, self.metric, self._grid,
-            self._nodes, self.size * tol, tol_square, n_powers,
+            self._nodes, self.size * tol, tol_square, np.clip(LAST_STEP * tol, MIN_LAST_STEP, MAX_LAST_STEP), n_powers,
         )  # fmt: skip
         self._work_left -= out.scalars[:, [N_MINIMIZED, N_SEARCHED]].sum()
         if self._work_left < 0:

@@ -31,6 +31,9 @@ class Track(NamedTuple):
     value: np.ndarray  # (n,) minimum of the proximal objective at each node
     rate: np.ndarray  # (n, k) derivative ∂z/∂e
     slope: np.ndarray  # (n, k, k) V⁻¹ − V⁻¹ ∂z/∂ω = −∂g/∂ω
+    g: np.ndarray  # (n, k) output function at each node
+    e: np.ndarray  # (n,) nodes
+    weight: np.ndarray  # (n,) quadrature weight of each node times Gaussian density
     omega: np.ndarray  # (k,) fields of the current point
     now: np.ndarray  # (k,) minimizer at the current point
     left: np.ndarray  # (k,) minimizer on the left side of a cut
