@@ -317,11 +317,11 @@ def _first_panels(cuts: list[np.ndarray] | None, n: int, low: float, limits: Lim
         grid = np.linspace(low, limits.end, 3 if low == 0.0 else 4)
     elif low == 0.0:
         grid = np.linspace(0, limits.end, len(grid) // 2 + 1)
-    if cuts is None:
+    if not any(map(len, cuts or ())):
         owner = np.repeat(np.arange(n), len(grid) - 1)
         return Panels.between(owner, np.tile(grid[:-1], n), np.tile(grid[1:], n))
     ends = []
-    for points in cuts:
+    for points in cuts or ():
         inside = points[(points > low) & (points < limits.end)]
         distance = np.abs(grid[1:-1, None] - inside).min(axis=1, initial=np.inf)
         inner = grid[1:-1][distance > 0.25 * (grid[1] - grid[0])]  # without points of the grid close to cuts
