@@ -10,7 +10,7 @@ a registered loss (`gamp_attention.extensions.sequence.sequence_loss`) and a lab
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import Words, count_noun
-from gamp_attention.extensions.sequence.expressions import Graph, Program
+from gamp_attention.extensions.sequence.expressions import Graph, Program, evaluate_rows
 from gamp_attention.extensions.sequence.sequence_labels import (
     N_SYMMETRY,
     TRACE_ERROR,
@@ -28,12 +28,10 @@ from gamp_attention.extensions.sequence.sequence_labels import (
     SequenceLabels,
     UserFunction,
     are_equal,
-    evaluate_rows,
     trace_teacher,
 )
 from gamp_attention.extensions.sequence.sequence_loss import SequenceSpec, differentiate_twice, sequence_loss
 from gamp_attention.problem.layer import Predictor, Units, attention_of_heads
-from gamp_attention.problem.passes import TokenMatrix
 from gamp_attention.problem.penalties.standard import require_penalty
 from gamp_attention.problem.sources import ClassLaw
 from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, isotropic_law, value_classes
@@ -58,26 +56,17 @@ class TracedLayer(Predictor):
         """Number p of outputs for each token."""
         return self.model.target_shape[1]
 
-    def fields(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the fields (n, L, r)."""
-        weights = self.Q / self.units.scale[:, None]
-        return TokenMatrix(tokens, self.positions - self.units.center).fields(weights) + self.intercept
-
     def outputs(self, tokens: np.ndarray) -> np.ndarray:
         """Return outputs (n, L, p)."""
-        return self.model.predict(self.fields(tokens))
+        return self.model.predict(self.fields(tokens) + self.intercept)
 
     def head_attention(self, tokens: np.ndarray) -> np.ndarray:
         """Return the attention matrices (n, H, L, L) of the heads."""
-        return attention_of_heads(self.model.head, self.model.student, self.fields(tokens))
+        return attention_of_heads(self.model.head, self.model.student, self.fields(tokens) + self.intercept)
 
     def attention(self, tokens: np.ndarray) -> np.ndarray:
         """Return the mean (n, L, L) of the attention matrices of the heads."""
         return self.head_attention(tokens).mean(axis=1)
-
-    def errors(self, tokens: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-        """Return ‖y − f(x)‖²/(pL) of each sample, (n,)."""
-        return np.mean((outputs - self.outputs(tokens)) ** 2, axis=(1, 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,9 +141,7 @@ class SequenceModel(GLMModel):
     def predict(self, z: ArrayLike) -> np.ndarray:
         """Return the student's predictions (N, ...) for fields z (N, L, r)."""
         fields = check.array("z", z, ("N", self.n_tokens, self.rank))
-        with np.errstate(all="ignore"):
-            rows = evaluate_rows(self.prediction, fields.reshape(len(fields), -1))
-        return rows.reshape(len(fields), *self.target_shape)
+        return evaluate_rows(self.prediction, fields.reshape(len(fields), -1)).reshape(len(fields), *self.target_shape)
 
     def derivatives(self, targets: ArrayLike, z: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the loss (N,), its gradient (N, L, r) and its Hessian (N, L, r, L, r) in the fields z (N, L, r).
@@ -164,7 +151,7 @@ class SequenceModel(GLMModel):
         fields = check.array("z", z, ("N", self.n_tokens, self.rank))
         n, spec = len(fields), self.student.spec
         rows = check.array("targets", targets, (n, *spec.target_shape)).reshape(n, spec.n_targets)
-        value, gradient, hessian = _derivatives(differentiate_twice(spec.program, spec.n_targets), spec, rows, fields)
+        value, gradient, hessian = spec.derivatives(rows, fields)
         return value, gradient.reshape(fields.shape), hessian.reshape(*fields.shape, *fields.shape[1:])
 
 
@@ -360,10 +347,11 @@ def sequence_model(
     options: dict[str, Any] = {"prediction": prediction, "intercept": intercept, "functions": names}
     if classes is None:
         return SequenceModel(of_class[0], coordinates, penalty, r, student_loss, **options)
+    first = replace(of_class[0], even=all(labels.even for labels in of_class))
+    labels = LabelsOfClasses(**vars(first), of_class=tuple(of_class))
     return SequenceMixture(
-        LabelsOfClasses(tuple(of_class)), coordinates, penalty, r, student_loss,
-        classes=law, class_means=class_means, **options,
-    )  # fmt: skip
+        labels, coordinates, penalty, r, student_loss, classes=law, class_means=class_means, **options
+    )
 
 
 def _name_of(function: Any) -> str:
@@ -376,9 +364,8 @@ def _trace_student(student: Any, fields: tuple[int, int], target_shape: tuple[in
     function = UserFunction("student", student, {"z": fields}, "(L, r)")
     if (shape := function.probe()) != target_shape:
         raise function.error(f"to return an array of the teacher's shape {target_shape}", f"shape {shape}")
-    program = function.trace(required=True)
-    assert program is not None
-    if not program.depends_on(0):
+    program = function.trace()
+    if "input" not in program.names:
         raise function.error("to depend on z", "a constant")
     return program
 
@@ -389,11 +376,9 @@ def _trace_loss(loss: Any, prediction: Program, shape: tuple[int, ...]) -> Progr
     function = UserFunction("loss", loss or _squared_error, arguments, "of the target", "of the target")
     if (got := function.probe()) != ():
         raise function.error("to return one number", f"an array of shape {got}", TypeError)
-    program = function.trace(required=True)
-    assert program is not None
     graph, P = Graph(prod(shape) + prediction.n_inputs), prod(shape)
     predicted = graph.include(prediction, graph.inputs[P:])
-    return graph.program(graph.include(program, [*graph.inputs[:P], *predicted]))
+    return graph.program(graph.include(function.trace(), [*graph.inputs[:P], *predicted]))
 
 
 def _squared_error(target: Any, prediction: Any) -> Any:
@@ -426,12 +411,12 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
             got = f"{far[worst]:.6g} at z = {(size * z[worst]).round(3).tolist()}"
             remedy = "add a constant; without a lower bound, proximal problems have no minimum"
             raise ValueError(f"{name}: needs values of at least 0, got {got}; {remedy}")
-    derivatives = differentiate_twice(spec.program, spec.n_targets)
-    matrices = _derivatives(derivatives, spec, y, z)[2]
+    matrices = spec.derivatives(y, z)[2]
     eigenvalues = np.linalg.eigvalsh(matrices[np.isfinite(matrices).all(axis=(1, 2))]).reshape(-1, spec.n_fields)
     eigenvalues = eigenvalues if len(eigenvalues) else np.zeros((1, spec.n_fields))
+    derivatives = differentiate_twice(spec.program, spec.n_targets)
     hessian = derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).drop_unused()
-    constant = not spec.program.has_choices and not hessian.depends_on(0)
+    constant = "input" not in hessian.names and not spec.program.names & {"abs", "sign", "floor", "where"}
     lowest = float(eigenvalues.min()) if constant else -np.inf
     size = np.abs(eigenvalues).max() + 1
     if spec.convex and eigenvalues.min() < -TRACE_ERROR * size:
@@ -444,16 +429,3 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
         even=are_equal(values, spec.evaluate(y, -z)),
         rotations=r > 1 and are_equal(values, spec.evaluate(y, z @ rotation)),
     )
-
-
-def _derivatives(
-    program: Program, spec: SequenceSpec, y: np.ndarray, z: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return losses (N,), gradients (N, k) and Hessians (N, k, k) at targets y (N, P) and fields z (N, L, r)."""
-    n, k = len(z), spec.n_fields
-    inputs = np.concatenate([y, z.reshape(n, k)], axis=1)
-    with np.errstate(all="ignore"):
-        rows = evaluate_rows(program, inputs)
-    hessian, (i, j) = np.empty((n, k, k)), np.tril_indices(k)
-    hessian[:, i, j] = hessian[:, j, i] = rows[:, 1 + k :]
-    return rows[:, 0], rows[:, 1 : 1 + k], hessian

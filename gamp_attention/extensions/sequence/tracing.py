@@ -19,6 +19,7 @@ from scipy import special
 
 from gamp_attention.extensions.sequence.expressions import (
     CONDITIONS,
+    FROM_MATH,
     OPERATIONS,
     Graph,
     Program,
@@ -70,7 +71,19 @@ class _Recorder:
         return self.graph.apply("where", index, self.graph.constant(1.0), self.graph.constant(0.0))
 
 
-class Number:
+class _Traced:
+    """Base of numbers and arrays on which functions of numpy are recorded."""
+
+    __slots__ = ()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return _call_ufunc(ufunc, method, inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _call_function(function, args, kwargs)
+
+
+class Number(_Traced, np.lib.mixins.NDArrayOperatorsMixin):
     """A recorded number: an argument of a traced function, or the result of operations on such arguments."""
 
     __slots__ = ("index", "recorder")
@@ -90,56 +103,19 @@ class Number:
 
     __float__ = __int__ = __index__ = __complex__ = __round__ = _refuse
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return _call_ufunc(ufunc, method, inputs, options)
-
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return _call_function(function, args, kwargs)
-
-    def _operator(ufunc: Any, reflected: bool = False) -> Any:
-        def apply(self: "Number", *others: Any) -> Any:
-            return ufunc(*others, self) if reflected else ufunc(self, *others)
-
-        return apply
-
-    __add__, __radd__ = _operator(np.add), _operator(np.add, True)
-    __sub__, __rsub__ = _operator(np.subtract), _operator(np.subtract, True)
-    __mul__, __rmul__ = _operator(np.multiply), _operator(np.multiply, True)
-    __truediv__, __rtruediv__ = _operator(np.true_divide), _operator(np.true_divide, True)
-    __pow__, __rpow__ = _operator(np.power), _operator(np.power, True)
-    __neg__, __abs__ = _operator(np.negative), _operator(np.absolute)
-    __lt__, __le__, __gt__ = _operator(np.less), _operator(np.less_equal), _operator(np.greater)
-    __ge__, __eq__, __ne__ = _operator(np.greater_equal), _operator(np.equal), _operator(np.not_equal)
-    __and__, __rand__ = _operator(np.logical_and), _operator(np.logical_and, True)
-    __or__, __ror__ = _operator(np.logical_or), _operator(np.logical_or, True)
-    __invert__ = _operator(np.logical_not)
-
-    def __pos__(self) -> "Number":
-        return self
-
     # attributes of numpy's numbers, which functions may read
     shape, ndim, size = (), 0, 1
-
-    @property
-    def T(self) -> "Number":
-        """The number itself, as for numbers of numpy."""
-        return self
+    T = property(lambda self: self)
 
     def item(self) -> "Number":
         """Return the number itself, as numbers of numpy do."""
         return self
 
-    sum = max = min = mean = copy = __pos__
+    sum = max = min = mean = copy = item
 
 
-class Numbers(np.ndarray):
+class Numbers(_Traced, np.ndarray):
     """Array of recorded and plain numbers."""
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return _call_ufunc(ufunc, method, inputs, options)
-
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return _call_function(function, args, kwargs)
 
     def astype(self, *args: Any, **kwargs: Any) -> Any:
         """Return a copy: recorded numbers have no other type."""
@@ -239,10 +215,6 @@ _SELECT = np.frompyfunc(_where, 3, 1)
 
 def _plain(value: Any) -> Any:
     """Return an object array of the elements of an argument."""
-    if isinstance(value, np.ndarray):
-        return np.asarray(value, dtype=object).view(np.ndarray)
-    if _is_number(value):
-        return _box(value)
     return np.asarray(value, dtype=object)
 
 
@@ -284,7 +256,7 @@ def _call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[
         result = getattr(ufunc, method)(*map(_as_floats, inputs), **options)
     else:
         raise UntraceableError(f"cannot differentiate {ufunc.__name__}; write it with other functions")
-    if out is None:
+    if out is None or _is_number(out[0]):  # x += y makes a new number
         return _wrap_result(result)
     if not _is_array(out[0]):
         raise UntraceableError("cannot write numbers that depend on the arguments into an array made outside")
@@ -296,33 +268,19 @@ def _call_function(function: Any, args: Any, kwargs: Any) -> Any:
     """Return the result of any other function of numpy."""
     if function is np.where and len(args) == 3 and not kwargs:
         return _wrap_result(_SELECT(*map(_plain, args)))
-    if function in _REPLACED and function is not np.array:
+    if function in _REPLACED:
         return _REPLACED[function](*args, **kwargs)
-    implementation = getattr(function, "_implementation", None)
     try:
-        if implementation is not None:
-            result = implementation(*args, **kwargs)
-        else:  # functions in C take the arrays of plain objects
-            result = function(*map(_strip, args), **{key: _strip(value) for key, value in kwargs.items()})
+        result = function._implementation(*args, **kwargs)
     except UntraceableError:
         raise
     except TypeError as error:
         if not _is_recorded(args) and not _is_recorded(tuple(kwargs.values())):
             return function(*map(_as_floats, args), **{key: _as_floats(value) for key, value in kwargs.items()})
-        name = getattr(function, "__name__", "")
-        raise UntraceableError(f"cannot differentiate np.{name} ({error}); write it with other functions") from error
-    if isinstance(result, np.ndarray) and result.dtype == object:
-        return _wrap_result(result)
-    return result
-
-
-def _strip(value: Any) -> Any:
-    """Return arguments with plain arrays of objects in place of `Numbers`."""
-    if _is_array(value):
-        return value.view(np.ndarray)
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_strip, value))
-    return _plain(value) if _is_number(value) else value
+        raise UntraceableError(
+            f"cannot differentiate np.{function.__name__} ({error}); write it with other functions"
+        ) from error
+    return _wrap_result(result) if isinstance(result, np.ndarray) and result.dtype == object else result
 
 
 def _array_maker(function: Any) -> Callable[..., Any]:
@@ -370,12 +328,9 @@ _REPLACED: dict[Any, Any] = {
     )
 } | {
     special.softmax: softmax, special.logsumexp: logsumexp, special.log_softmax: log_softmax,
-    math.lgamma: special.gammaln, math.cbrt: np.cbrt, math.exp: np.exp, math.expm1: np.expm1, math.log: np.log,
-    math.log1p: np.log1p, math.sqrt: np.sqrt, math.sin: np.sin, math.cos: np.cos, math.tan: np.tan,
-    math.asin: np.arcsin, math.acos: np.arccos, math.atan: np.arctan, math.atan2: np.arctan2, math.sinh: np.sinh,
-    math.cosh: np.cosh, math.tanh: np.tanh, math.asinh: np.arcsinh, math.erf: special.erf, math.erfc: special.erfc,
-    math.pow: np.power, math.fabs: np.abs, math.floor: np.floor, math.hypot: np.hypot,
+    math.cbrt: np.cbrt, math.floor: np.floor,
 }  # fmt: skip
+_REPLACED |= {function: OPERATIONS[name] for name, function in FROM_MATH.items() if name in OPERATIONS}
 _REPLACED[np.diag] = lambda v, k=0: _wrap_result(np.diag(_plain(v), k))
 
 
@@ -483,18 +438,12 @@ def trace(function: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[Program, tu
             if others.shape != result.shape:
                 raise UntraceableError(f"needs one shape of its result, got {result.shape} and {others.shape}")
             condition = Number(recorder, asked[number])
-            result = np.asarray(_SELECT(_box(condition), result, others), dtype=object)
+            result = _plain(_SELECT(_plain(condition), result, others))
         return result
 
     result = run({})
     indices = [recorder._as_float(recorder.index(value)) for value in result.flat]
     return recorder.graph.program(indices), result.shape
-
-
-def _box(value: Any) -> np.ndarray:
-    box = np.empty((), dtype=object)
-    box[()] = value
-    return box
 
 
 def _arguments(recorder: _Recorder, shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:
