@@ -11,8 +11,7 @@ import numpy as np
 from gamp_attention._tools.eigenpairs import lowest_eigenpair
 from gamp_attention._tools.numerics import deterministic_product, one_thread, symmetrize
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.columns import column_classes
-from gamp_attention.problem.penalties.standard import on_kinks
+from gamp_attention.problem.penalties.standard import column_classes, on_kinks
 from gamp_attention.problem.risk import RiskAtPoint, hessian_product
 
 BLOCK = 1024  # number of samples in a block of a pass over the tokens

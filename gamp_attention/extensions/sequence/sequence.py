@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
-from gamp_attention._tools.display import Words, count_noun
 from gamp_attention.extensions.sequence.expressions import Graph, Program, evaluate_rows
 from gamp_attention.extensions.sequence.sequence_labels import (
     N_SYMMETRY,
@@ -78,25 +77,16 @@ class SequenceModel(GLMModel):
     teacher : label model, which returns the teacher's targets as rows (N, P).
     student : registered loss of a target and of the fields z.
     prediction : the traced student, as a function of the entries of z.
-    functions : names of teacher, student and loss, for displays.
     head : the attention map of a head, if the student is a layer with value matrices; else None.
     Others : as for `Model`.
     """
 
     prediction: Program = field(kw_only=True, repr=False)
-    functions: tuple[str, ...] = field(default=("teacher", "student", "loss"), kw_only=True, metadata={"display": True})
     head: Any = field(default=None, kw_only=True, repr=False)
 
     def _items(self) -> list[tuple[str, Any]]:
-        """Return the fields for displays, with the user's functions by name."""
-        teacher, student, loss = self.functions
-        arguments = ["u", "noise", "c"][: 2 + hasattr(self.teacher, "of_class")]
-        items = dict(super()._items())
-        del items["prediction"], items["functions"]
-        sizes = f"{count_noun(self.n_tokens, 'token')}, {count_noun(self.rank, 'column')}"
-        items["teacher"] = Words(f"{teacher}({', '.join(arguments)}), targets of shape {self.target_shape}")
-        items["student"] = Words(f"{student}(z), {sizes}; {loss}(target, prediction)")
-        return list(items.items())
+        """Return the fields for displays, without the program of the student."""
+        return [(name, value) for name, value in super()._items() if name != "prediction"]
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -343,8 +333,7 @@ def sequence_model(
     spec = SequenceSpec(_trace_loss(loss, prediction, shape), shape, L, r, -np.inf, convex, False, False)
     spec = complete_spec(spec, probe_targets(of_class, L, t), "loss" if loss is not None else "student")
     student_loss = sequence_loss(spec)
-    names = *map(_name_of, (teacher, student)), "squared error" if loss is None else _name_of(loss)
-    options: dict[str, Any] = {"prediction": prediction, "intercept": intercept, "functions": names}
+    options: dict[str, Any] = {"prediction": prediction, "intercept": intercept}
     if classes is None:
         return SequenceModel(of_class[0], coordinates, penalty, r, student_loss, **options)
     first = replace(of_class[0], even=all(labels.even for labels in of_class))
@@ -352,11 +341,6 @@ def sequence_model(
     return SequenceMixture(
         labels, coordinates, penalty, r, student_loss, classes=law, class_means=class_means, **options
     )
-
-
-def _name_of(function: Any) -> str:
-    """Return the name of a function; for a callable object the name of its class."""
-    return str(getattr(function, "__name__", None) or type(function).__name__).strip("<>")
 
 
 def _trace_student(student: Any, fields: tuple[int, int], target_shape: tuple[int, ...]) -> Program:

@@ -20,8 +20,12 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
 from gamp_attention.extensions.sequence.sequence import SequenceModel, sequence_model
 from gamp_attention.extensions.sequence.sequence_loss import MAX_OPERATIONS, sequence_loss
-from gamp_attention.problem.losses.attention import DotProductAttention, HeadLayout, require_valid_attention
-from gamp_attention.problem.losses.heads import require_heads
+from gamp_attention.problem.losses.attention import (
+    DotProductAttention,
+    HeadLayout,
+    require_heads,
+    require_valid_attention,
+)
 from gamp_attention.theory.models.attention import default_mixing
 from gamp_attention.theory.models.coordinate_classes import isotropic_law
 

@@ -211,6 +211,28 @@ def require_valid_attention(name: str, attention: Any, rank: int = 0) -> Any:
     return attention if validate is None else validate(attention, name, rank)
 
 
+def require_heads(heads: Any, student: Any) -> int:
+    """Return the number of heads; raise if it contradicts the student."""
+    known = check.integer("student.heads", getattr(student, "heads", 1), low=1)
+    if heads is None or heads == known:
+        return known
+    heads = check.integer("heads", heads, low=1)
+    if known > 1:
+        raise check.fail("heads", heads, f"{known}, the number of heads of the student, or no value")
+    return heads
+
+
+def with_heads(student: Any, heads: int) -> Any:
+    """Return the attention map of several heads, each like the given student."""
+    student = DotProductAttention() if student is None else student
+    if heads == 1 or getattr(student, "heads", 1) > 1:
+        return student
+    if not isinstance(student, DotProductAttention):
+        needs = "a DotProductAttention, which all heads share, for several heads"
+        raise check.fail("student", student, needs, TypeError)
+    return student._replace(heads=heads).validated("student")
+
+
 def softmax_rows(scores: np.ndarray) -> np.ndarray:
     """Return the softmax along the last axis, without overflow for large scores."""
     columns = [scores[..., j] for j in range(scores.shape[-1])]  # numpy reduces short axes slowly

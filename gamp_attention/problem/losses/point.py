@@ -30,7 +30,7 @@ It may also define
 
 Derivatives of the loss of its layer are computed by central differences. The methods `value`, `derivatives`, `floor`,
 `curvature` and `attend` are compiled by numba. The first use of a loss or map in a model or dataset checks it, see
-`gamp_attention.problem.losses.checks`.
+`gamp_attention.problem.losses.registration`.
 """
 
 from typing import Any, NamedTuple

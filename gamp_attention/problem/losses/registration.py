@@ -1,11 +1,20 @@
-"""Registration of user-defined losses and attention maps, whose methods `gamp_attention.problem.losses.point` lists."""
+"""Registration of user-defined losses and attention maps, and checks of them with messages that name the faulty method.
 
+The methods are listed in `gamp_attention.problem.losses.point`. They are checked at random fields.
+"""
+
+import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gamp_attention.problem.losses.checks import check_attention, check_finite, check_loss
-from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, call_map
+from gamp_attention._kernels.compiled import kernel
+from gamp_attention._kernels.user_code import attempt
+from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, attend_all, call_map
+from gamp_attention.problem.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value, make_work
+
+VALUE_ERROR = 1e-10  # allowed relative difference of values that a symmetry requires to be equal
 
 
 def register_loss(cls: type) -> type:
@@ -89,3 +98,182 @@ def register_attention(cls: type) -> type:
     if "__call__" not in vars(cls):
         cls.__call__ = call_map  # type: ignore[method-assign]
     return cls
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """Settings of the checks of losses and maps."""
+
+    n_trials: int = 5  # number of random fields
+    size: float = 0.7  # standard deviation of these fields: softmax weights are neither equal nor 0 or 1
+    step: float = 1e-5  # step of the central differences that derivatives are compared with
+    derivative_error: float = 1e-5  # allowed relative difference of derivatives and central differences
+    max_in_python: int = 100  # maximum number of fields for which a check in Python is faster than compilation
+
+
+def check_loss(loss: PointLoss, params: np.ndarray) -> None:
+    """Check a registered loss at random fields for the labels in the first rows of params (n, P)."""
+    name, rng, settings = type(loss.loss).__name__, np.random.default_rng(0), CheckSettings()
+    k = loss.n_fields
+    for labels in params[: settings.n_trials]:
+        fields, grad, hess = settings.size * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
+        p, z = labels.copy(), fields.copy()
+        shapes = f"p has shape {p.shape} and z has shape (L, r) = {(loss.n_tokens, loss.rank)}"
+        require_indices(f"{name}.value", loss.loss.value, p, z.reshape(-1, loss.rank), shapes=shapes)
+        value = _number(f"{name}.value", _value, loss, p, z, shapes=shapes)
+        shapes += _derivative_shapes(k)
+        again = _number(f"{name}.derivatives", _derivatives, loss, p, z, grad, hess, shapes=shapes)
+        _require_filled(name, grad, hess, shapes)
+        _require_unchanged(f"{name}.value, {name}.derivatives", (p, labels), (z, fields))
+        _agree(f"{name}.derivatives", "its value", again, value, "value")
+        scale = 1 + np.abs(hess).max() + np.abs(grad).max() + abs(value)
+        error = settings.derivative_error * scale
+        _check_differences(loss, name, p, z, grad, hess, settings.step, error)
+        floor = _number(f"{name}.floor", _floor, loss, p, infinite=True)
+        if floor > value + VALUE_ERROR * abs(value):
+            raise ValueError(
+                f"{name}.floor: needs a lower bound of the loss, got {floor}, which is above the loss {value}"
+            )
+        lowest, ball = np.linalg.eigvalsh(hess)[0], (np.zeros(k), float(np.linalg.norm(z)))
+        bound = _number(f"{name}.curvature", curvature_bound, loss, p, *ball, infinite=True)
+        if bound > lowest + error:
+            declared = "convex = True" if loss.loss.convex else "curvature"
+            raise ValueError(f"{name}: {declared} is wrong, an eigenvalue of the Hessian is {lowest} at z = {z}")
+        if loss.loss.even:
+            _agree(name, "even = True: value(-z)", _value(loss, p, -z), value, "value(z)")
+        if loss.loss.rotations and loss.rank > 1:
+            rotated = z.reshape(-1, loss.rank) @ np.linalg.qr(rng.standard_normal((loss.rank, loss.rank)))[0]
+            _agree(name, "rotations = True: value(zO)", _value(loss, p, rotated.ravel()), value, "value(z)")
+
+
+def check_finite(loss: PointLoss, params: np.ndarray) -> None:
+    """Check at random fields that a loss and its derivatives are finite; in Python if there are few fields."""
+    name, rng, settings = type(loss.loss).__name__, np.random.default_rng(0), CheckSettings()
+    k = loss.n_fields
+    for p in params[: settings.n_trials]:
+        z, grad, hess = settings.size * rng.standard_normal((loss.n_tokens, loss.rank)), np.empty(k), np.empty((k, k))
+        with np.errstate(all="ignore"):
+            if k <= settings.max_in_python:
+                _number(f"{name}.derivatives", loss.loss.derivatives, p, z, grad, hess)
+            else:
+                _number(f"{name}.derivatives", _derivatives, loss, p, z.ravel(), grad, hess)
+        _require_filled(name, grad, hess, f"z has shape (L, r) = {z.shape}{_derivative_shapes(k)}")
+
+
+def require_indices(method: str, function: Any, *arguments: np.ndarray, shapes: str) -> None:
+    """Raise ValueError if a user's method, run in Python, uses an index outside of its arguments.
+
+    Compiled code does not check indices: it would read other memory. Any other error of Python is ignored, because the
+    compiled method may run nevertheless.
+    """
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            function(*(argument.copy() for argument in arguments))
+    except IndexError as error:
+        raise ValueError(f"{method}: needs indices within its arguments, got {error}; {shapes}") from None
+    except Exception:  # code that only numba runs
+        return
+
+
+def _require_unchanged(methods: str, *pairs: tuple[np.ndarray, np.ndarray]) -> None:
+    """Raise ValueError if a compiled method has changed an argument; each pair is an argument and its first value."""
+    if not all(np.array_equal(argument, first, equal_nan=True) for argument, first in pairs):
+        raise ValueError(f"{methods}: need to leave p and z unchanged, got changed entries; change copies of them")
+
+
+def _derivative_shapes(k: int) -> str:
+    """Describe the arrays that a method `derivatives` fills."""
+    flat = "with field (l, a) at index l r + a"
+    return f", grad has shape (L r,) = {(k,)} and hess has shape (L r, L r) = {(k, k)}, {flat}"
+
+
+def _require_filled(name: str, grad: np.ndarray, hess: np.ndarray, shapes: str) -> None:
+    """Raise unless a method `derivatives` has filled its arrays with finite numbers."""
+    if not (np.isfinite(grad).all() and np.isfinite(hess).all()):
+        needs = "to fill all of grad and hess with finite numbers"
+        raise ValueError(f"{name}.derivatives: needs {needs}, got entries that were not filled or are NaN; {shapes}")
+
+
+def _check_differences(
+    loss: PointLoss, name: str, p: np.ndarray, z: np.ndarray, grad: np.ndarray, hess: np.ndarray, step: float,
+    error: float,
+) -> None:  # fmt: skip
+    """Raise unless gradient and Hessian agree with central differences up to an error."""
+    for i, offset in enumerate(step * np.eye(len(z))):
+        values, gradients = np.empty(2), np.empty((2, len(z)))
+        for side, point in enumerate((z - offset, z + offset)):
+            _derivatives(loss, p, point, gradients[side], np.empty_like(hess))
+            values[side] = _value(loss, p, point)
+        slope, curvature = (np.diff(ends, axis=0)[0] / (2 * step) for ends in (values, gradients))
+        _agree(f"{name}.derivatives", f"grad[{i}]", grad[i], slope, "differences of value", error)
+        _agree(f"{name}.derivatives", f"hess[{i}]", hess[i], curvature, "differences of grad", error)
+
+
+def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
+    """Check a registered map at random fields."""
+    name, rng, settings = type(attention).__name__, np.random.default_rng(0), CheckSettings()
+    maps = []
+    for _ in range(settings.n_trials):
+        z = settings.size * rng.standard_normal((1, n_tokens, rank))
+        rotated = z @ np.linalg.qr(rng.standard_normal((rank, rank)))[0]
+        S = []
+        for fields in (z, -z, rotated):
+            S.append(np.full((1, n_tokens, n_tokens), np.nan))
+            shapes = f"z has shape (L, r) = {(n_tokens, rank)} and S has shape (L, L) = {(n_tokens, n_tokens)}"
+            require_indices(f"{name}.attend", attention.attend, fields[0], S[-1][0], shapes=shapes)
+            first = fields.copy()
+            attempt(f"{name}.attend", attend_all, attention, fields, S[-1], shapes=shapes)
+            _require_unchanged(f"{name}.attend", (fields, first))
+        if not np.isfinite(S[0]).all():
+            needs = f"to fill S {S[0].shape[1:]} with finite numbers"
+            raise ValueError(f"{name}.attend: needs {needs}, got entries that were not filled or are NaN")
+        if attention.bounded and (S[0].min() < 0 or np.abs(S[0].sum(axis=2) - 1).max() > VALUE_ERROR):
+            needs = "bounded = True needs rows that are positive and add up to 1"
+            raise ValueError(f"{name}: {needs}, got {S[0][0].tolist()}")
+        if attention.even:
+            _agree(name, "even = True: S[-z]", S[1][0], S[0][0], "S[z]")
+        if attention.rotations and attention.parts == 1:
+            _agree(name, "rotations = True: S[zO]", S[2][0], S[0][0], "S[z]")
+        maps.append(S[0])
+    if not np.ptp(maps, axis=0).any():
+        raise ValueError(f"{name}.attend: needs to depend on the fields, got equal S for all fields; {shapes}")
+
+
+@kernel
+def _value(loss, p, z):
+    return loss_value(loss, p, z, make_work(loss))
+
+
+@kernel
+def _derivatives(loss, p, z, grad, hess):
+    return loss_derivatives(loss, p, z, grad, hess, make_work(loss), True)
+
+
+@kernel
+def _floor(loss, p):
+    return loss_floor(loss, p, make_work(loss))
+
+
+@kernel
+def curvature_bound(loss, p, center, reach):
+    """Return the lower bound of the eigenvalues of the Hessian of a loss in a ball of fields."""
+    return loss_curvature(loss, p, center, reach)
+
+
+def _number(method: str, kernel: Any, *arguments: Any, infinite: bool = False, shapes: str = "") -> float:
+    """Return the result of a kernel as a number; raise unless it is one finite number, or infinite if allowed."""
+    value = attempt(method, kernel, *arguments, shapes=shapes)
+    about = f"; {shapes}" if shapes else ""
+    if np.ndim(value) or isinstance(value, (tuple, str)) or value is None:
+        raise TypeError(f"{method}: needs to return one number, got {type(value).__name__}{about}")
+    value = float(value)
+    if np.isnan(value) or (not infinite and np.isinf(value)):
+        raise ValueError(f"{method}: needs to return a finite number, got {value}")
+    return value
+
+
+def _agree(name: str, quantity: str, a: Any, b: Any, other: str, error: float | None = None) -> None:
+    """Raise unless a quantity `a` agrees with its value `b` from another source, up to an error."""
+    allowed = VALUE_ERROR * (1 + float(np.abs(b).max())) if error is None else error
+    if not np.abs(np.asarray(a) - b).max() <= allowed:
+        raise ValueError(f"{name}: {quantity} is {a}, but {other} gives {b}")

@@ -55,7 +55,7 @@ PENALTIES = Registry(
         "even": property(_looks_even),
         "smooth": False,
         "quadratic": False,
-        # of penalties whose strengths differ: see `gamp_attention.problem.penalties.columns` and `standard`
+        # of penalties whose strengths differ: see `gamp_attention.problem.penalties.standard`
         "curvature": property(lambda self: self.lam),
         "by_column": False,
         "intercept": False,

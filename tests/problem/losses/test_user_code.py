@@ -9,8 +9,8 @@ import pytest
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
 from docs.examples.sigmoid_attention import SigmoidAttention
-from gamp_attention.problem.losses.checks import check_loss
 from gamp_attention.problem.losses.point import sample_derivatives, sample_loss
+from gamp_attention.problem.losses.registration import check_loss
 
 
 @ga.register_attention
