@@ -41,20 +41,9 @@ class RiskAtPoint:
     z: np.ndarray  # (n, L, r) local fields X̃Q
     known: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # losses, gradients and Hessians of the samples
 
-    @property
-    def losses(self) -> np.ndarray:
-        """Losses ℓ_μ (n,) at z."""
-        return self._derivatives[0]
-
-    @property
-    def loss_gradients(self) -> np.ndarray:
-        """Gradients ∇ℓ_μ (n, L, r) at z."""
-        return self._derivatives[1]
-
-    @property
-    def hessians(self) -> np.ndarray:
-        """Hessians ∇²ℓ_μ (n, L r, L r) at z."""
-        return self._derivatives[2]
+    losses = property(lambda self: self._derivatives[0])  # (n,) ℓ_μ at z
+    loss_gradients = property(lambda self: self._derivatives[1])  # (n, L, r) ∇ℓ_μ at z
+    hessians = property(lambda self: self._derivatives[2])  # (n, L r, L r) ∇²ℓ_μ at z
 
     @cached_property
     def _derivatives(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -21,8 +21,7 @@ from gamp_attention._tools.statistics import mean_and_error
 from gamp_attention.extensions.inference.debias import DebiasedWeights, debias
 from gamp_attention.extensions.inference.leave_one_out import LeaveOneOut, leave_one_out
 from gamp_attention.extensions.inference.paths import RegularizationPath, regularization_path
-from gamp_attention.extensions.sequence.sequence import TracedLayer
-from gamp_attention.extensions.sequence.value_layers import value_model
+from gamp_attention.extensions.sequence.sequence import TracedLayer, value_model
 from gamp_attention.extensions.train.train import TrainResult, train
 from gamp_attention.extensions.train.user_arrays import build_dataset, standard_units
 from gamp_attention.problem.dataset import Dataset, LabelledDataset

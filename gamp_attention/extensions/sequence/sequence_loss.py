@@ -41,15 +41,8 @@ class SequenceSpec(NamedTuple):
     rotations: bool
     layout: HeadLayout | None = None  # columns of a layer with heads and value matrices; None for any other function
 
-    @property
-    def n_targets(self) -> int:
-        """Number of entries of a target."""
-        return int(np.prod(self.target_shape, dtype=int))
-
-    @property
-    def n_fields(self) -> int:
-        """Number of fields L r."""
-        return self.n_tokens * self.rank
+    n_targets = property(lambda self: int(np.prod(self.target_shape, dtype=int)))  # number of entries of a target
+    n_fields = property(lambda self: self.n_tokens * self.rank)  # number of fields L r
 
     def evaluate(self, targets: np.ndarray, fields: np.ndarray) -> np.ndarray:
         """Return losses (N,) for targets (N, P) and fields (N, L, r), without compiled code."""

@@ -11,7 +11,7 @@ import builtins
 import functools
 import math
 from collections.abc import Callable, Sequence
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -354,13 +354,12 @@ class _Rebinder:
     def convert(self, value: Any) -> Any:
         """Return the value that a traced function receives in place of a value outside of it."""
         if isinstance(value, ModuleType):
-            return _Module(value, self) if value.__name__.partition(".")[0] not in ("builtins",) else value
-        if isinstance(value, (BuiltinFunctionType, FunctionType, np.ufunc)) or callable(value):
-            try:
-                if value in _REPLACED:
-                    return _REPLACED[value]
-            except TypeError:  # not hashable
-                return value
+            return value if value is builtins else _Module(value, self)
+        try:
+            if value in _REPLACED:
+                return _REPLACED[value]
+        except TypeError:  # not hashable
+            return value
         python = getattr(value, "py_func", value)  # the function that numba compiles
         if isinstance(value, functools.partial):
             return functools.partial(self.convert(value.func), *map(self.convert, value.args), **value.keywords)
