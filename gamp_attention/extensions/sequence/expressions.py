@@ -231,12 +231,8 @@ class Graph:
         for pattern, formula in RULES[name]:
             variables: dict[str, int] = {}
             if self._match(pattern[1:], name, arguments, variables):
-                return self.build(formula, **variables)
+                return int(_build(formula, variables, self.constant, self.apply))
         return self._store((name, *(sorted(arguments) if name in COMMUTATIVE else arguments)))
-
-    def build(self, formula: Formula, **variables: int) -> int:
-        """Return the index of a formula whose variables are operations of given indices."""
-        return int(_build(formula, variables, self.constant, self.apply))
 
     def derivative(self, index: int, variable: int) -> int:
         """Return the index of the derivative of an operation in an input."""
@@ -326,8 +322,9 @@ class Graph:
                 continue
             if name not in PARTIALS:
                 raise UntraceableError(f"cannot differentiate {name}")
-            partial = self.build(PARTIALS[name][number], k=k, **dict(zip("xy", arguments, strict=False)))
-            total = self.apply("add", total, self.apply("mul", partial, slope))
+            formula, variables = PARTIALS[name][number], {"k": k, **dict(zip("xy", arguments, strict=False))}
+            factor = _build(formula, variables, self.constant, self.apply)
+            total = self.apply("add", total, self.apply("mul", factor, slope))
         return total
 
 

@@ -27,7 +27,6 @@ from gamp_attention.extensions.sequence.sequence_labels import (
     N_SYMMETRY,
     TRACE_ERROR,
     LabelsOfClasses,
-    SequenceLabels,
     UserFunction,
     are_equal,
     trace_teacher,
@@ -342,11 +341,19 @@ def sequence_model(
     of_class = [trace_teacher(teacher, L, t, n_noise, c) for c in numbers]
     shape = of_class[0].target_shape
     if any(labels.target_shape != shape for labels in of_class):
-        got = sorted({labels.target_shape for labels in of_class})
-        raise ValueError(f"teacher: needs to return arrays of one shape for all classes, got {got}")
-    prediction = _trace_student(student, (L, r), shape)
+        shapes = sorted({labels.target_shape for labels in of_class})
+        raise ValueError(f"teacher: needs to return arrays of one shape for all classes, got {shapes}")
+    function = UserFunction("student", student, {"z": (L, r)}, "(L, r)")
+    if (got := function.probe()) != shape:
+        raise function.error(f"to return an array of the teacher's shape {shape}", f"shape {got}")
+    prediction = function.trace()
+    if "input" not in prediction.names:
+        raise function.error("to depend on z", "a constant")
     spec = SequenceSpec(_trace_loss(loss, prediction, shape), shape, L, r, -np.inf, convex, False, False)
-    spec = complete_spec(spec, probe_targets(of_class, L, t), "loss" if loss is not None else "student")
+    rng = np.random.default_rng(7)
+    u, noise = rng.standard_normal((N_SYMMETRY, 1, L, t)), rng.standard_normal((N_SYMMETRY, 1, n_noise))
+    targets = np.concatenate([of_class[k % len(of_class)](u[k], noise[k]) for k in range(N_SYMMETRY)])
+    spec = complete_spec(spec, targets, "loss" if loss is not None else "student")
     student_loss = sequence_loss(spec)
     options: dict[str, Any] = {"prediction": prediction, "intercept": intercept}
     if classes is None:
@@ -356,17 +363,6 @@ def sequence_model(
     return SequenceMixture(
         labels, coordinates, penalty, r, student_loss, classes=law, class_means=class_means, **options
     )
-
-
-def _trace_student(student: Any, fields: tuple[int, int], target_shape: tuple[int, ...]) -> Program:
-    """Return the program of the student's prediction, after checks on random numbers."""
-    function = UserFunction("student", student, {"z": fields}, "(L, r)")
-    if (shape := function.probe()) != target_shape:
-        raise function.error(f"to return an array of the teacher's shape {target_shape}", f"shape {shape}")
-    program = function.trace()
-    if "input" not in program.names:
-        raise function.error("to depend on z", "a constant")
-    return program
 
 
 def _trace_loss(loss: Any, prediction: Program, shape: tuple[int, ...]) -> Program:
@@ -382,14 +378,6 @@ def _trace_loss(loss: Any, prediction: Program, shape: tuple[int, ...]) -> Progr
 
 def _squared_error(target: Any, prediction: Any) -> Any:
     return 0.5 * ((prediction - target) ** 2).sum()
-
-
-def probe_targets(of_class: Sequence[SequenceLabels], n_tokens: int, teacher_rank: int) -> np.ndarray:
-    """Return the targets (N, P) of random fields, for each class in turn, at which `complete_spec` checks a loss."""
-    rng = np.random.default_rng(7)
-    u = rng.standard_normal((N_SYMMETRY, n_tokens, teacher_rank))
-    noise = rng.standard_normal((N_SYMMETRY, of_class[0].count))
-    return np.array([of_class[k % len(of_class)](u[k : k + 1], noise[k : k + 1])[0] for k in range(N_SYMMETRY)])
 
 
 def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:

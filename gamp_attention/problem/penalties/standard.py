@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention.problem.penalties.base import KERNELS, proxes, register_penalty, slopes, values
+from gamp_attention.problem.penalties.base import call_kernel, proxes, register_penalty, slopes, values
 
 DEFAULT_UNIT = 0.01  # unit of gradients and variances if no column has a λ other than 0: the default λ of all models
 
@@ -349,14 +349,6 @@ def with_lam(penalty: Any, lam: Any) -> Any:
     return _checked(penalty._replace(lam=check.real("lam", lam, low=0)))
 
 
-def _fill(kernel: Any, penalty: Any, x: np.ndarray, *arguments: float) -> list[np.ndarray]:
-    """Return the outputs of a kernel of user-defined or package penalties at all entries, shaped as x."""
-    flat = np.ascontiguousarray(x, dtype=float).ravel()
-    out = [np.empty(flat.shape) for _ in range(KERNELS[kernel][1])]
-    kernel(penalty, flat, *arguments, *out)
-    return [values.reshape(x.shape) for values in out]
-
-
 @_by_rows
 def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     """Return r(Q) = Σ ρ(Q_ia)."""
@@ -364,7 +356,7 @@ def penalty_total(penalty: Any, Q: np.ndarray) -> float:
         return float(0.5 * penalty.curvature @ np.sum(Q**2, axis=0))
     if penalty.quadratic:
         return 0.5 * penalty.lam * np.sum(Q**2)
-    return float(_fill(values, penalty, Q)[0].sum())
+    return float(call_kernel(penalty, values, Q)[0].sum())
 
 
 @_by_rows
@@ -372,7 +364,7 @@ def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.
     """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points."""
     if penalty.quadratic:
         return penalty.curvature * Q + smooth
-    left, right = _fill(slopes, penalty, Q)
+    left, right = call_kernel(penalty, slopes, Q)
     return smooth + np.minimum(np.maximum(-smooth, left), right)
 
 
@@ -382,7 +374,7 @@ def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.
     if penalty.quadratic:
         response = np.broadcast_to(1 / (penalty.curvature + a), b.shape)
         return response * b, response
-    x, dx = _fill(proxes, penalty, b, float(a))
+    x, dx = call_kernel(penalty, proxes, b, float(a))
     return x, dx
 
 
