@@ -119,14 +119,8 @@ class SequenceModel(GLMModel):
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps the loss of teacher and student, and the covariances."""
         law = self.coordinates
-        if (
-            not self.even
-            or len(order) < 2
-            or law.teacher_mean.any()
-            or not np.array_equal(law.gamma, law.gamma[:, order])
-        ):
-            return False
-        return self._keeps_loss(lambda u: u[:, order])
+        keeps_law = np.array_equal(law.gamma, law.gamma[:, order]) and not law.teacher_mean.any()
+        return self.even and len(order) > 1 and keeps_law and self._keeps_loss(lambda u: u[:, order])
 
     def _keeps_loss(self, transform: Callable[[np.ndarray], np.ndarray]) -> bool:
         """Return whether the same transformation of the fields of teacher and student leaves all losses unchanged."""
@@ -530,10 +524,5 @@ def value_model(
 
 def _teach_outputs(layer: ValueLayer, omega: float, A: np.ndarray, s: float, u: Any, noise: Any) -> Any:
     """Return the outputs (L, p) of a teacher with fields u (L, t)."""
-    size = len(A) ** 2
-
-    def mix_attention(weights: Any, head: int) -> Any:
-        mixture = (1 - omega) * weights + omega * A
-        return mixture + s * noise[head * size : (head + 1) * size].reshape(A.shape) if s else mixture
-
-    return layer(u, mix_attention)
+    white = s * noise.reshape(-1, *A.shape)  # no matrices without noise
+    return layer(u, lambda weights, head: (1 - omega) * weights + omega * A + (white[head] if s else 0.0))

@@ -22,7 +22,6 @@ from gamp_attention.extensions.sequence.expressions import Program, evaluate_row
 from gamp_attention.extensions.sequence.tracing import UntraceableError, trace
 
 PROBE_SIZES = (0.7, 1.0, 4.0)  # standard deviations of the random arguments on which functions are checked
-SAME_VALUES = "the same values whenever it is called with the same arguments"  # requirement, for messages
 TRACE_ERROR = 1e-9  # allowed relative difference between a function and its traced form
 
 
@@ -72,7 +71,8 @@ class UserFunction:
             again = self._call(*values)
             if not np.array_equal(again, called):
                 remedy = "; its random numbers need to come from its argument noise" * ("noise" in self.arguments)
-                raise self.error(SAME_VALUES, f"{called.tolist()} and {again.tolist()}{remedy}")
+                needs = "the same values whenever it is called with the same arguments"
+                raise self.error(needs, f"{called.tolist()} and {again.tolist()}{remedy}")
         return results[0].shape
 
     def trace(self) -> Program:

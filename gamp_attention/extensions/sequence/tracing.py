@@ -51,7 +51,11 @@ class _Recorder:
 
     def index(self, value: Any) -> int:
         """Return the index of a recorded number, or of a constant."""
-        return value.index if _is_number(value) else self.graph.constant(_as_number(value))
+        if _is_number(value):
+            return value.index
+        if isinstance(value, (bool, int, float, np.bool_, np.number)) and not isinstance(value, complex):
+            return self.graph.constant(float(value))
+        raise UntraceableError(f"needs real numbers, got {type(value).__name__}")
 
     def decide(self, index: int) -> bool:
         """Return the outcome of a condition on the path that is being traced."""
@@ -128,13 +132,6 @@ def _is_number(value: Any) -> TypeGuard[Number]:
 
 def _is_array(value: Any) -> TypeGuard[Numbers]:
     return isinstance(value, Numbers)
-
-
-def _as_number(value: Any) -> float:
-    """Return a plain number as a float; UntraceableError for any other object."""
-    if isinstance(value, (bool, int, float, np.bool_, np.number)) and not isinstance(value, complex):
-        return float(value)
-    raise UntraceableError(f"needs real numbers, got {type(value).__name__}")
 
 
 def _operation(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -412,6 +409,9 @@ def trace(function: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[Program, tu
     """
     sizes = [math.prod(shape) for shape in shapes]
     recorder, rebound = _Recorder(sum(sizes)), _Rebinder().callable(function)
+    inputs = np.empty(sum(sizes), dtype=object)
+    inputs[:] = [Number(recorder, k) for k in recorder.graph.inputs]
+    parts = np.split(inputs, np.cumsum(sizes)[:-1])
 
     def run(outcomes: dict[int, bool]) -> np.ndarray:
         """Trace the function with given outcomes of conditions, and all paths that begin with these outcomes."""
@@ -422,7 +422,8 @@ def trace(function: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[Program, tu
                 "np.maximum or np.minimum in place of if, max, min or sorting"
             )
         recorder.outcomes, recorder.asked = dict(outcomes), []
-        result = _plain(rebound(*_arguments(recorder, shapes)))
+        arguments = [part.reshape(shape).copy().view(Numbers) for part, shape in zip(parts, shapes, strict=True)]
+        result = _plain(rebound(*arguments))
         asked = recorder.asked
         for number in reversed(range(len(asked))):
             others = run(outcomes | dict.fromkeys(asked[:number], True) | {asked[number]: False})
@@ -435,14 +436,3 @@ def trace(function: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[Program, tu
     result = run({})
     indices = [recorder._as_float(recorder.index(value)) for value in result.flat]
     return recorder.graph.program(indices), result.shape
-
-
-def _arguments(recorder: _Recorder, shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:
-    """Return new arrays of the recorded inputs."""
-    first, arguments = 0, []
-    for shape in shapes:
-        array = np.empty(math.prod(shape), dtype=object)
-        array[:] = [Number(recorder, recorder.graph.inputs[first + i]) for i in range(array.size)]
-        arguments.append(array.reshape(shape).view(Numbers))
-        first += array.size
-    return arguments

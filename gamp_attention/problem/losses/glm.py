@@ -21,6 +21,11 @@ def _require_width(labels: np.ndarray, width: int, n_tokens: int, rank: int, los
         raise check.fail("rank", rank, f"1 for {type(loss).__name__}")
 
 
+def _size_of_log_odds(self: Any, size: float) -> float:
+    """Return 1, because fields are log-odds, whose size labels do not determine."""
+    return 1.0
+
+
 @register_loss
 class SquaredLoss(NamedTuple):
     """Squared loss ℓ(z) = ½ ‖z − p‖², with one label for each of the L r fields.
@@ -84,6 +89,7 @@ class LogisticLoss(NamedTuple):
     """
 
     convex = grows_slowly = True  # type: ignore[misc]
+    field_size = _size_of_log_odds
 
     def value(self, p, z):
         """Return ℓ. Compiled code."""
@@ -114,10 +120,6 @@ class LogisticLoss(NamedTuple):
         if not np.isin(labels, (-1, 1)).all():
             raise check.fail("labels", np.unique(labels)[:5].tolist(), "-1 and 1 for the logistic loss")
 
-    def field_size(self, size: float) -> float:
-        """Return 1, because fields are log-odds, whose size labels do not determine."""
-        return 1.0
-
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
         total = p[:, 0] * z[..., 0].sum(1)
@@ -137,6 +139,7 @@ class MultinomialLoss(NamedTuple):
     """
 
     convex = grows_slowly = True  # type: ignore[misc]
+    field_size = _size_of_log_odds
 
     def value(self, p, z):
         """Return ℓ. Compiled code."""
@@ -166,10 +169,6 @@ class MultinomialLoss(NamedTuple):
         if not np.isin(labels, np.arange(rank)).all():
             got = np.unique(labels)[:5].tolist()
             raise check.fail("labels", got, f"classes 0 to {rank - 1}, for rank {rank}")
-
-    def field_size(self, size: float) -> float:
-        """Return 1, because fields are log-odds, whose size labels do not determine."""
-        return 1.0
 
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""

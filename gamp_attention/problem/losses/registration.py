@@ -4,7 +4,6 @@ The methods are listed in `gamp_attention.problem.losses.point`. They are checke
 """
 
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -100,39 +99,42 @@ def register_attention(cls: type) -> type:
     return cls
 
 
-@dataclass(frozen=True)
-class CheckSettings:
-    """Settings of the checks of losses and maps."""
-
-    n_trials: int = 5  # number of random fields
-    size: float = 0.7  # standard deviation of these fields: softmax weights are neither equal nor 0 or 1
-    step: float = 1e-5  # step of the central differences that derivatives are compared with
-    derivative_error: float = 1e-5  # allowed relative difference of derivatives and central differences
+def _draw_fields(*shape: int) -> np.ndarray:
+    """Return five random arrays of fields, at which softmax weights are neither equal nor 0 or 1."""
+    return 0.7 * np.random.default_rng(0).standard_normal((5, *shape))
 
 
-def check_loss(loss: PointLoss, params: np.ndarray) -> None:
-    """Check a registered loss at random fields for the labels in the first rows of params (n, P)."""
-    name, rng, settings = type(loss.loss).__name__, np.random.default_rng(0), CheckSettings()
-    k = loss.n_fields
-    for labels in params[: settings.n_trials]:
-        fields, grad, hess = settings.size * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
-        p, z = labels.copy(), fields.copy()
+def check_loss(loss: PointLoss, params: np.ndarray, step: float = 1e-5, relative_error: float = 1e-5) -> None:
+    """Check a registered loss at random fields for the labels in the first rows of params (n, P).
+
+    Derivatives are compared with central differences of a given step; differences of `relative_error` are allowed.
+    """
+    name, k, rng = type(loss.loss).__name__, loss.n_fields, np.random.default_rng(1)
+    for labels, fields in zip(params, _draw_fields(k), strict=False):
+        p, z, grad, hess = labels.copy(), fields.copy(), np.full(k, np.nan), np.full((k, k), np.nan)
         shapes = f"p has shape {p.shape} and z has shape (L, r) = {(loss.n_tokens, loss.rank)}"
         require_indices(f"{name}.value", loss.loss.value, p, z.reshape(-1, loss.rank), shapes=shapes)
         value = _number(f"{name}.value", _value, loss, p, z, shapes=shapes)
-        shapes += _derivative_shapes(k)
+        shapes += f", grad has shape (L r,) = {(k,)} and hess has shape (L r, L r) = {(k, k)}"
+        shapes += ", with field (l, a) at index l r + a"
         again = _number(f"{name}.derivatives", _derivatives, loss, p, z, grad, hess, shapes=shapes)
-        _require_filled(name, grad, hess, shapes)
+        if not (np.isfinite(grad).all() and np.isfinite(hess).all()):
+            needs, got = "to fill all of grad and hess with finite numbers", "entries that were not filled or are NaN"
+            raise ValueError(f"{name}.derivatives: needs {needs}, got {got}; {shapes}")
         _require_unchanged(f"{name}.value, {name}.derivatives", (p, labels), (z, fields))
         _agree(f"{name}.derivatives", "its value", again, value, "value")
-        scale = 1 + np.abs(hess).max() + np.abs(grad).max() + abs(value)
-        error = settings.derivative_error * scale
-        _check_differences(loss, name, p, z, grad, hess, settings.step, error)
+        error = relative_error * (1 + np.abs(hess).max() + np.abs(grad).max() + abs(value))
+        for i, offset in enumerate(step * np.eye(k)):
+            values, gradients = np.empty(2), np.empty((2, k))
+            for side, point in enumerate((z - offset, z + offset)):
+                values[side] = _derivatives(loss, p, point, gradients[side], np.empty((k, k)))
+            slope, curvature = (np.diff(ends, axis=0)[0] / (2 * step) for ends in (values, gradients))
+            _agree(f"{name}.derivatives", f"grad[{i}]", grad[i], slope, "differences of value", error)
+            _agree(f"{name}.derivatives", f"hess[{i}]", hess[i], curvature, "differences of grad", error)
         floor = _number(f"{name}.floor", _floor, loss, p, infinite=True)
         if floor > value + VALUE_ERROR * abs(value):
-            raise ValueError(
-                f"{name}.floor: needs a lower bound of the loss, got {floor}, which is above the loss {value}"
-            )
+            got = f"{floor}, which is above the loss {value}"
+            raise ValueError(f"{name}.floor: needs a lower bound of the loss, got {got}")
         lowest, ball = np.linalg.eigvalsh(hess)[0], (np.zeros(k), float(np.linalg.norm(z)))
         bound = _number(f"{name}.curvature", curvature_bound, loss, p, *ball, infinite=True)
         if bound > lowest + error:
@@ -147,9 +149,7 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
 
 def check_finite(loss: PointLoss, params: np.ndarray) -> None:
     """Check that a loss of the package is finite at random fields for the labels in the first rows of params (n, P)."""
-    rng, settings = np.random.default_rng(0), CheckSettings()
-    for p in params[: settings.n_trials]:
-        z = settings.size * rng.standard_normal((loss.n_tokens, loss.rank))
+    for p, z in zip(params, _draw_fields(loss.n_tokens, loss.rank), strict=False):
         with np.errstate(all="ignore"):
             _number(f"{type(loss.loss).__name__}.value", loss.loss.value, p, z)
 
@@ -175,40 +175,10 @@ def _require_unchanged(methods: str, *pairs: tuple[np.ndarray, np.ndarray]) -> N
         raise ValueError(f"{methods}: need to leave p and z unchanged, got changed entries; change copies of them")
 
 
-def _derivative_shapes(k: int) -> str:
-    """Describe the arrays that a method `derivatives` fills."""
-    flat = "with field (l, a) at index l r + a"
-    return f", grad has shape (L r,) = {(k,)} and hess has shape (L r, L r) = {(k, k)}, {flat}"
-
-
-def _require_filled(name: str, grad: np.ndarray, hess: np.ndarray, shapes: str) -> None:
-    """Raise unless a method `derivatives` has filled its arrays with finite numbers."""
-    if not (np.isfinite(grad).all() and np.isfinite(hess).all()):
-        needs = "to fill all of grad and hess with finite numbers"
-        raise ValueError(f"{name}.derivatives: needs {needs}, got entries that were not filled or are NaN; {shapes}")
-
-
-def _check_differences(
-    loss: PointLoss, name: str, p: np.ndarray, z: np.ndarray, grad: np.ndarray, hess: np.ndarray, step: float,
-    error: float,
-) -> None:  # fmt: skip
-    """Raise unless gradient and Hessian agree with central differences up to an error."""
-    for i, offset in enumerate(step * np.eye(len(z))):
-        values, gradients = np.empty(2), np.empty((2, len(z)))
-        for side, point in enumerate((z - offset, z + offset)):
-            _derivatives(loss, p, point, gradients[side], np.empty_like(hess))
-            values[side] = _value(loss, p, point)
-        slope, curvature = (np.diff(ends, axis=0)[0] / (2 * step) for ends in (values, gradients))
-        _agree(f"{name}.derivatives", f"grad[{i}]", grad[i], slope, "differences of value", error)
-        _agree(f"{name}.derivatives", f"hess[{i}]", hess[i], curvature, "differences of grad", error)
-
-
 def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
     """Check a registered map at random fields."""
-    name, rng, settings = type(attention).__name__, np.random.default_rng(0), CheckSettings()
-    maps = []
-    for _ in range(settings.n_trials):
-        z = settings.size * rng.standard_normal((1, n_tokens, rank))
+    name, rng, maps = type(attention).__name__, np.random.default_rng(1), list[np.ndarray]()
+    for z in _draw_fields(1, n_tokens, rank):
         rotated = z @ np.linalg.qr(rng.standard_normal((rank, rank)))[0]
         S = []
         for fields in (z, -z, rotated):

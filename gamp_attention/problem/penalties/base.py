@@ -183,7 +183,23 @@ def check_penalty(penalty: Any) -> None:
         equal = near | (~np.isfinite(difference) & ~np.isfinite(slope))
         _demand(penalty, "slopes", equal.all(), "the one-sided derivatives of value", x, slope)
     for a in (0.05, 1.0, 20.0):  # curvatures of the prox, in units of the strength
-        _check_prox(penalty, strength, a * strength - 0.5 * convexity, convexity)
+        total, a = a * strength + 0.5 * convexity, a * strength - 0.5 * convexity
+        b = np.concatenate([3 * strength * POINTS, total * POINTS])
+        minimum, response = call_kernel(penalty, proxes, b, a)
+        # test an interval as wide as rounding: at a kink, the minimum may miss the kink by that much
+        ends, below, above = (call_kernel(penalty, slopes, minimum + shift) for shift in (0.0, -1e-9, 1e-9))
+        slack = TOLERANCE * (strength + np.abs(b))
+        lowest = np.fmin(ends[0], below[0]) + a * minimum - b - slack
+        highest = np.fmax(ends[1], above[1]) + a * minimum - b + slack
+        needs = f"0 in ∂ρ(x) + a x − b at its x (a = {a:g})"
+        _demand(penalty, "prox", ((lowest <= 0) & (highest >= 0)).all(), needs, b, minimum)
+        step = STEP * (strength + np.abs(b))
+        before, after = (
+            (call_kernel(penalty, proxes, b + side * step, a)[0] - minimum) / (side * step) for side in (-1, 1)
+        )
+        smooth = np.abs(before - after) < TOLERANCE / total  # no kink within the step
+        near = np.abs(response - 0.5 * (before + after)) < 10 * TOLERANCE / total
+        _demand(penalty, "prox", (near | ~smooth).all(), f"the derivative of x in b (a = {a:g})", b, response)
     for trait, needs, holds in (
         ("even", "ρ(−x) = ρ(x)", np.allclose(rho, rho[::-1], rtol=1e-12, atol=0)),
         ("smooth", "slopes without kinks", np.array_equal(left, right)),
@@ -191,23 +207,6 @@ def check_penalty(penalty: Any) -> None:
     ):
         holds = holds or not getattr(penalty, trait)
         _demand(penalty, "value", holds, f"{needs}, because {trait} is True,", POINTS, rho)
-
-
-def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> None:
-    total = a + convexity
-    b = np.concatenate([3 * strength * POINTS, total * POINTS])
-    x, dx = call_kernel(penalty, proxes, b, a)
-    # test an interval around x as wide as rounding: at a kink, x may miss the kink by that much
-    (left, right), below, above = (call_kernel(penalty, slopes, x + shift) for shift in (0.0, -1e-9, 1e-9))
-    slack = TOLERANCE * (strength + np.abs(b))
-    low, high = np.fmin(left, below[0]) + a * x - b - slack, np.fmax(right, above[1]) + a * x - b + slack
-    needs = f"0 in ∂ρ(x) + a x − b at its x (a = {a:g})"
-    _demand(penalty, "prox", ((low <= 0) & (high >= 0)).all(), needs, b, x)
-    step = STEP * (strength + np.abs(b))
-    before, after = ((call_kernel(penalty, proxes, b + side * step, a)[0] - x) / (side * step) for side in (-1, 1))
-    smooth = np.abs(before - after) < TOLERANCE / total  # no kink within the step
-    near = np.abs(dx - 0.5 * (before + after)) < 10 * TOLERANCE / total
-    _demand(penalty, "prox", (near | ~smooth).all(), f"the derivative of x in b (a = {a:g})", b, dx)
 
 
 KERNELS = {values: ("value", 1), slopes: ("slopes", 2), proxes: ("prox", 2)}  # method and number of outputs
