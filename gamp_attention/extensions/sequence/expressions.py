@@ -14,7 +14,7 @@ A formula is a number, the name of a variable, or a tuple (operation, *formulas)
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,15 +43,16 @@ OPERATIONS: dict[str, Callable[..., Any]] = {  # as functions of numpy
 Formula = Any  # a number, the name of a variable, or a tuple (operation, *formulas)
 
 
-_HALF: Formula = ("mul", 0.5, ("inv", ("mul", "x", "x")))
-_SERIES: Formula = reduce(
-    lambda rest, n: ("sub", 1.0, ("mul", ("mul", 2.0 * n - 1, _HALF), rest)), range(13, 0, -1), 1.0
-)
-# exp(x²) erfc(x), without overflow for large x
-ERFCX: Formula = (
-    "where", ("lt", "x", 10.0), ("mul", ("exp", ("mul", "x", "x")), ("erfc", "x")),
-    ("mul", ("mul", 1 / math.sqrt(math.pi), ("inv", "x")), _SERIES),
-)  # fmt: skip
+def _build_erfcx() -> Formula:
+    """Return a formula of exp(x²) erfc(x), without overflow for large x."""
+    half, series = ("mul", 0.5, ("inv", ("mul", "x", "x"))), 1.0  # type: tuple[Any, ...], Any
+    for n in range(13, 0, -1):
+        series = ("sub", 1.0, ("mul", ("mul", 2.0 * n - 1, half), series))
+    far = ("mul", ("mul", 1 / math.sqrt(math.pi), ("inv", "x")), series)
+    return "where", ("lt", "x", 10.0), ("mul", ("exp", ("mul", "x", "x")), ("erfc", "x")), far
+
+
+ERFCX = _build_erfcx()
 # log(erfc(x)/2), without underflow for large x
 LOG_HALF_ERFC: Formula = (
     "where", ("lt", 0.0, "x"), ("sub", ("log", ("mul", 0.5, ERFCX)), ("mul", "x", "x")),

@@ -9,6 +9,7 @@ traces the same function.
 
 import sys
 from functools import cache, lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,8 +42,15 @@ class SequenceSpec(NamedTuple):
     rotations: bool
     layout: HeadLayout | None = None  # columns of a layer with heads and value matrices; None for any other function
 
-    n_targets = property(lambda self: int(np.prod(self.target_shape, dtype=int)))  # number of entries of a target
-    n_fields = property(lambda self: self.n_tokens * self.rank)  # number of fields L r
+    @property
+    def n_targets(self) -> int:
+        """Number of entries of a target."""
+        return prod(self.target_shape)
+
+    @property
+    def n_fields(self) -> int:
+        """Number of fields L r."""
+        return self.n_tokens * self.rank
 
     def evaluate(self, targets: np.ndarray, fields: np.ndarray) -> np.ndarray:
         """Return losses (N,) for targets (N, P) and fields (N, L, r), without compiled code."""
@@ -138,7 +146,7 @@ class SequenceLoss(NamedTuple):
         import torch
 
         inputs = torch.cat([p, z.flatten(1)], dim=1).numpy(force=True)
-        rows = torch.as_tensor(evaluate_rows(_value_and_gradient(self.spec), inputs)).to(z)  # type: ignore[arg-type]
+        rows = torch.as_tensor(evaluate_rows(_value_and_gradient(self.spec), inputs)).to(z)
         linear = (rows[:, 1:].reshape(z.shape) * z).sum((1, 2))
         return rows[:, 0] + (linear - linear.detach())
 
@@ -182,7 +190,7 @@ def _emitter(program: Program, spec: SequenceSpec) -> Any:
         kinds = signature.args[1:]
         arrays = [context.make_array(kind)(context, builder, a) for kind, a in zip(kinds, arguments[1:], strict=True)]
 
-        def place(number: int, *indices: int) -> Any:
+        def place(number: int, *indices: Any) -> Any:
             kind, view, numbers = kinds[number], arrays[number], [context.get_constant(types.intp, i) for i in indices]
             return cgutils.get_item_pointer(context, builder, kind, view, numbers, wraparound=False, boundscheck=False)
 
@@ -191,9 +199,9 @@ def _emitter(program: Program, spec: SequenceSpec) -> Any:
         value, *others = emit(context, builder, program, [builder.load(entry) for entry in entries])
         for i, slope in enumerate(others[:k]):
             builder.store(slope, place(2, i))
-        for entry, i, j in zip(others[k:], *np.tril_indices(k), strict=bool(others)):
-            builder.store(entry, place(3, i, j))
-            builder.store(entry, place(3, j, i))
+        for entry, row, column in zip(others[k:], *np.tril_indices(k), strict=bool(others)):
+            builder.store(entry, place(3, row, column))
+            builder.store(entry, place(3, column, row))
         return value
 
     return generate

@@ -60,7 +60,10 @@ class HeadLayout(NamedTuple):
     # (H,) a number for each head; heads with equal numbers may be exchanged without a change of the layer
     kinds: tuple[int, ...]
 
-    rank = property(lambda self: self.heads * (self.parts * self.size + self.values))  # columns of all heads
+    @property
+    def rank(self) -> int:
+        """Number of columns of all heads."""
+        return self.heads * (self.parts * self.size + self.values)
 
     def scores(self, head: int) -> np.ndarray:
         """Return the columns (parts, size) of the scores of a head; a common rotation of each row changes nothing."""
@@ -104,15 +107,29 @@ class DotProductAttention(NamedTuple):
     softmax: bool = True
     heads: int = 1
 
-    even = True  # type: ignore[misc]  # S[−z] = S[z]
-    # S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys; with several heads, only for
-    # rotations within each head
-    rotations = property(lambda self: self.heads == 1)
-    # whether the Hessian of the loss at zero is equal for all columns of a part, and zero between columns
-    equal_columns = property(lambda self: self.heads == 1)
-    parts = property(lambda self: 1 if self.tied else 2)  # number of weight matrices in the columns of Q
-    bounded = property(lambda self: self.softmax)  # whether the weights of each row are positive and add up to 1
-    single = property(lambda self: self._replace(heads=1))  # the attention map of a single head
+    @property
+    def even(self) -> bool:
+        """True: S[−z] = S[z]."""
+        return True
+
+    # S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys, and the Hessian of the loss
+    # at zero is equal for all columns of a part, and zero between columns; with several heads, only within each head
+    rotations = equal_columns = property(lambda self: self.heads == 1)  # type: ignore[misc]
+
+    @property
+    def parts(self) -> int:
+        """Number of weight matrices in the columns of Q: 1, or 2 for queries and keys."""
+        return 1 if self.tied else 2
+
+    @property
+    def bounded(self) -> bool:
+        """True if the weights of each row are positive and add up to 1."""
+        return self.softmax
+
+    @property
+    def single(self) -> "DotProductAttention":
+        """Attention map of a single head."""
+        return self._replace(heads=1)
 
     def validated(self, name: str, rank: int = 0) -> "DotProductAttention":
         """Return this map; raise unless it is valid, also for a number of columns if it is given."""
@@ -244,10 +261,20 @@ class AttentionLoss(NamedTuple):
     n_tokens: int
     rank: int
 
-    n_fields = property(lambda self: self.n_tokens * self.rank)  # number of local fields per sample
-    n_params = property(lambda self: 2 * self.n_tokens**2)  # number of parameters of a sample
-    # True for user-defined maps: derivatives are differences of values, and kernels call the loss by a table
-    by_differences = property(lambda self: not isinstance(self.attention, DotProductAttention))
+    @property
+    def n_fields(self) -> int:
+        """Number of local fields per sample, L r."""
+        return self.n_tokens * self.rank
+
+    @property
+    def n_params(self) -> int:
+        """Number of parameters of a sample, 2 L²."""
+        return 2 * self.n_tokens**2
+
+    @property
+    def by_differences(self) -> bool:
+        """True for user-defined maps: derivatives are differences of values, and kernels call the loss by a table."""
+        return not isinstance(self.attention, DotProductAttention)
 
     def torch(self, params: Any, z: Any) -> Any:
         """Return losses (n,) for tensors; independent of the compiled code, so that tests can compare both."""

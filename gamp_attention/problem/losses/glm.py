@@ -21,11 +21,6 @@ def _require_width(labels: np.ndarray, width: int, n_tokens: int, rank: int, los
         raise check.fail("rank", rank, f"1 for {type(loss).__name__}")
 
 
-def _size_of_log_odds(self: Any, size: float) -> float:
-    """Return 1, because fields are log-odds, whose size labels do not determine."""
-    return 1.0
-
-
 @register_loss
 class SquaredLoss(NamedTuple):
     """Squared loss ℓ(z) = ½ ‖z − p‖², with one label for each of the L r fields.
@@ -89,7 +84,6 @@ class LogisticLoss(NamedTuple):
     """
 
     convex = grows_slowly = True  # type: ignore[misc]
-    field_size = _size_of_log_odds
 
     def value(self, p, z):
         """Return ℓ. Compiled code."""
@@ -113,6 +107,10 @@ class LogisticLoss(NamedTuple):
         small = np.exp(-np.abs(total))
         wrong = np.where(total > 0, small, 1.0) / (1 + small)  # probability of the other label
         return np.log1p(small) + np.maximum(-total, 0.0), -p * wrong, p**2 * wrong * (1 - wrong)
+
+    def field_size(self, size: float) -> float:
+        """Return 1, because fields are log-odds, whose size labels do not determine."""
+        return 1.0
 
     def require_labels(self, labels: np.ndarray, n_tokens: int, rank: int) -> None:
         """Raise ValueError unless labels are -1 and 1, and fields have one column."""
@@ -139,7 +137,6 @@ class MultinomialLoss(NamedTuple):
     """
 
     convex = grows_slowly = True  # type: ignore[misc]
-    field_size = _size_of_log_odds
 
     def value(self, p, z):
         """Return ℓ. Compiled code."""
@@ -159,6 +156,10 @@ class MultinomialLoss(NamedTuple):
             for j in range(z.size):
                 hess[i, j] = probability * ((1.0 if i % r == j % r else 0.0) - weight[j % r] / total)
         return top + np.log(total) - s[int(p[0])]
+
+    def field_size(self, size: float) -> float:
+        """Return 1, because fields are log-odds, whose size labels do not determine."""
+        return 1.0
 
     def require_labels(self, labels: np.ndarray, n_tokens: int, rank: int) -> None:
         """Raise ValueError unless labels are classes in 0, ..., r − 1, of which there are at least two."""

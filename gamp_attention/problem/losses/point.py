@@ -140,7 +140,10 @@ class PointLoss(NamedTuple):
 
     by_differences, n_params = True, None  # type: ignore[misc]
 
-    n_fields = property(lambda self: self.n_tokens * self.rank)  # number of local fields per sample
+    @property
+    def n_fields(self) -> int:
+        """Number of local fields per sample, L r."""
+        return self.n_tokens * self.rank
 
     def of_fields(self, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...] | None:
         """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,), by formulas in numpy; None if there are none."""

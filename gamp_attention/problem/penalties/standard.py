@@ -264,9 +264,20 @@ class ElasticNet(NamedTuple):
     lam: float
     l1: float
 
-    even = True  # type: ignore[misc]
-    strength = property(lambda self: self.lam + self.l1)  # type: ignore[misc]
-    convexity = property(lambda self: self.lam)  # type: ignore[misc]
+    @property
+    def strength(self) -> float:
+        """Return λ + l₁."""
+        return self.lam + self.l1
+
+    @property
+    def convexity(self) -> float:
+        """Return λ."""
+        return self.lam
+
+    @property
+    def even(self) -> bool:
+        """Return whether ρ(−x) = ρ(x)."""
+        return True
 
     def checked(self, owner: str) -> "ElasticNet":
         """Return this penalty after checking λ and l₁, whose names follow `owner` in errors."""
