@@ -283,10 +283,10 @@ class Graph:
             return self.apply("sqrt", base)
         if n is None or n != int(n) or abs(n) > MAX_POWER:
             return None
-        result, square, left = self.constant(1.0), base, int(abs(n))
-        while left:
-            result = self.apply("mul", result, square) if left & 1 else result
-            square, left = self.apply("mul", square, square), left >> 1
+        result = self.constant(1.0)
+        for digit in f"{abs(int(n)):b}":
+            result = self.apply("mul", result, result)
+            result = self.apply("mul", result, base) if digit == "1" else result
         return self.apply("inv", result) if n < 0 else result
 
     def _match(

@@ -64,10 +64,7 @@ class TracedLayer(Predictor):
     units: Units  # center c and scale s
     intercept: np.ndarray  # (r,) b
 
-    @property
-    def width(self) -> int:
-        """Number p of outputs for each token."""
-        return self.model.target_shape[1]
+    width = property(lambda self: self.model.target_shape[1])  # number p of outputs for each token
 
     def outputs(self, tokens: np.ndarray) -> np.ndarray:
         """Return outputs (n, L, p)."""

@@ -38,7 +38,7 @@ class UserFunction:
 
     Attributes
     ----------
-    given, plain : the function with the last argument filled in, and the same without compilation by numba.
+    function : the function with the last argument filled in, without compilation by numba.
     shapes : words on the shapes of the arguments, for messages.
     """
 
@@ -48,10 +48,9 @@ class UserFunction:
         signature = f"{name}({', '.join([*arguments, *([] if c is None else ['c'])])})"
         if not callable(function):
             raise check.fail(name, function, f"a function {signature}", TypeError)
-        if c is not None:
-            function = partial(_call_with, getattr(function, "py_func", function), c)
-        self.name, self.given, self.arguments = name, function, arguments
-        self.plain = getattr(function, "py_func", function)
+        plain = getattr(function, "py_func", function)
+        self.name, self.arguments = name, arguments
+        self.function = plain if c is None else partial(_call_with, plain, c)
         shapes = zip(arguments.items(), words, strict=True)
         self.shapes = f"in {signature}, " + " and ".join(f"{k} has shape {word} = {v}" for (k, v), word in shapes)
         rng = np.random.default_rng(3)
@@ -78,7 +77,7 @@ class UserFunction:
     def trace(self) -> Program:
         """Return the traced function; raise if it cannot be traced."""
         try:
-            program, _ = trace(self.given, list(self.arguments.values()))
+            program, _ = trace(self.function, list(self.arguments.values()))
         except Exception as error:
             needs, got = "operations that can be differentiated", f"{error}{_line_of(error)}"
             if not isinstance(error, UntraceableError):
@@ -97,7 +96,7 @@ class UserFunction:
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
-                result = self.plain(*(value.copy() for value in values))
+                result = self.function(*(value.copy() for value in values))
         except Exception as error:
             got = f"{type(error).__name__}: {error}{_line_of(error)}"
             raise self.error("to run on arrays of these shapes", got, TypeError) from error
@@ -179,7 +178,7 @@ def trace_teacher(teacher: Any, L: int, t: int, n_noise: int, c: int | None) -> 
     """Return the label model of a teacher for samples of class c, after checks on random numbers."""
     shapes = {"u": (L, t), "noise": (n_noise,)}
     function = UserFunction("teacher", teacher, shapes, "(L, t)", "(n_noise,)", c=c)
-    labels = SequenceLabels(function.plain, function.probe(), n_noise, False)
+    labels = SequenceLabels(function.function, function.probe(), n_noise, False)
     with suppress(TypeError, ValueError):  # a program is picklable, and functions defined inside of others are not
         labels = replace(labels, function=None, program=function.trace())
     rng = np.random.default_rng(5)

@@ -554,24 +554,20 @@ def _differentiate_heads(loss, p, z, grad, hess, work, second, H):
 def _loss_value(loss, p, z, work):
     if not is_dot_product_loss(loss):
         return None
-
-    def attention_value(loss, p, z, work):
-        return two_token_value(loss, p, z) if is_two_tokens(loss) else _value_of_weights(loss, p, z, work)
-
-    return attention_value
+    return lambda loss, p, z, work: (
+        two_token_value(loss, p, z) if is_two_tokens(loss) else _value_of_weights(loss, p, z, work)
+    )
 
 
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work, second):
     if not is_dot_product_loss(loss):
         return None
-
-    def attention_derivatives(loss, p, z, grad, hess, work, second):
-        if is_two_tokens(loss):
-            return two_token_derivatives(loss, p, z, grad, hess)
-        return _differentiate_weights(loss, p, z, grad, hess, work, second)
-
-    return attention_derivatives
+    return lambda loss, p, z, grad, hess, work, second: (
+        two_token_derivatives(loss, p, z, grad, hess)
+        if is_two_tokens(loss)
+        else _differentiate_weights(loss, p, z, grad, hess, work, second)
+    )
 
 
 @overload(loss_floor)
@@ -590,13 +586,11 @@ def _loss_floor(loss, p, work):
 def _loss_curvature(loss, p, center, reach):
     if not is_dot_product_loss(loss):
         return None
-
-    def curvature(loss, p, center, reach):
-        if is_two_tokens(loss):
-            return two_token_floor(loss, p, center, reach)
-        return _curvature_in_ball(loss, p, outer_radius(center, reach))
-
-    return curvature
+    return lambda loss, p, center, reach: (
+        two_token_floor(loss, p, center, reach)
+        if is_two_tokens(loss)
+        else _curvature_in_ball(loss, p, outer_radius(center, reach))
+    )
 
 
 @inline_kernel

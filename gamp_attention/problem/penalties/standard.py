@@ -63,17 +63,9 @@ class ColumnRidge:
 
     rank = property(lambda self: len(self.lams))  # number of columns
     curvature = property(lambda self: np.array(self.lams))  # (r,) λ_a of each column
-
-    @property
-    def lam(self) -> float:
-        """Largest absolute value of the λ_a, which sweeps over λ set by scaling all λ_a."""
-        return float(np.abs(self.curvature).max())
-
-    @property
-    def strength(self) -> float:
-        """Unit of gradients and variances: the largest absolute value of λ_a, or 0.01 if all are zero."""
-        return self.lam or DEFAULT_UNIT
-
+    lam = property(lambda self: float(np.abs(self.curvature).max()))  # max |λ_a|, which sweeps set by scaling all λ_a
+    # unit of gradients and variances: the largest absolute value of λ_a, or 0.01 if all are zero
+    strength = property(lambda self: self.lam or DEFAULT_UNIT)
     convexity = property(lambda self: min(self.lams))
 
     @property
