@@ -41,8 +41,11 @@ if TYPE_CHECKING:
         register_loss as register_loss,
     )
     from gamp_attention.problem.penalties.base import register_penalty as register_penalty
-    from gamp_attention.problem.penalties.columns import ColumnRidge as ColumnRidge
-    from gamp_attention.problem.penalties.standard import ElasticNet as ElasticNet, Ridge as Ridge
+    from gamp_attention.problem.penalties.standard import (
+        ColumnRidge as ColumnRidge,
+        ElasticNet as ElasticNet,
+        Ridge as Ridge,
+    )
     from gamp_attention.problem.risk import gradient as gradient, train_loss as train_loss
     from gamp_attention.problem.sources import ClassLaw as ClassLaw
     from gamp_attention.results import (
@@ -97,8 +100,7 @@ _CORE: dict[str, tuple[str, ...]] = {  # public names of the core, by module
     "problem.losses.glm": ("LogisticLoss", "MultinomialLoss", "PhaseRetrievalLoss", "SquaredLoss"),
     "problem.losses.registration": ("register_attention", "register_loss"),
     "problem.penalties.base": ("register_penalty",),
-    "problem.penalties.columns": ("ColumnRidge",),
-    "problem.penalties.standard": ("ElasticNet", "Ridge"),
+    "problem.penalties.standard": ("ColumnRidge", "ElasticNet", "Ridge"),
     "problem.risk": ("gradient", "train_loss"),
     "problem.sources": ("ClassLaw",),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),

@@ -39,10 +39,9 @@ from gamp_attention.problem.penalties.standard import (
     smallest_subgradient,
 )
 from gamp_attention.problem.recession import grows_without_bound
-from gamp_attention.problem.risk import gradient_norm, hessian_product, overlaps, risk_at
+from gamp_attention.problem.risk import gradient_norm, hessian_product, overlaps, risk_at, scale_tolerance, weight_unit
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.problem.susceptibility import susceptibility
-from gamp_attention.problem.tolerances import scale_tolerance, weight_unit
 from gamp_attention.results import Recorder, Status, finish
 
 if TYPE_CHECKING:

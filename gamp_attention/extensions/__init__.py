@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from gamp_attention.extensions.sequence.sequence import (
         SequenceModel as SequenceModel,
         sequence_model as sequence_model,
+        value_model as value_model,
     )
-    from gamp_attention.extensions.sequence.value_layers import value_model as value_model
     from gamp_attention.extensions.spectra.hessian_spectrum import (
         HessianSpectrum as HessianSpectrum,
         hessian_spectrum as hessian_spectrum,
@@ -100,8 +100,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.phases.phase_boundaries": ("PhaseBoundaries", "phase_boundaries"),
     "extensions.phases.scan": ("Boundary",),
     "extensions.rsb.broken": ("BrokenStateEvolutionResult", "solve_broken"),
-    "extensions.sequence.sequence": ("SequenceModel", "sequence_model"),
-    "extensions.sequence.value_layers": ("value_model",),
+    "extensions.sequence.sequence": ("SequenceModel", "sequence_model", "value_model"),
     "extensions.spectra.hessian_spectrum": ("HessianSpectrum", "hessian_spectrum"),
     "extensions.spectra.limiting_spectra": ("LimitingSpectrum", "limiting_spectrum"),
     "extensions.sweeps.scheduler": ("local_pool",),

@@ -15,8 +15,7 @@ import numpy as np
 
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import on_kinks, penalty_total, proximal_map
-from gamp_attention.problem.risk import RiskAtPoint, denoise_at, hessian_product, risk_at
-from gamp_attention.problem.tolerances import small_unit
+from gamp_attention.problem.risk import RiskAtPoint, denoise_at, hessian_product, risk_at, small_unit
 from gamp_attention.results import Result
 
 MAX_STEPS = 5000  # maximum number of steps of a descent

@@ -16,8 +16,8 @@ from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult, run_and_settle
 from gamp_attention.gamp.step import GampState, check_shapes, initial_state, near_fixed_point
 from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.risk import scale_tolerance, small_unit
 from gamp_attention.problem.starts import several_starts
-from gamp_attention.problem.tolerances import scale_tolerance, small_unit
 from gamp_attention.results import finish
 
 Start = str | ArrayLike | GampState | GampResult

@@ -11,8 +11,7 @@ import numpy as np
 from gamp_attention._tools.eigenpairs import lowest_eigenpair
 from gamp_attention._tools.numerics import deterministic_product, one_thread, symmetrize
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.columns import column_classes
-from gamp_attention.problem.penalties.standard import on_kinks
+from gamp_attention.problem.penalties.standard import column_classes, on_kinks
 from gamp_attention.problem.risk import RiskAtPoint, hessian_product
 
 BLOCK = 1024  # number of samples in a block of a pass over the tokens
@@ -36,6 +35,8 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
     The initial vector is random, or near `nearby` (d, r), the direction of lowest curvature of a similar problem. The
     eigenvalue of directions of common rotations of the columns, under which the risk is invariant, is zero.
     """
+    from scipy.linalg import eigh
+
     _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
     movable, strength = np.flatnonzero(free), data.penalty.strength
     flat = rotations(data, Q)
@@ -54,9 +55,23 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
     if not len(movable):
         return Curvature(np.inf, 0.0, np.zeros(Q.shape), True)
     if len(movable) <= DENSE:
-        value, vector = _lowest_of_dense(data, at, free, curvature, flat, strength)
+        # for few weights, the whole matrix takes less time than the products with vectors of the Lanczos method
+        rows = tuple(np.flatnonzero(column) for column in free.T)
+        places = np.concatenate([part * free.shape[1] + a for a, part in enumerate(rows)])  # in the order of the matrix
+        H = data_hessian(scaled_blocks(data), at.hessians, rows)
+        H[np.diag_indices(len(H))] += curvature.ravel()[places]
+        directions = flat.reshape(len(flat), free.size)[:, places]
+        H += strength * directions.T @ directions
+        with one_thread():
+            values, vectors = eigh(H, subset_by_index=[0, 0], overwrite_a=True, check_finite=False)
+        value, vector = float(values[0]), vectors[np.argsort(places), 0]
     else:
-        value, vector = lowest_eigenpair(product, _initial_vector(movable, nearby), strength)
+        start = np.random.default_rng(0).standard_normal(len(movable))  # so that no eigenvector is orthogonal to it
+        start /= np.linalg.norm(start)
+        known = np.zeros(len(movable)) if nearby is None else nearby.ravel()[movable]
+        if (size := float(np.linalg.norm(known))) > 0:
+            start = RANDOM * start + known / size
+        value, vector = lowest_eigenpair(product, start, strength)
     # a nonzero gradient tilts the flat directions
     level = -max(FLAT * strength, 10 * np.linalg.norm(at.gradient) / max(np.linalg.norm(Q), np.sqrt(Q.size)))
     is_minimum = bool(value >= level)
@@ -64,26 +79,6 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
         value, vector = 0.0, flat[0].ravel()[movable]
     error = float(np.linalg.norm(product(vector, flat[:0]) - value * vector))
     return Curvature(value, error, expand(vector), is_minimum)
-
-
-def _lowest_of_dense(
-    data: Dataset, at: RiskAtPoint, free: np.ndarray, curvature: np.ndarray, flat: np.ndarray, strength: float
-) -> tuple[float, np.ndarray]:
-    """Return the lowest eigenvalue and its eigenvector for the movable weights, from the whole matrix.
-
-    For few weights, it takes less time than the products with vectors of the Lanczos method.
-    """
-    from scipy.linalg import eigh
-
-    rows = tuple(np.flatnonzero(column) for column in free.T)
-    places = np.concatenate([part * free.shape[1] + a for a, part in enumerate(rows)])  # in the order of the matrix
-    H = data_hessian(scaled_blocks(data), at.hessians, rows)
-    H[np.diag_indices(len(H))] += curvature.ravel()[places]
-    directions = flat.reshape(len(flat), free.size)[:, places]
-    H += strength * directions.T @ directions
-    with one_thread():
-        values, vectors = eigh(H, subset_by_index=[0, 0], overwrite_a=True, check_finite=False)
-    return float(values[0]), vectors[np.argsort(places), 0]
 
 
 def rotations(data: Dataset, Q: np.ndarray) -> np.ndarray:
@@ -99,14 +94,6 @@ def rotations(data: Dataset, Q: np.ndarray) -> np.ndarray:
     with one_thread():
         _, norms, basis = np.linalg.svd(np.array(moves), full_matrices=False)
     return basis[norms > 1e-8 * np.sqrt(Q.size)].reshape(-1, *Q.shape)
-
-
-def _initial_vector(movable: np.ndarray, nearby: np.ndarray | None) -> np.ndarray:
-    """Return an initial vector with a random part, so that no eigenvector is orthogonal to it."""
-    start = np.random.default_rng(0).standard_normal(len(movable))
-    start /= np.linalg.norm(start)
-    size = 0.0 if nearby is None else float(np.linalg.norm(nearby.ravel()[movable]))
-    return start if nearby is None or not size > 0 else RANDOM * start + nearby.ravel()[movable] / size
 
 
 def data_hessian(

@@ -39,7 +39,9 @@ class Units(NamedTuple):
 class Predictor(DisplayMixin):
     """Base class of trained layers, which predict outputs from tokens."""
 
+    Q: np.ndarray  # (d, r) weights for tokens in the units c and s
     positions: np.ndarray  # (L, d) p, in the units of the original tokens; zero if the tokens include their positions
+    units: Units  # center c and scale s
 
     def predict(self, tokens: ArrayLike) -> np.ndarray:
         """Return the outputs (n, L, d), or (n, L, p) with value matrices, for tokens (n, L, d)."""
@@ -49,6 +51,23 @@ class Predictor(DisplayMixin):
     def outputs(self, tokens: np.ndarray) -> np.ndarray:
         """Return outputs for tokens (n, L, d) in memory, which are not checked."""
         raise NotImplementedError
+
+    def fields(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the fields (x + p − c) Q/(s√d), (n, L, r)."""
+        weights = self.Q / self.units.scale[:, None]
+        return TokenMatrix(tokens, self.positions - self.units.center).fields(weights)
+
+    def errors(self, tokens: np.ndarray, outputs: np.ndarray, attention: np.ndarray | None = None) -> np.ndarray:
+        """Return ‖y − f(x)‖²/(dL) of each sample, (n,); the mean over unseen samples estimates the test error ε_g.
+
+        Outputs may have p numbers in place of d. Other attention matrices (n, L, L) replace the layer's if they are
+        given.
+        """
+        errors = np.empty(len(tokens))
+        for rows, _, x in token_blocks(tokens):
+            predicted = self.outputs(x, *(() if attention is None else (attention[rows],)))
+            errors[rows] = np.mean((outputs[rows] - predicted) ** 2, (1, 2))
+        return errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,34 +84,19 @@ class Layer(Predictor):
 
     def attention(self, tokens: np.ndarray) -> np.ndarray:
         """Return attention matrices (n, L, L)."""
-        return self.student(self._fields(tokens))
+        return self.student(self.fields(tokens))
 
     def head_attention(self, tokens: np.ndarray) -> np.ndarray:
         """Return the attention matrices (n, H, L, L) of the heads."""
         if getattr(self.student, "heads", 1) == 1:
             return self.attention(tokens)[:, None]
-        return attention_of_heads(self.student.single, self.student, self._fields(tokens))
-
-    def _fields(self, tokens: np.ndarray) -> np.ndarray:
-        weights = self.Q / self.units.scale[:, None]
-        return TokenMatrix(tokens, self.positions - self.units.center).fields(weights)
+        return attention_of_heads(self.student.single, self.student, self.fields(tokens))
 
     def outputs(self, tokens: np.ndarray, attention: np.ndarray | None = None) -> np.ndarray:
         """Return outputs (n, L, d), with other attention matrices (n, L, L) than the layer's if they are given."""
         c = self.units.center
         attention = self.attention(tokens) if attention is None else attention
         return attention @ (tokens + (self.positions - c)) + c
-
-    def errors(self, tokens: np.ndarray, outputs: np.ndarray, attention: np.ndarray | None = None) -> np.ndarray:
-        """Return ‖y − f(x)‖²/(dL) of each sample, (n,); the mean over unseen samples estimates the test error ε_g.
-
-        Other attention matrices (n, L, L) replace the layer's if they are given.
-        """
-        errors = np.empty(len(tokens))
-        for rows, _, x in token_blocks(tokens):
-            predicted = self.outputs(x, None if attention is None else attention[rows])
-            errors[rows] = np.mean((outputs[rows] - predicted) ** 2, (1, 2))
-        return errors
 
 
 def layer_of(data: Dataset, Q: np.ndarray) -> Any:

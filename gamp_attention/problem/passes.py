@@ -66,14 +66,14 @@ class TokenMatrix(NamedTuple):
     def fields(self, Q: np.ndarray) -> np.ndarray:
         """Return the local fields X̃Q: z_l = (x_l + p_l)·Q/√d (n, L, r) for Q (d, r). Eq. :eq:`fields`."""
         rows, columns = _as_rows(self.tokens), np.ascontiguousarray(Q.T) / np.sqrt(len(Q))
-        z = np.empty((len(rows), Q.shape[1]))
-        over_blocks(partial(_project, rows=rows, columns=columns, z=z), len(rows), _block(len(rows)))
+        z, block = np.empty((len(rows), Q.shape[1])), max(MIN_ROWS, -(-len(rows) // MAX_BLOCKS))
+        over_blocks(partial(_project, rows=rows, columns=columns, z=z), len(rows), block)
         return z.reshape(*self.tokens.shape[:2], -1) + self.positions @ columns.T
 
     def back_project(self, g: np.ndarray) -> np.ndarray:
         """Return X̃ᵀg = Σ_{μ,l} (x_l + p_l) g_lᵀ/√d (d, s) for g (n, L, s)."""
         rows, g = _as_rows(self.tokens), np.ascontiguousarray(g)
-        weights, step = g.reshape(-1, g.shape[2]), _block(len(rows))
+        weights, step = g.reshape(-1, g.shape[2]), max(MIN_ROWS, -(-len(rows) // MAX_BLOCKS))
         sums = np.zeros((-(-len(rows) // step), g.shape[2], rows.shape[1]))
         over_blocks(partial(_accumulate, step=step, rows=rows, weights=weights, sums=sums), len(rows), step)
         return (sums.sum(axis=0).T + self.positions.T @ g.sum(axis=0)) / np.sqrt(rows.shape[1])
@@ -100,11 +100,6 @@ class TokenMatrix(NamedTuple):
 def _as_rows(tokens: np.ndarray) -> np.ndarray:
     """Return tokens (n, L, d) as rows (n L, d), read-only, as kernels are compiled for tokens in files as well."""
     return read_only(np.asarray(tokens).reshape(-1, tokens.shape[2]))
-
-
-def _block(n_rows: int) -> int:
-    """Return the number of rows of one of at most 32 blocks."""
-    return max(MIN_ROWS, -(-n_rows // 32))
 
 
 def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -22,6 +22,9 @@ from gamp_attention.results import Overlaps
 
 T = TypeVar("T", np.ndarray, float)
 
+TOLERANCE_MARGIN = 100.0  # tolerances are proportional to the unit of weights if it is below the inverse
+SMALL_UNIT = 0.1  # unit of weights below which thresholds of the gradient norm are multiplied by it
+UNIT_SAMPLES = 1000  # maximum number of samples from which the size of tokens is computed, for tolerances
 FEW_FIELDS = 3  # maximum r for which derivatives of samples with one token are computed with their Hessians
 
 
@@ -38,20 +41,9 @@ class RiskAtPoint:
     z: np.ndarray  # (n, L, r) local fields X̃Q
     known: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # losses, gradients and Hessians of the samples
 
-    @property
-    def losses(self) -> np.ndarray:
-        """Losses ℓ_μ (n,) at z."""
-        return self._derivatives[0]
-
-    @property
-    def loss_gradients(self) -> np.ndarray:
-        """Gradients ∇ℓ_μ (n, L, r) at z."""
-        return self._derivatives[1]
-
-    @property
-    def hessians(self) -> np.ndarray:
-        """Hessians ∇²ℓ_μ (n, L r, L r) at z."""
-        return self._derivatives[2]
+    losses = property(lambda self: self._derivatives[0])  # (n,) ℓ_μ at z
+    loss_gradients = property(lambda self: self._derivatives[1])  # (n, L, r) ∇ℓ_μ at z
+    hessians = property(lambda self: self._derivatives[2])  # (n, L r, L r) ∇²ℓ_μ at z
 
     @cached_property
     def _derivatives(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -199,3 +191,32 @@ def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
     q = np.einsum("lia,ib->lab", SQ, Q) / d
     theta = np.einsum("lia,ib->lab", SQ, star) / d if star.shape[1] else np.empty((S, Q.shape[1], 0))
     return Overlaps(q, data.source_means @ Q / np.sqrt(d), theta, V)
+
+
+def scale_tolerance(data: Dataset, tol: float, margin: float = TOLERANCE_MARGIN) -> float:
+    """Return the tolerance of the gradient norm: `tol`, or if this is smaller, tol × margin × the unit of weights.
+
+    The gradient norm has the unit of the weights. If these are small because tokens are large, or labels small, a fixed
+    tolerance would be inaccurate.
+    """
+    return tol * min(1.0, margin * weight_unit(data))
+
+
+def small_unit(data: Dataset) -> float:
+    """Return the unit of weights if it is small, otherwise 1."""
+    unit = weight_unit(data)
+    return unit if unit < SMALL_UNIT else 1.0
+
+
+def weight_unit(data: Dataset) -> float:
+    """Return the size of weights for which fields have the size of the labels, or are of order one without labels."""
+    tokens, size = data.tokens[:: -(-data.n_samples // UNIT_SAMPLES)] + data.positions, 1.0
+    if data.labels is not None:
+        size = float(data.student.field_size(_typical_size(np.mean(data.labels**2, axis=0))))
+    return size / _typical_size(np.mean(tokens**2, axis=(0, 1), dtype=float))
+
+
+def _typical_size(squares: np.ndarray) -> float:
+    """Return the root of the median of the positive squares (k,), or 1 if there are none."""
+    positive = squares[squares > 0]
+    return float(np.sqrt(np.median(positive))) if len(positive) else 1.0

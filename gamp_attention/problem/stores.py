@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,18 +34,13 @@ def join_parts(parts: Sequence[Any]) -> Any:
     return type(parts[0])(*map(join_parts, zip(*parts, strict=True)))
 
 
-class Block(NamedTuple):
-    """Samples: their range of rows, the sources (L,) of their tokens, and the tokens (rows, L, d)."""
-
-    rows: slice
-    sources: np.ndarray
-    tokens: np.ndarray
-
-
-def token_blocks(tokens: np.ndarray, groups: tuple[Group, ...] | None = None) -> Iterator[Block]:
+def token_blocks(
+    tokens: np.ndarray, groups: tuple[Group, ...] | None = None
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Yield all samples in order, in blocks of one group each, of which functions may compute arrays of equal size.
 
-    A group of tokens in memory is one block; of files, blocks are small.
+    A block is its range of rows, the sources (L,) of its tokens, and the tokens (rows, L, d). A group of tokens in
+    memory is one block; of files, blocks are small.
     """
     step = len(tokens)
     if isinstance(tokens, np.memmap):
@@ -53,7 +48,7 @@ def token_blocks(tokens: np.ndarray, groups: tuple[Group, ...] | None = None) ->
     for group, sources in single_group(*tokens.shape[:2]) if groups is None else groups:
         for first in range(group.start, group.stop, step):
             rows = slice(first, min(first + step, group.stop))
-            yield Block(rows, sources, tokens[rows])
+            yield rows, sources, tokens[rows]
 
 
 def mean_squares(tokens: np.ndarray, about: np.ndarray | None = None) -> np.ndarray:

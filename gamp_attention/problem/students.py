@@ -50,15 +50,8 @@ def check_student(student: Any, n_tokens: int, rank: int, name: str = "n_tokens"
 def require_loss(loss: Any) -> Any:
     """Return the argument if it is an instance of a registered loss; raise TypeError if not."""
     if not (hasattr(type(loss), "check_labels") or hasattr(type(loss), "read_targets")):
-        name = loss.__name__ if isinstance(loss, type) else type(loss).__name__
-        if isinstance(loss, type) and hasattr(loss, "check_labels"):
-            remedy = f"call the class, {name}(...)"
-        elif isinstance(loss, type) or type(loss).__module__ != "builtins":
-            remedy = f"decorate the class {name} with @gamp_attention.register_loss"
-        else:
-            remedy = "for example gamp_attention.LogisticLoss()"
-        needs = "an instance of a loss that is registered by register_loss"
-        raise TypeError(f"{check.fail('loss', loss, needs)}; {remedy}")
+        needs = "an instance of a loss that is registered by register_loss, for example gamp_attention.LogisticLoss()"
+        raise check.fail("loss", loss, needs, TypeError)
     return loss
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.columns import column_classes, layout_of
-from gamp_attention.problem.penalties.standard import without_intercept
+from gamp_attention.problem.penalties.standard import column_classes, layout_of, without_intercept
 
 
 def align_weights(student: Any, penalty: Any, Q: np.ndarray, other: np.ndarray) -> np.ndarray:

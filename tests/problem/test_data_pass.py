@@ -8,9 +8,8 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
-from gamp_attention.problem import passes
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.passes import TokenMatrix, data_pass
+from gamp_attention.problem.passes import data_pass
 
 
 def draw_arguments(data, seed=0):
@@ -74,27 +73,9 @@ def test_results_have_the_same_bits_for_every_thread_count(model, dtype, monkeyp
     for threads in (1, 2, 5):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
         results.append(data_pass(data.matrix, Q, D, V, data.loss, data.terms("exact").params))
-    for other in results[1:]:
-        assert np.array_equal(results[0].force, other.force)
-        assert np.array_equal(results[0].smooth, other.smooth)
-        assert np.array_equal(results[0].omega, other.omega)
-        assert np.array_equal(results[0].denoised.g, other.denoised.g)
-
-
-def test_read_only_tokens_use_the_same_compiled_code(data):
-    """Tokens in files are read-only."""
-    tokens = data.tokens.copy()
-    tokens.flags.writeable = False
-    Q, D, V = draw_arguments(data)
-    kernels = passes._pass, passes._project, passes._accumulate
-    results, counts = [], []
-    for matrix in (data.matrix, TokenMatrix(tokens, data.positions)):
-        force = data_pass(matrix, Q, D, V, data.loss, data.terms("exact").params).force
-        results.append((force, matrix.fields(Q), matrix.back_project(D)))
-        counts.append([len(kernel.overloads) for kernel in kernels])
-    assert counts[0] == counts[1]
-    for one, other in zip(*results, strict=True):
-        assert np.array_equal(one, other)
+    first, *others = ((result.force, result.smooth, result.omega, result.denoised.g) for result in results)
+    for other in others:
+        assert all(map(np.array_equal, first, other))
 
 
 def test_an_iteration_needs_little_memory_in_addition_to_the_data(model):

@@ -110,14 +110,6 @@ def test_replace_checks_its_arguments(data, named_error, changes, pattern):
     named_error(lambda: data.replace(**changes), pattern)
 
 
-def test_datasets_state_their_kind(data, mixture):
-    labelled = ga.LabelledDataset(np.eye(4), [1.0, -1.0, 1.0, -1.0], ga.LogisticLoss())
-    drawn = ga.sample(mixture, d=20, alpha=1.0)
-    assert [each.is_labelled for each in (data, labelled, drawn)] == [False, True, False]
-    assert [each.is_mixture for each in (data, labelled, drawn)] == [False, False, True]
-    assert (data.model.is_mixture, mixture.is_mixture) == (False, True)
-
-
 def test_small_arrays_of_the_caller_are_copied():
     """Later changes of these arrays must not change data sets or models."""
     A = np.array([[0.7, 0.3], [0.2, 0.8]])
@@ -125,11 +117,6 @@ def test_small_arrays_of_the_caller_are_copied():
     error = ga.linear_baseline(model).test_error
     A[:] = 0
     assert ga.linear_baseline(model).test_error == error
-    gamma, tau = np.full((1, 2), 0.3), np.array([[1.0, -1.0]])
-    law = CoordinateLaw(np.ones(1), gamma, tau, np.zeros((1, 1)), np.ones((1, 1, 1)))
-    gamma[:] = tau[:] = 5
-    assert law.gamma.max() == 0.3
-    assert law.tau.max() == 1
     rng = np.random.default_rng(0)
     x, p, labels = rng.normal(size=(6, 2, 3)), np.ones((2, 3)), np.ones((6, 2))
     data, rows = ga.Dataset(x, x, p), ga.LabelledDataset(x, labels, ga.SquaredLoss(), 0.1, positions=p)

@@ -20,11 +20,7 @@ def arrays(data):
 def test_datasets_of_tensors_equal_datasets_of_arrays(arrays):
     plain = ga.Dataset(**arrays, lam=0.1)
     for name in arrays:
-        for wrapped in (
-            as_tensor(arrays[name]),
-            torch.nn.Parameter(torch.tensor(arrays[name])),
-            1 * as_tensor(arrays[name]),
-        ):
+        for wrapped in (as_tensor(arrays[name]), 1 * as_tensor(arrays[name])):
             again = ga.Dataset(**arrays | {name: wrapped}, lam=0.1)
             assert np.array_equal(getattr(again, name), getattr(plain, name))
     single = ga.Dataset(as_tensor(arrays["tokens"], dtype=torch.float32), arrays["outputs"], arrays["positions"])
@@ -73,34 +69,28 @@ def test_states_of_tensors_and_complex_numbers_raise_named_errors(data):
         ga.denoise(data.loss, data.terms("exact").params, 1j * state.D, state.V)
 
 
-@pytest.mark.parametrize("bad", [torch.ones(3, 3, dtype=torch.complex64), torch.ones(2, 2).to_sparse()])
-def test_complex_and_sparse_weights_raise_named_errors(data, bad):
-    with pytest.raises(TypeError, match=r"Q: needs a (real|dense) array"):
-        ga.gradient(data, bad)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_short_floats_are_converted_exactly(arrays, dtype):
     """Tensors of bfloat16, which numpy lacks, are converted to equal numbers in single precision."""
     short = {name: torch.tensor(values).to(dtype) for name, values in arrays.items()}
     wide = {name: values.to(torch.float64).numpy() for name, values in short.items()}
     one, two = ga.Dataset(**short, lam=0.1), ga.Dataset(**wide, lam=0.1)
-    assert np.array_equal(one.tokens, two.tokens)
-    assert np.array_equal(one.outputs, two.outputs)
-    assert np.array_equal(one.positions, two.positions)
+    assert all(np.array_equal(getattr(one, name), getattr(two, name)) for name in arrays)
     assert one.positions.dtype == np.float64
 
 
-def test_sparse_tensors_raise_an_error_with_a_remedy(arrays):
-    rows = torch.tensor(arrays["tokens"][:, 0])
-    with pytest.raises(TypeError, match=r"tokens: needs a dense array, got a sparse Tensor; pass tokens.to_dense\(\)"):
-        ga.LabelledDataset(rows.to_sparse(), np.ones(len(rows)), ga.SquaredLoss())
-    with pytest.raises(TypeError, match=r"tokens: needs a dense array"):
-        ga.Dataset(torch.tensor(arrays["tokens"]).to_sparse(), arrays["outputs"])
-
-
-def test_tensors_without_real_numbers_raise_named_errors(arrays):
-    with pytest.raises(TypeError, match=r"outputs: needs a real array .* got a tensor of torch.complex128 on cpu"):
-        ga.Dataset(arrays["tokens"], torch.tensor(arrays["outputs"] * 1j))
-    with pytest.raises(TypeError, match=r"tokens: needs a real array .* got a tensor of torch.float32 on meta"):
-        ga.Dataset(torch.empty(arrays["tokens"].shape, device="meta"), arrays["outputs"])
+def test_sparse_complex_and_remote_tensors_raise_named_errors(arrays, data):
+    x, y = torch.tensor(arrays["tokens"]), torch.tensor(arrays["outputs"])
+    for call, words in (
+        (lambda: ga.LabelledDataset(x[:, 0].to_sparse(), np.ones(60), ga.SquaredLoss()), r"pass tokens.to_dense\(\)"),
+        (lambda: ga.Dataset(x.to_sparse(), y), "tokens: needs a dense array, got a sparse Tensor"),
+        (lambda: ga.Dataset(x, 1j * y), "outputs: needs a real array .* got a tensor of torch.complex128 on cpu"),
+        (
+            lambda: ga.Dataset(torch.empty(x.shape, device="meta"), y),
+            "tokens: .* torch.float32 on meta",
+        ),
+        (lambda: ga.gradient(data, torch.ones(3, 3, dtype=torch.complex64)), "Q: needs a real array"),
+        (lambda: ga.gradient(data, torch.ones(2, 2).to_sparse()), "Q: needs a dense array"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            call()

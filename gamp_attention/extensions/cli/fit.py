@@ -26,8 +26,8 @@ from gamp_attention.extensions.train.user_arrays import build_dataset, load_arra
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.layer import Layer, Units
-from gamp_attention.problem.losses.heads import with_heads
-from gamp_attention.problem.tolerances import scale_tolerance
+from gamp_attention.problem.losses.attention import with_heads
+from gamp_attention.problem.risk import scale_tolerance
 from gamp_attention.results import Status
 
 SPAN, VALUES = 30.0, 20  # --path without values has 20 values from λ/30 to 30 λ

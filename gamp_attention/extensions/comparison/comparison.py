@@ -28,11 +28,10 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import is_ridge, proximal_map
-from gamp_attention.problem.risk import overlaps, risk_at
+from gamp_attention.problem.risk import overlaps, risk_at, scale_tolerance
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import align_weights
-from gamp_attention.problem.tolerances import scale_tolerance
 from gamp_attention.results import SIGNS, Ended, Overlaps, Recorder, Result, Status
 from gamp_attention.sampling.draw import require_size, sample
 from gamp_attention.sampling.test_errors import sampled_test_error

@@ -41,8 +41,7 @@ from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTa
 from gamp_attention.extensions.dynamics.stored_times import Forces, sum_forces
 from gamp_attention.extensions.dynamics.weight_paths import InterceptPath
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.columns import has_one_strength
-from gamp_attention.problem.penalties.standard import ridge_strengths
+from gamp_attention.problem.penalties.standard import has_one_strength, ridge_strengths
 from gamp_attention.problem.risk import overlaps
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.results import Overlaps, Recorder, Status

@@ -21,13 +21,12 @@ from gamp_attention._tools.statistics import mean_and_error
 from gamp_attention.extensions.inference.debias import DebiasedWeights, debias
 from gamp_attention.extensions.inference.leave_one_out import LeaveOneOut, leave_one_out
 from gamp_attention.extensions.inference.paths import RegularizationPath, regularization_path
-from gamp_attention.extensions.sequence.sequence import TracedLayer
-from gamp_attention.extensions.sequence.value_layers import value_model
+from gamp_attention.extensions.sequence.sequence import TracedLayer, value_model
 from gamp_attention.extensions.train.train import TrainResult, train
 from gamp_attention.extensions.train.user_arrays import build_dataset, standard_units
 from gamp_attention.problem.dataset import Dataset, LabelledDataset
 from gamp_attention.problem.layer import Layer, Units, require_tokens
-from gamp_attention.problem.losses.heads import require_heads, with_heads
+from gamp_attention.problem.losses.attention import require_heads, with_heads
 from gamp_attention.problem.penalties.base import Penalty
 from gamp_attention.problem.risk import risk_at
 from gamp_attention.problem.stores import token_blocks

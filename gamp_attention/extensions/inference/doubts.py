@@ -29,9 +29,8 @@ import numpy as np
 from gamp_attention.extensions.inference.hessian import FactoredHessian, scaled_rows
 from gamp_attention.extensions.inference.refits import descend_risk, sample_errors
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.risk import RiskAtPoint, risk_at
+from gamp_attention.problem.risk import RiskAtPoint, risk_at, small_unit
 from gamp_attention.problem.stores import hash_samples, token_blocks
-from gamp_attention.problem.tolerances import small_unit
 
 # settings of `has_many_minima`: number of random divisions into two halves, each of which is left out once; gradient
 # norms ‖∇R‖_F/(λ√d) at which the descents on half of the samples and on all samples end (rough minima)

@@ -46,8 +46,7 @@ from gamp_attention.extensions.inference.refits import (
 )
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.risk import RiskAtPoint, is_convex, risk_at
-from gamp_attention.problem.tolerances import small_unit
+from gamp_attention.problem.risk import RiskAtPoint, is_convex, risk_at, small_unit
 from gamp_attention.results import Result
 
 FORMS = ("hessian", "cavity")  # see `leave_one_out`

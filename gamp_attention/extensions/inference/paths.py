@@ -39,9 +39,8 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.risk import is_convex, risk_at
+from gamp_attention.problem.risk import is_convex, risk_at, scale_tolerance
 from gamp_attention.problem.symmetries import agreement_of
-from gamp_attention.problem.tolerances import scale_tolerance
 from gamp_attention.results import ConvergenceError, Result
 
 # number of folds, if there are that many samples. Weights are then trained on 95 % of the samples: on 80 %, they may be

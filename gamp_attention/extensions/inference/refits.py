@@ -25,8 +25,7 @@ from gamp_attention.problem.curvature import data_hessian, rotations, scaled_blo
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.problem.penalties.standard import on_kinks, smallest_subgradient
-from gamp_attention.problem.risk import RiskAtPoint, gradient_norm, risk_at
-from gamp_attention.problem.tolerances import small_unit
+from gamp_attention.problem.risk import RiskAtPoint, gradient_norm, risk_at, small_unit
 
 
 @dataclass(frozen=True, eq=False)

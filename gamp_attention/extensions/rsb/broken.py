@@ -33,8 +33,7 @@ from gamp_attention.extensions.rsb.solve import (
 )
 from gamp_attention.extensions.rsb.two_fields import TwoFields
 from gamp_attention.extensions.rsb.weights import Levels
-from gamp_attention.problem.penalties.columns import has_one_strength
-from gamp_attention.problem.penalties.standard import refuse_intercept
+from gamp_attention.problem.penalties.standard import has_one_strength, refuse_intercept
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
 from gamp_attention.theory.fixed_points.observables import deterministic_test_error
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult

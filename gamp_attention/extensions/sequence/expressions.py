@@ -5,15 +5,16 @@ Every operation is stored once (common subexpressions are shared), operations on
 `REWRITES` replaces operations by simpler ones, or by functions that neither overflow nor lose digits in their tails.
 `Graph.derivative` applies the chain rule forwards, with the partial derivatives `PARTIALS`, so derivatives of any order
 are exact up to rounding. `Graph.program` returns the operations that given results need, as a `Program`: plain data
-that can be compared, stored and sent to other processes. `Program.evaluate` computes the results for arrays, element by
-element. `emit` adds a program to a kernel that numba is compiling, as LLVM instructions: this takes a small fraction of
-the time that numba needs for the same program as Python source.
+that can be compared, stored and sent to other processes. `evaluate_rows` computes the results for arrays. `emit` adds a
+program to a kernel that numba is compiling, as LLVM instructions: this takes a small fraction of the time that numba
+needs for the same program as Python source.
 
 A formula is a number, the name of a variable, or a tuple (operation, *formulas).
 """
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,9 @@ from numba.core import types
 from numba.core.typing import signature
 from scipy import special
 
+BLOCK = 8192  # number of rows that are evaluated at a time, so that intermediate results stay in the cache
 MAX_POWER = 16  # largest integer exponent that is computed by multiplications
+LEAVES = ("input", "constant")  # operations that read no other operations
 CONDITIONS = frozenset({"lt", "le", "eq", "and", "or", "not"})  # operations whose result is True or False
 COMMUTATIVE = frozenset({"add", "mul", "logaddexp", "and", "or", "eq"})
 
@@ -164,23 +167,34 @@ class Program(NamedTuple):
                 values.append(apply(name, *(values[k] for k in arguments)))
         return [values[k] for k in self.outputs]
 
-    def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the results for arrays (N,); a result that does not depend on the inputs is a number."""
-        return self.interpret(inputs, float, lambda name, *values: OPERATIONS[name](*values))
-
-    def depends_on(self, first: int) -> bool:
-        """Return whether the program reads an input of index `first` or above."""
-        return any(name == "input" and arguments[0] >= first for name, *arguments in self.code)
-
     def drop_unused(self) -> "Program":
         """Return the program without operations that its outputs do not need."""
         graph = Graph(self.n_inputs)
         return graph.program(graph.include(self, graph.inputs))
 
     @property
-    def has_choices(self) -> bool:
-        """True if a result may have kinks or jumps, because an operation chooses between values."""
-        return any(operation[0] in ("abs", "sign", "floor", "where") for operation in self.code)
+    def names(self) -> frozenset[str]:
+        """Names of all operations."""
+        return frozenset(operation[0] for operation in self.code)
+
+
+def evaluate_rows(program: Program, inputs: np.ndarray) -> np.ndarray:
+    """Return the results (N, outputs) of a program for rows of inputs (N, n_inputs)."""
+    out = np.empty((len(inputs), len(program.outputs)))
+    for first in range(0, len(inputs), BLOCK):
+        columns = np.ascontiguousarray(inputs[first : first + BLOCK].T)
+        with np.errstate(all="ignore"):
+            results = program.interpret(list(columns), float, lambda name, *values: OPERATIONS[name](*values))
+        for number, values in enumerate(results):
+            out[first : first + BLOCK, number] = values
+    return out
+
+
+def _build(formula: Formula, variables: dict[str, Any], constant: Callable[..., Any], apply: Callable[..., Any]) -> Any:
+    """Return the value of a formula for constants `constant(number)` and operations `apply(name, *values)`."""
+    if isinstance(formula, tuple):
+        return apply(formula[0], *(_build(part, variables, constant, apply) for part in formula[1:]))
+    return variables[formula] if isinstance(formula, str) else constant(formula)
 
 
 class Graph:
@@ -217,14 +231,8 @@ class Graph:
         for pattern, formula in RULES[name]:
             variables: dict[str, int] = {}
             if self._match(pattern[1:], name, arguments, variables):
-                return self.build(formula, **variables)
+                return int(_build(formula, variables, self.constant, self.apply))
         return self._store((name, *(sorted(arguments) if name in COMMUTATIVE else arguments)))
-
-    def build(self, formula: Formula, **variables: int) -> int:
-        """Return the index of a formula whose variables are operations of given indices."""
-        if isinstance(formula, tuple):
-            return self.apply(formula[0], *(self.build(part, **variables) for part in formula[1:]))
-        return variables[formula] if isinstance(formula, str) else self.constant(formula)
 
     def derivative(self, index: int, variable: int) -> int:
         """Return the index of the derivative of an operation in an input."""
@@ -234,7 +242,7 @@ class Graph:
             name, *arguments = self.code[k]
             if (k, variable) in self._derivatives:
                 pending.pop()
-            elif name in ("input", "constant") or name in CONDITIONS:
+            elif name in LEAVES or name in CONDITIONS:
                 value = float(name == "input" and arguments[0] == variable)
                 self._derivatives[k, variable] = self.constant(value)
             elif missing := [a for a in arguments if (a, variable) not in self._derivatives]:
@@ -246,20 +254,15 @@ class Graph:
 
     def program(self, outputs: Sequence[int]) -> Program:
         """Return the operations that the results at given indices need."""
-        needed, pending = set(), list(outputs)
-        while pending:
-            k = pending.pop()
-            if k not in needed:
-                needed.add(k)
-                name, *arguments = self.code[k]
-                pending.extend(arguments if name not in ("input", "constant") else ())
-        order = sorted(needed)
-        position = {k: number for number, k in enumerate(order)}
-        code = []
-        for k in order:
+        needed = set(outputs)
+        for k in range(max(outputs, default=-1), -1, -1):  # operations read earlier operations only
+            if k in needed and self.code[k][0] not in LEAVES:
+                needed.update(self.code[k][1:])
+        code, position = list[tuple[Any, ...]](), dict[int, int]()
+        for k in sorted(needed):
             name, *arguments = self.code[k]
-            leaf = name in ("input", "constant")
-            code.append((name, *(arguments if leaf else (position[a] for a in arguments))))
+            position[k] = len(code)
+            code.append((name, *(arguments if name in LEAVES else (position[a] for a in arguments))))
         return Program(self.n_inputs, tuple(code), tuple(position[k] for k in outputs))
 
     def include(self, program: Program, inputs: Sequence[int]) -> list[int]:
@@ -280,10 +283,10 @@ class Graph:
             return self.apply("sqrt", base)
         if n is None or n != int(n) or abs(n) > MAX_POWER:
             return None
-        result, square, left = self.constant(1.0), base, int(abs(n))
-        while left:
-            result = self.apply("mul", result, square) if left & 1 else result
-            square, left = self.apply("mul", square, square), left >> 1
+        result = self.constant(1.0)
+        for digit in f"{abs(int(n)):b}":
+            result = self.apply("mul", result, result)
+            result = self.apply("mul", result, base) if digit == "1" else result
         return self.apply("inv", result) if n < 0 else result
 
     def _match(
@@ -319,8 +322,9 @@ class Graph:
                 continue
             if name not in PARTIALS:
                 raise UntraceableError(f"cannot differentiate {name}")
-            partial = self.build(PARTIALS[name][number], k=k, **dict(zip("xy", arguments, strict=False)))
-            total = self.apply("add", total, self.apply("mul", partial, slope))
+            formula, variables = PARTIALS[name][number], {"k": k, **dict(zip("xy", arguments, strict=False))}
+            factor = _build(formula, variables, self.constant, self.apply)
+            total = self.apply("add", total, self.apply("mul", factor, slope))
         return total
 
 
@@ -331,6 +335,18 @@ FROM_MATH = {
     "cosh": math.cosh, "tanh": math.tanh, "arcsinh": math.asinh, "erf": math.erf, "erfc": math.erfc, "abs": math.fabs,
     "pow": math.pow, "arctan2": math.atan2, "hypot": math.hypot, "gammaln": math.lgamma,
     "copysign": math.copysign,
+}  # fmt: skip
+# operations that numba does not know, by operations that it knows
+COMPOSED: dict[str, Formula] = {
+    "inv": ("div", 1.0, "x"),
+    "sign": ("where", ("lt", 0.0, "x"), 1.0, ("where", ("lt", "x", 0.0), -1.0, 0.0)),
+    "cbrt": ("copysign", ("pow", ("abs", "x"), 1 / 3), "x"),
+    "expit": ("div", 1.0, ("add", 1.0, ("exp", ("neg", "x")))),
+    "softplus": ("add", ("where", ("lt", 0.0, "x"), "x", 0.0), ("log1p", ("exp", ("neg", ("abs", "x"))))),
+    "logaddexp": (
+        "add", ("where", ("lt", "x", "y"), "y", "x"),
+        ("where", ("eq", "x", "y"), math.log(2), ("log1p", ("exp", ("neg", ("abs", ("sub", "x", "y")))))),
+    ),  # x = y may be infinite
 }  # fmt: skip
 
 
@@ -343,49 +359,29 @@ def emit(context: Any, builder: Any, program: Program, inputs: Sequence[Any]) ->
     program : operations to compile.
     inputs : LLVM values of the inputs, numbers of double precision.
     """
-    zero, one = ir.Constant(FLOAT, 0.0), ir.Constant(FLOAT, 1.0)
-
-    def call(name: str, *arguments: Any) -> Any:
-        kind = signature(types.float64, *[types.float64] * len(arguments))
-        return context.get_function(FROM_MATH[name], kind)(builder, arguments)
-
-    def sign(x: Any) -> Any:
-        below = builder.select(builder.fcmp_ordered("<", x, zero), ir.Constant(FLOAT, -1.0), zero)
-        return builder.select(builder.fcmp_ordered(">", x, zero), one, below)
-
-    def softplus(x: Any) -> Any:
-        top = builder.select(builder.fcmp_ordered(">", x, zero), x, zero)
-        return builder.fadd(top, call("log1p", call("exp", builder.fneg(call("abs", x)))))
-
-    def logaddexp(a: Any, b: Any) -> Any:
-        top = builder.select(builder.fcmp_ordered("<", a, b), b, a)
-        tail = call("log1p", call("exp", builder.fneg(call("abs", builder.fsub(a, b)))))
-        equal = builder.fcmp_ordered("==", a, b)  # both may be infinite
-        return builder.fadd(top, builder.select(equal, ir.Constant(FLOAT, math.log(2)), tail))
-
     operations: dict[str, Callable[..., Any]] = {
         "add": builder.fadd,
         "sub": builder.fsub,
         "mul": builder.fmul,
         "div": builder.fdiv,
         "neg": builder.fneg,
-        "inv": lambda x: builder.fdiv(one, x),
-        "lt": lambda a, b: builder.fcmp_ordered("<", a, b),
-        "le": lambda a, b: builder.fcmp_ordered("<=", a, b),
-        "eq": lambda a, b: builder.fcmp_ordered("==", a, b),
+        "lt": partial(builder.fcmp_ordered, "<"),
+        "le": partial(builder.fcmp_ordered, "<="),
+        "eq": partial(builder.fcmp_ordered, "=="),
         "and": builder.and_,
         "or": builder.or_,
         "not": builder.not_,
         "where": builder.select,
-        "sign": sign,
         "floor": lambda x: builder.call(builder.module.declare_intrinsic("llvm.floor", [FLOAT]), [x]),
-        "cbrt": lambda x: call("copysign", call("pow", call("abs", x), ir.Constant(FLOAT, 1 / 3)), x),
-        "expit": lambda x: builder.fdiv(one, builder.fadd(one, call("exp", builder.fneg(x)))),
-        "softplus": softplus,
-        "logaddexp": logaddexp,
     }
 
     def apply(name: str, *values: Any) -> Any:
-        return operations[name](*values) if name in operations else call(name, *values)
+        if name in operations:
+            return operations[name](*values)
+        if name in COMPOSED:
+            return _build(COMPOSED[name], dict(zip("xy", values, strict=False)), constant, apply)
+        kind = signature(types.float64, *[types.float64] * len(values))
+        return context.get_function(FROM_MATH[name], kind)(builder, values)
 
-    return program.interpret(inputs, lambda value: ir.Constant(FLOAT, value), apply)
+    constant = partial(ir.Constant, FLOAT)
+    return program.interpret(inputs, constant, apply)

@@ -2,7 +2,9 @@
 
     u = x Q*/√d (L, t),  y = teacher(u, ξ),  z = (x + p) Q/√d (L, r),  R(Q) = Σ_μ loss(y, student(z)) + (λ/2)‖Q‖²
 
-Attention layers, generalized linear models and multi-layer attention are all of this form. `sequence_model` checks the
+Attention layers, generalized linear models and multi-layer attention are all of this form. So are attention layers with
+value matrices, f(x) = Σ_h S_h[z] z_h R_h, whose fields z (L, r) contain the queries and keys of all heads and their
+values z_h (L, v): outputs have p numbers for each token, whatever d is (`value_model`). `sequence_model` checks the
 three functions on random numbers, traces them (`gamp_attention.extensions.sequence.tracing`), and returns a model with
 a registered loss (`gamp_attention.extensions.sequence.sequence_loss`) and a label model (`SequenceLabels`).
 """
@@ -10,7 +12,7 @@ a registered loss (`gamp_attention.extensions.sequence.sequence_loss`) and a lab
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any
@@ -19,23 +21,32 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
-from gamp_attention._tools.display import Words, count_noun
-from gamp_attention.extensions.sequence.expressions import Graph, Program
+from gamp_attention._tools.display import count_noun
+from gamp_attention.extensions.sequence.expressions import Graph, Program, evaluate_rows
 from gamp_attention.extensions.sequence.sequence_labels import (
     N_SYMMETRY,
     TRACE_ERROR,
     LabelsOfClasses,
-    SequenceLabels,
     UserFunction,
     are_equal,
-    evaluate_rows,
     trace_teacher,
 )
-from gamp_attention.extensions.sequence.sequence_loss import SequenceSpec, differentiate_twice, sequence_loss
+from gamp_attention.extensions.sequence.sequence_loss import (
+    MAX_OPERATIONS,
+    SequenceSpec,
+    differentiate_twice,
+    sequence_loss,
+)
 from gamp_attention.problem.layer import Predictor, Units, attention_of_heads
-from gamp_attention.problem.passes import TokenMatrix
+from gamp_attention.problem.losses.attention import (
+    DotProductAttention,
+    HeadLayout,
+    require_heads,
+    require_valid_attention,
+)
 from gamp_attention.problem.penalties.standard import require_penalty
 from gamp_attention.problem.sources import ClassLaw
+from gamp_attention.theory.models.attention import default_mixing
 from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, isotropic_law, value_classes
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.glm import GLMModel, LabelTask
@@ -53,31 +64,19 @@ class TracedLayer(Predictor):
     units: Units  # center c and scale s
     intercept: np.ndarray  # (r,) b
 
-    @property
-    def width(self) -> int:
-        """Number p of outputs for each token."""
-        return self.model.target_shape[1]
-
-    def fields(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the fields (n, L, r)."""
-        weights = self.Q / self.units.scale[:, None]
-        return TokenMatrix(tokens, self.positions - self.units.center).fields(weights) + self.intercept
+    width = property(lambda self: self.model.target_shape[1])  # number p of outputs for each token
 
     def outputs(self, tokens: np.ndarray) -> np.ndarray:
         """Return outputs (n, L, p)."""
-        return self.model.predict(self.fields(tokens))
+        return self.model.predict(self.fields(tokens) + self.intercept)
 
     def head_attention(self, tokens: np.ndarray) -> np.ndarray:
         """Return the attention matrices (n, H, L, L) of the heads."""
-        return attention_of_heads(self.model.head, self.model.student, self.fields(tokens))
+        return attention_of_heads(self.model.head, self.model.student, self.fields(tokens) + self.intercept)
 
     def attention(self, tokens: np.ndarray) -> np.ndarray:
         """Return the mean (n, L, L) of the attention matrices of the heads."""
         return self.head_attention(tokens).mean(axis=1)
-
-    def errors(self, tokens: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-        """Return ‖y − f(x)‖²/(pL) of each sample, (n,)."""
-        return np.mean((outputs - self.outputs(tokens)) ** 2, axis=(1, 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,25 +88,16 @@ class SequenceModel(GLMModel):
     teacher : label model, which returns the teacher's targets as rows (N, P).
     student : registered loss of a target and of the fields z.
     prediction : the traced student, as a function of the entries of z.
-    functions : names of teacher, student and loss, for displays.
     head : the attention map of a head, if the student is a layer with value matrices; else None.
     Others : as for `Model`.
     """
 
     prediction: Program = field(kw_only=True, repr=False)
-    functions: tuple[str, ...] = field(default=("teacher", "student", "loss"), kw_only=True, metadata={"display": True})
     head: Any = field(default=None, kw_only=True, repr=False)
 
     def _items(self) -> list[tuple[str, Any]]:
-        """Return the fields for displays, with the user's functions by name."""
-        teacher, student, loss = self.functions
-        arguments = ["u", "noise", "c"][: 2 + hasattr(self.teacher, "of_class")]
-        items = dict(super()._items())
-        del items["prediction"], items["functions"]
-        sizes = f"{count_noun(self.n_tokens, 'token')}, {count_noun(self.rank, 'column')}"
-        items["teacher"] = Words(f"{teacher}({', '.join(arguments)}), targets of shape {self.target_shape}")
-        items["student"] = Words(f"{student}(z), {sizes}; {loss}(target, prediction)")
-        return list(items.items())
+        """Return the fields for displays, without the program of the student."""
+        return [(name, value) for name, value in super()._items() if name != "prediction"]
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -126,14 +116,8 @@ class SequenceModel(GLMModel):
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps the loss of teacher and student, and the covariances."""
         law = self.coordinates
-        if (
-            not self.even
-            or len(order) < 2
-            or law.teacher_mean.any()
-            or not np.array_equal(law.gamma, law.gamma[:, order])
-        ):
-            return False
-        return self._keeps_loss(lambda u: u[:, order])
+        keeps_law = np.array_equal(law.gamma, law.gamma[:, order]) and not law.teacher_mean.any()
+        return self.even and len(order) > 1 and keeps_law and self._keeps_loss(lambda u: u[:, order])
 
     def _keeps_loss(self, transform: Callable[[np.ndarray], np.ndarray]) -> bool:
         """Return whether the same transformation of the fields of teacher and student leaves all losses unchanged."""
@@ -152,9 +136,7 @@ class SequenceModel(GLMModel):
     def predict(self, z: ArrayLike) -> np.ndarray:
         """Return the student's predictions (N, ...) for fields z (N, L, r)."""
         fields = check.array("z", z, ("N", self.n_tokens, self.rank))
-        with np.errstate(all="ignore"):
-            rows = evaluate_rows(self.prediction, fields.reshape(len(fields), -1))
-        return rows.reshape(len(fields), *self.target_shape)
+        return evaluate_rows(self.prediction, fields.reshape(len(fields), -1)).reshape(len(fields), *self.target_shape)
 
     def derivatives(self, targets: ArrayLike, z: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the loss (N,), its gradient (N, L, r) and its Hessian (N, L, r, L, r) in the fields z (N, L, r).
@@ -164,7 +146,7 @@ class SequenceModel(GLMModel):
         fields = check.array("z", z, ("N", self.n_tokens, self.rank))
         n, spec = len(fields), self.student.spec
         rows = check.array("targets", targets, (n, *spec.target_shape)).reshape(n, spec.n_targets)
-        value, gradient, hessian = _derivatives(differentiate_twice(spec.program, spec.n_targets), spec, rows, fields)
+        value, gradient, hessian = spec.derivatives(rows, fields)
         return value, gradient.reshape(fields.shape), hessian.reshape(*fields.shape, *fields.shape[1:])
 
 
@@ -350,37 +332,28 @@ def sequence_model(
     of_class = [trace_teacher(teacher, L, t, n_noise, c) for c in numbers]
     shape = of_class[0].target_shape
     if any(labels.target_shape != shape for labels in of_class):
-        got = sorted({labels.target_shape for labels in of_class})
-        raise ValueError(f"teacher: needs to return arrays of one shape for all classes, got {got}")
-    prediction = _trace_student(student, (L, r), shape)
+        shapes = sorted({labels.target_shape for labels in of_class})
+        raise ValueError(f"teacher: needs to return arrays of one shape for all classes, got {shapes}")
+    function = UserFunction("student", student, {"z": (L, r)}, "(L, r)")
+    if (got := function.probe()) != shape:
+        raise function.error(f"to return an array of the teacher's shape {shape}", f"shape {got}")
+    prediction = function.trace()
+    if "input" not in prediction.names:
+        raise function.error("to depend on z", "a constant")
     spec = SequenceSpec(_trace_loss(loss, prediction, shape), shape, L, r, -np.inf, convex, False, False)
-    spec = complete_spec(spec, probe_targets(of_class, L, t), "loss" if loss is not None else "student")
+    rng = np.random.default_rng(7)
+    u, noise = rng.standard_normal((N_SYMMETRY, 1, L, t)), rng.standard_normal((N_SYMMETRY, 1, n_noise))
+    targets = np.concatenate([of_class[k % len(of_class)](u[k], noise[k]) for k in range(N_SYMMETRY)])
+    spec = complete_spec(spec, targets, "loss" if loss is not None else "student")
     student_loss = sequence_loss(spec)
-    names = *map(_name_of, (teacher, student)), "squared error" if loss is None else _name_of(loss)
-    options: dict[str, Any] = {"prediction": prediction, "intercept": intercept, "functions": names}
+    options: dict[str, Any] = {"prediction": prediction, "intercept": intercept}
     if classes is None:
         return SequenceModel(of_class[0], coordinates, penalty, r, student_loss, **options)
+    first = replace(of_class[0], even=all(labels.even for labels in of_class))
+    labels = LabelsOfClasses(**vars(first), of_class=tuple(of_class))
     return SequenceMixture(
-        LabelsOfClasses(tuple(of_class)), coordinates, penalty, r, student_loss,
-        classes=law, class_means=class_means, **options,
-    )  # fmt: skip
-
-
-def _name_of(function: Any) -> str:
-    """Return the name of a function; for a callable object the name of its class."""
-    return str(getattr(function, "__name__", None) or type(function).__name__).strip("<>")
-
-
-def _trace_student(student: Any, fields: tuple[int, int], target_shape: tuple[int, ...]) -> Program:
-    """Return the program of the student's prediction, after checks on random numbers."""
-    function = UserFunction("student", student, {"z": fields}, "(L, r)")
-    if (shape := function.probe()) != target_shape:
-        raise function.error(f"to return an array of the teacher's shape {target_shape}", f"shape {shape}")
-    program = function.trace(required=True)
-    assert program is not None
-    if not program.depends_on(0):
-        raise function.error("to depend on z", "a constant")
-    return program
+        labels, coordinates, penalty, r, student_loss, classes=law, class_means=class_means, **options
+    )
 
 
 def _trace_loss(loss: Any, prediction: Program, shape: tuple[int, ...]) -> Program:
@@ -389,23 +362,13 @@ def _trace_loss(loss: Any, prediction: Program, shape: tuple[int, ...]) -> Progr
     function = UserFunction("loss", loss or _squared_error, arguments, "of the target", "of the target")
     if (got := function.probe()) != ():
         raise function.error("to return one number", f"an array of shape {got}", TypeError)
-    program = function.trace(required=True)
-    assert program is not None
     graph, P = Graph(prod(shape) + prediction.n_inputs), prod(shape)
     predicted = graph.include(prediction, graph.inputs[P:])
-    return graph.program(graph.include(program, [*graph.inputs[:P], *predicted]))
+    return graph.program(graph.include(function.trace(), [*graph.inputs[:P], *predicted]))
 
 
 def _squared_error(target: Any, prediction: Any) -> Any:
     return 0.5 * ((prediction - target) ** 2).sum()
-
-
-def probe_targets(of_class: Sequence[SequenceLabels], n_tokens: int, teacher_rank: int) -> np.ndarray:
-    """Return the targets (N, P) of random fields, for each class in turn, at which `complete_spec` checks a loss."""
-    rng = np.random.default_rng(7)
-    u = rng.standard_normal((N_SYMMETRY, n_tokens, teacher_rank))
-    noise = rng.standard_normal((N_SYMMETRY, of_class[0].count))
-    return np.array([of_class[k % len(of_class)](u[k : k + 1], noise[k : k + 1])[0] for k in range(N_SYMMETRY)])
 
 
 def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
@@ -426,12 +389,12 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
             got = f"{far[worst]:.6g} at z = {(size * z[worst]).round(3).tolist()}"
             remedy = "add a constant; without a lower bound, proximal problems have no minimum"
             raise ValueError(f"{name}: needs values of at least 0, got {got}; {remedy}")
-    derivatives = differentiate_twice(spec.program, spec.n_targets)
-    matrices = _derivatives(derivatives, spec, y, z)[2]
+    matrices = spec.derivatives(y, z)[2]
     eigenvalues = np.linalg.eigvalsh(matrices[np.isfinite(matrices).all(axis=(1, 2))]).reshape(-1, spec.n_fields)
     eigenvalues = eigenvalues if len(eigenvalues) else np.zeros((1, spec.n_fields))
+    derivatives = differentiate_twice(spec.program, spec.n_targets)
     hessian = derivatives._replace(outputs=derivatives.outputs[1 + spec.n_fields :]).drop_unused()
-    constant = not spec.program.has_choices and not hessian.depends_on(0)
+    constant = "input" not in hessian.names and not spec.program.names & {"abs", "sign", "floor", "where"}
     lowest = float(eigenvalues.min()) if constant else -np.inf
     size = np.abs(eigenvalues).max() + 1
     if spec.convex and eigenvalues.min() < -TRACE_ERROR * size:
@@ -446,14 +409,117 @@ def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:
     )
 
 
-def _derivatives(
-    program: Program, spec: SequenceSpec, y: np.ndarray, z: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return losses (N,), gradients (N, k) and Hessians (N, k, k) at targets y (N, P) and fields z (N, L, r)."""
-    n, k = len(z), spec.n_fields
-    inputs = np.concatenate([y, z.reshape(n, k)], axis=1)
-    with np.errstate(all="ignore"):
-        rows = evaluate_rows(program, inputs)
-    hessian, (i, j) = np.empty((n, k, k)), np.tril_indices(k)
-    hessian[:, i, j] = hessian[:, j, i] = rows[:, 1 + k :]
-    return rows[:, 0], rows[:, 1 : 1 + k], hessian
+@dataclass(frozen=True, eq=False)
+class ValueLayer:
+    """Attention layer with value matrices, as a function of the fields of a sample."""
+
+    attention: DotProductAttention  # the map of a single head
+    layout: HeadLayout  # columns of the weights
+    readout: np.ndarray  # (H v, p) read-out R
+
+    def __call__(self, z: Any, mixed: Callable[[Any, int], Any] = lambda weights, head: weights) -> list[Any]:
+        """Return the outputs, L rows (p,), for fields z (L, r); `mixed` changes the attention weights of a head."""
+        total: Any = 0.0
+        for head in range(self.layout.heads):
+            weights = mixed(self.attention(z[:, self.layout.scores(head).ravel()]), head)
+            rows = slice(head * self.layout.values, (head + 1) * self.layout.values)
+            total = total + weights @ (z[:, self.layout.value_columns(head)] @ self.readout[rows])
+        return total
+
+
+def _build_layer(
+    student: Any, heads: int, rank: int, values: int, readout: np.ndarray, name: str = "rank"
+) -> ValueLayer:
+    """Return the layer of H heads with `rank` columns of scores and `values` columns of values each, after checks."""
+    single = getattr(require_valid_attention("student", student), "single", None)
+    if single is None:
+        raise check.fail("student", student, "a DotProductAttention for a layer with value matrices", TypeError)
+    if rank % single.parts:
+        raise check.fail(name, rank, f"a multiple of {single.parts}, as queries and keys have separate columns")
+    blocks = readout.reshape(heads, values, -1)
+    kinds = tuple(next(k for k in range(h + 1) if np.array_equal(blocks[k], blocks[h])) for h in range(heads))
+    return ValueLayer(single, HeadLayout(heads, single.parts, rank // single.parts, values, kinds), readout)
+
+
+def value_model(
+    n_tokens: int = 2,
+    rank: int = 1,
+    teacher_rank: int = 1,
+    *,
+    values: int = 1,
+    readout: ArrayLike | None = None,
+    heads: int | None = None,
+    omega: float = 0.3,
+    sigma: ArrayLike = 0.5,
+    lam: float | str | Sequence[float | str] | None = None,
+    A: ArrayLike | None = None,
+    tau: ArrayLike | None = None,
+    student: DotProductAttention | None = None,
+    score_noise: float = 0.0,
+    intercept: bool = False,
+) -> SequenceModel:
+    """Build the model of an attention layer whose heads have value matrices.
+
+    The layer returns f(x) = Σ_h S_h[z] z_h R_h for fields z_h (L, v) of the values and a fixed read-out R. Its targets
+    (L, p) are labels with the loss ½ ‖y − f(x)‖², so it is a sequence model. The teacher is a layer with the student's
+    heads, values and read-out, and attention (1 − ω) S_h[u] + ω A + s N_h in head h, with white noise N_h (L, L).
+
+    Parameters
+    ----------
+    n_tokens : number of tokens L.
+    rank, teacher_rank : columns of the queries (and keys) of each head, of the student and of the teacher.
+    values : columns v of the value matrix of each head. Only small layers can be compiled: with one head and v = 4, for
+        example, 4 tokens and p = 20.
+    readout : (H v, p) read-out R; if not given, the values of the heads are added, so that p = v.
+    heads : number of heads H; one head, or the heads of `student`, if not given.
+    omega, sigma, lam, A, tau, student, score_noise : as for `attention_model`.
+    intercept : whether an intercept without a penalty is added to the fields of each column: the biases of queries,
+        keys and values.
+
+    Returns
+    -------
+    SequenceModel, whose columns are the scores of all heads, followed by their values.
+
+    Raises
+    ------
+    TypeError : if an argument has the wrong type.
+    ValueError : if a size is below 1; `omega` is outside [0, 1]; `sigma` or `lam` is not positive; `score_noise` is
+        negative; `A`, `tau` or `readout` has another shape; `heads` differs from the heads of `student`; or the layer
+        is too large.
+
+    Examples
+    --------
+    Two heads with value matrices of one column each:
+
+    >>> import gamp_attention as ga
+    >>> layer = ga.value_model(heads=2, values=1, readout=[[1.0, 0.0], [0.0, 1.0]])
+    >>> layer.rank, layer.target_shape
+    (4, (2, 2))
+    """
+    L = check.integer("n_tokens", n_tokens, low=1)
+    r, t = check.integer("rank", rank, low=1), check.integer("teacher_rank", teacher_rank, low=1)
+    student = DotProductAttention() if student is None else student
+    H, v = require_heads(heads, student), check.integer("values", values, low=1)
+    check.require_memory("heads, values, rank", H * (r + v), H * (r + v))
+    R = np.tile(np.eye(v), (H, 1)) if readout is None else np.array(check.array("readout", readout, (H * v, "p")))
+    omega, noise = check.real("omega", omega, low=0, high=1), check.real("score_noise", score_noise, low=0)
+    A = default_mixing(L) if A is None else check.array("A", A, (L, L))
+    layer, taught = _build_layer(student, H, r, v, R), _build_layer(student, H, t, v, R, "teacher_rank")
+    columns, p = layer.layout.rank, np.count_nonzero(R) / (H * v)  # outputs that each value enters
+    if 2 * H * L**3 * (p + columns / H - v) * columns > MAX_OPERATIONS:  # at least 5 times fewer than are needed
+        got = f"{L} tokens, {count_noun(H, 'head')} with {count_noun(v, 'value')}, {count_noun(R.shape[1], 'output')}"
+        needs = "a small layer with value matrices, which is compiled as one function of all fields"
+        raise check.fail_words("n_tokens, heads, values, readout", got, needs)
+    model = sequence_model(
+        partial(_teach_outputs, taught, omega, A, noise), layer, n_tokens=L, rank=columns,
+        teacher_rank=taught.layout.rank, n_noise=H * L * L * (noise > 0), sigma=sigma, lam=lam, intercept=intercept,
+    )  # fmt: skip
+    loss = sequence_loss(model.student.spec._replace(layout=layer.layout))
+    law = isotropic_law(L, taught.layout.rank, sigma, np.linspace(1, -1, L) * (L > 1) if tau is None else tau)
+    return replace(model, student=loss, head=layer.attention, coordinates=law)
+
+
+def _teach_outputs(layer: ValueLayer, omega: float, A: np.ndarray, s: float, u: Any, noise: Any) -> Any:
+    """Return the outputs (L, p) of a teacher with fields u (L, t)."""
+    white = s * noise.reshape(-1, *A.shape)  # no matrices without noise
+    return layer(u, lambda weights, head: (1 - omega) * weights + omega * A + (white[head] if s else 0.0))

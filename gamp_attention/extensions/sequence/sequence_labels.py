@@ -6,6 +6,7 @@ numbers, checks its result, and traces it into a list of operations (`gamp_atten
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -17,23 +18,11 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import guard_call
-from gamp_attention.extensions.sequence.expressions import Program
+from gamp_attention.extensions.sequence.expressions import Program, evaluate_rows
 from gamp_attention.extensions.sequence.tracing import UntraceableError, trace
 
 PROBE_SIZES = (0.7, 1.0, 4.0)  # standard deviations of the random arguments on which functions are checked
-SAME_VALUES = "the same values whenever it is called with the same arguments"  # requirement, for messages
 TRACE_ERROR = 1e-9  # allowed relative difference between a function and its traced form
-BLOCK = 8192  # number of samples that are evaluated at a time, so that intermediate results stay in the cache
-
-
-def evaluate_rows(program: Program, inputs: np.ndarray) -> np.ndarray:
-    """Return the results (N, outputs) of a program for rows of inputs (N, n_inputs)."""
-    out = np.empty((len(inputs), len(program.outputs)))
-    for first in range(0, len(inputs), BLOCK):
-        columns = np.ascontiguousarray(inputs[first : first + BLOCK].T)
-        for number, values in enumerate(program.evaluate(list(columns))):
-            out[first : first + BLOCK, number] = values
-    return out
 
 
 class UserFunction:
@@ -49,7 +38,7 @@ class UserFunction:
 
     Attributes
     ----------
-    given, plain : the function with the last argument filled in, and the same without compilation by numba.
+    function : the function with the last argument filled in, without compilation by numba.
     shapes : words on the shapes of the arguments, for messages.
     """
 
@@ -59,10 +48,9 @@ class UserFunction:
         signature = f"{name}({', '.join([*arguments, *([] if c is None else ['c'])])})"
         if not callable(function):
             raise check.fail(name, function, f"a function {signature}", TypeError)
-        if c is not None:
-            function = partial(_call_with, getattr(function, "py_func", function), c)
-        self.name, self.given, self.arguments = name, function, arguments
-        self.plain = getattr(function, "py_func", function)
+        plain = getattr(function, "py_func", function)
+        self.name, self.arguments = name, arguments
+        self.function = plain if c is None else partial(_call_with, plain, c)
         shapes = zip(arguments.items(), words, strict=True)
         self.shapes = f"in {signature}, " + " and ".join(f"{k} has shape {word} = {v}" for (k, v), word in shapes)
         rng = np.random.default_rng(3)
@@ -82,27 +70,23 @@ class UserFunction:
             again = self._call(*values)
             if not np.array_equal(again, called):
                 remedy = "; its random numbers need to come from its argument noise" * ("noise" in self.arguments)
-                raise self.error(SAME_VALUES, f"{called.tolist()} and {again.tolist()}{remedy}")
+                needs = "the same values whenever it is called with the same arguments"
+                raise self.error(needs, f"{called.tolist()} and {again.tolist()}{remedy}")
         return results[0].shape
 
-    def trace(self, required: bool) -> Program | None:
-        """Return the traced function; None if it cannot be traced and this is not required."""
+    def trace(self) -> Program:
+        """Return the traced function; raise if it cannot be traced."""
         try:
-            program, _ = trace(self.given, list(self.arguments.values()))
+            program, _ = trace(self.function, list(self.arguments.values()))
         except Exception as error:
-            if not required:
-                return None
             needs, got = "operations that can be differentiated", f"{error}{_line_of(error)}"
             if not isinstance(error, UntraceableError):
                 needs, got = "code that also runs on arrays of recorded numbers", f"{type(error).__name__}: {got}"
             raise self.error(needs, got, TypeError) from error
         for values in self._probes:
             inputs = np.concatenate([np.ravel(v) for v in values])[None]
-            with np.errstate(all="ignore"):
-                traced, called = evaluate_rows(program, inputs)[0], self._call(*values).ravel()
+            traced, called = evaluate_rows(program, inputs)[0], self._call(*values).ravel()
             if not np.abs(traced - called).max() <= TRACE_ERROR * (1 + np.abs(called).max()):
-                if not required:
-                    return None
                 needs = "operations that give the same values when they are recorded as when the function is called"
                 raise self.error(needs, f"{traced.tolist()} when recorded and {called.tolist()} when called")
         return program
@@ -112,7 +96,7 @@ class UserFunction:
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
-                result = self.plain(*(value.copy() for value in values))
+                result = self.function(*(value.copy() for value in values))
         except Exception as error:
             got = f"{type(error).__name__}: {error}{_line_of(error)}"
             raise self.error("to run on arrays of these shapes", got, TypeError) from error
@@ -179,28 +163,10 @@ class SequenceLabels:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelsOfClasses:
-    """Label models of the classes of a sequence model's samples."""
+class LabelsOfClasses(SequenceLabels):
+    """Label model of samples of the first class, with the label models of all classes."""
 
-    of_class: tuple[SequenceLabels, ...]  # label model of each class
-
-    @property
-    def even(self) -> bool:
-        """True if the targets of all classes stay the same when all fields and the noise change sign."""
-        return all(labels.even for labels in self.of_class)
-
-    @property
-    def count(self) -> int:
-        """Number of random numbers per sample."""
-        return self.of_class[0].count
-
-    def n_noise(self, n_tokens: int, rank: int) -> int:
-        """Return the number of random numbers per sample."""
-        return self.count
-
-    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return targets (N, P) of samples of the first class."""
-        return self.of_class[0](u, noise)
+    of_class: tuple[SequenceLabels, ...] = field(kw_only=True)  # label model of each class
 
 
 def is_function(teacher: Any) -> bool:
@@ -212,9 +178,9 @@ def trace_teacher(teacher: Any, L: int, t: int, n_noise: int, c: int | None) -> 
     """Return the label model of a teacher for samples of class c, after checks on random numbers."""
     shapes = {"u": (L, t), "noise": (n_noise,)}
     function = UserFunction("teacher", teacher, shapes, "(L, t)", "(n_noise,)", c=c)
-    shape = function.probe()
-    program = function.trace(required=False)  # picklable, as functions defined inside of others are not
-    labels = SequenceLabels(function.plain if program is None else None, shape, n_noise, False, program)
+    labels = SequenceLabels(function.function, function.probe(), n_noise, False)
+    with suppress(TypeError, ValueError):  # a program is picklable, and functions defined inside of others are not
+        labels = replace(labels, function=None, program=function.trace())
     rng = np.random.default_rng(5)
     u, noise = rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, n_noise))
     even = are_equal(labels(u, noise), labels(-u, -noise))

@@ -8,7 +8,8 @@ traces the same function.
 """
 
 import sys
-from functools import cache
+from functools import cache, lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from numba.extending import intrinsic
 from gamp_attention._kernels.compiled import inline_kernel
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import hash_bytes
-from gamp_attention.extensions.sequence.expressions import Graph, Program, emit
+from gamp_attention.extensions.sequence.expressions import Graph, Program, emit, evaluate_rows
 from gamp_attention.problem.losses.attention import HeadLayout
 from gamp_attention.problem.losses.point import LOSSES
 
@@ -44,7 +45,7 @@ class SequenceSpec(NamedTuple):
     @property
     def n_targets(self) -> int:
         """Number of entries of a target."""
-        return int(np.prod(self.target_shape, dtype=int))
+        return prod(self.target_shape)
 
     @property
     def n_fields(self) -> int:
@@ -53,11 +54,19 @@ class SequenceSpec(NamedTuple):
 
     def evaluate(self, targets: np.ndarray, fields: np.ndarray) -> np.ndarray:
         """Return losses (N,) for targets (N, P) and fields (N, L, r), without compiled code."""
-        inputs = [*targets.T, *fields.reshape(len(fields), -1).T]
-        with np.errstate(all="ignore"):
-            return np.broadcast_to(self.program.evaluate(inputs)[0], len(fields)).astype(float)
+        return evaluate_rows(self.program, np.concatenate([targets, fields.reshape(len(fields), -1)], axis=1))[:, 0]
+
+    def derivatives(self, targets: np.ndarray, fields: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return losses (N,), gradients (N, k) and Hessians (N, k, k), without compiled code."""
+        n, k = len(fields), self.n_fields
+        inputs = np.concatenate([targets, fields.reshape(n, k)], axis=1)
+        rows = evaluate_rows(differentiate_twice(self.program, self.n_targets), inputs)
+        hessian, (i, j) = np.empty((n, k, k)), np.tril_indices(k)
+        hessian[:, i, j] = hessian[:, j, i] = rows[:, 1 + k :]
+        return rows[:, 0], rows[:, 1 : 1 + k], hessian
 
 
+@lru_cache(maxsize=8)
 def differentiate_twice(program: Program, n_targets: int) -> Program:
     """Return the program of value, gradient (k,) and lower triangle of the Hessian, row by row, in the last inputs.
 
@@ -102,8 +111,27 @@ class SequenceLoss(NamedTuple):
         return self.lowest_curvature
 
     def read_targets(self, labels: Any, n_samples: int, n_tokens: int, rank: int) -> np.ndarray:
-        """Return targets (n, P), see `require_targets`."""
-        return require_targets(labels, self, n_samples, n_tokens, rank)
+        """Return targets (n, P), from rows (n, P) or an array (n, ...) in the shape of the targets.
+
+        Raises
+        ------
+        TypeError : if the targets are not real numbers.
+        ValueError : if they have another shape, if the loss is for other numbers of tokens and columns, or if the loss
+            is not finite at random fields.
+        """
+        spec: Any = self.spec
+        if (n_tokens, rank) != (spec.n_tokens, spec.rank):
+            needs = f"the loss's shape of fields (L, r) = {(spec.n_tokens, spec.rank)}"
+            raise check.fail_words("loss", f"(L, r) = {(n_tokens, rank)}", needs)
+        if check.ndim("labels", labels) == 1 + len(spec.target_shape) != 2:
+            given = check.array("labels", labels, (n_samples, *spec.target_shape))
+            labels = given.reshape(n_samples, spec.n_targets)
+        rows = np.ascontiguousarray(check.array("labels", labels, (n_samples, spec.n_targets)))
+        fields = np.random.default_rng(0).standard_normal((min(len(rows), 5), n_tokens, rank))
+        values = spec.evaluate(rows[: len(fields)], fields)
+        if not np.isfinite(values).all():
+            raise check.fail("loss", values, "finite values for the first samples and random fields")
+        return rows
 
     def field_size(self, size: float) -> float:
         """Return 1, because the size of fields that a function maps to targets of a given size is not known."""
@@ -117,23 +145,10 @@ class SequenceLoss(NamedTuple):
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r), with the gradient of the traced function."""
         import torch
 
-        program = _value_and_gradient(self.__class__)  # type: ignore[arg-type]
-
-        class TracedValue(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, fields: Any) -> Any:
-                inputs = torch.cat([p, fields.flatten(1)], dim=1).numpy(force=True)
-                with np.errstate(all="ignore"):
-                    columns = program.evaluate(list(inputs.T))
-                rows = torch.as_tensor(np.stack(np.broadcast_arrays(*columns, inputs[:, 0])[:-1], axis=1)).to(fields)
-                ctx.slopes = rows[:, 1:].reshape(fields.shape)
-                return rows[:, 0].clone()
-
-            @staticmethod
-            def backward(ctx: Any, weights: Any) -> Any:
-                return weights.reshape(-1, 1, 1) * ctx.slopes
-
-        return TracedValue.apply(z)
+        inputs = torch.cat([p, z.flatten(1)], dim=1).numpy(force=True)
+        rows = torch.as_tensor(evaluate_rows(_value_and_gradient(self.spec), inputs)).to(z)
+        linear = (rows[:, 1:].reshape(z.shape) * z).sum((1, 2))
+        return rows[:, 0] + (linear - linear.detach())
 
     def _summary(self) -> str:
         """Return the sizes of the loss; its name, which identifies its class, contains a hash."""
@@ -148,12 +163,10 @@ LOSSES.add(SequenceLoss, inline_kernel)
 
 
 @cache
-def _value_and_gradient(cls: Any) -> Program:
+def _value_and_gradient(spec: SequenceSpec) -> Program:
     """Return the program of a loss and its gradient."""
-    spec: SequenceSpec = cls.spec
-    graph = Graph(spec.program.n_inputs)
-    (value,) = graph.include(spec.program, graph.inputs)
-    return graph.program([value, *(graph.derivative(value, i) for i in graph.inputs[spec.n_targets :])])
+    program = differentiate_twice(spec.program, spec.n_targets)
+    return program._replace(outputs=program.outputs[: 1 + spec.n_fields]).drop_unused()
 
 
 @cache
@@ -167,73 +180,43 @@ def sequence_loss(spec: SequenceSpec) -> SequenceLoss:
     return cls(spec.lowest_curvature)
 
 
-def require_targets(labels: Any, loss: SequenceLoss, n_samples: int, n_tokens: int, rank: int) -> np.ndarray:
-    """Return targets (n, P), from rows (n, P) or an array (n, ...) in the shape of the targets.
+def _emitter(program: Program, spec: SequenceSpec) -> Any:
+    """Return a code generator of a function(loss, p, z, *outputs), with a gradient and Hessian as outputs or none.
 
-    Raises
-    ------
-    TypeError : if the targets are not real numbers.
-    ValueError : if they have another shape, if the loss is for other numbers of tokens and columns, or if the loss is
-        not finite at random fields.
+    It fills the outputs with the results of a program, and returns the loss.
     """
-    spec: SequenceSpec = loss.spec
-    if (n_tokens, rank) != (spec.n_tokens, spec.rank):
-        needs = f"the loss's shape of fields (L, r) = {(spec.n_tokens, spec.rank)}"
-        raise check.fail_words("loss", f"(L, r) = {(n_tokens, rank)}", needs)
-    if check.ndim("labels", labels) == 1 + len(spec.target_shape) != 2:
-        given = check.array("labels", labels, (n_samples, *spec.target_shape))
-        labels = given.reshape(n_samples, spec.n_targets)
-    rows = np.ascontiguousarray(check.array("labels", labels, (n_samples, spec.n_targets)))
-    fields = np.random.default_rng(0).standard_normal((min(len(rows), 5), n_tokens, rank))
-    values = spec.evaluate(rows[: len(fields)], fields)
-    if not np.isfinite(values).all():
-        raise check.fail("loss", values, "finite values for the first samples and random fields")
-    return rows
 
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kinds = signature.args[1:]
+        arrays = [context.make_array(kind)(context, builder, a) for kind, a in zip(kinds, arguments[1:], strict=True)]
 
-def _load_inputs(context: Any, builder: Any, kinds: Any, arrays: Any, spec: SequenceSpec) -> list[Any]:
-    """Return the LLVM values of the entries of p (P,) and z (L, r)."""
-    p, z = (context.make_array(kind)(context, builder, array) for kind, array in zip(kinds, arrays, strict=True))
-    places: list[tuple[Any, ...]] = [(kinds[0], p, (i,)) for i in range(spec.n_targets)]
-    places += [(kinds[1], z, (l, a)) for l in range(spec.n_tokens) for a in range(spec.rank)]
-    return [builder.load(_pointer(context, builder, *place)) for place in places]
+        def place(number: int, *indices: Any) -> Any:
+            kind, view, numbers = kinds[number], arrays[number], [context.get_constant(types.intp, i) for i in indices]
+            return cgutils.get_item_pointer(context, builder, kind, view, numbers, wraparound=False, boundscheck=False)
 
+        L, r, k = spec.n_tokens, spec.rank, spec.n_fields
+        entries = [place(0, i) for i in range(spec.n_targets)] + [place(1, l, a) for l in range(L) for a in range(r)]
+        value, *others = emit(context, builder, program, [builder.load(entry) for entry in entries])
+        for i, slope in enumerate(others[:k]):
+            builder.store(slope, place(2, i))
+        for entry, row, column in zip(others[k:], *np.tril_indices(k), strict=bool(others)):
+            builder.store(entry, place(3, row, column))
+            builder.store(entry, place(3, column, row))
+        return value
 
-def _pointer(context: Any, builder: Any, kind: Any, array: Any, place: tuple[int, ...]) -> Any:
-    indices = [context.get_constant(types.intp, i) for i in place]
-    return cgutils.get_item_pointer(context, builder, kind, array, indices, wraparound=False, boundscheck=False)
+    return generate
 
 
 def _emit_value(typing_context: Any, loss: Any, p: Any, z: Any) -> Any:
     """Return the loss."""
     spec = loss.instance_class.spec
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
-        return emit(context, builder, spec.program, inputs)[0]
-
-    return types.float64(loss, p, z), generate
+    return types.float64(loss, p, z), _emitter(spec.program, spec)
 
 
 def _emit_derivatives(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any, hess: Any) -> Any:
     """Return the loss, and fill its gradient and Hessian."""
     spec = loss.instance_class.spec
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        inputs = _load_inputs(context, builder, signature.args[1:3], arguments[1:3], spec)
-        results = emit(context, builder, differentiate_twice(spec.program, spec.n_targets), inputs)
-        (vector, matrix), k = signature.args[3:5], spec.n_fields
-        gradient = context.make_array(vector)(context, builder, arguments[3])
-        hessian = context.make_array(matrix)(context, builder, arguments[4])
-        for i in range(k):
-            builder.store(results[1 + i], _pointer(context, builder, vector, gradient, (i,)))
-        entries = [(i, j) for i in range(k) for j in range(i + 1)]
-        for result, entry in zip(results[1 + k :], entries, strict=True):
-            for place in {entry, entry[::-1]}:
-                builder.store(result, _pointer(context, builder, matrix, hessian, place))
-        return results[0]
-
-    return types.float64(loss, p, z, grad, hess), generate
+    return types.float64(loss, p, z, grad, hess), _emitter(differentiate_twice(spec.program, spec.n_targets), spec)
 
 
 _value: Any = intrinsic(_emit_value)

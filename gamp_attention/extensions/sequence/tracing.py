@@ -11,7 +11,7 @@ import builtins
 import functools
 import math
 from collections.abc import Callable, Sequence
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -19,6 +19,7 @@ from scipy import special
 
 from gamp_attention.extensions.sequence.expressions import (
     CONDITIONS,
+    FROM_MATH,
     OPERATIONS,
     Graph,
     Program,
@@ -50,7 +51,11 @@ class _Recorder:
 
     def index(self, value: Any) -> int:
         """Return the index of a recorded number, or of a constant."""
-        return value.index if _is_number(value) else self.graph.constant(_as_number(value))
+        if _is_number(value):
+            return value.index
+        if isinstance(value, (bool, int, float, np.bool_, np.number)) and not isinstance(value, complex):
+            return self.graph.constant(float(value))
+        raise UntraceableError(f"needs real numbers, got {type(value).__name__}")
 
     def decide(self, index: int) -> bool:
         """Return the outcome of a condition on the path that is being traced."""
@@ -70,7 +75,19 @@ class _Recorder:
         return self.graph.apply("where", index, self.graph.constant(1.0), self.graph.constant(0.0))
 
 
-class Number:
+class _Traced:
+    """Base of numbers and arrays on which functions of numpy are recorded."""
+
+    __slots__ = ()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return _call_ufunc(ufunc, method, inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _call_function(function, args, kwargs)
+
+
+class Number(_Traced, np.lib.mixins.NDArrayOperatorsMixin):
     """A recorded number: an argument of a traced function, or the result of operations on such arguments."""
 
     __slots__ = ("index", "recorder")
@@ -90,56 +107,19 @@ class Number:
 
     __float__ = __int__ = __index__ = __complex__ = __round__ = _refuse
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return _call_ufunc(ufunc, method, inputs, options)
-
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return _call_function(function, args, kwargs)
-
-    def _operator(ufunc: Any, reflected: bool = False) -> Any:
-        def apply(self: "Number", *others: Any) -> Any:
-            return ufunc(*others, self) if reflected else ufunc(self, *others)
-
-        return apply
-
-    __add__, __radd__ = _operator(np.add), _operator(np.add, True)
-    __sub__, __rsub__ = _operator(np.subtract), _operator(np.subtract, True)
-    __mul__, __rmul__ = _operator(np.multiply), _operator(np.multiply, True)
-    __truediv__, __rtruediv__ = _operator(np.true_divide), _operator(np.true_divide, True)
-    __pow__, __rpow__ = _operator(np.power), _operator(np.power, True)
-    __neg__, __abs__ = _operator(np.negative), _operator(np.absolute)
-    __lt__, __le__, __gt__ = _operator(np.less), _operator(np.less_equal), _operator(np.greater)
-    __ge__, __eq__, __ne__ = _operator(np.greater_equal), _operator(np.equal), _operator(np.not_equal)
-    __and__, __rand__ = _operator(np.logical_and), _operator(np.logical_and, True)
-    __or__, __ror__ = _operator(np.logical_or), _operator(np.logical_or, True)
-    __invert__ = _operator(np.logical_not)
-
-    def __pos__(self) -> "Number":
-        return self
-
     # attributes of numpy's numbers, which functions may read
     shape, ndim, size = (), 0, 1
-
-    @property
-    def T(self) -> "Number":
-        """The number itself, as for numbers of numpy."""
-        return self
+    T = property(lambda self: self)
 
     def item(self) -> "Number":
         """Return the number itself, as numbers of numpy do."""
         return self
 
-    sum = max = min = mean = copy = __pos__
+    sum = max = min = mean = copy = item
 
 
-class Numbers(np.ndarray):
+class Numbers(_Traced, np.ndarray):
     """Array of recorded and plain numbers."""
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return _call_ufunc(ufunc, method, inputs, options)
-
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return _call_function(function, args, kwargs)
 
     def astype(self, *args: Any, **kwargs: Any) -> Any:
         """Return a copy: recorded numbers have no other type."""
@@ -152,13 +132,6 @@ def _is_number(value: Any) -> TypeGuard[Number]:
 
 def _is_array(value: Any) -> TypeGuard[Numbers]:
     return isinstance(value, Numbers)
-
-
-def _as_number(value: Any) -> float:
-    """Return a plain number as a float; UntraceableError for any other object."""
-    if isinstance(value, (bool, int, float, np.bool_, np.number)) and not isinstance(value, complex):
-        return float(value)
-    raise UntraceableError(f"needs real numbers, got {type(value).__name__}")
 
 
 def _operation(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,30 +147,22 @@ def _operation(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _where = _operation("where", lambda condition, a, b: a if condition else b)
-_less, _less_equal = _operation("lt", np.less), _operation("le", np.less_equal)
-_equal, _not = _operation("eq", np.equal), _operation("not", np.logical_not)
-_exp, _log, _log1p = _operation("exp", np.exp), _operation("log", np.log), _operation("log1p", np.log1p)
-_logaddexp = _operation("logaddexp", np.logaddexp)
 
 
 def _maximum(a: Any, b: Any) -> Any:
-    return _where(_less(a, b), b, a)
+    return _where(np.less(a, b), b, a)
 
 
 def _minimum(a: Any, b: Any) -> Any:
-    return _where(_less(b, a), b, a)
-
-
-def _softplus(x: Any) -> Any:
-    return _operation("softplus", lambda x: np.logaddexp(0.0, x))(x)
+    return _where(np.less(b, a), b, a)
 
 
 def _xlogy(x: Any, y: Any) -> Any:
     """Return x log y, and 0 at x = y = 0, with the derivative in x at the smallest positive number."""
     if not (_is_number(x) or _is_number(y)):
         return special.xlogy(x, y)
-    both_zero = _operation("and", np.logical_and)(_equal(x, 0.0), _equal(y, 0.0))
-    return x * _log(_where(both_zero, math.ulp(0.0), y))
+    both_zero = np.logical_and(np.equal(x, 0.0), np.equal(y, 0.0))
+    return x * np.log(_where(both_zero, math.ulp(0.0), y))
 
 
 _UFUNCS: dict[Any, Callable[..., Any]] = {
@@ -207,27 +172,27 @@ _UFUNCS |= {
     np.fabs: _operation("abs", np.fabs), np.float_power: _operation("pow", np.float_power),
     np.bitwise_and: _operation("and", np.bitwise_and), np.bitwise_or: _operation("or", np.bitwise_or),
     np.invert: _operation("not", np.invert),
-    np.greater: lambda a, b: _less(b, a),
-    np.greater_equal: lambda a, b: _less_equal(b, a),
-    np.not_equal: lambda a, b: _not(_equal(a, b)),
+    np.greater: lambda a, b: np.less(b, a),
+    np.greater_equal: lambda a, b: np.less_equal(b, a),
+    np.not_equal: lambda a, b: np.logical_not(np.equal(a, b)),
     np.maximum: _maximum, np.fmax: _maximum, np.minimum: _minimum, np.fmin: _minimum,
     np._core.umath.clip: lambda x, low, high: _minimum(_maximum(x, low), high),  # type: ignore[attr-defined]
     np.square: lambda x: x * x,
     np.positive: lambda x: x,
     np.conjugate: lambda x: x,
-    np.exp2: lambda x: _exp(x * math.log(2)),
-    np.log2: lambda x: _log(x) / math.log(2),
-    np.log10: lambda x: _log(x) / math.log(10),
-    np.logaddexp2: lambda a, b: _logaddexp(a * math.log(2), b * math.log(2)) / math.log(2),
-    special.ndtr: lambda x: 0.5 * _operation("erfc", special.erfc)(x * -math.sqrt(0.5)),
-    special.log_expit: lambda x: -_softplus(-x),
-    special.log_ndtr: lambda x: _log(0.5 * _operation("erfc", special.erfc)(x * -math.sqrt(0.5))),
+    np.exp2: lambda x: np.exp(x * math.log(2)),
+    np.log2: lambda x: np.log(x) / math.log(2),
+    np.log10: lambda x: np.log(x) / math.log(10),
+    np.logaddexp2: lambda a, b: np.logaddexp(a * math.log(2), b * math.log(2)) / math.log(2),
+    special.ndtr: lambda x: 0.5 * special.erfc(x * -math.sqrt(0.5)),
+    special.log_expit: lambda x: -np.logaddexp(0.0, -x),
+    special.log_ndtr: lambda x: np.log(0.5 * special.erfc(x * -math.sqrt(0.5))),
     special.xlogy: _xlogy,
     special.huber: lambda delta, r: _where(
-        _less_equal(abs(r), delta), 0.5 * r * r, delta * (abs(r) - 0.5 * delta)
+        np.less_equal(abs(r), delta), 0.5 * r * r, delta * (abs(r) - 0.5 * delta)
     ),
-    special.logit: lambda x: _log(x) - _log1p(-x), special.cbrt: _operation("cbrt", np.cbrt),
-    special.log1p: _log1p, special.expm1: _operation("expm1", np.expm1),
+    special.logit: lambda x: np.log(x) - np.log1p(-x), special.cbrt: _operation("cbrt", np.cbrt),
+    special.log1p: _operation("log1p", np.log1p), special.expm1: _operation("expm1", np.expm1),
 }  # fmt: skip
 _IDENTITIES = {np.add: 0, np.multiply: 1, np.logical_or: False, np.logical_and: True}
 _ELEMENTWISE = {
@@ -239,10 +204,6 @@ _SELECT = np.frompyfunc(_where, 3, 1)
 
 def _plain(value: Any) -> Any:
     """Return an object array of the elements of an argument."""
-    if isinstance(value, np.ndarray):
-        return np.asarray(value, dtype=object).view(np.ndarray)
-    if _is_number(value):
-        return _box(value)
     return np.asarray(value, dtype=object)
 
 
@@ -284,7 +245,7 @@ def _call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[
         result = getattr(ufunc, method)(*map(_as_floats, inputs), **options)
     else:
         raise UntraceableError(f"cannot differentiate {ufunc.__name__}; write it with other functions")
-    if out is None:
+    if out is None or _is_number(out[0]):  # x += y makes a new number
         return _wrap_result(result)
     if not _is_array(out[0]):
         raise UntraceableError("cannot write numbers that depend on the arguments into an array made outside")
@@ -296,33 +257,19 @@ def _call_function(function: Any, args: Any, kwargs: Any) -> Any:
     """Return the result of any other function of numpy."""
     if function is np.where and len(args) == 3 and not kwargs:
         return _wrap_result(_SELECT(*map(_plain, args)))
-    if function in _REPLACED and function is not np.array:
+    if function in _REPLACED:
         return _REPLACED[function](*args, **kwargs)
-    implementation = getattr(function, "_implementation", None)
     try:
-        if implementation is not None:
-            result = implementation(*args, **kwargs)
-        else:  # functions in C take the arrays of plain objects
-            result = function(*map(_strip, args), **{key: _strip(value) for key, value in kwargs.items()})
+        result = function._implementation(*args, **kwargs)
     except UntraceableError:
         raise
     except TypeError as error:
         if not _is_recorded(args) and not _is_recorded(tuple(kwargs.values())):
             return function(*map(_as_floats, args), **{key: _as_floats(value) for key, value in kwargs.items()})
-        name = getattr(function, "__name__", "")
-        raise UntraceableError(f"cannot differentiate np.{name} ({error}); write it with other functions") from error
-    if isinstance(result, np.ndarray) and result.dtype == object:
-        return _wrap_result(result)
-    return result
-
-
-def _strip(value: Any) -> Any:
-    """Return arguments with plain arrays of objects in place of `Numbers`."""
-    if _is_array(value):
-        return value.view(np.ndarray)
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_strip, value))
-    return _plain(value) if _is_number(value) else value
+        raise UntraceableError(
+            f"cannot differentiate np.{function.__name__} ({error}); write it with other functions"
+        ) from error
+    return _wrap_result(result) if isinstance(result, np.ndarray) and result.dtype == object else result
 
 
 def _array_maker(function: Any) -> Callable[..., Any]:
@@ -370,12 +317,9 @@ _REPLACED: dict[Any, Any] = {
     )
 } | {
     special.softmax: softmax, special.logsumexp: logsumexp, special.log_softmax: log_softmax,
-    math.lgamma: special.gammaln, math.cbrt: np.cbrt, math.exp: np.exp, math.expm1: np.expm1, math.log: np.log,
-    math.log1p: np.log1p, math.sqrt: np.sqrt, math.sin: np.sin, math.cos: np.cos, math.tan: np.tan,
-    math.asin: np.arcsin, math.acos: np.arccos, math.atan: np.arctan, math.atan2: np.arctan2, math.sinh: np.sinh,
-    math.cosh: np.cosh, math.tanh: np.tanh, math.asinh: np.arcsinh, math.erf: special.erf, math.erfc: special.erfc,
-    math.pow: np.power, math.fabs: np.abs, math.floor: np.floor, math.hypot: np.hypot,
+    math.cbrt: np.cbrt, math.floor: np.floor,
 }  # fmt: skip
+_REPLACED |= {function: OPERATIONS[name] for name, function in FROM_MATH.items() if name in OPERATIONS}
 _REPLACED[np.diag] = lambda v, k=0: _wrap_result(np.diag(_plain(v), k))
 
 
@@ -399,13 +343,12 @@ class _Rebinder:
     def convert(self, value: Any) -> Any:
         """Return the value that a traced function receives in place of a value outside of it."""
         if isinstance(value, ModuleType):
-            return _Module(value, self) if value.__name__.partition(".")[0] not in ("builtins",) else value
-        if isinstance(value, (BuiltinFunctionType, FunctionType, np.ufunc)) or callable(value):
-            try:
-                if value in _REPLACED:
-                    return _REPLACED[value]
-            except TypeError:  # not hashable
-                return value
+            return value if value is builtins else _Module(value, self)
+        try:
+            if value in _REPLACED:
+                return _REPLACED[value]
+        except TypeError:  # not hashable
+            return value
         python = getattr(value, "py_func", value)  # the function that numba compiles
         if isinstance(value, functools.partial):
             return functools.partial(self.convert(value.func), *map(self.convert, value.args), **value.keywords)
@@ -466,6 +409,9 @@ def trace(function: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[Program, tu
     """
     sizes = [math.prod(shape) for shape in shapes]
     recorder, rebound = _Recorder(sum(sizes)), _Rebinder().callable(function)
+    inputs = np.empty(sum(sizes), dtype=object)
+    inputs[:] = [Number(recorder, k) for k in recorder.graph.inputs]
+    parts = np.split(inputs, np.cumsum(sizes)[:-1])
 
     def run(outcomes: dict[int, bool]) -> np.ndarray:
         """Trace the function with given outcomes of conditions, and all paths that begin with these outcomes."""
@@ -476,33 +422,17 @@ def trace(function: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[Program, tu
                 "np.maximum or np.minimum in place of if, max, min or sorting"
             )
         recorder.outcomes, recorder.asked = dict(outcomes), []
-        result = _plain(rebound(*_arguments(recorder, shapes)))
+        arguments = [part.reshape(shape).copy().view(Numbers) for part, shape in zip(parts, shapes, strict=True)]
+        result = _plain(rebound(*arguments))
         asked = recorder.asked
         for number in reversed(range(len(asked))):
             others = run(outcomes | dict.fromkeys(asked[:number], True) | {asked[number]: False})
             if others.shape != result.shape:
                 raise UntraceableError(f"needs one shape of its result, got {result.shape} and {others.shape}")
             condition = Number(recorder, asked[number])
-            result = np.asarray(_SELECT(_box(condition), result, others), dtype=object)
+            result = _plain(_SELECT(_plain(condition), result, others))
         return result
 
     result = run({})
     indices = [recorder._as_float(recorder.index(value)) for value in result.flat]
     return recorder.graph.program(indices), result.shape
-
-
-def _box(value: Any) -> np.ndarray:
-    box = np.empty((), dtype=object)
-    box[()] = value
-    return box
-
-
-def _arguments(recorder: _Recorder, shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:
-    """Return new arrays of the recorded inputs."""
-    first, arguments = 0, []
-    for shape in shapes:
-        array = np.empty(math.prod(shape), dtype=object)
-        array[:] = [Number(recorder, recorder.graph.inputs[first + i]) for i in range(array.size)]
-        arguments.append(array.reshape(shape).view(Numbers))
-        first += array.size
-    return arguments

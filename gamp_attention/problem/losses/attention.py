@@ -112,15 +112,9 @@ class DotProductAttention(NamedTuple):
         """True: S[−z] = S[z]."""
         return True
 
-    @property
-    def rotations(self) -> bool:
-        """True if S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys."""
-        return self.heads == 1  # with several heads, only for rotations within each head
-
-    @property
-    def equal_columns(self) -> bool:
-        """True if the Hessian of the loss at zero is equal for all columns of a part, and zero between columns."""
-        return self.heads == 1
+    # S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys, and the Hessian of the loss
+    # at zero is equal for all columns of a part, and zero between columns; with several heads, only within each head
+    rotations = equal_columns = property(lambda self: self.heads == 1)  # type: ignore[misc]
 
     @property
     def parts(self) -> int:
@@ -209,6 +203,28 @@ def require_valid_attention(name: str, attention: Any, rank: int = 0) -> Any:
     """Return an attention map; raise if it has numbers that are not valid, for a number of columns if it is given."""
     validate = getattr(type(attention), "validated", None)  # registered maps are checked at their first use
     return attention if validate is None else validate(attention, name, rank)
+
+
+def require_heads(heads: Any, student: Any) -> int:
+    """Return the number of heads; raise if it contradicts the student."""
+    known = check.integer("student.heads", getattr(student, "heads", 1), low=1)
+    if heads is None or heads == known:
+        return known
+    heads = check.integer("heads", heads, low=1)
+    if known > 1:
+        raise check.fail("heads", heads, f"{known}, the number of heads of the student, or no value")
+    return heads
+
+
+def with_heads(student: Any, heads: int) -> Any:
+    """Return the attention map of several heads, each like the given student."""
+    student = DotProductAttention() if student is None else student
+    if heads == 1 or getattr(student, "heads", 1) > 1:
+        return student
+    if not isinstance(student, DotProductAttention):
+        needs = "a DotProductAttention, which all heads share, for several heads"
+        raise check.fail("student", student, needs, TypeError)
+    return student._replace(heads=heads).validated("student")
 
 
 def softmax_rows(scores: np.ndarray) -> np.ndarray:
@@ -538,24 +554,20 @@ def _differentiate_heads(loss, p, z, grad, hess, work, second, H):
 def _loss_value(loss, p, z, work):
     if not is_dot_product_loss(loss):
         return None
-
-    def attention_value(loss, p, z, work):
-        return two_token_value(loss, p, z) if is_two_tokens(loss) else _value_of_weights(loss, p, z, work)
-
-    return attention_value
+    return lambda loss, p, z, work: (
+        two_token_value(loss, p, z) if is_two_tokens(loss) else _value_of_weights(loss, p, z, work)
+    )
 
 
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work, second):
     if not is_dot_product_loss(loss):
         return None
-
-    def attention_derivatives(loss, p, z, grad, hess, work, second):
-        if is_two_tokens(loss):
-            return two_token_derivatives(loss, p, z, grad, hess)
-        return _differentiate_weights(loss, p, z, grad, hess, work, second)
-
-    return attention_derivatives
+    return lambda loss, p, z, grad, hess, work, second: (
+        two_token_derivatives(loss, p, z, grad, hess)
+        if is_two_tokens(loss)
+        else _differentiate_weights(loss, p, z, grad, hess, work, second)
+    )
 
 
 @overload(loss_floor)
@@ -574,13 +586,11 @@ def _loss_floor(loss, p, work):
 def _loss_curvature(loss, p, center, reach):
     if not is_dot_product_loss(loss):
         return None
-
-    def curvature(loss, p, center, reach):
-        if is_two_tokens(loss):
-            return two_token_floor(loss, p, center, reach)
-        return _curvature_in_ball(loss, p, outer_radius(center, reach))
-
-    return curvature
+    return lambda loss, p, center, reach: (
+        two_token_floor(loss, p, center, reach)
+        if is_two_tokens(loss)
+        else _curvature_in_ball(loss, p, outer_radius(center, reach))
+    )
 
 
 @inline_kernel

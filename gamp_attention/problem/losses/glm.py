@@ -108,15 +108,15 @@ class LogisticLoss(NamedTuple):
         wrong = np.where(total > 0, small, 1.0) / (1 + small)  # probability of the other label
         return np.log1p(small) + np.maximum(-total, 0.0), -p * wrong, p**2 * wrong * (1 - wrong)
 
+    def field_size(self, size: float) -> float:
+        """Return 1, because fields are log-odds, whose size labels do not determine."""
+        return 1.0
+
     def require_labels(self, labels: np.ndarray, n_tokens: int, rank: int) -> None:
         """Raise ValueError unless labels are -1 and 1, and fields have one column."""
         _require_width(labels, 1, n_tokens, rank, self)
         if not np.isin(labels, (-1, 1)).all():
             raise check.fail("labels", np.unique(labels)[:5].tolist(), "-1 and 1 for the logistic loss")
-
-    def field_size(self, size: float) -> float:
-        """Return 1, because fields are log-odds, whose size labels do not determine."""
-        return 1.0
 
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
@@ -157,6 +157,10 @@ class MultinomialLoss(NamedTuple):
                 hess[i, j] = probability * ((1.0 if i % r == j % r else 0.0) - weight[j % r] / total)
         return top + np.log(total) - s[int(p[0])]
 
+    def field_size(self, size: float) -> float:
+        """Return 1, because fields are log-odds, whose size labels do not determine."""
+        return 1.0
+
     def require_labels(self, labels: np.ndarray, n_tokens: int, rank: int) -> None:
         """Raise ValueError unless labels are classes in 0, ..., r − 1, of which there are at least two."""
         _require_width(labels, 1, n_tokens, rank)
@@ -166,10 +170,6 @@ class MultinomialLoss(NamedTuple):
         if not np.isin(labels, np.arange(rank)).all():
             got = np.unique(labels)[:5].tolist()
             raise check.fail("labels", got, f"classes 0 to {rank - 1}, for rank {rank}")
-
-    def field_size(self, size: float) -> float:
-        """Return 1, because fields are log-odds, whose size labels do not determine."""
-        return 1.0
 
     def torch(self, p: Any, z: Any) -> Any:
         """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""

@@ -30,7 +30,7 @@ It may also define
 
 Derivatives of the loss of its layer are computed by central differences. The methods `value`, `derivatives`, `floor`,
 `curvature` and `attend` are compiled by numba. The first use of a loss or map in a model or dataset checks it, see
-`gamp_attention.problem.losses.checks`.
+`gamp_attention.problem.losses.registration`.
 """
 
 from typing import Any, NamedTuple
@@ -193,11 +193,9 @@ def _loss_derivatives(loss, p, z, grad, hess, work, second):
     derivatives = None if is_map or not is_instance(loss, PointLoss) else LOSSES.method(loss.types[0], "derivatives")
     if derivatives is None:
         return difference_derivatives if is_map or is_instance(loss, PointLoss) else None
-
-    def point_derivatives(loss, p, z, grad, hess, work, second):
-        return derivatives(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)), grad, hess)
-
-    return point_derivatives
+    return lambda loss, p, z, grad, hess, work, second: derivatives(
+        loss.loss, p, z.reshape((loss.n_tokens, loss.rank)), grad, hess
+    )
 
 
 @overload(loss_floor)

@@ -1,11 +1,19 @@
-"""Registration of user-defined losses and attention maps, whose methods `gamp_attention.problem.losses.point` lists."""
+"""Registration of user-defined losses and attention maps, and checks of them with messages that name the faulty method.
 
+The methods are listed in `gamp_attention.problem.losses.point`. They are checked at random fields.
+"""
+
+import warnings
 from typing import Any
 
 import numpy as np
 
-from gamp_attention.problem.losses.checks import check_attention, check_finite, check_loss
-from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, call_map
+from gamp_attention._kernels.compiled import kernel
+from gamp_attention._kernels.user_code import attempt
+from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, attend_all, call_map
+from gamp_attention.problem.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value, make_work
+
+VALUE_ERROR = 1e-10  # allowed relative difference of values that a symmetry requires to be equal
 
 
 def register_loss(cls: type) -> type:
@@ -89,3 +97,147 @@ def register_attention(cls: type) -> type:
     if "__call__" not in vars(cls):
         cls.__call__ = call_map  # type: ignore[method-assign]
     return cls
+
+
+def _draw_fields(*shape: int) -> np.ndarray:
+    """Return five random arrays of fields, at which softmax weights are neither equal nor 0 or 1."""
+    return 0.7 * np.random.default_rng(0).standard_normal((5, *shape))
+
+
+def check_loss(loss: PointLoss, params: np.ndarray, step: float = 1e-5, relative_error: float = 1e-5) -> None:
+    """Check a registered loss at random fields for the labels in the first rows of params (n, P).
+
+    Derivatives are compared with central differences of a given step; differences of `relative_error` are allowed.
+    """
+    name, k, rng = type(loss.loss).__name__, loss.n_fields, np.random.default_rng(1)
+    for labels, fields in zip(params, _draw_fields(k), strict=False):
+        p, z, grad, hess = labels.copy(), fields.copy(), np.full(k, np.nan), np.full((k, k), np.nan)
+        shapes = f"p has shape {p.shape} and z has shape (L, r) = {(loss.n_tokens, loss.rank)}"
+        require_indices(f"{name}.value", loss.loss.value, p, z.reshape(-1, loss.rank), shapes=shapes)
+        value = _number(f"{name}.value", _value, loss, p, z, shapes=shapes)
+        shapes += f", grad has shape (L r,) = {(k,)} and hess has shape (L r, L r) = {(k, k)}"
+        shapes += ", with field (l, a) at index l r + a"
+        again = _number(f"{name}.derivatives", _derivatives, loss, p, z, grad, hess, shapes=shapes)
+        if not (np.isfinite(grad).all() and np.isfinite(hess).all()):
+            needs, got = "to fill all of grad and hess with finite numbers", "entries that were not filled or are NaN"
+            raise ValueError(f"{name}.derivatives: needs {needs}, got {got}; {shapes}")
+        _require_unchanged(f"{name}.value, {name}.derivatives", (p, labels), (z, fields))
+        _agree(f"{name}.derivatives", "its value", again, value, "value")
+        error = relative_error * (1 + np.abs(hess).max() + np.abs(grad).max() + abs(value))
+        for i, offset in enumerate(step * np.eye(k)):
+            values, gradients = np.empty(2), np.empty((2, k))
+            for side, point in enumerate((z - offset, z + offset)):
+                values[side] = _derivatives(loss, p, point, gradients[side], np.empty((k, k)))
+            slope, curvature = (np.diff(ends, axis=0)[0] / (2 * step) for ends in (values, gradients))
+            _agree(f"{name}.derivatives", f"grad[{i}]", grad[i], slope, "differences of value", error)
+            _agree(f"{name}.derivatives", f"hess[{i}]", hess[i], curvature, "differences of grad", error)
+        floor = _number(f"{name}.floor", _floor, loss, p, infinite=True)
+        if floor > value + VALUE_ERROR * abs(value):
+            got = f"{floor}, which is above the loss {value}"
+            raise ValueError(f"{name}.floor: needs a lower bound of the loss, got {got}")
+        lowest, ball = np.linalg.eigvalsh(hess)[0], (np.zeros(k), float(np.linalg.norm(z)))
+        bound = _number(f"{name}.curvature", curvature_bound, loss, p, *ball, infinite=True)
+        if bound > lowest + error:
+            declared = "convex = True" if loss.loss.convex else "curvature"
+            raise ValueError(f"{name}: {declared} is wrong, an eigenvalue of the Hessian is {lowest} at z = {z}")
+        if loss.loss.even:
+            _agree(name, "even = True: value(-z)", _value(loss, p, -z), value, "value(z)")
+        if loss.loss.rotations and loss.rank > 1:
+            rotated = z.reshape(-1, loss.rank) @ np.linalg.qr(rng.standard_normal((loss.rank, loss.rank)))[0]
+            _agree(name, "rotations = True: value(zO)", _value(loss, p, rotated.ravel()), value, "value(z)")
+
+
+def check_finite(loss: PointLoss, params: np.ndarray) -> None:
+    """Check that a loss of the package is finite at random fields for the labels in the first rows of params (n, P)."""
+    for p, z in zip(params, _draw_fields(loss.n_tokens, loss.rank), strict=False):
+        with np.errstate(all="ignore"):
+            _number(f"{type(loss.loss).__name__}.value", loss.loss.value, p, z)
+
+
+def require_indices(method: str, function: Any, *arguments: np.ndarray, shapes: str) -> None:
+    """Raise ValueError if a user's method, run in Python, uses an index outside of its arguments.
+
+    Compiled code does not check indices: it would read other memory. Any other error of Python is ignored, because the
+    compiled method may run nevertheless.
+    """
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            function(*(argument.copy() for argument in arguments))
+    except IndexError as error:
+        raise ValueError(f"{method}: needs indices within its arguments, got {error}; {shapes}") from None
+    except Exception:  # code that only numba runs
+        return
+
+
+def _require_unchanged(methods: str, *pairs: tuple[np.ndarray, np.ndarray]) -> None:
+    """Raise ValueError if a compiled method has changed an argument; each pair is an argument and its first value."""
+    if not all(np.array_equal(argument, first, equal_nan=True) for argument, first in pairs):
+        raise ValueError(f"{methods}: need to leave p and z unchanged, got changed entries; change copies of them")
+
+
+def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
+    """Check a registered map at random fields."""
+    name, rng, maps = type(attention).__name__, np.random.default_rng(1), list[np.ndarray]()
+    for z in _draw_fields(1, n_tokens, rank):
+        rotated = z @ np.linalg.qr(rng.standard_normal((rank, rank)))[0]
+        S = []
+        for fields in (z, -z, rotated):
+            S.append(np.full((1, n_tokens, n_tokens), np.nan))
+            shapes = f"z has shape (L, r) = {(n_tokens, rank)} and S has shape (L, L) = {(n_tokens, n_tokens)}"
+            require_indices(f"{name}.attend", attention.attend, fields[0], S[-1][0], shapes=shapes)
+            first = fields.copy()
+            attempt(f"{name}.attend", attend_all, attention, fields, S[-1], shapes=shapes)
+            _require_unchanged(f"{name}.attend", (fields, first))
+        if not np.isfinite(S[0]).all():
+            needs = f"to fill S {S[0].shape[1:]} with finite numbers"
+            raise ValueError(f"{name}.attend: needs {needs}, got entries that were not filled or are NaN")
+        if attention.bounded and (S[0].min() < 0 or np.abs(S[0].sum(axis=2) - 1).max() > VALUE_ERROR):
+            needs = "bounded = True needs rows that are positive and add up to 1"
+            raise ValueError(f"{name}: {needs}, got {S[0][0].tolist()}")
+        if attention.even:
+            _agree(name, "even = True: S[-z]", S[1][0], S[0][0], "S[z]")
+        if attention.rotations and attention.parts == 1:
+            _agree(name, "rotations = True: S[zO]", S[2][0], S[0][0], "S[z]")
+        maps.append(S[0])
+    if not np.ptp(maps, axis=0).any():
+        raise ValueError(f"{name}.attend: needs to depend on the fields, got equal S for all fields; {shapes}")
+
+
+@kernel
+def _value(loss, p, z):
+    return loss_value(loss, p, z, make_work(loss))
+
+
+@kernel
+def _derivatives(loss, p, z, grad, hess):
+    return loss_derivatives(loss, p, z, grad, hess, make_work(loss), True)
+
+
+@kernel
+def _floor(loss, p):
+    return loss_floor(loss, p, make_work(loss))
+
+
+@kernel
+def curvature_bound(loss, p, center, reach):
+    """Return the lower bound of the eigenvalues of the Hessian of a loss in a ball of fields."""
+    return loss_curvature(loss, p, center, reach)
+
+
+def _number(method: str, kernel: Any, *arguments: Any, infinite: bool = False, shapes: str = "") -> float:
+    """Return the result of a kernel as a number; raise unless it is one finite number, or infinite if allowed."""
+    value = attempt(method, kernel, *arguments, shapes=shapes)
+    about = f"; {shapes}" if shapes else ""
+    if np.ndim(value) or isinstance(value, (tuple, str)) or value is None:
+        raise TypeError(f"{method}: needs to return one number, got {type(value).__name__}{about}")
+    value = float(value)
+    if np.isnan(value) or (not infinite and np.isinf(value)):
+        raise ValueError(f"{method}: needs to return a finite number, got {value}")
+    return value
+
+
+def _agree(name: str, quantity: str, a: Any, b: Any, other: str, error: float | None = None) -> None:
+    """Raise unless a quantity `a` agrees with its value `b` from another source, up to an error."""
+    allowed = VALUE_ERROR * (1 + float(np.abs(b).max())) if error is None else error
+    if not np.abs(np.asarray(a) - b).max() <= allowed:
+        raise ValueError(f"{name}: {quantity} is {a}, but {other} gives {b}")

@@ -55,7 +55,7 @@ PENALTIES = Registry(
         "even": property(_looks_even),
         "smooth": False,
         "quadratic": False,
-        # of penalties whose strengths differ: see `gamp_attention.problem.penalties.columns` and `standard`
+        # of penalties whose strengths differ: see `gamp_attention.problem.penalties.standard`
         "curvature": property(lambda self: self.lam),
         "by_column": False,
         "intercept": False,
@@ -171,12 +171,35 @@ def check_penalty(penalty: Any) -> None:
         raise check.fail("penalty", penalty, needs, TypeError)
     strength = check.real("penalty.strength", penalty.strength, low=0, strict=True)
     convexity = check.real("penalty.convexity", penalty.convexity, low=0)
-    (rho,), (left, right) = _evaluate(penalty, values, POINTS), _evaluate(penalty, slopes, POINTS)
+    (rho,), (left, right) = call_kernel(penalty, values, POINTS), call_kernel(penalty, slopes, POINTS)
     x = POINTS[np.isfinite(rho)]
     _demand(penalty, "value", len(x) and not np.isnan(rho).any(), "some finite numbers and no NaN", POINTS, rho)
-    _check_slopes(penalty, strength, x)
+    (rho_x,), (low, high) = call_kernel(penalty, values, x), call_kernel(penalty, slopes, x)
+    increasing = (low <= high).all() and (high[:-1] <= low[1:] + TOLERANCE * strength).all()
+    _demand(penalty, "slopes", increasing, "slopes that increase with x, because ρ is convex", x, low)
+    for side, slope in ((1, high), (-1, low)):
+        difference = side * (call_kernel(penalty, values, x + side * STEP)[0] - rho_x) / STEP
+        near = np.isclose(difference, slope, rtol=1e-3, atol=1e-3 * strength)
+        equal = near | (~np.isfinite(difference) & ~np.isfinite(slope))
+        _demand(penalty, "slopes", equal.all(), "the one-sided derivatives of value", x, slope)
     for a in (0.05, 1.0, 20.0):  # curvatures of the prox, in units of the strength
-        _check_prox(penalty, strength, a * strength - 0.5 * convexity, convexity)
+        total, a = a * strength + 0.5 * convexity, a * strength - 0.5 * convexity
+        b = np.concatenate([3 * strength * POINTS, total * POINTS])
+        minimum, response = call_kernel(penalty, proxes, b, a)
+        # test an interval as wide as rounding: at a kink, the minimum may miss the kink by that much
+        ends, below, above = (call_kernel(penalty, slopes, minimum + shift) for shift in (0.0, -1e-9, 1e-9))
+        slack = TOLERANCE * (strength + np.abs(b))
+        lowest = np.fmin(ends[0], below[0]) + a * minimum - b - slack
+        highest = np.fmax(ends[1], above[1]) + a * minimum - b + slack
+        needs = f"0 in ∂ρ(x) + a x − b at its x (a = {a:g})"
+        _demand(penalty, "prox", ((lowest <= 0) & (highest >= 0)).all(), needs, b, minimum)
+        step = STEP * (strength + np.abs(b))
+        before, after = (
+            (call_kernel(penalty, proxes, b + side * step, a)[0] - minimum) / (side * step) for side in (-1, 1)
+        )
+        smooth = np.abs(before - after) < TOLERANCE / total  # no kink within the step
+        near = np.abs(response - 0.5 * (before + after)) < 10 * TOLERANCE / total
+        _demand(penalty, "prox", (near | ~smooth).all(), f"the derivative of x in b (a = {a:g})", b, response)
     for trait, needs, holds in (
         ("even", "ρ(−x) = ρ(x)", np.allclose(rho, rho[::-1], rtol=1e-12, atol=0)),
         ("smooth", "slopes without kinks", np.array_equal(left, right)),
@@ -186,44 +209,17 @@ def check_penalty(penalty: Any) -> None:
         _demand(penalty, "value", holds, f"{needs}, because {trait} is True,", POINTS, rho)
 
 
-def _check_slopes(penalty: Any, strength: float, x: np.ndarray) -> None:
-    (rho,), (left, right) = _evaluate(penalty, values, x), _evaluate(penalty, slopes, x)
-    increasing = (left <= right).all() and (right[:-1] <= left[1:] + TOLERANCE * strength).all()
-    _demand(penalty, "slopes", increasing, "slopes that increase with x, because ρ is convex", x, left)
-    for side, slope in ((1, right), (-1, left)):
-        difference = side * (_evaluate(penalty, values, x + side * STEP)[0] - rho) / STEP
-        near = np.isclose(difference, slope, rtol=1e-3, atol=1e-3 * strength)
-        equal = near | (~np.isfinite(difference) & ~np.isfinite(slope))
-        _demand(penalty, "slopes", equal.all(), "the one-sided derivatives of value", x, slope)
-
-
-def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> None:
-    total = a + convexity
-    b = np.concatenate([3 * strength * POINTS, total * POINTS])
-    x, dx = _evaluate(penalty, proxes, b, a)
-    # test an interval around x as wide as rounding: at a kink, x may miss the kink by that much
-    (left, right), below, above = (_evaluate(penalty, slopes, x + shift) for shift in (0.0, -1e-9, 1e-9))
-    slack = TOLERANCE * (strength + np.abs(b))
-    low, high = np.fmin(left, below[0]) + a * x - b - slack, np.fmax(right, above[1]) + a * x - b + slack
-    needs = f"0 in ∂ρ(x) + a x − b at its x (a = {a:g})"
-    _demand(penalty, "prox", ((low <= 0) & (high >= 0)).all(), needs, b, x)
-    step = STEP * (strength + np.abs(b))
-    before, after = ((_evaluate(penalty, proxes, b + side * step, a)[0] - x) / (side * step) for side in (-1, 1))
-    smooth = np.abs(before - after) < TOLERANCE / total  # no kink within the step
-    near = np.abs(dx - 0.5 * (before + after)) < 10 * TOLERANCE / total
-    _demand(penalty, "prox", (near | ~smooth).all(), f"the derivative of x in b (a = {a:g})", b, dx)
-
-
 KERNELS = {values: ("value", 1), slopes: ("slopes", 2), proxes: ("prox", 2)}  # method and number of outputs
 
 
-def _evaluate(penalty: Any, kernel: Any, x: np.ndarray, *arguments: float) -> list[np.ndarray]:
-    """Return the outputs of a kernel at points x."""
+def call_kernel(penalty: Any, kernel: Any, x: np.ndarray, *arguments: float) -> list[np.ndarray]:
+    """Return the outputs of a kernel at all entries of x, shaped as x."""
     method, n_out = KERNELS[kernel]
-    out = [np.full(x.shape, np.nan) for _ in range(n_out)]
+    flat = np.ascontiguousarray(x, dtype=float).ravel()
+    out = [np.full(flat.shape, np.nan) for _ in range(n_out)]
     returns = "one number" if n_out == 1 else "two numbers"
-    attempt(f"{type(penalty).__name__}.{method}", kernel, penalty, x, *arguments, *out, returns=returns)
-    return out
+    attempt(f"{type(penalty).__name__}.{method}", kernel, penalty, flat, *arguments, *out, returns=returns)
+    return [numbers.reshape(x.shape) for numbers in out]
 
 
 def _demand(penalty: Any, method: str, holds: Any, needs: str, x: np.ndarray, got: np.ndarray) -> None:

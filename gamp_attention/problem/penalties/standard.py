@@ -1,4 +1,7 @@
-"""The penalties `Ridge` and `ElasticNet`, intercepts, and penalties of whole matrices.
+"""The penalties `Ridge`, `ElasticNet` and `ColumnRidge`, intercepts, and penalties of whole matrices.
+
+**Columns.** `ColumnRidge` is r(Q) = Σ_a λ_a ‖Q_a‖²/2. New weights are (Λ + A)⁻¹ b with Λ = diag(λ_a), so that all
+averages over weights keep their closed form.
 
 **Intercept.** The last row of the weights may be an unpenalized intercept. An intercept b (r,) is added to the fields
 of all tokens: z = (x + p) Q/√d + b. It is stored as one more coordinate, in which tokens are 0 and positions are 1,
@@ -9,7 +12,7 @@ fixed points Σ_l m̂_l = 0, the condition that the risk is stationary in b.
 
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NamedTuple
@@ -17,8 +20,107 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention.problem.penalties.base import KERNELS, proxes, register_penalty, slopes, values
-from gamp_attention.problem.penalties.columns import DEFAULT_UNIT, ColumnRidge
+from gamp_attention.problem.penalties.base import call_kernel, proxes, register_penalty, slopes, values
+
+DEFAULT_UNIT = 0.01  # unit of gradients and variances if no column has a λ other than 0: the default λ of all models
+
+
+@dataclass(frozen=True)
+class ColumnRidge:
+    """Penalty Σ_a λ_a ‖Q_a‖²/2 with a strength for each column of Q.
+
+    Attributes
+    ----------
+    lams : for each column its λ_a, which may be zero or negative.
+
+    Raises
+    ------
+    TypeError : if `lams` is not a sequence of numbers.
+    ValueError : if `lams` is empty, or a number is not finite.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> penalty = ga.ColumnRidge([0.1, 0.01])
+    >>> penalty.lams, ga.attention_model(rank=2, penalty=penalty).penalty == penalty
+    ((0.1, 0.01), True)
+    """
+
+    lams: tuple[float, ...]
+
+    # weights are linear in the force b, and the risk has a gradient; Q and −Q have the same penalty
+    quadratic = smooth = even = by_column = True
+    intercept = False
+
+    def __post_init__(self) -> None:
+        lams: Any = self.lams
+        needs = "one number for each column of Q"
+        if isinstance(lams, str) or not isinstance(lams, Sequence | np.ndarray) or np.ndim(np.array(lams, object)) != 1:
+            raise check.fail("lams", lams, needs, TypeError)
+        if not len(lams):
+            raise check.fail("lams", lams, needs)
+        object.__setattr__(self, "lams", tuple(check.real(f"lams[{a}]", value) for a, value in enumerate(lams)))
+
+    rank = property(lambda self: len(self.lams))  # number of columns
+    curvature = property(lambda self: np.array(self.lams))  # (r,) λ_a of each column
+    lam = property(lambda self: float(np.abs(self.curvature).max()))  # max |λ_a|, which sweeps set by scaling all λ_a
+    # unit of gradients and variances: the largest absolute value of λ_a, or 0.01 if all are zero
+    strength = property(lambda self: self.lam or DEFAULT_UNIT)
+    convexity = property(lambda self: min(self.lams))
+
+    @property
+    def floor(self) -> float:
+        """Value to which eigenvalues of Λ + A are raised far from fixed points."""
+        smallest = self.convexity  # halved if it is positive, as A may be negative
+        return 0.5 * smallest if smallest > 0 else 0.01 * self.strength
+
+    def checked(self, owner: str) -> "ColumnRidge":
+        """Return this penalty, whose numbers are checked when it is made."""
+        return self
+
+    def scale_to(self, lam: float) -> "ColumnRidge":
+        """Return the penalty with all λ_a scaled by one factor, so that their largest absolute value is `lam`."""
+        if lam == self.lam:
+            return self
+        if self.lam == 0:
+            raise check.fail("lam", lam, "a penalty with some λ_a other than 0, which it scales")
+        factor = lam / self.lam
+        return ColumnRidge(tuple(factor * value for value in self.lams))
+
+
+def has_one_strength(penalty: Any) -> bool:
+    """Return whether a penalty is λ‖Q‖²/2 with one λ for all columns."""
+    return bool(penalty.quadratic) and not penalty.by_column
+
+
+def layout_of(student: Any, rank: int) -> Any:
+    """Return the columns of a student with several heads or value matrices; None for any other student."""
+    find = getattr(student, "head_layout", None)
+    return None if find is None else find(rank)
+
+
+def column_classes(penalty: Any, student: Any, rank: int) -> list[np.ndarray]:
+    """Return sets of columns that may be rotated into each other without a change of the risk.
+
+    Each set is an array (parts, n): a rotation of its n columns is applied in all weight matrices (queries and keys)
+    together. Columns of different heads are in different sets. Columns that may not be rotated are sets of one column
+    (n = 1), whose signs may change only if the student (an attention map or a loss) and the penalty are even.
+    """
+    penalty = getattr(penalty, "penalty", penalty)  # a penalty of all rows except an intercept
+    layout = layout_of(student, rank)
+    if layout is not None:
+        blocks = [layout.scores(head) for head in range(layout.heads)]
+    else:
+        blocks = [np.arange(rank).reshape(student.parts, -1)]
+    if not penalty.quadratic or (layout is None and not student.rotations):
+        return [column[:, None] for block in blocks for column in block.T]
+    if not penalty.by_column:
+        return blocks
+    classes: dict[Any, list[np.ndarray]] = {}
+    for head, block in enumerate(blocks):
+        for column in block.T:
+            classes.setdefault((head, *(penalty.lams[a] for a in column)), []).append(column)
+    return [np.stack(columns, axis=1) for columns in classes.values()]
 
 
 @dataclass(frozen=True)
@@ -250,14 +352,6 @@ def with_lam(penalty: Any, lam: Any) -> Any:
     return _checked(penalty._replace(lam=check.real("lam", lam, low=0)))
 
 
-def _fill(kernel: Any, penalty: Any, x: np.ndarray, *arguments: float) -> list[np.ndarray]:
-    """Return the outputs of a kernel of user-defined or package penalties at all entries, shaped as x."""
-    flat = np.ascontiguousarray(x, dtype=float).ravel()
-    out = [np.empty(flat.shape) for _ in range(KERNELS[kernel][1])]
-    kernel(penalty, flat, *arguments, *out)
-    return [values.reshape(x.shape) for values in out]
-
-
 @_by_rows
 def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     """Return r(Q) = Σ ρ(Q_ia)."""
@@ -265,7 +359,7 @@ def penalty_total(penalty: Any, Q: np.ndarray) -> float:
         return float(0.5 * penalty.curvature @ np.sum(Q**2, axis=0))
     if penalty.quadratic:
         return 0.5 * penalty.lam * np.sum(Q**2)
-    return float(_fill(values, penalty, Q)[0].sum())
+    return float(call_kernel(penalty, values, Q)[0].sum())
 
 
 @_by_rows
@@ -273,7 +367,7 @@ def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.
     """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points."""
     if penalty.quadratic:
         return penalty.curvature * Q + smooth
-    left, right = _fill(slopes, penalty, Q)
+    left, right = call_kernel(penalty, slopes, Q)
     return smooth + np.minimum(np.maximum(-smooth, left), right)
 
 
@@ -283,7 +377,7 @@ def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.
     if penalty.quadratic:
         response = np.broadcast_to(1 / (penalty.curvature + a), b.shape)
         return response * b, response
-    x, dx = _fill(proxes, penalty, b, float(a))
+    x, dx = call_kernel(penalty, proxes, b, float(a))
     return x, dx
 
 

@@ -19,8 +19,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import DisplayMixin
 from gamp_attention.problem.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms
 from gamp_attention.problem.losses.point import sample_loss
-from gamp_attention.problem.penalties.columns import column_classes
-from gamp_attention.problem.penalties.standard import penalty_or_ridge, with_lam
+from gamp_attention.problem.penalties.standard import column_classes, penalty_or_ridge, with_lam
 from gamp_attention.problem.sources import ClassLaw
 from gamp_attention.problem.students import check_columns, check_student
 from gamp_attention.theory.models.coordinates import CoordinateLaw, law_from_samples, require_law

@@ -9,7 +9,7 @@ from numba import types
 from numba.extending import intrinsic
 from scipy import special
 
-from gamp_attention.extensions.sequence.expressions import Graph, emit
+from gamp_attention.extensions.sequence.expressions import Graph, emit, evaluate_rows
 from gamp_attention.extensions.sequence.tracing import trace
 
 INF = math.inf
@@ -80,7 +80,7 @@ def differentiate(function):
 
 def evaluate(program, x):
     with np.errstate(all="ignore"):
-        return np.array([np.broadcast_to(result, x.shape) for result in program.evaluate([x])])
+        return np.array([np.broadcast_to(result, x.shape) for result in evaluate_rows(program, x[:, None]).T])
 
 
 def exact_derivatives(formula, x):

@@ -54,27 +54,20 @@ def test_targets_are_the_mixture_with_the_positional_matrix():
     np.testing.assert_allclose(data.targets, sum(by_head), atol=1e-13)
 
 
-def torch_layer(bias=0.3):
-    """Return torch's layer with two heads in four dimensions, its model, weights (d, r) and intercepts (r,)."""
+def test_a_layer_of_torch_lies_in_the_model():
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     layer = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
-    torch.nn.init.normal_(layer.in_proj_bias, std=bias)
+    torch.nn.init.normal_(layer.in_proj_bias, std=0.3)
     model = ga.value_model(
         rank=4, teacher_rank=4, heads=2, values=2, readout=layer.out_proj.weight.detach().numpy().T, tau=[0, 0],
         student=ga.DotProductAttention(2**0.5, tied=False), intercept=True,
     )  # fmt: skip
-    Q = 2 * layer.in_proj_weight.detach().numpy().T
-    return layer, model, Q, layer.in_proj_bias.detach().numpy()
-
-
-def test_a_layer_of_torch_lies_in_the_model():
-    torch = pytest.importorskip("torch")
-    layer, model, Q, b = torch_layer()
     x = np.random.default_rng(0).normal(size=(20, 2, 4))
     with torch.no_grad():
         outputs = layer(*[torch.tensor(x)] * 3)[0].numpy()
-    np.testing.assert_allclose(model.predict(x @ Q / 2 + b), outputs, atol=1e-12)
+        fields = x @ layer.in_proj_weight.numpy().T + layer.in_proj_bias.numpy()
+    np.testing.assert_allclose(model.predict(fields), outputs, atol=1e-12)
 
 
 @pytest.mark.parametrize("readout", [None, READOUT])
@@ -90,14 +83,12 @@ def test_agreement_exchanges_heads_only_if_they_have_the_same_readout(readout):
     assert (agreement_of(data, Q, swapped) > 1 - 1e-9) == same
 
 
-def test_bad_layers():
-    with pytest.raises(ValueError, match="readout"):
-        ga.value_model(heads=2, values=1, readout=np.ones((3, 1)))
-    with pytest.raises(ValueError, match="heads: needs 2"):
-        ga.value_model(heads=3, student=ga.MultiHeadAttention(heads=2))
-    with pytest.raises(ValueError, match="values"):
-        ga.value_model(values=0)
-    with pytest.raises(TypeError, match="student"):
-        ga.value_model(values=1, student=lambda z: z)
-    with pytest.raises(ValueError, match="multiple of 2"):
-        ga.value_model(values=1, rank=1, student=ga.DotProductAttention(tied=False))
+def test_bad_layers(named_error):
+    for options, words in (
+        ({"heads": 2, "readout": np.ones((3, 1))}, "readout"),
+        ({"heads": 3, "student": ga.MultiHeadAttention(heads=2)}, "heads: needs 2"),
+        ({"values": 0}, "values"),
+        ({"student": lambda z: z}, "student"),
+        ({"rank": 1, "student": ga.DotProductAttention(tied=False)}, "multiple of 2"),
+    ):
+        named_error(lambda options=options: ga.value_model(**options), words)

@@ -37,9 +37,7 @@ def test_agreement_ignores_order_of_heads_and_rotations_within(rank, tied):
             changed[:, ours] = Q[:, theirs] @ rotation
     assert ga.train_loss(data, changed) == pytest.approx(ga.train_loss(data, Q), rel=1e-12)
     assert agreement_of(data, Q, changed) == pytest.approx(1.0)
-    mixed = (
-        Q @ np.linalg.qr(rng.normal(size=(model.rank, model.rank)))[0]
-    )  # a rotation that mixes heads is another layer
+    mixed = Q @ np.linalg.qr(rng.normal(size=(model.rank, model.rank)))[0]  # this layer differs: heads are mixed
     assert agreement_of(data, Q, mixed) < 0.95
 
 
@@ -63,6 +61,7 @@ def test_heads_with_different_penalties_are_not_exchanged():
         ({"student": ga.MultiHeadAttention(heads=0)}, "heads"),
         ({"student": ga.MultiHeadAttention(temperature=0.0)}, "temperature"),
         ({"student": ga.MultiHeadAttention(tied=False), "rank": 1}, "multiple of 4"),
+        ({"student": ga.DotProductAttention(tied=False), "rank": 3}, "multiple of 2"),
     ],
 )
 def test_bad_heads(options, words):

@@ -84,13 +84,7 @@ def test_losses_with_different_numbers_have_different_tables():
 
 def test_callers_of_the_minimization_are_compiled_once_for_all_losses():
     compute_results(DoubleWell(0.3))
-    kernels = [
-        output._denoise_block,
-        output.denoise_sample.kernel,
-        prox.minimize_globally.kernel,
-        prox.next_start,
-        passes._pass,
-    ]
+    kernels = [output._denoise_block, output.denoise_sample.kernel, prox.minimize_globally.kernel, passes._pass]
     before = [set(kernel.overloads) for kernel in kernels]
     compute_results(PseudoHuber(0.37))
     compute_results(ga.PhaseRetrievalLoss())

@@ -9,8 +9,8 @@ import pytest
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
 from docs.examples.sigmoid_attention import SigmoidAttention
-from gamp_attention.problem.losses.checks import check_loss
 from gamp_attention.problem.losses.point import sample_derivatives, sample_loss
+from gamp_attention.problem.losses.registration import check_loss
 
 
 @ga.register_attention
@@ -109,10 +109,6 @@ def unknown_function(self, p, z):
     return np.no_such_function(z)
 
 
-def wrong_argument(self, p, z):
-    return np.sum(z, axis="rows")
-
-
 def unknown_attribute(self, z, S):
     S[:] = z.no_such_attribute
 
@@ -131,19 +127,11 @@ def describe_line_of(function):
     return f"(line {function.__code__.co_firstlineno + 1} of {Path(__file__).name})"
 
 
-@pytest.mark.parametrize(
-    ("value", "cause"),
-    [
-        (unknown_function, "module 'numpy' has no attribute 'no_such_function'"),
-        (wrong_argument, "NumPy sum only supports integer axis value or tuple of integers"),
-    ],
-)
-def test_a_value_that_numba_cannot_compile_raises_with_its_method_cause_and_line(value, cause):
-    message = get_message_of_dataset(value=value)
+def test_a_value_that_numba_cannot_compile_raises_with_its_method_cause_and_line():
+    message = get_message_of_dataset(value=unknown_function)
     assert message.startswith("Faulty.value: needs code that numba compiles, got")
-    assert cause in message
-    assert describe_line_of(value) in message
-    assert "found for signature" not in message
+    assert "module 'numpy' has no attribute 'no_such_function'" in message
+    assert describe_line_of(unknown_function) in message
     assert "\n" not in message
 
 
@@ -151,8 +139,7 @@ def test_derivatives_of_wrong_shape_raise_with_the_shapes_of_grad_and_hess():
     message = get_message_of_dataset(derivatives=gradient_in_the_shape_of_z)
     assert message.startswith("Faulty.derivatives: needs ")
     assert "cannot assign slice of shape (2,) from input of shape (2, 1)" in message
-    assert "grad has shape (L r,) = (2,) and hess has shape (L r, L r) = (2, 2)" in message
-    assert "z has shape (L, r) = (2, 1)" in message
+    assert "z has shape (L, r) = (2, 1), grad has shape (L r,) = (2,) and hess has shape (L r, L r) = (2, 2)" in message
 
 
 def test_a_map_that_numba_cannot_compile_raises_with_its_method_cause_and_line():
@@ -165,20 +152,19 @@ def test_a_map_that_numba_cannot_compile_raises_with_its_method_cause_and_line()
 
 
 def test_errors_name_missing_methods():
-    with pytest.raises(TypeError, match=r"needs a method value"):
-        ga.register_loss(Unregistered)
-    with pytest.raises(TypeError, match=r"needs a method attend"):
-        ga.register_attention(Unregistered)
-    with pytest.raises(TypeError, match="derived from typing"):
-        ga.register_loss(int)
-    with pytest.raises(TypeError, match="register_attention"):
-        ga.attention_model(student=Unregistered())
-    with pytest.raises(TypeError, match="floor"):
+    class Bowl(NamedTuple):
+        def value(self, p, z):
+            return np.sum(z * z)
 
-        @ga.register_loss
-        class Bowl(NamedTuple):
-            def value(self, p, z):
-                return np.sum(z * z)
+    for call, argument, words in (
+        (ga.register_loss, Unregistered, "needs a method value"),
+        (ga.register_attention, Unregistered, "needs a method attend"),
+        (ga.register_loss, int, "derived from typing"),
+        (ga.register_loss, Bowl, "floor"),
+        (lambda student: ga.attention_model(student=student), Unregistered(), "register_attention"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            call(argument)
 
 
 @pytest.mark.parametrize("trait", [property(lambda self: False), 1])

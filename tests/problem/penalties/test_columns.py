@@ -4,13 +4,15 @@ Fixed points are compared with linear algebra and torch; message passing is comp
 `validation/claims/column_penalties.py` with errors, and here for one size.
 """
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.problem.denoisers.input import quadratic_response
 
 LAMS = [0.5, 0.05]
+NO_STRENGTHS = (["cube"], "cube", [[0.1]], [], [float("nan")])
 
 
 def linear_model(lam):
@@ -101,17 +103,6 @@ def test_unbounded_problem_is_no_convergence():
     assert "raise max_iter" not in se.message
 
 
-def test_response_is_the_derivative_of_the_weights():
-    """C is the derivative of (Λ + A)⁻¹ b for fixed Λ; W is its weighted mean."""
-    penalty, V_hat = ga.ColumnRidge([0.1, 2.0]), np.array([[[1.0, 0.3], [0.3, 0.5]]])
-    spectra, fractions = np.array([[0.5, 2.0]]), np.array([0.25, 0.75])
-    A, C, W = quadratic_response(penalty, spectra, V_hat, fractions)
-    by_hand = np.linalg.inv(spectra[0][:, None, None] * V_hat + np.diag([0.1, 2.0]))
-    np.testing.assert_allclose(C, by_hand, rtol=1e-12)
-    np.testing.assert_allclose(A, spectra[0][:, None, None] * V_hat, rtol=1e-12)
-    np.testing.assert_allclose(W[0], np.einsum("k,kab->ab", spectra[0] * fractions, by_hand), rtol=1e-12)
-
-
 @pytest.mark.extensions
 def test_leave_one_out_and_replace():
     data = ga.sample(linear_model(LAMS), d=40, alpha=2.0, seed=4)
@@ -133,11 +124,10 @@ def test_leave_one_out_and_replace():
         (lambda: ga.attention_model(rank=2, lam=[0.1]), "lam, penalty: needs one number, or one entry for each of the"),
         (lambda: ga.attention_model(lam=[-0.1]), "lam, penalty: needs no negative λ"),
         (lambda: ga.glm_model(ga.LogisticLoss(), lam=[-0.1]), "lam, penalty: needs no negative λ"),
-        (lambda: ga.attention_model(lam=["cube"]), "lam: needs a positive number, or a sequence"),
-        (lambda: ga.attention_model(lam="cube"), "lam: needs a positive number, or a sequence"),
-        (lambda: ga.attention_model(lam=[[0.1]]), "lam: needs a positive number, or a sequence"),
-        (lambda: ga.attention_model(lam=[]), "lam: needs a positive number, or a sequence"),
-        (lambda: ga.attention_model(lam=[float("nan")]), "lam: needs a positive number, or a sequence"),
+        *(
+            (partial(ga.attention_model, lam=lam), "lam: needs a positive number, or a sequence")
+            for lam in NO_STRENGTHS
+        ),
         (
             lambda: ga.attention_model(rank=2, lam=[0.1, 0.0], student=ga.DotProductAttention(tied=False)),
             "lam, penalty: needs positive λ for queries and keys",
