@@ -12,11 +12,11 @@ import numpy as np
 
 from gamp_attention._tools import check, progress
 from gamp_attention._tools.display import count_noun, format_text, format_to_error
-from gamp_attention._tools.files import PICTURE, write_archive
+from gamp_attention._tools.files import path_of_unfinished, write_archive
 from gamp_attention._tools.numerics import Stream, generator
 from gamp_attention._tools.statistics import mean_and_error
 from gamp_attention.extensions.cli.options import FIT_STARTS, build_penalty
-from gamp_attention.extensions.cli.output import FIT, describe_kept, report, say, select, target_of
+from gamp_attention.extensions.cli.output import FIT, report, say, select
 from gamp_attention.extensions.comparison.figures import plot_fit
 from gamp_attention.extensions.inference.leave_one_out import LeaveOneOut, leave_one_out
 from gamp_attention.extensions.inference.paths import RegularizationPath, regularization_path
@@ -73,13 +73,13 @@ def run_fit(options: argparse.Namespace) -> int:
         init, data = path.results[path.best], data.replace(lam=float(path.lam[path.best]))
         options.n_starts, problem = 1, problem._replace(data=data)
     result = _train(problem, init, options)
-    layer, out = problem.layer(result.Q), target_of(options, options.out, FIT, result.converged)
+    layer, out = problem.layer(result.Q), options.out if result.converged else path_of_unfinished(options.out)
     arrays = _layer_arrays(problem, result.Q, options) | {
         **{name: value for name, value in result.overlaps.arrays().items() if value.size},
         "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
         "n_iter": result.n_iter, "is_minimum": result.is_minimum, "lowest_eigenvalue": result.lowest_eigenvalue,
     }  # fmt: skip
-    write_archive("--out", out, FIT, arrays, options.force, result.converged)  # before errors are computed
+    write_archive("--out", out, FIT, arrays, options.force)  # before errors are computed
     try:
         attention, errors = layer.attention(problem.tokens), layer.errors(problem.tokens, problem.outputs)
         progress.describe("estimating the test error by leave-one-out")
@@ -96,10 +96,10 @@ def run_fit(options: argparse.Namespace) -> int:
     training = _describe_training(result, scale_tolerance(data, options.tol))
     say(options, "\n".join(["Training", *_indent(*training), "Test error", *_indent(*lines)]))
     arrays |= {"attention": attention, "errors": errors, "errors_left_out": left_out}
-    write_archive("--out", out, FIT, arrays, options.force, result.converged)
-    files = [f"The weights Q, attention matrices and errors of all samples are in {describe_kept(options.out, out)}."]
+    write_archive("--out", out, FIT, arrays, options.force)
+    files = [f"The weights Q, attention matrices and errors of all samples are in {out}."]
     if options.plot:
-        plot = target_of(options, options.plot, PICTURE, result.converged)
+        plot = options.plot if result.converged else path_of_unfinished(options.plot)
         plot_fit(result, attention, plot, options.force)
         files.append(f"{plot} shows learning curves, attention matrices and all starts.")
     steps = _next_steps(result, better, out, options)
@@ -172,11 +172,10 @@ def _train(problem: FitProblem, init: Any, options: argparse.Namespace) -> Train
         t, Q, step = seen
         arrays = _layer_arrays(problem, Q, options) | {"status": Status.INTERRUPTED.value, "n_iter": t}
         arrays |= {"train_loss": step.train_loss, "gradient_norm": step.gradient_norm}
-        out = target_of(options, options.out, FIT, False)
-        write_archive("--out", out, FIT, arrays, options.force, finished=False)
+        out = path_of_unfinished(options.out)
+        write_archive("--out", out, FIT, arrays, options.force)
         remedy = remedy if resumes else f"--init {shlex.quote(out)} with another --out continues from them"
-        kept = describe_kept(options.out, out)
-        raise KeyboardInterrupt(f"interrupted, the weights of iteration {t} are in {kept}: {remedy}") from None
+        raise KeyboardInterrupt(f"interrupted, the weights of iteration {t} are in {out}: {remedy}") from None
 
 
 def _layer_arrays(problem: FitProblem, Q: np.ndarray, options: argparse.Namespace) -> dict[str, Any]:

@@ -50,15 +50,6 @@ def check_outputs(options: argparse.Namespace) -> None:
         _check_target(flag, path, kind, options.force)
 
 
-def target_of(options: argparse.Namespace, path: str, kind: str, finished: bool) -> str:
-    """Return the path to which an output is written: `path`, or a similar name instead of the output of a finished run.
-
-    The other name, which is no input, is only for runs that were interrupted or did not converge (`finished` is False).
-    """
-    inputs = [source for _, source in _inputs(options)]
-    return path if finished else path_of_unfinished(path, kind, inputs, options.force)
-
-
 def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
     """Return all files that a command reads, each with the argument that names it."""
     if options.command != "fit":
@@ -99,23 +90,19 @@ def say(options: argparse.Namespace, text: str) -> None:
 
 
 def report(options: argparse.Namespace, text: str, data: dict[str, Any], finished: bool = True) -> None:
-    """Print the text, and write the data to the file of --json, if there is one; see `target_of` for `finished`."""
+    """Print the text, and write the data to the file of --json; a run that did not finish replaces no file."""
     say(options, text)
     if not options.json:
         return
-    written = json.dumps({MARK: mark(REPORT, finished) | {"keys": sorted(data)}, **data}, allow_nan=False) + "\n"
+    written = json.dumps({MARK: mark(REPORT), **data}, allow_nan=False) + "\n"
     if options.json == "-":
         sys.stdout.write(written)
         return
-    target, force = target_of(options, options.json, REPORT, finished), options.force
-    write_atomically(target, lambda file: file.write(written.encode()), name="--json", kind=REPORT, overwrite=force)
+    target = options.json if finished else path_of_unfinished(options.json)
+    encoded, force = written.encode(), options.force
+    write_atomically(target, lambda file: file.write(encoded), name="--json", kind=REPORT, overwrite=force)
     if target != options.json:
-        say(options, f"The report is in {describe_kept(options.json, target)}.")
-
-
-def describe_kept(path: str, target: str) -> str:
-    """Return a clause for the output of a run that did not finish, which was written to another file than `path`."""
-    return target if target == path else f"{target}, as {path} holds the output of a finished run"
+        say(options, f"The report is in {target}.")
 
 
 def select(options: argparse.Namespace, *names: str) -> dict[str, Any]:

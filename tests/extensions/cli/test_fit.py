@@ -27,7 +27,7 @@ def press_ctrl_c(*_, **__):
 
 
 def test_results_of_finished_runs_are_kept(arrays, tmp_path, monkeypatch, capsys):
-    """Runs that are interrupted or do not converge write files with other names; a run that converges replaces them."""
+    """Runs that are interrupted or do not converge replace no files; a run that converges does."""
     monkeypatch.chdir(tmp_path)
     command = ["fit", str(arrays[0]), "--n-starts", "1", "--no-survey", "--out", "a.npz", "--json", "r.json"]
     assert main(command) == 0
@@ -39,15 +39,15 @@ def test_results_of_finished_runs_are_kept(arrays, tmp_path, monkeypatch, capsys
         assert {name: Path(name).read_bytes() for name in kept} == kept
         assert {path.name for path in tmp_path.iterdir()} == {*kept, *names}
 
-    first, report = "a.unfinished.npz", "r.unfinished.json"
+    first, second, report = "a.unfinished.npz", "a.unfinished-2.npz", "r.unfinished.json"
     with monkeypatch.context() as patch:
         stop_gamp(patch, 6)
-        run(130, f"are in {first}, as a.npz holds the output of a finished run: --init {first}", first)
+        run(130, f"are in {first}: --init {first}", first)
     assert ga.load_result(first).status is ga.Status.INTERRUPTED
     assert ga.load_result(first).predict(arrays[1].tokens).shape == (90, 2, 60)
-    run(1, f"in {first}, as a.npz holds the output of a finished run", first, report, flags=["--max-iter", "3"])
-    assert ga.load_result(first).status is ga.Status.MAX_ITER
-    assert json.loads(Path(report).read_text())["result"] == first
+    run(1, f"in {second}.", first, second, report, flags=["--max-iter", "3"])
+    assert ga.load_result(second).status is ga.Status.MAX_ITER
+    assert json.loads(Path(report).read_text())["result"] == second
     assert main([*command, "--lam", "0.02"]) == 0
     assert ga.load_result("a.npz").lam == 0.02
     assert json.loads(Path("r.json").read_text())["lam"] == 0.02

@@ -49,9 +49,9 @@ REFUSED = {
     "fit z.npz --checkpoint z.npz --force": INPUT,
     "fit z.npz --init w.npz --checkpoint ./w.npz": "which is the input --init",
     "fit z.npz --out other.npz": f"--out: {NEW}, or of a result of gamp-attention fit that this package wrote, got "
-    "'other.npz', which holds an archive with tokens, outputs; choose another name, or replace the file with --force",
+    "'other.npz', which this package did not write; choose another name, or replace the file with --force",
     "fit z.npz --out soft_other.npz": NEW,
-    "fit z.npz --out words.txt": "which holds text",
+    "fit z.npz --out words.txt": NEW,
     "fit z.npz --out folder": "it is not the name of a file",
     "fit z.npz --out /dev/null --force": "which is no regular file",
     "fit z.npz --json notes.json": f"--json: {NEW}, or of a report in JSON",
