@@ -51,8 +51,7 @@ if TYPE_CHECKING:
         Overlaps as Overlaps,
         Status as Status,
     )
-    from gamp_attention.sampling.draw import sample as sample
-    from gamp_attention.sampling.test_errors import sampled_test_error as sampled_test_error
+    from gamp_attention.sampling.draw import sample as sample, sampled_test_error as sampled_test_error
     from gamp_attention.theory.fixed_points.observables import Stability as Stability
     from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult as StateEvolutionResult
     from gamp_attention.theory.fixed_points.solve import solve_state_evolution as solve_state_evolution
@@ -102,8 +101,7 @@ _CORE: dict[str, tuple[str, ...]] = {  # public names of the core, by module
     "problem.risk": ("gradient", "train_loss"),
     "problem.sources": ("ClassLaw",),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),
-    "sampling.draw": ("sample",),
-    "sampling.test_errors": ("sampled_test_error",),
+    "sampling.draw": ("sample", "sampled_test_error"),
     "theory.fixed_points.observables": ("Stability",),
     "theory.fixed_points.refinement": ("StateEvolutionResult",),
     "theory.fixed_points.solve": ("solve_state_evolution",),

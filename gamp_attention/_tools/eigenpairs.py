@@ -1,6 +1,6 @@
 """Extreme eigenvalues and eigenvectors of symmetric operators, which are given by their products with vectors.
 
-Small operators are diagonalized. The lowest eigenpair of a larger operator is computed by the Lanczos method with all
+The lowest eigenpair is computed by the Lanczos method with all
 vectors kept, then, if more vectors are needed, by the implicitly restarted method of ARPACK. Averages over the whole
 spectrum use the Gauss quadrature of the Lanczos method (Golub and Welsch, 1969; Ubaru, Chen and Saad, 2017).
 """
@@ -14,7 +14,6 @@ import numpy as np
 Product = Callable[[np.ndarray], np.ndarray]  # from a vector (n,) to the product (n,)
 
 
-SMALL = 40  # largest number of dimensions in which all eigenvalues are computed
 MIN_PRODUCTS = 20  # number of products before the Lanczos method accepts an answer
 MAX_VECTORS = 200  # number of Lanczos vectors in memory before the restarted method is used
 MAX_RESTARTS = 50  # number of restarts, of about twenty products each, before a larger shift is tried
@@ -55,17 +54,14 @@ def lowest_eigenpair(product: Product, start: np.ndarray, scale: float) -> tuple
     initial vector has a larger part of it. A second iteration, orthogonal to the first result, therefore looks for a
     lower eigenvalue.
     """
-    n, shift = len(start), SHIFT * scale
-    if n <= SMALL:
-        values, vectors = all_eigenpairs(product, n)
-        return float(values[0]), vectors[:, 0]
+    shift = SHIFT * scale
     value, vector = _converge(product, start, shift)
 
     def others(x: np.ndarray) -> np.ndarray:
         image = product(x - vector * (vector @ x))
         return image - vector * (vector @ image)
 
-    begin = np.random.default_rng(1).standard_normal(n)
+    begin = np.random.default_rng(1).standard_normal(len(start))
     other, lower, _ = _lanczos(others, begin - vector * (vector @ begin), shift, value)
     if other >= value:
         return value, vector

@@ -18,7 +18,6 @@ from gamp_attention._tools import check
 from gamp_attention._tools.choices import DESCENTS
 from gamp_attention._tools.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._tools.numerics import Stream, generator, guard_call
-from gamp_attention._tools.optional import require_modules
 from gamp_attention.descent.steps import DescentSteps
 from gamp_attention.descent.torch_risk import (
     DescentResult,
@@ -243,7 +242,7 @@ def minimize_risk(
     tol = scale_tolerance(data, check.real("tol", tol, low=0))
     start = initial_weights(data, init, seed, risk)
     require_device(device)
-    require_modules("minimize_risk", "torch")
+    check.require_module("minimize_risk", "torch")
     import torch
 
     function = TorchRisk(data, risk, device)

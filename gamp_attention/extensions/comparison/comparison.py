@@ -34,8 +34,7 @@ from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import align_weights
 from gamp_attention.problem.tolerances import scale_tolerance
 from gamp_attention.results import SIGNS, Ended, Overlaps, Recorder, Result, Status
-from gamp_attention.sampling.draw import require_size, sample
-from gamp_attention.sampling.test_errors import sampled_test_error
+from gamp_attention.sampling.draw import require_size, sample, sampled_test_error
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.theory.fixed_points.solve import require_rtol, solve_state_evolution
 from gamp_attention.theory.linear import LinearBaseline, linear_baseline

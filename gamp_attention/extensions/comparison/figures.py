@@ -9,7 +9,6 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.files import PICTURE, picture_metadata, require_replaceable, write_atomically
-from gamp_attention._tools.optional import require_modules
 from gamp_attention.extensions.train.runs import AGREEMENT
 from gamp_attention.extensions.train.train import TrainResult
 
@@ -187,7 +186,7 @@ def draw_legend(*axes: Any, columns: int, **style: Any) -> None:
 
 def require_matplotlib() -> Any:
     """Return the module matplotlib, or raise ImportError with the command to install it."""
-    require_modules("a picture", "matplotlib")
+    check.require_module("a picture", "matplotlib")
     import matplotlib
 
     return matplotlib

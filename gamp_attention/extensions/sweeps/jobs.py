@@ -22,8 +22,7 @@ from gamp_attention.gamp.damping import DAMPING
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.problem.penalties.standard import with_lam
 from gamp_attention.results import Overlaps
-from gamp_attention.sampling.draw import sample
-from gamp_attention.sampling.test_errors import sampled_test_error
+from gamp_attention.sampling.draw import sample, sampled_test_error
 from gamp_attention.theory.fixed_points.solve import require_rtol, solve_near
 from gamp_attention.theory.models.model import (
     Model,
@@ -49,8 +48,8 @@ def base_digest(model: Model) -> str:
 
 
 def short_hash(value: Any) -> str:
-    """Return 24 hexadecimal digits for plain finite values, from their JSON text with sorted keys."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """Return 24 hexadecimal digits for plain values, from their JSON text with sorted keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hash_bytes(text.encode(), size=12)
 
 
