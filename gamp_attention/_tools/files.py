@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import stat
-import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -141,32 +140,14 @@ def require_checkpoint(name: str, path: str | Path) -> None:
     require_replaceable(name, path, CHECKPOINT, remedy="")
 
 
-def same_path(one: str | Path, other: str | Path) -> bool:
-    """Return whether two paths name the same file, also by links or by names that differ in case only."""
-    with suppress(OSError):
-        if os.path.samefile(one, other):
-            return True
-    folded, other_folded = (unicodedata.normalize("NFC", os.path.realpath(p)).casefold() for p in (one, other))
-    return folded == other_folded
-
-
 def require_distinct(outputs: Iterable[tuple[str, str | Path]], inputs: Iterable[tuple[str, str | Path]]) -> None:
-    """Raise ValueError if two outputs are the same file, or an output is an input; each is an argument and a path."""
-    output_files, input_files = list(outputs), list(inputs)
-    for number, (name, path) in enumerate(output_files):
-        for argument, source in input_files:
-            if same_path(path, source):
-                needs = f"{name}: needs a file that is not read, as inputs are never replaced"
-                raise ValueError(f"{needs}, got {str(path)!r}, which is {argument}; choose another name")
-        for other, second in output_files[:number]:
-            if same_path(path, second):
-                raise ValueError(
-                    f"{other}, {name}: need two files, got {str(path)!r} for both; choose another name for {name}"
-                )
+    """Raise ValueError if an output is an input or another output; each is an argument and a path.
 
-
-def picture_metadata(kind: str) -> dict[str, Any]:
-    """Return arguments of `savefig` that put the mark into a picture; none for formats without metadata."""
-    if kind not in ("png", "pdf", "ps", "eps", "svg", "svgz"):
-        return {}
-    return {"metadata": {"Software" if kind == "png" else "Creator": SIGNATURE}}
+    Names that differ in case only count as one file, which they are on some systems.
+    """
+    used = {os.path.realpath(path).casefold(): argument for argument, path in inputs}
+    for name, path in outputs:
+        other = used.setdefault(os.path.realpath(path).casefold(), name)
+        if other != name:
+            needs = f"{name}: needs a file of its own, as inputs are never replaced"
+            raise ValueError(f"{needs}, got {str(path)!r}, which is {other}; choose another name")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.files import PICTURE, picture_metadata, require_replaceable, write_atomically
+from gamp_attention._tools.files import PICTURE, SIGNATURE, require_replaceable, write_atomically
 from gamp_attention.extensions.train.runs import AGREEMENT
 from gamp_attention.extensions.train.train import TrainResult
 
@@ -225,7 +225,9 @@ def figure(
             require_replaceable("path", path, PICTURE, overwrite)
             drawing = Figure(figsize=size, layout="constrained")
             yield drawing.subplots(rows, columns, squeeze=False)
-            marked: dict[str, Any] = {"format": kind, "dpi": 150, **picture_metadata(str(kind))}
+            marked: dict[str, Any] = {"format": kind, "dpi": 150}
+            if kind in ("png", "pdf", "ps", "eps", "svg", "svgz"):  # formats with metadata
+                marked["metadata"] = {"Software" if kind == "png" else "Creator": SIGNATURE}
             write_atomically(path, lambda file: drawing.savefig(file, **marked), kind=PICTURE, overwrite=overwrite)
 
 

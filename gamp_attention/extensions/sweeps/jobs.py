@@ -6,7 +6,7 @@ its numbers. Hashes are identical in every process.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -56,7 +56,7 @@ def short_hash(value: Any) -> str:
 def _describe_value(value: Any) -> Any:
     """Return plain data that describe a value completely."""
     if is_dataclass(value) and not isinstance(value, type):
-        used = {f.name: getattr(value, f.name) for f in fields(value) if not _is_unused(f, value)}
+        used = {f.name: getattr(value, f.name) for f in fields(value) if "display" not in f.metadata}
         return {"type": type(value).__qualname__} | {name: _describe_value(item) for name, item in used.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {"type": type(value).__qualname__} | {name: _describe_value(v) for name, v in value._asdict().items()}
@@ -71,16 +71,8 @@ def _describe_value(value: Any) -> Any:
     raise check.fail("model", value, "fields that are numbers, strings, arrays or dataclasses of them", TypeError)
 
 
-def _is_unused(f: Field[Any], value: Any) -> bool:
-    """Return whether a field is for displays, or new since cells were stored with the value that they imply."""
-    default: Any = f.default
-    return "display" in f.metadata or (
-        bool(f.metadata.get("later")) and np.array_equal(getattr(value, f.name), default)
-    )
-
-
 AXES = ("method", "branch", "alpha", "omega", "lam", "sigma", "d", "seed")
-CELL_FORMAT = 2  # part of every key; increase it if the same cell gives other numbers
+CELL_FORMAT = 3  # part of every key; increase it if the same cell gives other numbers
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 
 NEW = "needs the name of a new file"
 INPUT = "inputs are never replaced"
-TWICE = "need two files"
+TWICE = "needs a file of its own"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def contents(folder):
 
 
 REFUSED = {
-    "fit z.npz --out z.npz": f"--out: needs a file that is not read, as {INPUT}, got 'z.npz', which is the input DATA",
+    "fit z.npz --out z.npz": f"--out: {TWICE}, as {INPUT}, got 'z.npz', which is the input DATA",
     "fit z.npz --out soft.npz --force": INPUT,
     "fit z.npz --out Z.npz": INPUT,
     "fit folder --json folder/positions.npy": "which is an array of the input DATA",
@@ -57,8 +57,8 @@ REFUSED = {
     "fit z.npz --json notes.json": f"--json: {NEW}, or of a report in JSON",
     "fit z.npz --plot picture.png": f"--plot: {NEW}, or of a picture",
     "fit z.npz --checkpoint other.npz --force": f"--checkpoint: {NEW}, or of a checkpoint",
-    "fit z.npz --out a --json A": f"--out, --json: {TWICE}, got",
-    "fit z.npz --checkpoint z.fit.npz": f"--out, --checkpoint: {TWICE}",
+    "fit z.npz --out a --json A": "got 'A', which is --out",
+    "fit z.npz --checkpoint z.fit.npz": f"--checkpoint: {TWICE}",
     "solve --json words.txt": NEW,
     "compare --plot picture.png": NEW,
 }
