@@ -124,21 +124,9 @@ _ESTIMATORS = ("GampAttention",)  # not in `__all__`, because scikit-learn is an
 
 __all__ = ["__version__", *(name for name in _HOME if name not in _ESTIMATORS)]
 
-# the common names, which `dir(gamp_attention)` lists together with the subpackages
-_COMMON = (
-    "ConvergenceError", "Dataset", "DotProductAttention", "ElasticNet", "GampState", "LabelledDataset",
-    "LinearLabels", "LogisticLoss", "Overlaps", "Ridge", "SoftmaxTeacher", "SquaredLoss", "__version__",
-    "attention_model", "bayes_thresholds", "branches", "compare", "debias", "gamp_step", "glm_model", "gradient",
-    "initial_state", "law_of", "leave_one_out", "linear_baseline", "load_result", "minimize_risk", "mixture_model",
-    "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram",
-    "register_attention", "register_loss", "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp",
-    "sample", "solve_bayes_state_evolution", "solve_broken", "solve_state_evolution", "sweep", "train", "train_loss",
-    "trajectory",
-)  # fmt: skip
-
 
 def __dir__() -> list[str]:
-    return [*(name for name in (*_COMMON, *_ESTIMATORS) if name in _HOME), *_SUBPACKAGES, "__version__"]
+    return [*_HOME, *_SUBPACKAGES, "__version__"]
 
 
 if not TYPE_CHECKING:  # for type checkers, a name that does not exist stays an error

@@ -13,13 +13,6 @@ from validation._tools.names import EVERY
 PACKAGE = Path(ga.__file__).parent
 
 
-def test_tab_completion_lists_fewer_than_60_names():
-    listed = [name for name in dir(ga) if not name.startswith("_")]
-    assert len(listed) < 60
-    assert len(set(listed)) == len(listed)
-    assert {"run_gamp", "sample", "Dataset", "solve_state_evolution", "GampAttention"} <= set(listed)
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_each_name_is_defined_in_the_module_that_the_package_states(name):
     assert getattr(ga, name).__module__ in (f"gamp_attention.{ga._HOME[name]}", "builtins")

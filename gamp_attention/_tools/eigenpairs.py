@@ -1,7 +1,8 @@
 """Extreme eigenvalues and eigenvectors of symmetric operators, which are given by their products with vectors.
 
 The lowest eigenpair is computed by the Lanczos method with all vectors kept, which is restarted from the best vector if
-there are too many. Averages over the whole spectrum use the Gauss quadrature of the Lanczos method (Golub and Welsch, 1969; Ubaru, Chen and Saad, 2017).
+there are too many. Averages over the whole spectrum use the Gauss quadrature of the Lanczos method (Golub and Welsch,
+1969; Ubaru, Chen and Saad, 2017).
 """
 
 from collections.abc import Callable, Iterator

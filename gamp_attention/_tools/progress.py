@@ -46,7 +46,12 @@ class Progress:
             main = threading.current_thread() is threading.main_thread() and multiprocessing.parent_process() is None
             if main or self._shown:
                 _tasks.append(self)
-                self._make_bar()
+                on_terminal = sys.stderr is not None and sys.stderr.isatty()
+                self._redrawn = time.monotonic() + DELAY - INTERVAL
+                self._bar = tqdm(
+                    desc=self._label, disable=not (on_terminal if self._shown is None else self._shown), leave=False,
+                    delay=DELAY, file=sys.stderr, bar_format=WITHOUT_TOTAL, dynamic_ncols=True,
+                )  # fmt: skip
         elif _tasks[0]._thread == self._thread:
             _tasks.append(self)
         return self
@@ -66,14 +71,6 @@ class Progress:
         """Replace the description of the current work; the first description of a task is drawn at once."""
         first, self._text = not self._text, text
         refresh(at_once=first)
-
-    def _make_bar(self) -> None:
-        on_terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._redrawn = time.monotonic() + DELAY - INTERVAL
-        self._bar = tqdm(
-            desc=self._label, disable=not (on_terminal if self._shown is None else self._shown), leave=False,
-            delay=DELAY, file=sys.stderr, bar_format=WITHOUT_TOTAL, dynamic_ncols=True,
-        )  # fmt: skip
 
 
 _tasks: list[Progress] = []  # nested tasks of this process, the outermost task first

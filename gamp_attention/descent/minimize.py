@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -272,14 +273,14 @@ def minimize_risk(
     norm = gradient_norm(data, at.gradient)
     if tol > 0 and status is not Status.NONFINITE and grows_without_bound(data, end, risk):
         status = Status.DIVERGED
-    curvature = lowest_curvature(data, at, end) if status.converged else None
     result = DescentResult(
         status=status, n_iter=n_iter, residual=norm, history=record.history(), iterations=np.array(iterations), Q=end,
         overlaps=overlaps(data, end, susceptibility(data, at, end)), train_loss=at.train_loss, gradient_norm=norm,
-        is_minimum=curvature is not None and curvature.is_minimum,
-        lowest_eigenvalue=math.nan if curvature is None else curvature.lowest_eigenvalue,
-        lowest_eigenvalue_error=math.nan if curvature is None else curvature.lowest_eigenvalue_error,
     )  # fmt: skip
+    if status.converged:
+        lowest = lowest_curvature(data, at, end)
+        names = ("is_minimum", "lowest_eigenvalue", "lowest_eigenvalue_error")
+        result = replace(result, **{name: getattr(lowest, name) for name in names})
     return finish(result, raise_on_failure, f"minimize_risk ({method})")
 
 

@@ -151,24 +151,16 @@ def teacher_dataset(
     data = Dataset.__new__(Dataset)
     sources = Sources.plain(positions, len(tokens)) if sources is None else sources
     data.describe(tokens, sources, model.penalty, model.rank, spectra, model.student)
-    targets, exact = _compute_targets(data.matrix, model.teacher, Q_star, noise)
-    risks = {"exact": exact, "asymptotic": asymptotic_terms(targets, data.traces)}
-    return data.copy_with(_risks=risks, targets=targets, Q_star=Q_star, model=model)
-
-
-def _compute_targets(
-    matrix: TokenMatrix, teacher: Callable[[np.ndarray], np.ndarray], Q_star: np.ndarray, noise: np.ndarray | None
-) -> tuple[np.ndarray, RiskTerms]:
-    """Return targets T[xQ*/√d] + noise (n, L, L), and the terms of the exact risk for y = targets · x, without y."""
-    (tokens, positions), parts = matrix, []
-    for rows, _, x in token_blocks(tokens):
-        T = teacher(TokenMatrix(x, np.zeros_like(positions)).fields(Q_star))
+    parts = []
+    for rows, _, x in token_blocks(data.matrix.tokens):
+        T = model.teacher(TokenMatrix(x, np.zeros_like(positions)).fields(Q_star))
         T = T if noise is None else T + noise[rows]
         xx, xp = token_moments(x, positions)
         M = (xx + xp.transpose(0, 2, 1)) @ T.transpose(0, 2, 1)
         parts.append((T, *attention_terms(positions, xx, xp, M, np.einsum("nij,njk,nik->n", T, xx, T))))
     targets, params, constant = map(join_parts, zip(*parts, strict=True))
-    return targets, RiskTerms(params, constant)
+    risks = {"exact": RiskTerms(params, constant), "asymptotic": asymptotic_terms(targets, data.traces)}
+    return data.copy_with(_risks=risks, targets=targets, Q_star=Q_star, model=model)
 
 
 def _label_dataset(

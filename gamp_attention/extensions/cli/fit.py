@@ -31,7 +31,7 @@ from gamp_attention.problem.tolerances import scale_tolerance
 from gamp_attention.results import Status
 
 SPAN, VALUES = 30.0, 20  # --path without values has 20 values from λ/30 to 30 λ
-RIDGE = 1e-4  # λ of the linear prediction y = Wx, as of `fit_linear_baseline`
+RIDGE = 1e-4  # λ of the linear prediction y = Wx
 CLEAR = 2.0  # number of standard errors from which a difference of errors is clear
 REFERENCES = ("the linear layer y = Wx", "the mean output")
 
@@ -117,7 +117,7 @@ def load_problem(options: argparse.Namespace) -> FitProblem:
     """Return the problem of a file: loaded, split, and standardized as the options require."""
     stored = load_arrays(options.data, ("tokens", "outputs"), ("positions",))
     tokens, outputs = np.asanyarray(stored["tokens"]), np.asanyarray(stored["outputs"])
-    train, test = split_held_out("--held-out", options.held_out, len(tokens), options.seed)
+    train, test = split_held_out(options.held_out, len(tokens), options.seed)
     x, y = tokens, outputs
     if len(test):
         require_same_shape(x, y)
@@ -128,16 +128,13 @@ def load_problem(options: argparse.Namespace) -> FitProblem:
     return FitProblem(tokens, outputs, stored.get("positions"), train, test, units, data)
 
 
-def split_held_out(name: str, fraction: Any, n: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of n samples for training, and of round(fraction n) random samples for tests, in order.
-
-    `name` is the name of the argument `fraction` in errors.
-    """
-    fraction = check.real(name, fraction, low=0)
+def split_held_out(fraction: float, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of n samples for training, and of round(fraction n) random samples for tests, in order."""
+    fraction = check.real("--held-out", fraction, low=0)
     count = round(fraction * n)
     if fraction and not 1 <= count < n:
         needs = f"a fraction of the {n} samples, below 1, that leaves at least one on each side, or 0 for none"
-        raise check.fail(name, fraction, needs)
+        raise check.fail("--held-out", fraction, needs)
     order = generator(seed, Stream.HELD_OUT).permutation(n) if fraction else np.arange(n)
     return np.sort(order[count:]), np.sort(order[:count])
 

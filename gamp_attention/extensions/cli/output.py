@@ -47,7 +47,20 @@ def check_outputs(options: argparse.Namespace) -> None:
     outputs = [output for output in outputs if output[:2] != ("--json", "-")]
     require_distinct([output[:2] for output in outputs], _inputs(options))
     for flag, path, kind in outputs:
-        _check_target(flag, path, kind, options.force)
+        try:
+            if path in ("", "-") or Path(path).is_dir():
+                raise ValueError("it is not the name of a file")
+            with tempfile.TemporaryFile(dir=Path(os.path.realpath(path)).parent):  # of a link, the folder of its file
+                pass
+            if kind == PICTURE:
+                require_format(path)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ValueError(f"{flag}: {path!r} cannot be written: {why}") from error
+        if kind == CHECKPOINT:
+            require_checkpoint(flag, path)
+        else:
+            require_replaceable(flag, path, kind, options.force)
 
 
 def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -60,25 +73,6 @@ def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
     if options.init not in (*STARTS, *FURTHER_STARTS):
         inputs.append(("the input --init", options.init))
     return inputs
-
-
-def _check_target(flag: str, target: str, kind: str, force: bool) -> None:
-    """Raise if an output cannot be written: a temporary file is tried in the same folder."""
-    folder = Path(os.path.realpath(target)).parent  # of a link, the folder of the file that it names
-    try:
-        if target in ("", "-") or Path(target).is_dir():
-            raise ValueError("it is not the name of a file")
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-        if kind == PICTURE:
-            require_format(target)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ValueError(f"{flag}: {target!r} cannot be written: {why}") from error
-    if kind == CHECKPOINT:
-        require_checkpoint(flag, target)
-    else:
-        require_replaceable(flag, target, kind, force)
 
 
 def say(options: argparse.Namespace, text: str) -> None:

@@ -260,7 +260,7 @@ def _lists(overlaps: Overlaps) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class CellJob:
-    """Job of a cell, to be run by `scheduler`."""
+    """Job of a cell, to be run by `run_chains`."""
 
     key: str
     model: Model
