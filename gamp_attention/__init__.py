@@ -54,8 +54,7 @@ if TYPE_CHECKING:
         Overlaps as Overlaps,
         Status as Status,
     )
-    from gamp_attention.sampling.draw import sample as sample
-    from gamp_attention.sampling.test_errors import sampled_test_error as sampled_test_error
+    from gamp_attention.sampling.draw import sample as sample, sampled_test_error as sampled_test_error
     from gamp_attention.theory.fixed_points.observables import Stability as Stability
     from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult as StateEvolutionResult
     from gamp_attention.theory.fixed_points.solve import solve_state_evolution as solve_state_evolution
@@ -104,8 +103,7 @@ _CORE: dict[str, tuple[str, ...]] = {  # public names of the core, by module
     "problem.risk": ("gradient", "train_loss"),
     "problem.sources": ("ClassLaw",),
     "results": ("ConvergenceError", "History", "Overlaps", "Status"),
-    "sampling.draw": ("sample",),
-    "sampling.test_errors": ("sampled_test_error",),
+    "sampling.draw": ("sample", "sampled_test_error"),
     "theory.fixed_points.observables": ("Stability",),
     "theory.fixed_points.refinement": ("StateEvolutionResult",),
     "theory.fixed_points.solve": ("solve_state_evolution",),
@@ -128,21 +126,9 @@ _ESTIMATORS = ("GampAttention",)  # not in `__all__`, because scikit-learn is an
 
 __all__ = ["__version__", *(name for name in _HOME if name not in _ESTIMATORS)]
 
-# the common names, which `dir(gamp_attention)` lists together with the subpackages
-_COMMON = (
-    "ConvergenceError", "Dataset", "DotProductAttention", "ElasticNet", "GampState", "LabelledDataset",
-    "LinearLabels", "LogisticLoss", "Overlaps", "Ridge", "SoftmaxTeacher", "SquaredLoss", "__version__",
-    "attention_model", "bayes_thresholds", "branches", "compare", "debias", "gamp_step", "glm_model", "gradient",
-    "initial_state", "law_of", "leave_one_out", "linear_baseline", "load_result", "minimize_risk", "mixture_model",
-    "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram",
-    "register_attention", "register_loss", "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp",
-    "sample", "solve_bayes_state_evolution", "solve_broken", "solve_state_evolution", "sweep", "train", "train_loss",
-    "trajectory",
-)  # fmt: skip
-
 
 def __dir__() -> list[str]:
-    return [*(name for name in (*_COMMON, *_ESTIMATORS) if name in _HOME), *_SUBPACKAGES, "__version__"]
+    return [*_HOME, *_SUBPACKAGES, "__version__"]
 
 
 if not TYPE_CHECKING:  # for type checkers, a name that does not exist stays an error

@@ -15,26 +15,11 @@ import gamp_attention as ga
 MODELS = {
     "PAPER": "ga.paper_model(lam=0.1)",
     "SHARP": "ga.paper_model()",
-    "NET": "ga.paper_model(penalty=ga.ElasticNet(0.05, 0.02))",
-    "LASSO": "ga.paper_model(penalty=ga.ElasticNet(0.0, 0.02))",
-    "LARGER": "ga.attention_model(3, 2, 1, lam=0.1)",
-    "UNTIED": "ga.attention_model(2, 2, 1, lam=0.1, student=ga.DotProductAttention(tied=False))",
-    "LINEAR": "ga.attention_model(2, 1, 1, lam=0.5, student=ga.DotProductAttention(softmax=False))",
-    "CAUSAL": "ga.attention_model(2, 1, 1, lam=0.1, student=ga.DotProductAttention(2.0, causal=True))",
-    "CLASSES": "ga.mixture_model([[0.4, 0.15], [0.1, 0.35]], [[0.5, -0.7], [0.3, -0.2]], lam=0.1)",
-    "SPECTRUM": "ga.attention_model(coordinates=ga.coordinate_law(ga.power_law_spectrum(1.0, 3)), lam=0.1)",
     "SQUARED": "ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3), lam=0.1)",
-    "LOGISTIC": "ga.glm_model(ga.LogisticLoss(), lam=0.1)",
-    "MULTINOMIAL": "ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1)",
     "PHASE": "ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1)",
-    "OWN_LOSS": "ga.glm_model(PseudoHuber(0.5), ga.LinearLabels(0.3), lam=0.1)",
-    "OWN_MAP": "ga.attention_model(student=SigmoidAttention(2.0), lam=0.1)",
-    "OWN_PENALTY": "ga.paper_model(penalty=Huber(0.05, 0.2))",
 }
-ATTENTION = ("PAPER", "SHARP", "NET", "LASSO", "LARGER", "UNTIED", "LINEAR", "CAUSAL", "CLASSES", "SPECTRUM", "OWN_MAP")
 START = "ga.Overlaps(q=PAIR, m=FLAT, theta=PAIR, V=WIDE)"
 
-USER_DATA = ("OWN_DATA", "OWN_LABELS")  # datasets of user arrays
 ARRAYS = {
     "X": "RNG.standard_normal((12, 2, 8)) / 2",
     "Y": "RNG.standard_normal((12, 2, 8)) / 2",
@@ -58,8 +43,6 @@ ARRAYS = {
 OBJECTS = {
     "DATA": "ga.sample(PAPER, d=8, alpha=1.5, seed=0)",
     "LARGE_DATA": "ga.sample(PAPER, d=8, alpha=4.0, seed=0)",
-    "OWN_DATA": "ga.Dataset(X, Y, P, lam=0.1)",
-    "OWN_LABELS": "ga.LabelledDataset(X, PLUS_MINUS, ga.LogisticLoss(), lam=0.1)",
     "FIT": "ga.run_gamp(DATA, 'random')",
     "FIXED_POINT": "ga.solve_state_evolution(SHARP, alpha=1.5, rtol=0.05, stability=False)",
     "LOSS": "DATA.loss",
@@ -242,28 +225,12 @@ TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classe
 
 def build_names(folder: str) -> dict[str, Any]:
     """Return all names that the lines use; `folder` receives files that a line writes."""
-    import torch
-
-    from docs.examples.huber_loss import PseudoHuber
-    from docs.examples.huber_penalty import Huber
-    from docs.examples.sigmoid_attention import SigmoidAttention
-
-    names: dict[str, Any] = {"ga": ga, "np": np, "RNG": np.random.default_rng(0), "FOLDER": folder}
-    names |= {"scaled": scaled, "frozen": frozen, "torch": torch}
-    names |= {each.__name__: each for each in (PseudoHuber, Huber, SigmoidAttention)}
+    names: dict[str, Any] = {"ga": ga, "np": np, "RNG": np.random.default_rng(0), "FOLDER": folder, "scaled": scaled}
     for made in (MODELS, {name: text for name, text in ARRAYS.items() if name != "PARAMS"}, OBJECTS, ARRAYS):
         for name, text in made.items():
             if name not in names:
                 names[name] = eval(text, names)
-    names["SAMPLES"] = {model: ga.sample(names[model], d=8, alpha=1.5, seed=0) for model in MODELS}
     return names
-
-
-def frozen(values: Any) -> np.ndarray:
-    """Return an array that cannot be written to."""
-    array = np.array(values)
-    array.flags.writeable = False
-    return array
 
 
 def scaled(size: float, values: Any) -> np.ndarray:

@@ -1,20 +1,13 @@
 """Evaluation of calls: whether an answer is correct, an error names its cause, and the call ends in time.
 
-`evaluate_call` checks the answer of a line of `calls` independently of the statuses that the package reports.
-`TimedEvaluator` does so in a separate process, which it ends if the line takes too long. The limit is processor time,
-so that other programs on the machine have no effect; a process that sleeps is ended after WALL_FACTOR times the limit.
+`evaluate_call` checks the answer of a line of `calls` independently of the statuses that the package reports. Its time
+is processor time, so that other programs on the machine have no effect.
 """
 
-import contextlib
 import inspect
-import os
-import signal
-import tempfile
 import time
 import warnings
 from collections.abc import Iterable
-from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +33,7 @@ class RecordingModule:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(ga, name)
-        if name not in ("run_gamp", "train", "minimize_risk", "solve_state_evolution", "branches", "compare"):
+        if name not in ("run_gamp", "train", "minimize_risk", "solve_state_evolution"):
             return attribute
 
         def called(*args: Any, **options: Any) -> Any:
@@ -55,15 +48,26 @@ class RecordingModule:
         return called
 
 
-def evaluate_call(line: str, names: dict[str, Any]) -> dict[str, Any]:
+def evaluate_call(line: str, names: dict[str, Any], limit: float) -> dict[str, Any]:
     """Evaluate a line and return its outcome: "answered", "refused" or "raised".
 
     "refused" means an error that names the argument, its requirement and its value. "faults" lists problems: "false"
-    (converged without being so), "nan" (numbers that are not finite and no status that says so), "raised", "warned".
+    (converged without being so), "nan" (numbers that are not finite and no status that says so), "raised", "warned",
+    and "late" if it took more than `limit` seconds, also in a second attempt, after its kernels have been compiled.
     """
+    began = time.process_time()
+    outcome = _evaluate(line, names)
+    if time.process_time() - began > limit:
+        began = time.process_time()
+        outcome = _evaluate(line, names)
+        outcome["faults"] += ["late"] * (time.process_time() - began > limit)
+    return outcome
+
+
+def _evaluate(line: str, names: dict[str, Any]) -> dict[str, Any]:
     watched = names["ga"]
     watched.last.clear()
-    row: dict[str, Any] = {"outcome": "answered", "status": None, "message": None, "faults": []}
+    row: dict[str, Any] = {"outcome": "answered", "message": None, "faults": []}
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         try:
@@ -81,8 +85,6 @@ def evaluate_call(line: str, names: dict[str, Any]) -> dict[str, Any]:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for each in _list_parts(result):
-                status = getattr(each, "status", None)
-                row["status"] = getattr(status, "value", row["status"])
                 row["faults"] += [fault for fault in _find_faults(each, watched) if fault not in row["faults"]]
     return row
 
@@ -100,10 +102,6 @@ def is_named(error: Exception, line: str) -> bool:
 
 def _list_parts(result: Any) -> Iterable[Any]:
     """Return the results within a result."""
-    if isinstance(result, ga.Branches):
-        return result.solutions
-    if isinstance(result, ga.Comparison):
-        return [part for each in result.branches for part in (each.gamp, each.fixed_point, each.descent, each.returned)]
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], ga.GampState):
         seen = result[1]  # the report of the step shows whether numbers are finite
         return result if seen.denoised.solved.all() and all_finite([seen.gradient_norm]) else []
@@ -117,10 +115,7 @@ def _find_faults(result: Any, watched: RecordingModule) -> list[str]:
         called = (watched.last.get(name) for name in ("run_gamp", "train", "minimize_risk"))
         return _check_descent(result, next(filter(None, called), None))
     if isinstance(result, ga.StateEvolutionResult):
-        return _check_fixed_point(result, watched.last.get("solve_state_evolution") or watched.last.get("branches"))
-    if isinstance(result, ga.Sweep):
-        numbers = [value for row in result.rows if row.get("converged") for value in row.values()]
-        return [] if all_finite([each for each in numbers if isinstance(each, float)]) else ["nan"]
+        return _check_fixed_point(result, watched.last.get("solve_state_evolution"))
     if isinstance(result, ga.Denoised):
         good = result.solved
         return [] if all_finite([result.z[good], result.g[good], result.loss[good], result.moreau[good]]) else ["nan"]
@@ -129,8 +124,6 @@ def _find_faults(result: Any, watched: RecordingModule) -> list[str]:
         return [] if known or not result.converged else ["nan"]
     if isinstance(result, ga.Trajectory):
         return [] if all_finite([*result.arrays().values(), *result.error.arrays().values()]) else ["nan"]
-    if isinstance(result, ga.BranchPath):
-        return [] if all_finite([result.values, *result.overlaps.arrays().values()]) else ["nan"]
     if isinstance(result, ga.GampState):
         return [] if all_finite([result.Q, result.V, np.asarray(result.D)]) else ["nan"]
     if isinstance(result, np.ndarray | float):
@@ -188,90 +181,3 @@ def _check_fixed_point(result: ga.StateEvolutionResult, arguments: Any) -> list[
     F = OverlapMap(model, float(arguments["alpha"]), first_rule("auto", model, (0,)), result.response)
     rtol = arguments["rtol"] or 2e-3
     return [] if relative_change(F(result.overlaps), result.overlaps) < MAX_CHANGE * rtol else ["false"]
-
-
-COMPILE_LIMIT = 600  # seconds, limit of lines that compile kernels for others
-RETRY_FACTOR, WALL_FACTOR = 20, 30  # limits of a second try and by the clock, in units of the limit
-
-
-class TimedEvaluator:
-    """Evaluates lines of `calls` in a separate process, one after the other."""
-
-    def __init__(self) -> None:
-        self._process: Any = None
-        self._pipe: Any = None
-
-    def __call__(self, line: str, limit: float, warm: str | None = None) -> dict[str, Any]:
-        """Return the outcome of a line by `evaluate_call`, with its seconds; "late" beyond the limit.
-
-        The line `warm` compiles kernels first and is not counted. A line that is late has a second try, after its
-        kernels have been compiled.
-        """
-        if warm is not None and self._ask("warm", warm, COMPILE_LIMIT) is None:
-            raise RuntimeError(f"{warm}: not answered within {COMPILE_LIMIT} s")
-        outcome = self._ask("evaluate", line, limit)
-        if outcome is None and self._ask("warm", line, RETRY_FACTOR * limit) is not None:
-            outcome = self._ask("evaluate", line, limit)
-        late = {"outcome": "late", "status": None, "message": None, "faults": ["late"], "warned": [], "seconds": limit}
-        return {"line": line} | (outcome or late)
-
-    def _ask(self, what: str, line: str, limit: float) -> dict[str, Any] | None:
-        if self._process is None:
-            context = get_context("spawn")
-            self._pipe, other = context.Pipe()
-            self._process = context.Process(target=_serve_requests, args=(other,), daemon=True)
-            self._process.start()
-            other.close()
-            assert self._pipe.poll(COMPILE_LIMIT), "the process does not start"
-            self._pipe.recv()
-        self._pipe.send((what, line))
-        began, used = time.monotonic(), self._used()
-        while self._used() - used < limit and time.monotonic() - began < WALL_FACTOR * limit:
-            if not self._pipe.poll(0.1):
-                continue
-            try:
-                return self._pipe.recv()
-            except EOFError:  # the process died
-                self.end()
-                return {"outcome": "died", "status": None, "message": "the process died", "faults": ["raised"],
-                        "warned": [], "seconds": 0.0}  # fmt: skip
-        self.end()
-        return None
-
-    def _used(self) -> float:
-        """Return the seconds of processor time that the process has used."""
-        try:
-            numbers = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-            return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
-        except (OSError, IndexError):  # it has ended, or there is no /proc
-            return time.monotonic()
-
-    def end(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._pipe.close()
-            self._process = None
-
-
-def _serve_requests(pipe: Any) -> None:
-    from tests.calls import build_names
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    warmed: set[str] = set()
-    with tempfile.TemporaryDirectory() as folder:
-        names = build_names(folder) | {"ga": RecordingModule()}
-        pipe.send("ready")
-        while True:
-            what, line = pipe.recv()
-            if what == "warm":
-                if line not in warmed:
-                    with contextlib.suppress(Exception):
-                        evaluate_call(line, names)
-                    warmed.add(line)
-                pipe.send({})
-                continue
-            began = time.process_time()
-            outcome = evaluate_call(line, names)
-            pipe.send(outcome | {"seconds": time.process_time() - began})

@@ -1,8 +1,6 @@
 """Public names: their modules, the list of `dir`, and signatures."""
 
 import ast
-import contextlib
-import inspect
 from pathlib import Path
 
 import pytest
@@ -11,13 +9,6 @@ import gamp_attention as ga
 from validation._tools.names import EVERY
 
 PACKAGE = Path(ga.__file__).parent
-
-
-def test_tab_completion_lists_fewer_than_60_names():
-    listed = [name for name in dir(ga) if not name.startswith("_")]
-    assert len(listed) < 60
-    assert len(set(listed)) == len(listed)
-    assert {"run_gamp", "sample", "Dataset", "solve_state_evolution", "GampAttention"} <= set(listed)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -33,23 +24,6 @@ def test_type_checkers_read_the_names_that_the_package_has():
         )
         imported = {(n.module, a.asname) for n in block.body for a in n.names if a.asname}
         assert imported == {(f"gamp_attention.{module}", name) for module, names in table.items() for name in names}
-
-
-def get_callables(name):
-    """Return the public name and its public methods."""
-    value = getattr(ga, name)
-    methods = vars(value).items() if inspect.isclass(value) else ()
-    return [value, *(method for key, method in methods if callable(method) and key[0] != "_")]
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_signatures_are_short_enough_to_be_read(name):
-    """`help(ga.Dataset)` began with 1 500 characters of the expanded type ArrayLike."""
-    for value in get_callables(name):
-        with contextlib.suppress(ValueError, TypeError):  # exceptions and enumerations have none
-            shown = str(inspect.signature(value))
-            assert "_SupportsArray" not in shown
-            assert len(shown) < 1000
 
 
 def test_names_that_do_not_exist_raise_attribute_errors():

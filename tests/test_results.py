@@ -222,13 +222,6 @@ def test_known_errors_are_shown_with_their_numbers():
     assert "unstable; growth by sector: symmetric 0.5, m 1.5" in text
 
 
-def test_scalars_of_overlaps_are_numbers_and_of_histories_arrays():
-    for rank in (1, 2):
-        overlaps = ga.Overlaps(np.ones((2, rank, rank)), np.ones((2, rank)), np.ones((2, rank, 1)), np.ones((2, 1, 1)))
-        assert all(isinstance(value, float) for value in overlaps.scalars().values())
-    assert {value.shape for value in fill(ga.History).scalars().values()} == {(T,)}
-
-
 def test_scalars_are_traces_norms_and_means_over_tokens():
     one = np.ones(2)
     columns = ga.Overlaps(

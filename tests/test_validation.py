@@ -48,11 +48,6 @@ def scripts(tmp_path, monkeypatch):
     return write
 
 
-def parse_table(text):
-    """Return the lines of a table, by their first word."""
-    return {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()}
-
-
 def test_every_script_is_listed_with_its_stored_results(capsys):
     assert main([]) == 0
     listed = capsys.readouterr().out.splitlines()
@@ -85,18 +80,6 @@ def test_results_have_date_versions_and_commit(path):
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", result["when"])
     assert re.fullmatch(r"[0-9a-f]{10}(\+| \(from history\))?", result["commit"])
     assert len(result["held"]) + len(result["failed"]) > 0
-
-
-def test_the_table_counts_checks(scripts, capfd):
-    run = scripts(claims=["holds"], speed=["fails"])
-    assert run("all", "--quick") == 1
-    table = parse_table(capfd.readouterr().out)
-    assert table["holds"][:2] == ["1", "0"]
-    assert table["holds"][-1] == "holds"
-    assert table["fails"][:2] == ["1", "2"]
-    assert table["fails"][-1] == "fails"
-    assert table["2"][-4:] == ["1", "of", "2", "hold"]
-    assert (scripts.out / "fails_quick.json").exists()
 
 
 def test_groups_and_names_select_scripts(scripts, capfd):

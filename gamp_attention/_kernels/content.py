@@ -29,22 +29,18 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes)
 METHODS: set[Any] = set()  # methods of user-defined classes that kernels call
 
 
-class UnknownContentError(LookupError):
-    """Error of a value that cannot be identified in other processes."""
-
-
 def hash_content(value: Any) -> str | None:
     """Return a hash of a class or function with everything that its compiled code depends on; None if unknown."""
     try:
         return hash_bytes(repr(_Walk().describe(value)).encode())
-    except UnknownContentError:
+    except LookupError:
         return None
 
 
 def check_helpers(cls: type) -> None:
     """Stop numba from loading stored helper functions of a class, as it checks only the file that defines each."""
     walk = _Walk()
-    with suppress(UnknownContentError):  # the functions up to there are known
+    with suppress(LookupError):  # the functions up to there are known
         walk.describe(cls)
     for helper in walk.helpers:
         helper._cache.disable()
@@ -104,12 +100,13 @@ class _Walk:
             return "enum", value.__qualname__, [self.describe(member) for member in value]  # type: ignore[var-annotated]
         if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
             return self._describe_class(value)
-        raise UnknownContentError(repr(value))
+        raise LookupError(repr(value))
 
     def _describe_class(self, cls: Any) -> Any:
         """Return a description of the fields, traits and compiled methods of a NamedTuple."""
         content = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
-        used = [(k, v) for k, v in sorted(content.items()) if (type(v) in PLAIN and k[:2] != "__") or _is_method(v)]
+        methods = {key for key, value in content.items() if isinstance(value, FunctionType) and value in METHODS}
+        used = [(k, v) for k, v in sorted(content.items()) if (type(v) in PLAIN and k[:2] != "__") or k in methods]
         fields = cls._fields, cls._field_defaults
         return "class", cls.__qualname__, self.describe(fields), [(k, self.describe(v)) for k, v in used]
 
@@ -120,7 +117,7 @@ class _Walk:
         try:
             cells = [cell.cell_contents for cell in function.__closure__ or ()]
         except ValueError:
-            raise UnknownContentError(f"{function.__qualname__}, which reads a variable without a value") from None
+            raise LookupError(f"{function.__qualname__}, which reads a variable without a value") from None
         read = [(name, self._describe_outer(scope[name], names)) for name in sorted(names) if name in scope]
         # numba compiles these functions in place of a function that is decorated by `overload` or `register_jitable`
         cpu_target.typing_context.refresh()
@@ -141,10 +138,6 @@ class _Walk:
         read = [(name, getattr(value, name)) for name in sorted(names) if hasattr(value, name)]
         del self._described[id(value)]  # another function may read other attributes
         return "module", [(name, self._describe_outer(item, names)) for name, item in read]
-
-
-def _is_method(value: Any) -> bool:
-    return isinstance(value, FunctionType) and value in METHODS
 
 
 def _names(code: CodeType) -> Iterator[str]:

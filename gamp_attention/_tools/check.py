@@ -1,6 +1,7 @@
 """Checks of arguments, with errors that name the argument, its requirement and the value received; read-only views."""
 
 import copy
+import importlib.util
 import math
 import numbers
 import os
@@ -16,6 +17,7 @@ import numpy as np
 from gamp_attention._tools.choices import suggestion
 
 MAX_INTEGER = sys.maxsize  # largest integer argument, except seeds
+EXTRAS = {"torch": "torch", "matplotlib": "plot"}  # extras of the package that install optional modules
 
 
 def fail(name: str, got: Any, needs: str, error: type[Exception] = ValueError) -> Exception:
@@ -39,6 +41,12 @@ def require_attributes(name: str, value: Any, needs: str, *attributes: str) -> N
     """Raise TypeError unless a value has the attributes of the objects that a function accepts."""
     if not all(hasattr(value, attribute) for attribute in attributes):
         raise fail(name, value, needs, TypeError)
+
+
+def require_module(purpose: str, module: str) -> None:
+    """Raise ImportError unless an optional module is installed, without importing it; `purpose` is what needs it."""
+    if importlib.util.find_spec(module) is None:
+        raise ImportError(f"{purpose} needs {module}: pip install 'gamp-attention[{EXTRAS[module]}]'")
 
 
 @contextmanager

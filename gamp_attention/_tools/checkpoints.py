@@ -70,13 +70,9 @@ class CheckpointFile:
             why = "which is a damaged checkpoint; delete it, or choose another name"
             raise ValueError(f"{NEEDS_CHECKPOINT}, got {self.path}, {why}") from error
         if identity != (self._digest, CHECKPOINT_FORMAT):
-            raise self.refuse()
+            why = "which is of another run; choose another name"
+            raise ValueError(f"{NEEDS_CHECKPOINT}, with the same data and options, got {self.path}, {why}")
         return unpack(arrays)
-
-    def refuse(self) -> ValueError:
-        """Return the error for a checkpoint of another run."""
-        why = "which is of another run; choose another name"
-        return ValueError(f"{NEEDS_CHECKPOINT}, with the same data and options, got {self.path}, {why}")
 
     def save(self, snapshot: Callable[[], Tree]) -> None:
         """Write the tree that a function returns, unless the last write is more recent than `every` seconds."""

@@ -10,11 +10,10 @@ import os
 import re
 import secrets
 import stat
-import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,11 +25,9 @@ MARK = "gamp_attention"  # key of the mark in archives and JSON
 SIGNATURE = f"Written by gamp_attention {__version__}"  # mark of pictures
 CHECKPOINT, PICTURE, REPORT = "a checkpoint", "a picture", "a report in JSON"  # kinds of files
 UNREADABLE = (KeyError, OSError, ValueError, zipfile.BadZipFile)
-UNFINISHED = "unfinished"  # part of the names of outputs that must not take the place of outputs of finished runs
 MAX_BYTES = 1 << 26  # maximum number of bytes of a file that are searched for the mark
-MARKED = re.compile(  # beginning of a report or an archive
-    rb'(\{"gamp_attention": |PK.*?)\{"version": "[^"]*", "kind": "([^"]+)", "finished": (true|false)', re.DOTALL
-)
+# beginning of a report or an archive
+MARKED = re.compile(rb'(?:\{"gamp_attention": |PK.*?)\{"version": "[^"]*", "kind": "([^"]+)"', re.DOTALL)
 PICTURES = re.compile(rb"\x89PNG|%PDF|%!PS|<\?xml|<svg")
 
 
@@ -38,12 +35,9 @@ class ForeignFile(ValueError):
     """Error for an output path that contains a file which must not be replaced."""
 
 
-def mark(kind: str, finished: bool = True) -> dict[str, Any]:
-    """Return the mark of an output file of a given kind (words for messages), as a dict for JSON.
-
-    `finished` is False for outputs of runs that were interrupted or did not converge.
-    """
-    return {"version": __version__, "kind": kind, "finished": finished}
+def mark(kind: str) -> dict[str, Any]:
+    """Return the mark of an output file of a given kind (words for messages), as a dict for JSON."""
+    return {"version": __version__, "kind": kind}
 
 
 def write_atomically(
@@ -78,11 +72,9 @@ def write_atomically(
         raise named from error
 
 
-def write_archive(
-    name: str, path: str | Path, kind: str, arrays: dict[str, Any], overwrite: bool = False, finished: bool = True
-) -> None:
+def write_archive(name: str, path: str | Path, kind: str, arrays: dict[str, Any], overwrite: bool = False) -> None:
     """Write arrays as .npz with a mark that lists them, so that archives to which users added arrays are recognized."""
-    about = np.array(json.dumps(mark(kind, finished) | {"arrays": sorted(arrays)}))
+    about = np.array(json.dumps(mark(kind) | {"arrays": sorted(arrays)}))
     contents = {MARK: about, **arrays}  # the mark comes first, so that it survives in a file that was cut off
     write_atomically(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)
 
@@ -107,70 +99,34 @@ def require_replaceable(name: str, path: str | Path, kind: str, overwrite: bool 
         raise ForeignFile(f"{name}: needs {needs}, got {str(path)!r}, which is {kind_of_path}; choose another name")
     if overwrite or status.st_size == 0 or (kind and kind_of(path) == kind):
         return
-    raise ForeignFile(
-        f"{name}: needs {needs}, got {str(path)!r}, which holds {contents(path)}; choose another name"
-        + (f", or {remedy}" if remedy else "")
-    )
+    holds = f"holds {kind_of(path)}" if kind_of(path) else "this package did not write"
+    choices = f"choose another name{f', or {remedy}' if remedy else ''}"
+    raise ForeignFile(f"{name}: needs {needs}, got {str(path)!r}, which {holds}; {choices}")
 
 
-def path_of_unfinished(path: str, kind: str, keep: Iterable[str | Path] = (), overwrite: bool = False) -> str:
-    """Return the path to which a run that did not finish writes an output: `path`, or a similar name.
-
-    The path is free, or holds an output of this kind from a run that did not finish either; it is none of the files
-    `keep`. With `overwrite`, `path` may hold a file that the package did not write. Kind "" finds a free path.
-    """
-    kept, given = [*keep], Path(path)
-    for number in count():
-        suffix = f".{UNFINISHED}" + f"-{number}" * (number > 1)
-        target = str(given.with_name(f"{given.stem}{suffix}{given.suffix}")) if number else path
-        if not os.path.exists(target) or (os.path.isfile(target) and not os.path.getsize(target)):
-            return target
-        kind_there, finished = read_mark(target)
-        may_replace = overwrite and not number if kind_there is None else kind_there == kind and not finished
-        if may_replace and not any(same_path(target, other) for other in kept):
-            return target
-    raise AssertionError
+def path_of_unfinished(path: str) -> str:
+    """Return the path to which a run that did not finish writes an output: `path` if it is free, or a similar name."""
+    given = Path(path)
+    names = (f"{given.stem}.unfinished{f'-{number}' * (number > 1)}{given.suffix}" for number in count(1))
+    paths = chain([path], (str(given.with_name(name)) for name in names))
+    return next(path for path in paths if not os.path.exists(path) or os.path.getsize(path) == 0)
 
 
 def kind_of(path: str | Path) -> str | None:
     """Return the kind of an output file in words; None if the package did not write it."""
-    return read_mark(path)[0]
-
-
-def read_mark(path: str | Path) -> tuple[str | None, bool]:
-    """Return the kind of an output file, None if the package did not write it, and whether its run finished.
-
-    Pictures of runs that did not finish are known by their name.
-    """
     with suppress(*UNREADABLE):
         with gzip.open(path) if Path(path).suffix == ".svgz" else open(path, "rb") as file:
             start = file.read(MAX_BYTES)
         found = MARKED.match(start.replace(b"\0", b""))  # numpy stores four bytes for each letter
+        if found is not None and start[:2] == b"PK":
+            with np.load(path, allow_pickle=False) as archive:
+                if {*json.loads(str(archive[MARK]))["arrays"], MARK} != {*archive.files}:
+                    return None
         if found is not None:
-            if start[:2] == b"PK":
-                with np.load(path, allow_pickle=False) as archive:
-                    if {*json.loads(str(archive[MARK]))["arrays"], MARK} != {*archive.files}:
-                        return None, False
-            return found[2].decode(), found[3] == b"true"
+            return found[1].decode()
         if PICTURES.match(start) and b"Written by gamp_attention " in start:
-            return PICTURE, f".{UNFINISHED}" not in Path(path).name
-    return None, False
-
-
-def contents(path: str | Path) -> str:
-    """Describe the contents of a file in a few words."""
-    kind = kind_of(path)
-    if kind is not None:
-        return kind
-    with suppress(*UNREADABLE), open(path, "rb") as file:
-        start = file.read(512)
-        if start[:2] == b"PK":
-            names = [name.removesuffix(".npy") for name in zipfile.ZipFile(path).namelist()]
-            return f"an archive with {', '.join(names[:6])}{', …' * (len(names) > 6)}"
-        text = start.decode(errors="replace").rstrip("\ufffd")  # the last character may be cut
-        if all((letter.isprintable() or letter in "\r\n\t\ufeff") and letter != "\ufffd" for letter in text):
-            return "text"
-    return "something else"
+            return PICTURE
+    return None
 
 
 def require_checkpoint(name: str, path: str | Path) -> None:
@@ -184,32 +140,14 @@ def require_checkpoint(name: str, path: str | Path) -> None:
     require_replaceable(name, path, CHECKPOINT, remedy="")
 
 
-def same_path(one: str | Path, other: str | Path) -> bool:
-    """Return whether two paths name the same file, also by links or by names that differ in case only."""
-    with suppress(OSError):
-        if os.path.samefile(one, other):
-            return True
-    folded, other_folded = (unicodedata.normalize("NFC", os.path.realpath(p)).casefold() for p in (one, other))
-    return folded == other_folded
-
-
 def require_distinct(outputs: Iterable[tuple[str, str | Path]], inputs: Iterable[tuple[str, str | Path]]) -> None:
-    """Raise ValueError if two outputs are the same file, or an output is an input; each is an argument and a path."""
-    output_files, input_files = list(outputs), list(inputs)
-    for number, (name, path) in enumerate(output_files):
-        for argument, source in input_files:
-            if same_path(path, source):
-                needs = f"{name}: needs a file that is not read, as inputs are never replaced"
-                raise ValueError(f"{needs}, got {str(path)!r}, which is {argument}; choose another name")
-        for other, second in output_files[:number]:
-            if same_path(path, second):
-                raise ValueError(
-                    f"{other}, {name}: need two files, got {str(path)!r} for both; choose another name for {name}"
-                )
+    """Raise ValueError if an output is an input or another output; each is an argument and a path.
 
-
-def picture_metadata(kind: str) -> dict[str, Any]:
-    """Return arguments of `savefig` that put the mark into a picture; none for formats without metadata."""
-    if kind not in ("png", "pdf", "ps", "eps", "svg", "svgz"):
-        return {}
-    return {"metadata": {"Software" if kind == "png" else "Creator": SIGNATURE}}
+    Names that differ in case only count as one file, which they are on some systems.
+    """
+    used = {os.path.realpath(path).casefold(): argument for argument, path in inputs}
+    for name, path in outputs:
+        other = used.setdefault(os.path.realpath(path).casefold(), name)
+        if other != name:
+            needs = f"{name}: needs a file of its own, as inputs are never replaced"
+            raise ValueError(f"{needs}, got {str(path)!r}, which is {other}; choose another name")

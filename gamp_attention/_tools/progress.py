@@ -6,7 +6,6 @@ appears behind the bar. Nothing is drawn if standard error is not a terminal, no
 """
 
 import multiprocessing
-import os
 import sys
 import threading
 import time
@@ -20,7 +19,6 @@ from gamp_attention._tools import check
 
 DELAY = 1.0  # seconds before a bar appears: shorter tasks show none
 INTERVAL = 0.1  # seconds between two drawings of a bar
-SCREEN = {"ncols": 120, "nrows": 24}  # columns and rows, if the size of the terminal is not known
 COMPILING = "compiling kernels for this loss and type of numbers: 10 to 40 s, only the first time"
 WITH_TOTAL = "{desc}{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}{postfix}"
 WITHOUT_TOTAL = "{desc}{elapsed}{postfix}"
@@ -48,7 +46,12 @@ class Progress:
             main = threading.current_thread() is threading.main_thread() and multiprocessing.parent_process() is None
             if main or self._shown:
                 _tasks.append(self)
-                self._make_bar()
+                on_terminal = sys.stderr is not None and sys.stderr.isatty()
+                self._redrawn = time.monotonic() + DELAY - INTERVAL
+                self._bar = tqdm(
+                    desc=self._label, disable=not (on_terminal if self._shown is None else self._shown), leave=False,
+                    delay=DELAY, file=sys.stderr, bar_format=WITHOUT_TOTAL, dynamic_ncols=True,
+                )  # fmt: skip
         elif _tasks[0]._thread == self._thread:
             _tasks.append(self)
         return self
@@ -68,15 +71,6 @@ class Progress:
         """Replace the description of the current work; the first description of a task is drawn at once."""
         first, self._text = not self._text, text
         refresh(at_once=first)
-
-    def _make_bar(self) -> None:
-        on_terminal, measured = sys.stderr is not None and sys.stderr.isatty(), _columns() > 0
-        self._redrawn = time.monotonic() + DELAY - INTERVAL
-        self._bar = tqdm(
-            desc=self._label, disable=not (on_terminal if self._shown is None else self._shown), leave=False,
-            delay=DELAY, file=sys.stderr, bar_format=WITHOUT_TOTAL, dynamic_ncols=measured,
-            **({} if measured else SCREEN),
-        )  # fmt: skip
 
 
 _tasks: list[Progress] = []  # nested tasks of this process, the outermost task first
@@ -140,11 +134,3 @@ def announce_compilation() -> None:
         _tasks[0]._announced = True
         clear()
         print(COMPILING, file=sys.stderr, flush=True)
-
-
-def _columns() -> int:
-    """Return the width of the terminal, 0 if it is not known, as within `script` or a container."""
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError, AttributeError):
-        return 0

@@ -1,6 +1,6 @@
 """Gradient descent in torch on the risk of the layer, independent of the compiled kernels.
 
-`minimize_risk` takes steps of a first-order method (`descend`), proximal for penalties other than the ridge, or runs
+`minimize_risk` takes steps of a first-order method, proximal for penalties other than the ridge, or runs
 L-BFGS (`quasi_newton`). `stable_step` derives a step size from the curvature of the risk.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from gamp_attention._tools import check
 from gamp_attention._tools.choices import DESCENTS
 from gamp_attention._tools.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._tools.numerics import Stream, generator, guard_call
-from gamp_attention._tools.optional import require_modules
 from gamp_attention.descent.steps import DescentSteps
 from gamp_attention.descent.torch_risk import (
     DescentResult,
@@ -50,26 +50,6 @@ if TYPE_CHECKING:
 METHODS = (*DESCENTS, "adam", "lbfgs")  # methods for given data
 # the learning rates of gd and Adam are from the paper
 LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {"adam": 0.01, "lbfgs": 1.0}
-
-
-def descend(
-    evaluate: Callable[[], tuple[float, float]], step: Callable[[int], None], max_iter: int, tol: float, visit: Visit,
-    is_evaluated: Callable[[int], bool] | None = None,
-) -> tuple[Status, int]:  # fmt: skip
-    """Take steps until the gradient norm is at most tol.
-
-    `evaluate` returns the risk and its gradient norm, `step` takes step t, and `is_evaluated` returns whether the risk
-    is evaluated before step t, and then recorded; by default it is evaluated before all steps.
-    """
-    for t in range(max_iter + 1):
-        if is_evaluated is None or is_evaluated(t) or t == max_iter:
-            loss, norm = evaluate()
-            done = norm <= tol or t == max_iter or not math.isfinite(loss)
-            visit(t, loss, norm, done or is_evaluated is not None)
-            if done:
-                break
-        step(t)
-    return status_of(loss, norm, tol, Status.MAX_ITER), t
 
 
 def quasi_newton(
@@ -133,15 +113,6 @@ def _step_function(
             Q.data.copy_(torch.as_tensor(proximal_map(penalty, weights / lr - smooth, 1 / lr)[0]))
 
     return take_step
-
-
-def _value_and_subgradient(function: Risk, Q: torch.Tensor, penalty: Any) -> tuple[float, float]:
-    """Return the risk with its penalty and the norm of its smallest subgradient; Q.grad excludes the penalty."""
-    value, _ = value_and_norm(function, Q)
-    assert Q.grad is not None
-    here, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()
-    norm = float(np.linalg.norm(smallest_subgradient(penalty, here, smooth)))
-    return value + penalty_total(penalty, here), norm
 
 
 def require_method(name: str, method: Any, penalty: Any) -> None:
@@ -242,7 +213,7 @@ def minimize_risk(
     tol = scale_tolerance(data, check.real("tol", tol, low=0))
     start = initial_weights(data, init, seed, risk)
     require_device(device)
-    require_modules("minimize_risk", "torch")
+    check.require_module("minimize_risk", "torch")
     import torch
 
     function = TorchRisk(data, risk, device)
@@ -262,9 +233,13 @@ def minimize_risk(
             record.add(overlaps(data, Q.detach().cpu().numpy(), no_V), norm / size, value / data.dim)
 
     def evaluate() -> tuple[float, float]:
+        value, norm = value_and_norm(function, Q)
         if is_ridge(data.penalty):
-            return value_and_norm(function, Q)
-        return _value_and_subgradient(function, Q, data.penalty)
+            return value, norm
+        assert Q.grad is not None
+        here, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()  # without the penalty
+        norm = float(np.linalg.norm(smallest_subgradient(data.penalty, here, smooth)))
+        return value + penalty_total(data.penalty, here), norm
 
     with few_threads(data.tokens.size):
         if method == "lbfgs":
@@ -281,8 +256,15 @@ def minimize_risk(
             status, n_iter = quasi_newton(in_units, scaled, rate, max_iter, scaled_tol, visit_weights)
         else:
             step = _step_function(function, Q, data.penalty, method, steps, batch, seed)
-            some = is_recorded if method == "sgd" else None
-            status, n_iter = descend(evaluate, step, max_iter, tol * size, visit, some)
+            for n_iter in range(max_iter + 1):
+                if method != "sgd" or is_recorded(n_iter) or n_iter == max_iter:
+                    loss, norm = evaluate()
+                    done = norm <= tol * size or n_iter == max_iter or not math.isfinite(loss)
+                    visit(n_iter, loss, norm, done or method == "sgd")
+                    if done:
+                        break
+                step(n_iter)
+            status = status_of(loss, norm, tol * size, Status.MAX_ITER)
     end = Q.detach().cpu().numpy().copy()
     if not np.isfinite(end).all():
         end = start
@@ -290,14 +272,14 @@ def minimize_risk(
     norm = gradient_norm(data, at.gradient)
     if tol > 0 and status is not Status.NONFINITE and grows_without_bound(data, end, risk):
         status = Status.DIVERGED
-    curvature = lowest_curvature(data, at, end) if status.converged else None
     result = DescentResult(
         status=status, n_iter=n_iter, residual=norm, history=record.history(), iterations=np.array(iterations), Q=end,
         overlaps=overlaps(data, end, susceptibility(data, at, end)), train_loss=at.train_loss, gradient_norm=norm,
-        is_minimum=curvature is not None and curvature.is_minimum,
-        lowest_eigenvalue=math.nan if curvature is None else curvature.lowest_eigenvalue,
-        lowest_eigenvalue_error=math.nan if curvature is None else curvature.lowest_eigenvalue_error,
     )  # fmt: skip
+    if status.converged:
+        lowest = lowest_curvature(data, at, end)
+        names = ("is_minimum", "lowest_eigenvalue", "lowest_eigenvalue_error")
+        result = replace(result, **{name: getattr(lowest, name) for name in names})
     return finish(result, raise_on_failure, f"minimize_risk ({method})")
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,9 +104,9 @@ class DescentResult(Ended):
     overlaps: Overlaps
     train_loss: float
     gradient_norm: float
-    is_minimum: bool
-    lowest_eigenvalue: float
-    lowest_eigenvalue_error: float
+    is_minimum: bool = field(default=False, kw_only=True)
+    lowest_eigenvalue: float = field(default=math.nan, kw_only=True)
+    lowest_eigenvalue_error: float = field(default=math.nan, kw_only=True)
 
 
 Visit = Callable[[int, float, float, bool], None]  # called with step, risk, gradient norm, and whether to record it

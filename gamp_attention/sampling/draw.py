@@ -1,24 +1,29 @@
-"""Drawing samples and a teacher from a model."""
+"""Drawing samples and a teacher from a model; test errors of weights on new samples of the same teacher."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from gamp_attention._tools import check
-from gamp_attention._tools.numerics import generator, guard_call, psd_root
+from gamp_attention._tools.numerics import Stream, generator, guard_call, psd_root
+from gamp_attention._tools.statistics import mean_and_error
 from gamp_attention.problem.dataset import (
     Dataset,
     LabelledDataset,
     add_intercept,
     attention_terms,
+    require_dataset,
     require_product_memory,
     token_moments,
 )
 from gamp_attention.problem.losses.attention import RiskTerms, asymptotic_terms
 from gamp_attention.problem.passes import TokenMatrix
 from gamp_attention.problem.penalties.standard import InterceptPenalty
+from gamp_attention.problem.risk import require_finite_at
 from gamp_attention.problem.sources import Group, Sources, by_group
 from gamp_attention.problem.stores import join_parts, token_blocks
 from gamp_attention.theory.models.model import Model, require_model
@@ -146,24 +151,16 @@ def teacher_dataset(
     data = Dataset.__new__(Dataset)
     sources = Sources.plain(positions, len(tokens)) if sources is None else sources
     data.describe(tokens, sources, model.penalty, model.rank, spectra, model.student)
-    targets, exact = _compute_targets(data.matrix, model.teacher, Q_star, noise)
-    risks = {"exact": exact, "asymptotic": asymptotic_terms(targets, data.traces)}
-    return data.copy_with(_risks=risks, targets=targets, Q_star=Q_star, model=model)
-
-
-def _compute_targets(
-    matrix: TokenMatrix, teacher: Callable[[np.ndarray], np.ndarray], Q_star: np.ndarray, noise: np.ndarray | None
-) -> tuple[np.ndarray, RiskTerms]:
-    """Return targets T[xQ*/√d] + noise (n, L, L), and the terms of the exact risk for y = targets · x, without y."""
-    (tokens, positions), parts = matrix, []
-    for rows, _, x in token_blocks(tokens):
-        T = teacher(TokenMatrix(x, np.zeros_like(positions)).fields(Q_star))
+    parts = []
+    for rows, _, x in token_blocks(data.matrix.tokens):
+        T = model.teacher(TokenMatrix(x, np.zeros_like(positions)).fields(Q_star))
         T = T if noise is None else T + noise[rows]
         xx, xp = token_moments(x, positions)
         M = (xx + xp.transpose(0, 2, 1)) @ T.transpose(0, 2, 1)
         parts.append((T, *attention_terms(positions, xx, xp, M, np.einsum("nij,njk,nik->n", T, xx, T))))
     targets, params, constant = map(join_parts, zip(*parts, strict=True))
-    return targets, RiskTerms(params, constant)
+    risks = {"exact": RiskTerms(params, constant), "asymptotic": asymptotic_terms(targets, data.traces)}
+    return data.copy_with(_risks=risks, targets=targets, Q_star=Q_star, model=model)
 
 
 def _label_dataset(
@@ -181,3 +178,57 @@ def _label_dataset(
         tokens, labels, model.student, rank=model.rank, positions=positions, spectra=first, penalty=penalty
     )
     return data.copy_with(Q_star=Q_star, model=model, source_means=means, groups=groups, spectra=spectra)
+
+
+@guard_call
+def sampled_test_error(
+    data: Dataset, Q: ArrayLike, *, n_samples: int = 1000, seed: int | np.random.Generator = 1
+) -> tuple[float, float]:
+    """Estimate the test error ε_g = E‖y − f_Q(x)‖_F²/(dL) from new samples of the same teacher.
+
+    Eq. :eq:`test-error`. For a generalized linear model, the test error is the mean loss of a new sample.
+
+    Parameters
+    ----------
+    data : samples drawn from a model.
+    Q : (d, r) weights.
+    n_samples : number of new samples, at least 2.
+    seed : an integer or a numpy Generator.
+
+    Returns
+    -------
+    float, float : the mean over the new samples, and its standard error.
+
+    Raises
+    ------
+    TypeError : if an argument has the wrong type.
+    ValueError : if the data were not drawn from a model, `Q` has another shape, the error overflows, or `n_samples` is
+        below 2 or too large for the memory.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> error, standard_error = ga.sampled_test_error(data, ga.run_gamp(data).Q, n_samples=500)
+    >>> 0 < standard_error < error < ga.sampled_test_error(data, 0 * data.Q_star)[0]
+    True
+    """
+    require_dataset(data)
+    if data.model is None or data.Q_star is None:
+        raise ValueError("data: needs samples drawn from a model, got your arrays, whose distribution is unknown")
+    n = check.integer("n_samples", n_samples, low=2)
+    check.require_memory("n_samples", n)
+    Q = check.array("Q", Q, (data.dim, data.rank))
+    rng = generator(seed, Stream.TEST_SAMPLES)
+    law = data.dim, data.positions, data.source_means, data.spectra, data.model.classes.draw
+    errors, block = [], 500  # number of samples in memory at a time
+    for first in range(0, n, block):
+        count = min(block, n - first)
+        tokens, sources = draw_tokens(rng, count, *law)
+        y = tokens @ data.Q_star / np.sqrt(data.dim)
+        z = TokenMatrix(tokens, data.positions).fields(Q)
+        for rows, token_sources in sources.groups:
+            task = data.model.task_of(token_sources)
+            errors.append(task.errors_at(tokens[rows], data.positions, z[rows], y[rows], rng))
+    mean, error = mean_and_error(np.concatenate(errors))
+    return require_finite_at(Q, mean), error

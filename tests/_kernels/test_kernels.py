@@ -1,8 +1,5 @@
 """Kernels that call each other by symbol: each is compiled once and stored on disk, and outdated code is not used."""
 
-import importlib
-import inspect
-import re
 import shutil
 
 import numpy as np
@@ -11,7 +8,6 @@ from numba.core import types
 from numba.core.errors import TypingError
 
 from gamp_attention._kernels.compiled import (
-    _DEFINED,
     dispatch_on_type,
     inline_kernel,
     inner_kernel,
@@ -117,20 +113,6 @@ def count_compiled(script, folder):
 
 def list_files(folder, name):
     return [path for path in (folder / "cache").rglob(f"*{name}*") if path.suffix in (".nbi", ".nbc")]
-
-
-def test_a_caller_contains_only_the_symbols_of_its_callees(tmp_path, monkeypatch):
-    path = tmp_path / "new_cubes.py"  # a new file: kernels that are loaded from the cache show no code
-    head = "from gamp_attention._kernels.compiled import inline_kernel, kernel\n"
-    path.write_text(head + "\n".join(inspect.getsource(function) for function in (cubed, wrapped, sum_of_cubes)))
-    monkeypatch.syspath_prepend(tmp_path)
-    cubes = importlib.import_module("new_cubes")
-    assert cubes.sum_of_cubes(4) == 64 + 8 + 27
-    assert [args for args in cubes.cubed.overloads] == [(types.int64,)]  # literal numbers have no separate types
-    text = cubes.sum_of_cubes.inspect_llvm((types.int64,))
-    (symbol,) = set(re.findall(r'declare [^@\n]*@"?(cubed\.\w+)', text))
-    assert symbol in _DEFINED
-    assert not re.search(r"define [^@\n]*@[^(\n]*cubed(?!s)", text.replace("sum_of_cubes", ""))
 
 
 def test_an_inner_kernel_cannot_be_called_from_python():

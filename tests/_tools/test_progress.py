@@ -1,11 +1,9 @@
 """Progress on a terminal: nested tasks, no output elsewhere, and Ctrl-C during compilation."""
 
-import gc
 import io
 import os
 import re
 import select
-import signal
 import sys
 import threading
 import time
@@ -62,12 +60,6 @@ def test_a_run_shows_starts_iterations_losses_and_gradients(terminal):
     assert [float(loss) for _, loss, _ in shown] == pytest.approx(result.history.train_loss, rel=1e-3)
     assert [float(norm) for _, _, norm in shown] == pytest.approx(result.history.gradient_norm, rel=0.06)
     assert drawn.endswith("\r")  # the line is cleared
-
-
-def test_a_descent_after_message_passing_is_shown(terminal, model):
-    result = ga.run_gamp(ga.sample(model, 200, 1.5, seed=0), "semantic", damping=1.0, max_iter=300)
-    losses = re.findall(r"semantic start, descent after message passing, training loss (\S+),", terminal.getvalue())
-    assert [float(loss) for loss in losses] == pytest.approx(result.settling_history.train_loss, rel=1e-3)
 
 
 @pytest.mark.parametrize("silent", ["progress=False", "no terminal", "thread", "short"])
@@ -180,27 +172,6 @@ def test_compilation_is_announced_once_in_each_task(capsys):
         assert capsys.readouterr().err.count("compiling kernels") == count
     progress.announce_compilation()
     assert not capsys.readouterr().err
-
-
-def test_ctrl_c_that_python_drops_ends_a_run(data):
-    """Python prints and drops exceptions in callbacks of its garbage collector, which several libraries define."""
-    pressed = []
-
-    def press(phase, info):
-        if not pressed:
-            pressed.append(phase)
-            signal.raise_signal(signal.SIGINT)
-
-    def collect(t, state, report):
-        if t == 2:
-            gc.callbacks.append(press)
-            gc.collect()
-            gc.callbacks.remove(press)
-
-    with pytest.raises(KeyboardInterrupt):
-        ga.run_gamp(data, "semantic", iteration=ga.IterationOptions(callback=collect))
-    assert pressed
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.extensions

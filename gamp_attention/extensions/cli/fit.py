@@ -12,11 +12,11 @@ import numpy as np
 
 from gamp_attention._tools import check, progress
 from gamp_attention._tools.display import count_noun, format_text, format_to_error
-from gamp_attention._tools.files import PICTURE, write_archive
+from gamp_attention._tools.files import path_of_unfinished, write_archive
 from gamp_attention._tools.numerics import Stream, generator
 from gamp_attention._tools.statistics import mean_and_error
 from gamp_attention.extensions.cli.options import FIT_STARTS, build_penalty
-from gamp_attention.extensions.cli.output import FIT, describe_kept, report, say, select, target_of
+from gamp_attention.extensions.cli.output import FIT, report, say, select
 from gamp_attention.extensions.comparison.figures import plot_fit
 from gamp_attention.extensions.inference.leave_one_out import LeaveOneOut, leave_one_out
 from gamp_attention.extensions.inference.paths import RegularizationPath, regularization_path
@@ -31,7 +31,7 @@ from gamp_attention.problem.risk import scale_tolerance
 from gamp_attention.results import Status
 
 SPAN, VALUES = 30.0, 20  # --path without values has 20 values from λ/30 to 30 λ
-RIDGE = 1e-4  # λ of the linear prediction y = Wx, as of `fit_linear_baseline`
+RIDGE = 1e-4  # λ of the linear prediction y = Wx
 CLEAR = 2.0  # number of standard errors from which a difference of errors is clear
 REFERENCES = ("the linear layer y = Wx", "the mean output")
 
@@ -73,13 +73,13 @@ def run_fit(options: argparse.Namespace) -> int:
         init, data = path.results[path.best], data.replace(lam=float(path.lam[path.best]))
         options.n_starts, problem = 1, problem._replace(data=data)
     result = _train(problem, init, options)
-    layer, out = problem.layer(result.Q), target_of(options, options.out, FIT, result.converged)
+    layer, out = problem.layer(result.Q), options.out if result.converged else path_of_unfinished(options.out)
     arrays = _layer_arrays(problem, result.Q, options) | {
         **{name: value for name, value in result.overlaps.arrays().items() if value.size},
         "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
         "n_iter": result.n_iter, "is_minimum": result.is_minimum, "lowest_eigenvalue": result.lowest_eigenvalue,
     }  # fmt: skip
-    write_archive("--out", out, FIT, arrays, options.force, result.converged)  # before errors are computed
+    write_archive("--out", out, FIT, arrays, options.force)  # before errors are computed
     try:
         attention, errors = layer.attention(problem.tokens), layer.errors(problem.tokens, problem.outputs)
         progress.describe("estimating the test error by leave-one-out")
@@ -96,10 +96,10 @@ def run_fit(options: argparse.Namespace) -> int:
     training = _describe_training(result, scale_tolerance(data, options.tol))
     say(options, "\n".join(["Training", *_indent(*training), "Test error", *_indent(*lines)]))
     arrays |= {"attention": attention, "errors": errors, "errors_left_out": left_out}
-    write_archive("--out", out, FIT, arrays, options.force, result.converged)
-    files = [f"The weights Q, attention matrices and errors of all samples are in {describe_kept(options.out, out)}."]
+    write_archive("--out", out, FIT, arrays, options.force)
+    files = [f"The weights Q, attention matrices and errors of all samples are in {out}."]
     if options.plot:
-        plot = target_of(options, options.plot, PICTURE, result.converged)
+        plot = options.plot if result.converged else path_of_unfinished(options.plot)
         plot_fit(result, attention, plot, options.force)
         files.append(f"{plot} shows learning curves, attention matrices and all starts.")
     steps = _next_steps(result, better, out, options)
@@ -117,7 +117,7 @@ def load_problem(options: argparse.Namespace) -> FitProblem:
     """Return the problem of a file: loaded, split, and standardized as the options require."""
     stored = load_arrays(options.data, ("tokens", "outputs"), ("positions",))
     tokens, outputs = np.asanyarray(stored["tokens"]), np.asanyarray(stored["outputs"])
-    train, test = split_held_out("--held-out", options.held_out, len(tokens), options.seed)
+    train, test = split_held_out(options.held_out, len(tokens), options.seed)
     x, y = tokens, outputs
     if len(test):
         require_same_shape(x, y)
@@ -128,16 +128,13 @@ def load_problem(options: argparse.Namespace) -> FitProblem:
     return FitProblem(tokens, outputs, stored.get("positions"), train, test, units, data)
 
 
-def split_held_out(name: str, fraction: Any, n: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of n samples for training, and of round(fraction n) random samples for tests, in order.
-
-    `name` is the name of the argument `fraction` in errors.
-    """
-    fraction = check.real(name, fraction, low=0)
+def split_held_out(fraction: float, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of n samples for training, and of round(fraction n) random samples for tests, in order."""
+    fraction = check.real("--held-out", fraction, low=0)
     count = round(fraction * n)
     if fraction and not 1 <= count < n:
         needs = f"a fraction of the {n} samples, below 1, that leaves at least one on each side, or 0 for none"
-        raise check.fail(name, fraction, needs)
+        raise check.fail("--held-out", fraction, needs)
     order = generator(seed, Stream.HELD_OUT).permutation(n) if fraction else np.arange(n)
     return np.sort(order[count:]), np.sort(order[:count])
 
@@ -172,11 +169,10 @@ def _train(problem: FitProblem, init: Any, options: argparse.Namespace) -> Train
         t, Q, step = seen
         arrays = _layer_arrays(problem, Q, options) | {"status": Status.INTERRUPTED.value, "n_iter": t}
         arrays |= {"train_loss": step.train_loss, "gradient_norm": step.gradient_norm}
-        out = target_of(options, options.out, FIT, False)
-        write_archive("--out", out, FIT, arrays, options.force, finished=False)
+        out = path_of_unfinished(options.out)
+        write_archive("--out", out, FIT, arrays, options.force)
         remedy = remedy if resumes else f"--init {shlex.quote(out)} with another --out continues from them"
-        kept = describe_kept(options.out, out)
-        raise KeyboardInterrupt(f"interrupted, the weights of iteration {t} are in {kept}: {remedy}") from None
+        raise KeyboardInterrupt(f"interrupted, the weights of iteration {t} are in {out}: {remedy}") from None
 
 
 def _layer_arrays(problem: FitProblem, Q: np.ndarray, options: argparse.Namespace) -> dict[str, Any]:

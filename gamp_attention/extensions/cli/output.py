@@ -47,16 +47,20 @@ def check_outputs(options: argparse.Namespace) -> None:
     outputs = [output for output in outputs if output[:2] != ("--json", "-")]
     require_distinct([output[:2] for output in outputs], _inputs(options))
     for flag, path, kind in outputs:
-        _check_target(flag, path, kind, options.force)
-
-
-def target_of(options: argparse.Namespace, path: str, kind: str, finished: bool) -> str:
-    """Return the path to which an output is written: `path`, or a similar name instead of the output of a finished run.
-
-    The other name, which is no input, is only for runs that were interrupted or did not converge (`finished` is False).
-    """
-    inputs = [source for _, source in _inputs(options)]
-    return path if finished else path_of_unfinished(path, kind, inputs, options.force)
+        try:
+            if path in ("", "-") or Path(path).is_dir():
+                raise ValueError("it is not the name of a file")
+            with tempfile.TemporaryFile(dir=Path(os.path.realpath(path)).parent):  # of a link, the folder of its file
+                pass
+            if kind == PICTURE:
+                require_format(path)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ValueError(f"{flag}: {path!r} cannot be written: {why}") from error
+        if kind == CHECKPOINT:
+            require_checkpoint(flag, path)
+        else:
+            require_replaceable(flag, path, kind, options.force)
 
 
 def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -71,25 +75,6 @@ def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
     return inputs
 
 
-def _check_target(flag: str, target: str, kind: str, force: bool) -> None:
-    """Raise if an output cannot be written: a temporary file is tried in the same folder."""
-    folder = Path(os.path.realpath(target)).parent  # of a link, the folder of the file that it names
-    try:
-        if target in ("", "-") or Path(target).is_dir():
-            raise ValueError("it is not the name of a file")
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-        if kind == PICTURE:
-            require_format(target)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ValueError(f"{flag}: {target!r} cannot be written: {why}") from error
-    if kind == CHECKPOINT:
-        require_checkpoint(flag, target)
-    else:
-        require_replaceable(flag, target, kind, force)
-
-
 def say(options: argparse.Namespace, text: str) -> None:
     """Print a text, with options in place of arguments of Python: to standard error if JSON goes to standard output."""
     clear()
@@ -99,23 +84,19 @@ def say(options: argparse.Namespace, text: str) -> None:
 
 
 def report(options: argparse.Namespace, text: str, data: dict[str, Any], finished: bool = True) -> None:
-    """Print the text, and write the data to the file of --json, if there is one; see `target_of` for `finished`."""
+    """Print the text, and write the data to the file of --json; a run that did not finish replaces no file."""
     say(options, text)
     if not options.json:
         return
-    written = json.dumps({MARK: mark(REPORT, finished) | {"keys": sorted(data)}, **data}, allow_nan=False) + "\n"
+    written = json.dumps({MARK: mark(REPORT), **data}, allow_nan=False) + "\n"
     if options.json == "-":
         sys.stdout.write(written)
         return
-    target, force = target_of(options, options.json, REPORT, finished), options.force
-    write_atomically(target, lambda file: file.write(written.encode()), name="--json", kind=REPORT, overwrite=force)
+    target = options.json if finished else path_of_unfinished(options.json)
+    encoded, force = written.encode(), options.force
+    write_atomically(target, lambda file: file.write(encoded), name="--json", kind=REPORT, overwrite=force)
     if target != options.json:
-        say(options, f"The report is in {describe_kept(options.json, target)}.")
-
-
-def describe_kept(path: str, target: str) -> str:
-    """Return a clause for the output of a run that did not finish, which was written to another file than `path`."""
-    return target if target == path else f"{target}, as {path} holds the output of a finished run"
+        say(options, f"The report is in {target}.")
 
 
 def select(options: argparse.Namespace, *names: str) -> dict[str, Any]:

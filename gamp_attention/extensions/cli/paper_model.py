@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from gamp_attention._tools.display import to_json
-from gamp_attention._tools.files import PICTURE
+from gamp_attention._tools.files import path_of_unfinished
 from gamp_attention.extensions.cli.options import build_penalty
-from gamp_attention.extensions.cli.output import describe_kept, report, say, select, target_of
+from gamp_attention.extensions.cli.output import report, say, select
 from gamp_attention.extensions.comparison.comparison import compare
 from gamp_attention.extensions.comparison.figures import plot_comparison, plot_phase_diagram
 from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent
@@ -34,9 +34,9 @@ def run_compare(options: argparse.Namespace) -> int:
     """Run the command `compare` and return its exit status."""
     result = compare(_model(options), **select(options, "d", "alpha", "seed", "risk", "gd_steps"))
     report(options, str(result), result.to_dict(), result.converged)
-    plot = target_of(options, options.plot, PICTURE, result.converged)
+    plot = options.plot if result.converged else path_of_unfinished(options.plot)
     plot_comparison(result, plot, options.force, options.all)
-    say(options, f"The picture is in {describe_kept(options.plot, plot)}.")
+    say(options, f"The picture is in {plot}.")
     return 0 if result.converged else 1
 
 
@@ -104,7 +104,7 @@ def run_boundaries(options: argparse.Namespace) -> int:
         result = phase_boundaries(model, _join(options.omega), **wanted, executor=executor)
     report(options, str(result), result.to_dict() | {"range": [result.low, result.high]}, result.converged)
     if options.plot:
-        plot = target_of(options, options.plot, PICTURE, result.converged)
+        plot = options.plot if result.converged else path_of_unfinished(options.plot)
         plot_phase_diagram(result, plot, options.force)
-        say(options, f"The picture is in {describe_kept(options.plot, plot)}.")
+        say(options, f"The picture is in {plot}.")
     return 0 if result.converged else 1

@@ -16,7 +16,7 @@ from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.minimize import stable_step
-from gamp_attention.descent.torch_risk import status_of
+from gamp_attention.descent.torch_risk import DescentResult, status_of
 from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
 from gamp_attention.extensions.dynamics.replicas import Trajectory
@@ -32,9 +32,8 @@ from gamp_attention.problem.risk import overlaps, risk_at, scale_tolerance
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import align_weights
-from gamp_attention.results import SIGNS, Ended, Overlaps, Recorder, Result, Status
-from gamp_attention.sampling.draw import require_size, sample
-from gamp_attention.sampling.test_errors import sampled_test_error
+from gamp_attention.results import SIGNS, Recorder, Result, Status
+from gamp_attention.sampling.draw import require_size, sample, sampled_test_error
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.theory.fixed_points.solve import require_rtol, solve_state_evolution
 from gamp_attention.theory.linear import LinearBaseline, linear_baseline
@@ -73,20 +72,6 @@ class Row(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class Descent(Ended):
-    """End of a descent on the compiled risk; recorded states and their iteration numbers are empty for L-BFGS."""
-
-    status: Status
-    n_iter: int
-    Q: np.ndarray
-    overlaps: Overlaps
-    train_loss: float
-    gradient_norm: float
-    history: Any
-    iterations: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
 class Branch(Result):
     """Results of all solvers on one branch.
 
@@ -104,8 +89,8 @@ class Branch(Result):
     predicted: Trajectory
     predicted_descent: Trajectory | None
     fixed_point: StateEvolutionResult
-    descent: Descent
-    quasi_newton: Descent
+    descent: DescentResult
+    quasi_newton: DescentResult
     rows: list[Row]
 
     def _rows(self) -> Rows:
@@ -161,7 +146,7 @@ class Comparison(Result):
         return [*rows, f"{about} Total time {self.seconds:.0f} s."]
 
 
-def gradient_descent(data: Dataset, Q: np.ndarray, risk: str, lr: float, max_iter: int) -> Descent:
+def gradient_descent(data: Dataset, Q: np.ndarray, risk: str, lr: float, max_iter: int) -> DescentResult:
     """Take steps of gradient descent, proximal if the penalty is not a ridge."""
     tol, every, record, iterations = scale_tolerance(data, TOL), max(1, max_iter // 100), Recorder(), list[int]()
     no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
@@ -177,18 +162,23 @@ def gradient_descent(data: Dataset, Q: np.ndarray, risk: str, lr: float, max_ite
             Q = Q - lr * at.gradient
         else:
             Q, _ = proximal_map(data.penalty, Q / lr - at.smooth, 1 / lr)
-    status = status_of(at.train_loss, at.gradient_norm, tol, Status.MAX_ITER)
-    ends = overlaps(data, Q, susceptibility(data, at, Q))
-    return Descent(status, t, Q, ends, at.train_loss, at.gradient_norm, record.history(), np.array(iterations))
+    return end_descent(data, Q, risk, t, Status.MAX_ITER, record.history(), np.array(iterations))
 
 
-def minimize(data: Dataset, Q: np.ndarray, risk: str) -> Descent:
+def minimize(data: Dataset, Q: np.ndarray, risk: str) -> DescentResult:
     """Run L-BFGS, or accelerated proximal steps if the penalty has kinks."""
-    tol = scale_tolerance(data, TOL)
-    end = settle(data, risk, Q, tol)
-    ends = overlaps(data, end.Q, susceptibility(data, risk_at(data, end.Q, risk), end.Q))
-    status = status_of(end.train_loss, end.gradient_norm, tol, Status.STALLED)
-    return Descent(status, end.n_iter, end.Q, ends, end.train_loss, end.gradient_norm, None, np.zeros(0, dtype=int))
+    end = settle(data, risk, Q, scale_tolerance(data, TOL))
+    return end_descent(data, end.Q, risk, end.n_iter, Status.STALLED, None, np.zeros(0, dtype=int))
+
+
+def end_descent(
+    data: Dataset, Q: np.ndarray, risk: str, n_iter: int, otherwise: Status, history: Any, iterations: np.ndarray
+) -> DescentResult:
+    """Return the result of a descent on the compiled risk; `otherwise` is its status if it did not converge."""
+    at = risk_at(data, Q, risk)
+    loss, norm, ends = at.train_loss, at.gradient_norm, overlaps(data, Q, susceptibility(data, at, Q))
+    status = status_of(loss, norm, scale_tolerance(data, TOL), otherwise)
+    return DescentResult(status, n_iter, norm, history, iterations, Q, ends, loss, norm)
 
 
 def _compare_branch(

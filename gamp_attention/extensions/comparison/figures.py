@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.files import PICTURE, picture_metadata, require_replaceable, write_atomically
-from gamp_attention._tools.optional import require_modules
+from gamp_attention._tools.files import PICTURE, SIGNATURE, require_replaceable, write_atomically
 from gamp_attention.extensions.train.runs import AGREEMENT
 from gamp_attention.extensions.train.train import TrainResult
 
@@ -187,7 +186,7 @@ def draw_legend(*axes: Any, columns: int, **style: Any) -> None:
 
 def require_matplotlib() -> Any:
     """Return the module matplotlib, or raise ImportError with the command to install it."""
-    require_modules("a picture", "matplotlib")
+    check.require_module("a picture", "matplotlib")
     import matplotlib
 
     return matplotlib
@@ -226,7 +225,9 @@ def figure(
             require_replaceable("path", path, PICTURE, overwrite)
             drawing = Figure(figsize=size, layout="constrained")
             yield drawing.subplots(rows, columns, squeeze=False)
-            marked: dict[str, Any] = {"format": kind, "dpi": 150, **picture_metadata(str(kind))}
+            marked: dict[str, Any] = {"format": kind, "dpi": 150}
+            if kind in ("png", "pdf", "ps", "eps", "svg", "svgz"):  # formats with metadata
+                marked["metadata"] = {"Software" if kind == "png" else "Creator": SIGNATURE}
             write_atomically(path, lambda file: drawing.savefig(file, **marked), kind=PICTURE, overwrite=overwrite)
 
 

@@ -30,7 +30,6 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention._tools.choices import RISKS, STARTS
 from gamp_attention._tools.numerics import generator, guard_call
-from gamp_attention._tools.optional import require_modules
 from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention.descent.minimize import require_device
 from gamp_attention.descent.steps import PlainSteps
@@ -249,7 +248,7 @@ def single_pass(
     max_iter = check.integer("n_iter", n_iter, low=1)
     check.choice("risk", risk, RISKS)
     require_device(device)
-    require_modules("single_pass", "torch")
+    check.require_module("single_pass", "torch")
     import torch
 
     if isinstance(init, str):

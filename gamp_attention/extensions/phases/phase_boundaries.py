@@ -49,7 +49,7 @@ STAGES = 8  # number of times that `find_boundaries` reports progress
 
 @dataclass(frozen=True, eq=False)
 class DiagramJob:
-    """Job that computes the boundaries of one model, see `gamp_attention.extensions.sweeps.scheduler.Job`."""
+    """Job that computes the boundaries of one model, to be run by `run_chains`."""
 
     model: Model
     search: tuple[float, float, float]  # range of α that is searched, and tolerance of the errors of α

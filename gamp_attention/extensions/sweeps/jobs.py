@@ -6,7 +6,7 @@ its numbers. Hashes are identical in every process.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -22,8 +22,7 @@ from gamp_attention.gamp.damping import DAMPING
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.problem.penalties.standard import with_lam
 from gamp_attention.results import Overlaps
-from gamp_attention.sampling.draw import sample
-from gamp_attention.sampling.test_errors import sampled_test_error
+from gamp_attention.sampling.draw import sample, sampled_test_error
 from gamp_attention.theory.fixed_points.solve import require_rtol, solve_near
 from gamp_attention.theory.models.model import (
     Model,
@@ -49,15 +48,15 @@ def base_digest(model: Model) -> str:
 
 
 def short_hash(value: Any) -> str:
-    """Return 24 hexadecimal digits for plain finite values, from their JSON text with sorted keys."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """Return 24 hexadecimal digits for plain values, from their JSON text with sorted keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hash_bytes(text.encode(), size=12)
 
 
 def _describe_value(value: Any) -> Any:
     """Return plain data that describe a value completely."""
     if is_dataclass(value) and not isinstance(value, type):
-        used = {f.name: getattr(value, f.name) for f in fields(value) if not _is_unused(f, value)}
+        used = {f.name: getattr(value, f.name) for f in fields(value) if "display" not in f.metadata}
         return {"type": type(value).__qualname__} | {name: _describe_value(item) for name, item in used.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {"type": type(value).__qualname__} | {name: _describe_value(v) for name, v in value._asdict().items()}
@@ -72,16 +71,8 @@ def _describe_value(value: Any) -> Any:
     raise check.fail("model", value, "fields that are numbers, strings, arrays or dataclasses of them", TypeError)
 
 
-def _is_unused(f: Field[Any], value: Any) -> bool:
-    """Return whether a field is for displays, or new since cells were stored with the value that they imply."""
-    default: Any = f.default
-    return "display" in f.metadata or (
-        bool(f.metadata.get("later")) and np.array_equal(getattr(value, f.name), default)
-    )
-
-
 AXES = ("method", "branch", "alpha", "omega", "lam", "sigma", "d", "seed")
-CELL_FORMAT = 2  # part of every key; increase it if the same cell gives other numbers
+CELL_FORMAT = 3  # part of every key; increase it if the same cell gives other numbers
 
 
 @dataclass(frozen=True)
@@ -269,7 +260,7 @@ def _lists(overlaps: Overlaps) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class CellJob:
-    """Job of a cell, to be run by `scheduler`."""
+    """Job of a cell, to be run by `run_chains`."""
 
     key: str
     model: Model

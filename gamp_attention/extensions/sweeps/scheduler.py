@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, ProcessPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from multiprocessing import connection, current_process, get_context, parent_process
-from typing import Any, Protocol
+from typing import Any
 
 from numba import config
 
@@ -26,30 +26,14 @@ WAIT = 0.5  # seconds between two updates of the progress bar
 _computing = threading.Lock()  # one job at a time in a process, since the number of threads is set per process
 
 
-class Job(Protocol):
-    """Unit of work of `run_chains`; it must be picklable.
-
-    An exception in `run` ends all chains. A job whose failure should not do so returns a row with the error.
-    """
-
-    @property
-    def key(self) -> str:
-        """Name of the job's file, without suffix."""
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Plain data that are stored with the row."""
-
-    def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
-        """Return a row of plain data, given the stored row of the previous job in the chain."""
-
-
-def run_chains(chains: Sequence[Sequence[Job]], store: Store, executor: Any = None) -> int:
+def run_chains(chains: Sequence[Sequence[Any]], store: Store, executor: Any = None) -> int:
     """Compute all jobs that are not stored yet, chain by chain; return the number of jobs that this call computed.
 
     Parameters
     ----------
-    chains : jobs; the jobs of a chain are run in order, each with the row of the previous job.
+    chains : picklable jobs, in the order in which the jobs of a chain are run. A job has a `key`, the name of its file
+        without suffix; `parameters`, plain data that are stored with its row; and a method `run`, which returns the row
+        (plain data), given the stored row of the previous job. An exception in `run` ends all chains.
     store : a store after `begin`, on a file system that all workers can access.
     executor : object with `submit` that returns futures of concurrent.futures, on which compiled kernels use one
         thread; serial, with all threads, if not given.
@@ -85,7 +69,7 @@ def check_workers(executor: Any) -> None:
 
 
 def run_chain(
-    folder: str, chain: Sequence[Job], threads: int | None, finished: Callable[[], Any] | None = None, run: str = ""
+    folder: str, chain: Sequence[Any], threads: int | None, finished: Callable[[], Any] | None = None, run: str = ""
 ) -> int:
     """Compute and store the missing jobs of one chain; return their number.
 
@@ -123,7 +107,7 @@ def kernel_threads(threads: int | None) -> Iterator[None]:
         config.NUMBA_NUM_THREADS = before  # type: ignore[attr-defined]
 
 
-def _submit(chains: Sequence[Sequence[Job]], store: Store, executor: Any, advance: Callable[[], None]) -> int:
+def _submit(chains: Sequence[Sequence[Any]], store: Store, executor: Any, advance: Callable[[], None]) -> int:
     """Run chains on an executor, the longest first."""
     count, futures = 0, set[Any]()
     try:

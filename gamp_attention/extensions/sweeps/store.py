@@ -6,7 +6,6 @@ cell, both obtain the same numbers, and the first file stays.
 """
 
 import json
-import math
 import os
 import re
 import subprocess
@@ -23,7 +22,6 @@ from gamp_attention._version import __version__
 from gamp_attention.extensions.sweeps.jobs import short_hash
 
 CELL_FILE = re.compile(r"[0-9a-f]{24}\.json|.*\.part")  # names in the folder of cells
-NUMBER = "float"  # numbers that JSON cannot represent are stored as {"float": "nan"}
 
 
 class Store:
@@ -91,8 +89,8 @@ class Store:
     def save(self, key: str, parameters: dict[str, Any], row: dict[str, Any], seconds: float) -> None:
         """Write the file of a cell."""
         origin = {"versions": versions(), "commit": commit(), "seconds": seconds}
-        content = _encode({"key": key, **parameters, **row, **origin})
-        text = json.dumps({"checksum": short_hash(content), "content": content}, sort_keys=True, allow_nan=False)
+        content = {"key": key, **parameters, **row, **origin}
+        text = json.dumps({"checksum": short_hash(content), "content": content}, sort_keys=True)
         write_atomically(self.path(key), lambda file: file.write(text.encode() + b"\n"), name="folder", overwrite=True)
 
     def load(self, key: str) -> dict[str, Any] | None:
@@ -113,7 +111,7 @@ class Store:
             warnings.warn(f"{path} is damaged; its cell is computed again", RuntimeWarning, stacklevel=2)
             path.unlink(missing_ok=True)
             return None
-        return _decode(content)
+        return dict(content)
 
 
 @lru_cache
@@ -137,23 +135,3 @@ def commit() -> str | None:
         return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _encode(value: Any) -> Any:
-    """Return plain data in which JSON can represent every number."""
-    if isinstance(value, dict):
-        return {key: _encode(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_encode(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return {NUMBER: str(value)}
-    return value
-
-
-def _decode(value: Any) -> Any:
-    """Return the data that `_encode` was given."""
-    if isinstance(value, dict):
-        if set(value) == {NUMBER}:
-            return float(value[NUMBER])
-        return {key: _decode(item) for key, item in value.items()}
-    return [_decode(item) for item in value] if isinstance(value, list) else value

@@ -12,7 +12,6 @@ from gamp_attention._tools import check
 from gamp_attention._tools.choices import suggestion
 from gamp_attention._tools.display import Rows, count_noun
 from gamp_attention._tools.numerics import guard_call
-from gamp_attention._tools.optional import require_modules
 from gamp_attention.descent.minimize import require_method
 from gamp_attention.extensions.sweeps.jobs import (
     AXES,
@@ -150,7 +149,7 @@ def sweep(
     else:
         wanted = grid(model, alpha=alpha, **axes)
     if any(cell.method == "GD" for cell in wanted):
-        require_modules("method: 'GD'", "torch")
+        check.require_module("method: 'GD'", "torch")
         require_method("descent", solver_settings.descent, model.penalty)
     work, store = chains(model, wanted, solver_settings, warm), Store(folder)
     keys = {job.cell: job.key for chain in work for job in chain}

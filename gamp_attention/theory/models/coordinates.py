@@ -60,7 +60,7 @@ class CoordinateLaw(DisplayMixin):
     tau: np.ndarray
     teacher_mean: np.ndarray
     teacher_cov: np.ndarray
-    spikes: np.ndarray | None = field(default=None, kw_only=True, metadata={"later": True})
+    spikes: np.ndarray | None = field(default=None, kw_only=True)
 
     @guard_call
     def __post_init__(self) -> None:

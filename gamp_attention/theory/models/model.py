@@ -124,7 +124,7 @@ class Model(DisplayMixin):
     penalty: Any
     rank: int
     student: Any = field(default_factory=DotProductAttention)
-    score_noise: float = field(default=0.0, kw_only=True, metadata={"later": True})
+    score_noise: float = field(default=0.0, kw_only=True)
     intercept = False  # True if an intercept without a penalty is added to the fields
 
     def __post_init__(self) -> None:

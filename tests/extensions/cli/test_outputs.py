@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 
 NEW = "needs the name of a new file"
 INPUT = "inputs are never replaced"
-TWICE = "need two files"
+TWICE = "needs a file of its own"
 
 
 @pytest.fixture
@@ -42,23 +42,23 @@ def contents(folder):
 
 
 REFUSED = {
-    "fit z.npz --out z.npz": f"--out: needs a file that is not read, as {INPUT}, got 'z.npz', which is the input DATA",
+    "fit z.npz --out z.npz": f"--out: {TWICE}, as {INPUT}, got 'z.npz', which is the input DATA",
     "fit z.npz --out soft.npz --force": INPUT,
     "fit z.npz --out Z.npz": INPUT,
     "fit folder --json folder/positions.npy": "which is an array of the input DATA",
     "fit z.npz --checkpoint z.npz --force": INPUT,
     "fit z.npz --init w.npz --checkpoint ./w.npz": "which is the input --init",
     "fit z.npz --out other.npz": f"--out: {NEW}, or of a result of gamp-attention fit that this package wrote, got "
-    "'other.npz', which holds an archive with tokens, outputs; choose another name, or replace the file with --force",
+    "'other.npz', which this package did not write; choose another name, or replace the file with --force",
     "fit z.npz --out soft_other.npz": NEW,
-    "fit z.npz --out words.txt": "which holds text",
+    "fit z.npz --out words.txt": NEW,
     "fit z.npz --out folder": "it is not the name of a file",
     "fit z.npz --out /dev/null --force": "which is no regular file",
     "fit z.npz --json notes.json": f"--json: {NEW}, or of a report in JSON",
     "fit z.npz --plot picture.png": f"--plot: {NEW}, or of a picture",
     "fit z.npz --checkpoint other.npz --force": f"--checkpoint: {NEW}, or of a checkpoint",
-    "fit z.npz --out a --json A": f"--out, --json: {TWICE}, got",
-    "fit z.npz --checkpoint z.fit.npz": f"--out, --checkpoint: {TWICE}",
+    "fit z.npz --out a --json A": "got 'A', which is --out",
+    "fit z.npz --checkpoint z.fit.npz": f"--checkpoint: {TWICE}",
     "solve --json words.txt": NEW,
     "compare --plot picture.png": NEW,
 }

@@ -43,8 +43,6 @@ OTHERS = {
     "damaged.npz": b"PK\x03\x04" + bytes(50),
     "list.json": b"[1, 2]",
     "deep.json": b"[" * 100_000,
-    "other kind.json": b'{"gamp_attention": {"version": "1", "kind": "fit"}}',
-    "more keys.json": b'{"gamp_attention": {"version": "1", "kind": "report", "keys": ["a"]}, "a": 1, "mine": 2}',
     "half.json": b'{"gamp_attention": {"version": "1", "ki',
     "words.png": b"Written by gamp_attention 0.1.0",
     "binary": bytes(range(256)),

@@ -78,7 +78,7 @@ def test_checkpoints_of_other_runs_and_damaged_files_raise_errors(samples, tmp_p
     words = (
         (good[: len(good) // 2], r"checkpoint: .*run.npz, which is a damaged checkpoint; delete it"),
         (bytes(flipped), r"checkpoint: .*run.npz, which is a damaged checkpoint; delete it"),
-        (b"nonsense", r"checkpoint: .*run.npz', which holds text; choose another name$"),
+        (b"nonsense", r"checkpoint: .*run.npz', which this package did not write; choose another name$"),
     )
     for bad, match in words:
         path.write_bytes(bad)
