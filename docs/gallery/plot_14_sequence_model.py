@@ -77,4 +77,4 @@ for layer, axis in enumerate(axes):
         axis.plot(alphas, np.array(values)[:, layer], marker, color=f"C{layer}", label=f"trained, {start} start")
     axis.set(xlabel="samples per dimension α = n/d", title=("first layer", "second layer")[layer])
 axes[0].set_ylabel("squared overlap with the teacher")
-axes[0].legend(frameon=False, fontsize=8)
+axes[0].legend(frameon=False, fontsize=9)

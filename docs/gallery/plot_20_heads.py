@@ -54,7 +54,7 @@ found = ga.train(data, "spectral", n_starts=4, seed=2, survey=False, escape=Fals
 path = ga.trajectory(data.instance_model(), 4.0, "semantic", n_iter=12, n_paths=2000)
 run = ga.run_gamp(data, "semantic", tol=0, max_iter=12, damping=0.5)
 
-figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", width_ratios=[1.6, 1, 1])
+figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.4), layout="constrained", width_ratios=[1.6, 1, 1])
 for head, color in enumerate(("#0072B2", "#D55E00")):
     axes[0].plot(path.theta[:, 0, head, head], color=color, label=f"head {head + 1}, state evolution")
     axes[0].plot(run.history.theta[:, 0, head, head], "o", color=color, label=f"head {head + 1}, GAMP")

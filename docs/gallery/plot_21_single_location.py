@@ -86,9 +86,9 @@ start = ga.Overlaps(
 descent = ga.trajectory(model, 4.0, start, ga.SinglePass(lr=0.05), n_iter=250, n_paths=512, n_replicas=2)
 
 # %%
-figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
-axes[0].semilogy(signals, risks, "o-", color="#0072B2", label="softmax attention = Bayes risk")
-axes[0].semilogy(signals, L / (signals + L**2 / (L - 1)), color="#D55E00", label="best linear attention")
+figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.4), layout="constrained")
+axes[0].semilogy(signals, risks, "o-", color="#0072B2", label="softmax (Bayes risk)")
+axes[0].semilogy(signals, L / (signals + L**2 / (L - 1)), color="#D55E00", label="best linear")
 axes[0].set(xlabel="signal strength ν", ylabel="population risk", ylim=(8e-3, 1.5))
 axes[0].legend()
 for column, (name, color) in enumerate((("key", "#0072B2"), ("value", "#D55E00"))):

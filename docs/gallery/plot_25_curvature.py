@@ -35,7 +35,7 @@ for branch, limit in limits.items():
         words = ", ".join(f"{part:.2f} on {name}" for name, part in parts.items())
         print(f"{branch}: eigenvalue {value:.3f} with projections {words}")
 
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", sharey=True)
+figure, axes = plt.subplots(1, 2, figsize=(9.6, 3.6), layout="constrained", sharey=True)
 for ax, (branch, color) in zip(axes, branches.items(), strict=True):
     limit, spectrum = limits[branch], instances[branch]
     density, error = spectrum.density(limit.x, limit.width)

@@ -28,16 +28,16 @@ for lam, color in ((0.01, "#0072B2"), (0.1, "#D55E00")):
     path = ga.trajectory(
         model, ALPHA, "positional", ga.GradientDescent(lr=2.0), n_iter=STEPS, n_paths=1024, n_replicas=2
     )
-    more = model.task.noise_error
+    noise_error = NOISE**2 * model.task.trace.sum()  # s² Σ_l tr Σ_l/d, with the token covariances Σ_l
     best = int(np.argmin(path.test_error))
-    print(f"λ = {lam}: smallest test error {path.test_error[best] - more:.5f} at step {best}")
+    print(f"λ = {lam}: smallest test error {path.test_error[best] - noise_error:.5f} at step {best}")
     for axis, values, errors in (
         (axes[0], path.train_loss - path.train_loss[0], path.train_loss_error),
-        (axes[1], path.test_error - more, path.test_error_error),
+        (axes[1], path.test_error - noise_error, path.test_error_error),
     ):
         axis.plot(values, color=color, label=f"prediction, λ = {lam}")
         axis.fill_between(np.arange(STEPS + 1), values - 2 * errors, values + 2 * errors, color=color, alpha=0.3, lw=0)
-    axes[1].plot(best, path.test_error[best] - more, "v", ms=8, color=color, label=f"smallest error, λ = {lam}")
+    axes[1].plot(best, path.test_error[best] - noise_error, "v", ms=8, color=color, label=f"smallest error, λ = {lam}")
 
     # One instance. Its noise shifts all training losses by the same constant, so the initial loss is subtracted.
     data = ga.sample(model, d=600, alpha=ALPHA, seed=0)

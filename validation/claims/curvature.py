@@ -14,8 +14,8 @@ eigenvalues are reported. (Page "Curvature" of the manual.)
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.extensions.comparison.figures import figure
 from validation._tools.catalog import ROOT, load_result
+from validation._tools.drawing import figure
 from validation._tools.report import plus_minus, run_claim
 from validation._tools.tables import extrapolate, markdown_table, mean_and_error, round_curve
 
@@ -178,7 +178,7 @@ def draw(stored, path):
         for ax, location in zip(axes[0], ("upper right", "upper left"), strict=True):
             # between the dotted lines of both branches in the first panel
             beside = {"bbox_to_anchor": (0.92, 1)} if ax is axes[0][0] else {}
-            ax.legend(fontsize=8, loc=location, **beside)
+            ax.legend(fontsize=9, loc=location, **beside)
 
 
 def main():

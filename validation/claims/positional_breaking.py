@@ -13,8 +13,8 @@ replica symmetry; at the ground state V is nearer to the minima than V with repl
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.extensions.comparison.figures import figure
 from validation._tools.catalog import ROOT, load_result
+from validation._tools.drawing import figure
 from validation._tools.report import run_claim
 from validation._tools.tables import markdown_table
 

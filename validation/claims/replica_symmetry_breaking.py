@@ -15,8 +15,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.extensions.comparison.figures import figure
 from gamp_attention.extensions.rsb.broken import extrapolate_steps
+from validation._tools.drawing import figure
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 from validation._tools.report import run_claim
 from validation._tools.tables import markdown_table
