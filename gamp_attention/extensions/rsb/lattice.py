@@ -212,38 +212,31 @@ BLOCK = 32  # number of rows of a block of a matrix with entries near its diagon
 class Bands(NamedTuple):
     """Three matrices (m, n) with entries near a diagonal: a Gaussian, and it times its displacement and the square."""
 
-    # rows, columns: slices of each block
-    rows: list[slice]
-    columns: list[slice]
-    blocks: list[np.ndarray]  # (3, rows, columns) entries of each block
-    shape: tuple[int, int]  # m and n
+    matrices: np.ndarray  # (3, m, n)
+    blocks: list[tuple[slice, slice]]  # rows and columns of the blocks with entries that are not negligible
 
     def along_first(self, values: np.ndarray, count: int) -> np.ndarray:
         """Return the products (count, m, …) of the first `count` matrices with values (n, …)."""
-        out = np.empty((count, self.shape[0], values.shape[1]))
-        for rows, columns, block in zip(self.rows, self.columns, self.blocks, strict=True):
-            height, width = block.shape[1:]
-            product = block[:count].reshape(-1, width) @ values[columns]
-            out[:, rows] = product.reshape(count, height, -1)
+        out = np.empty((count, self.matrices.shape[1], values.shape[1]))
+        for rows, columns in self.blocks:
+            out[:, rows] = self.matrices[:count, rows, columns] @ values[columns]
         return out
 
     def along_second(self, values: np.ndarray, count: int) -> np.ndarray:
         """Return the products (count, …, m) of values (…, n) with the transposes of the first `count` matrices."""
-        out = np.empty((count, len(values), self.shape[0]))
-        for rows, columns, block in zip(self.rows, self.columns, self.blocks, strict=True):
-            for matrix, total in zip(block, out, strict=False):
-                total[:, rows] = values[:, columns] @ matrix.T
+        out = np.empty((count, len(values), self.matrices.shape[1]))
+        for rows, columns in self.blocks:
+            out[:, :, rows] = values[:, columns] @ self.matrices[:count, rows, columns].swapaxes(1, 2)
         return out
 
     def spread(self, values: np.ndarray) -> np.ndarray:
         """Return Gᵀ values G (n, n) of the Gaussian G, for values (m, m)."""
-        m, n = self.shape
-        half, out = np.zeros((n, m)), np.zeros((n, n))
-        for rows, columns, (gaussian, *_) in zip(self.rows, self.columns, self.blocks, strict=True):
-            half[columns] += gaussian.T @ values[rows]
-        for rows, columns, (gaussian, *_) in zip(self.rows, self.columns, self.blocks, strict=True):
-            out[:, columns] += half[:, rows] @ gaussian
-        return out
+        for _ in range(2):  # (Gᵀ values)ᵀ, then the same for the other direction
+            along = np.zeros((self.matrices.shape[2], values.shape[1]))
+            for rows, columns in self.blocks:
+                along[columns] += self.matrices[0, rows, columns].T @ values[rows]
+            values = along.T
+        return values
 
 
 def gaussian_bands(n: int, spacing: float, stride: int, variance: float, drift: float) -> Bands:
@@ -254,20 +247,17 @@ def gaussian_bands(n: int, spacing: float, stride: int, variance: float, drift: 
     `drift` is the largest distance of the most likely displacement from zero.
     """
     reach = int(np.ceil((CUT * np.sqrt(variance) + drift) / spacing))
-    m = (n - 1) // stride + 1
-    rows, columns, blocks = [], [], []
-    for first in range(0, m, BLOCK):
-        last = min(first + BLOCK, m)
-        start, stop = max(first * stride - reach, 0), min((last - 1) * stride + reach + 1, n)
-        delta = spacing * (np.arange(start, stop) - stride * np.arange(first, last)[:, None])
-        gaussian = np.exp(-0.5 * delta**2 / variance)
-        gaussian /= gaussian.sum(axis=1, keepdims=True)
-        centered = delta - (gaussian * delta).sum(axis=1, keepdims=True)
-        squares = centered**2 - (gaussian * centered**2).sum(axis=1, keepdims=True)
-        rows.append(slice(first, last))
-        columns.append(slice(start, stop))
-        blocks.append(np.stack([gaussian, gaussian * centered, gaussian * squares]))
-    return Bands(rows, columns, blocks, (m, n))
+    delta = spacing * (np.arange(n) - np.arange(0, n, stride)[:, None])
+    gaussian = np.exp(-0.5 * delta**2 / variance)
+    gaussian /= gaussian.sum(axis=1, keepdims=True)
+    centered = delta - (gaussian * delta).sum(axis=1, keepdims=True)
+    squares = centered**2 - (gaussian * centered**2).sum(axis=1, keepdims=True)
+    blocks = []
+    for first in range(0, len(delta), BLOCK):
+        last = min(first + BLOCK, len(delta))
+        columns = slice(max(first * stride - reach, 0), min((last - 1) * stride + reach + 1, n))
+        blocks.append((slice(first, last), columns))
+    return Bands(np.stack([gaussian, gaussian * centered, gaussian * squares]), blocks)
 
 
 class Transition(NamedTuple):

@@ -48,7 +48,6 @@ from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.theory.models.model import Model
 
 TURN = 4.0  # scale of φ_{j−1} near a former kink, at large y_j, in units of 1/(y_j max|φ_j'|)
-CUT = 9.0  # distance in standard deviations from its most likely field beyond which a transition is neglected
 SAME_MINIMUM = 1e-7  # distance of two minima that count as the same, in units of √V
 CORNER = 4.0  # change of the slope of the hull in units of its neighbors, above which a vertex is a kink
 
@@ -92,37 +91,25 @@ class Innermost(NamedTuple):
     response: np.ndarray  # (N,) −∂g/∂ω, the almost-everywhere derivative
 
 
-@kernel
-def smooth(x, inner_x, weight, variance, parisi, phi, reach, out, transition):
-    """Fill `out` (n,) with (1/y) log E exp(y φ(x + √variance u)) at points x (n,), and its transition matrix (n, N).
+def smooth(
+    x: np.ndarray, inner_x: np.ndarray, weight: np.ndarray, variance: float, parisi: float, phi: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (1/y) log E exp(y φ(x + √variance u)) at points x (n,), and its transition matrix (n, N).
 
-    `phi` (N,) is given at increasing nodes inner_x with quadrature weights. Rows of `transition` have sum 1. The
-    Gaussian is normalized on the nodes, which corrects the ends of their range. Nodes farther than `reach` are
-    neglected.
+    `phi` (N,) is given at nodes inner_x with quadrature weights. Rows of the matrix have sum 1. The Gaussian is
+    normalized on the nodes, which corrects the ends of their range.
     """
-    sd = np.sqrt(variance)
-    n_inner = inner_x.shape[0]
-    for i in range(x.shape[0]):
-        first = np.searchsorted(inner_x, x[i] - reach)
-        last = np.searchsorted(inner_x, x[i] + reach)
-        top = -np.inf
-        norm = 0.0
-        for j in range(first, last):
-            u = (inner_x[j] - x[i]) / sd
-            transition[i, j] = -0.5 * u * u
-            norm += weight[j] * np.exp(transition[i, j])
-            top = max(top, transition[i, j] + parisi * phi[j])
-        total = 0.0
-        for j in range(first, last):
-            transition[i, j] = weight[j] * np.exp(transition[i, j] + parisi * phi[j] - top)
-            total += transition[i, j]
-        out[i] = (top + np.log(total / norm)) / parisi
-        for j in range(first):
-            transition[i, j] = 0.0
-        for j in range(first, last):
-            transition[i, j] /= total
-        for j in range(last, n_inner):
-            transition[i, j] = 0.0
+    logs = (inner_x - x[:, None]) / np.sqrt(2 * variance)
+    logs *= -logs
+    norm = np.exp(logs) @ weight
+    logs += parisi * phi
+    top = logs.max(axis=1, keepdims=True)
+    logs -= top
+    transition = np.exp(logs, out=logs)
+    transition *= weight
+    total = transition.sum(axis=1, keepdims=True)
+    transition /= total
+    return (top[:, 0] + np.log(total[:, 0] / norm)) / parisi, transition
 
 
 def uniform_grid(center: float, sd: float, spacing: float, reach: float) -> tuple[np.ndarray, np.ndarray]:
@@ -160,9 +147,7 @@ def average_levels(
         steepest = float(np.abs(slope).max())
         scale = min(sds[j - 1] if sds[j - 1] > 0 else np.inf, sds[j], TURN / max(parisi[j - 1] * steepest, 1e-300))
         grid, grid_weight = uniform_grid(center, total if j > 1 else float(sds[0]), spacing * scale, reach)
-        new, transition = np.empty(len(grid)), np.empty((len(grid), len(x)))
-        drift = float(parisi[j - 1] * variances[j]) * steepest  # largest distance of the most likely field
-        smooth(grid, x, weight, float(variances[j]), float(parisi[j - 1]), phi, CUT * sds[j] + drift, new, transition)
+        new, transition = smooth(grid, x, weight, float(variances[j]), float(parisi[j - 1]), phi)
         new_slope = transition @ slope
         if j == k:
             moment = transition @ (slope * x) - grid * new_slope

@@ -14,9 +14,9 @@ With K draws for each subset S, the density of all points and images is Σ_F Σ_
 point the weight N(v; ω, V) divided by this density, whichever subset it was drawn with: a fold of the fiber, at which
 |∂h/∂v_S| vanishes for one subset, has finite weights because of the others (Veach and Guibas, 1995).
 
-A `FiberProgram` is made for one traced function, as a `gamp_attention.extensions.sequence.sequence_loss.SequenceLoss`
-is: its class contains the function and its Jacobian as a `Program`, which numba receives as machine instructions. All
-other kernels are compiled once, and call them at the address in a `Fiber`.
+A class is made for one traced function, as a `gamp_attention.extensions.sequence.sequence_loss.SequenceLoss` is: it
+contains the function and its Jacobian as a `Program`, which numba receives as machine instructions (`compile_fiber`).
+All other kernels are compiled once, and call them at the address in a `Fiber`.
 
 The fiber of a sample does not change during message passing or state evolution, only the prior of the fields does.
 `ReusedPoints` therefore weighs points again, at a hundredth of the cost of new points. It draws new points if V exceeds
@@ -41,6 +41,7 @@ from gamp_attention._kernels.pointers import emit_call
 from gamp_attention._tools.numerics import hash_bytes, symmetrize
 from gamp_attention.extensions.bayes.channels.channel import Halves, Posterior
 from gamp_attention.extensions.sequence.expressions import Program, emit
+from gamp_attention.problem.denoisers.newton import assign, cholesky, cholesky_solve, max_abs
 
 N_GROUPS = 4  # number of independent groups of points
 NEGLIGIBLE = -45.0  # logarithm of a weight over the largest weight below which it is zero
@@ -48,32 +49,29 @@ LOG_TWO_PI = float(np.log(2 * np.pi))
 VECTOR = types.Array(types.float64, 1, "C")
 
 
-class FiberProgram(NamedTuple):
-    """A traced function h of D variables with P results, and its Jacobian; base of one class for each function."""
-
-    n_targets: int = 0
-    n_variables: int = 0
-    program = None  # type: ignore[misc]
-
-    def __reduce__(self) -> Any:
-        return (fiber_program, (self.program, *self)) if self.program is not None else (FiberProgram, tuple(self))
-
-
-@cache
-def fiber_program(program: Program, n_targets: int, n_variables: int) -> FiberProgram:
-    """Return the compiled form of a program whose results are h (P,) and the Jacobian (P, D), row by row."""
-    name = f"FiberProgram_{hash_bytes(repr((program, n_targets)).encode())}"
-    cls = type(name, (FiberProgram,), {"__module__": __name__, "__slots__": (), "program": program})
-    setattr(sys.modules[__name__], name, cls)  # stored code refers to the class by its name
-    return cls(n_targets, n_variables)
-
-
 class Fiber(NamedTuple):
-    """A `FiberProgram` as kernels receive it."""
+    """A traced function h of D variables with P results, and its Jacobian, compiled in this process."""
 
     address: int  # of the compiled program
     n_targets: int
     n_variables: int
+
+
+class FiberProgram(NamedTuple):
+    """Base of one class for each traced function, through which numba receives its `Program`."""
+
+    n_targets: int
+    program = None  # type: ignore[misc]
+
+
+@cache
+def compile_fiber(program: Program, n_targets: int, n_variables: int) -> Fiber:
+    """Return the compiled form of a program whose results are h (P,) and the Jacobian (P, D), row by row."""
+    name = f"FiberProgram_{hash_bytes(repr((program, n_targets)).encode())}"
+    cls: Any = type(name, (FiberProgram,), {"__module__": __name__, "__slots__": (), "program": program})
+    setattr(sys.modules[__name__], name, cls)  # stored code refers to the class by its name
+    address = _fill.address((types.CPointer(typeof(cls(n_targets))), VECTOR, VECTOR))[0]
+    return Fiber(int(address), n_targets, n_variables)
 
 
 class Fibers(NamedTuple):
@@ -137,17 +135,6 @@ class Points(NamedTuple):
     groups: np.ndarray  # (M,) group of its node, which is the node's index modulo `N_GROUPS`
 
 
-def fiber_for_kernels(fiber: FiberProgram) -> Fiber:
-    """Return a compiled program in the form that kernels receive, which is valid in this process only."""
-    cls: Any = type(fiber)
-    return Fiber(_compile(cls), fiber.n_targets, fiber.n_variables)
-
-
-@cache
-def _compile(cls: Any) -> int:
-    return int(_fill.address((types.CPointer(typeof(cls())), VECTOR, VECTOR))[0])
-
-
 def _emit_evaluation(typing_context: Any, fiber: Any, v: Any, out: Any) -> Any:
     """Fill out (P + P D,) with h and its Jacobian at v (D,), for a pointer to a program, whose type is all it needs."""
     program: Program = fiber.dtype.instance_class.program
@@ -209,31 +196,6 @@ def _gram(fiber, out, chosen, gram):
 
 
 @sample_kernel
-def _log_root_det(gram, p):
-    """Return ½ log det of a positive matrix (p, p), which is overwritten; −inf if it is singular."""
-    total = 0.0
-    for j in range(p):
-        size = gram[j, j]
-        for k in range(j):
-            gram[j, j] -= gram[j, k] * gram[j, k]
-        if not gram[j, j] > 1e-14 * size or not gram[j, j] > 0.0:
-            return -np.inf
-        gram[j, j] = np.sqrt(gram[j, j])
-        total += np.log(gram[j, j])
-        for i in range(j + 1, p):
-            for k in range(j):
-                gram[i, j] -= gram[i, k] * gram[j, k]
-            gram[i, j] /= gram[j, j]
-    return total
-
-
-@sample_kernel
-def _copy(source, target):
-    for i in range(len(source)):
-        target[i] = source[i]
-
-
-@sample_kernel
 def _cost(out, y):
     total = 0.0
     for k in range(len(y)):
@@ -246,25 +208,15 @@ def _take_step(fiber, y, chosen, damp, out, gram, step):
     """Fill step (p,) with the Levenberg-Marquardt step; return whether its matrix is not singular."""
     P, D, p = fiber.n_targets, fiber.n_variables, len(chosen)
     _gram(fiber, out, chosen, gram)
-    largest = 0.0
+    shift = 0.0
     for i in range(p):
-        largest = max(largest, gram[i, i])
-    for i in range(p):
-        gram[i, i] += damp * largest
-        total = 0.0
+        shift = max(shift, damp * gram[i, i])
+        step[i] = 0.0
         for k in range(P):
-            total -= out[P + k * D + chosen[i]] * (out[k] - y[k])
-        step[i] = total
-    if not _log_root_det(gram, p) > -np.inf:
+            step[i] -= out[P + k * D + chosen[i]] * (out[k] - y[k])
+    if not cholesky(gram, shift, gram):
         return False
-    for i in range(p):
-        for k in range(i):
-            step[i] -= gram[i, k] * step[k]
-        step[i] /= gram[i, i]
-    for i in range(p - 1, -1, -1):
-        for k in range(i + 1, p):
-            step[i] -= gram[k, i] * step[k]
-        step[i] /= gram[i, i]
+    cholesky_solve(gram, step)
     return True
 
 
@@ -288,20 +240,18 @@ def _solve(fiber, y, error, chosen, search, work):
                 return False
             damp = max(10 * damp, 1e-12)
             continue
-        size = 0.0
-        for i in range(p):
-            size = max(size, abs(step[i]))
+        size = max_abs(step)
         if damp < 1e-6 and size < search.step_error:
             break
         scale = min(1.0, search.max_step / size) if size > 0 else 1.0
-        _copy(v, trial)
+        assign(trial, v)
         for i in range(p):
             trial[chosen[i]] += scale * step[i]
         _evaluate(fiber, trial, trial_out)
         new = _cost(trial_out, y)
         if new < cost or (damp < 1e-6 and size < 1e-6):
-            _copy(trial, v)
-            _copy(trial_out, out)
+            assign(v, trial)
+            assign(out, trial_out)
             damp = 0.0 if cost < 1e-4 else 0.1 * damp
             cost = new
             if size < search.step_error or cost == 0.0:
@@ -341,7 +291,10 @@ def _log_density(fiber, flips, prior, center, chosen, work):
         size = prior.constants[s]
         if p > 0:
             _gram(fiber, work.out, chosen[s], work.gram)
-            size += _log_root_det(work.gram, p)
+            if not cholesky(work.gram, 0.0, work.gram):
+                continue
+            for i in range(p):
+                size += np.log(work.gram[i, i])
         for f in range(len(flips)):
             part = size
             for i in range(D):
@@ -359,7 +312,7 @@ def _log_density(fiber, flips, prior, center, chosen, work):
 @sample_kernel
 def _fill_start(v, free, start, chosen, previous, n_previous, center, starts, row):
     """Fill v with a start of the search: a solution found before, then the prior mean, then random starts."""
-    _copy(free, v)
+    assign(v, free)
     for i in range(len(chosen)):
         if start < n_previous:
             v[chosen[i]] = previous[start, i]
@@ -430,7 +383,7 @@ def fill_points(fibers, prior, nodes, subsets, search, first, points, ends):
                 if n_branches > 0:
                     n_previous = min(n_branches, search.max_previous)
                     for q in range(n_previous):
-                        _copy(branches[q], previous[q])
+                        assign(previous[q], branches[q])
         ends[mu] = end
     return n
 

@@ -38,16 +38,15 @@ from gamp_attention._tools.sobol import sobol_points
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel
 from gamp_attention.extensions.bayes.channels.fibers import (
     N_GROUPS,
+    Fiber,
     FiberPoints,
-    FiberProgram,
     Fibers,
     FiberSearch,
     FreePrior,
     Points,
     ReusedPoints,
     Subsets,
-    fiber_for_kernels,
-    fiber_program,
+    compile_fiber,
     fill_points,
 )
 from gamp_attention.extensions.sequence.expressions import Graph, Program
@@ -83,7 +82,7 @@ class TeacherChannel(PosteriorChannel):
     labels: SequenceLabels  # label model of the samples
     shape: tuple[int, int]  # (L, t) of the fields
     used: tuple[int, ...]  # indices of the random numbers on which targets depend
-    fiber: FiberProgram = field(repr=False)  # the targets as functions of the variables, compiled with their Jacobian
+    fiber: Fiber = field(repr=False)  # the targets as functions of the variables, compiled with their Jacobian
     h: Program = field(repr=False)  # the same functions as a program
     logarithm: np.ndarray  # (P,) whether a target is replaced by its logarithm
     scale: np.ndarray  # (P,) number by which a target is then divided
@@ -152,7 +151,7 @@ class TeacherChannel(PosteriorChannel):
         points = Points(np.empty((size, k)), np.empty(size), np.empty(size, dtype=np.int64))
         while first < n:  # in parts, because Python cannot handle Ctrl-C while a kernel runs
             last = min(first + self.settings.n_interruptible, n)
-            fibers = Fibers(fiber_for_kernels(self.fiber), transformed[:last], error, self.flips)
+            fibers = Fibers(self.fiber, transformed[:last], error, self.flips)
             first = fill_points(fibers, prior, nodes, subsets, search, first, points, ends)
             if first < last:
                 points = Points(*(np.concatenate([array, np.empty_like(array)]) for array in points))
@@ -171,7 +170,7 @@ class TeacherChannel(PosteriorChannel):
         center, zeros = variables.copy(), np.zeros((1, D, D))
         center[:, chosen[0]] = 0.0
         transformed, error = self._transform(y)
-        fibers = Fibers(fiber_for_kernels(self.fiber), transformed, error, self.flips)
+        fibers = Fibers(self.fiber, transformed, error, self.flips)
         prior, size = FreePrior(center, zeros, zeros, np.zeros(1)), n * search.max_branches
         points, ends = Points(np.empty((size, D)), np.empty(size), np.empty(size, dtype=np.int64)), np.empty(n, int)
         fill_points(fibers, prior, np.zeros((n, 1, D)), self.subsets, search, 0, points, ends)
@@ -263,7 +262,7 @@ def _cached_channel(
     probes = _draw(rho, len(used), settings.n_probes, rng)
     h, logarithm, scale = _transform_targets(program, used, probes, settings.positive_at)
     compiled = _differentiate(h, D)
-    fiber = fiber_program(compiled, len(scale), D)
+    fiber = compile_fiber(compiled, len(scale), D)
     rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(len(probes), -1, D) * spread, settings)
     bare = TeacherChannel(
         labels=labels, shape=(L, t), used=used, fiber=fiber, h=h, logarithm=logarithm, scale=scale,
