@@ -185,20 +185,22 @@ class Runs(Resumable):
     def descend(self, starts: list[NamedStart], rounds: tuple[int, ...]) -> None:
         """Make descents from all starts, and add message passing that follows from them, and is then run to the end."""
         plan, data, settings = self._plan, self._plan.data, self._settings
-        tol = max(plan.tol, settings.descent_tol * plan.unit)
-        for name, state in starts[len(self.ends) :]:
-            title = f"start {len(self.ends) + 1} of {len(starts)} ({name}), descent"
+        tol, limited = max(plan.tol, settings.descent_tol * plan.unit), False
+        for k, (name, state) in enumerate(starts[len(self.ends) :], len(self.ends)):
+            title = f"start {k + 1} of {len(starts)} ({name}), descent"
 
             def show(at: RiskAtPoint, title: str = title) -> None:
                 if progress.is_shown():
                     progress.describe(f"{title}, {describe_risk(at)}")
 
-            Q = settle(data, plan.risk, state.Q, tol, callback=show).Q
-            self.ends.append(Q)
+            end = settle(data, plan.risk, state.Q, tol, show, plan.max_iter)
+            limited = limited or (end.gradient_norm > tol and end.n_iter >= plan.max_iter)
+            self.ends.append(Q := end.Q)
             if plan.options.callback is not None:
                 at = risk_at(data, Q, plan.risk)
                 plan.options.callback(0, read_only(initial_state(data, Q)), read_only(at))  # type: ignore[arg-type]
-            self.save()
+            if not limited:  # so that a later call can continue to a larger max_iter
+                self.save()
         risks = [risk_at(data, Q, plan.risk) for Q in self.ends]
         order = sorted(
             range(len(risks)), key=lambda k: (not risks[k].gradient_norm <= tol, _order_of(risks[k].train_loss))
@@ -209,7 +211,7 @@ class Runs(Resumable):
             at.train_loss - lowest <= margin or agreement_of(data, end, Q) >= AGREEMENT
             for end, at in zip(self.ends, risks, strict=True)
         ]
-        only = data.n_tokens * data.rank > settings.max_fields  # no message passing follows
+        only = limited or data.n_tokens * data.rank > settings.max_fields  # no message passing follows
         conclusive = only or 2 * sum(same) >= len(same)
         n_kept = 1 if conclusive else ceil(settings.continued * len(order))
         for k in order[n_kept:]:
@@ -218,7 +220,7 @@ class Runs(Resumable):
         starts = list(starts)
         k, end = order[0], Q
         if not only:
-            done = settle(data, plan.risk, end, plan.tol)
+            done = settle(data, plan.risk, end, plan.tol, max_steps=plan.max_iter)
             self.beyond.setdefault(k if conclusive else len(starts), (done.Q, done.train_loss))
             end = done.Q
         state = initial_state(data, end) if only else self._state_at(end)
@@ -229,7 +231,7 @@ class Runs(Resumable):
         self.begin(starts)
         if only:
             for loop in self._loops.values():
-                loop.end_at_start()
+                loop.end_at_start(Status.MAX_ITER if limited else Status.STALLED)
         self.compare(() if conclusive else rounds, 0 if conclusive else 1)
 
     def _state_at(self, Q: np.ndarray) -> GampState:
