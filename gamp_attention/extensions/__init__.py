@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         plot_comparison as plot_comparison,
         plot_phase_diagram as plot_phase_diagram,
     )
-    from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent as GradientDescent
     from gamp_attention.extensions.dynamics.message_passing import MessagePassing as MessagePassing
     from gamp_attention.extensions.dynamics.online_paths import (
         OnlineResult as OnlineResult,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
         single_pass as single_pass,
     )
     from gamp_attention.extensions.dynamics.replicas import Trajectory as Trajectory
+    from gamp_attention.extensions.dynamics.stored_times import GradientDescent as GradientDescent
     from gamp_attention.extensions.dynamics.survey_paths import Survey as Survey
     from gamp_attention.extensions.dynamics.trajectory import trajectory as trajectory
     from gamp_attention.extensions.estimators.attention import GampAttention as GampAttention
@@ -85,7 +85,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.bayes.thresholds": ("BayesThresholds", "bayes_thresholds"),
     "extensions.comparison.comparison": ("Comparison", "compare"),
     "extensions.comparison.figures": ("plot_comparison", "plot_phase_diagram"),
-    "extensions.dynamics.gradient_descent": ("GradientDescent",),
+    "extensions.dynamics.stored_times": ("GradientDescent",),
     "extensions.dynamics.message_passing": ("MessagePassing",),
     "extensions.dynamics.replicas": ("Trajectory",),
     "extensions.dynamics.online_paths": ("OnlineResult", "SinglePass", "single_pass"),

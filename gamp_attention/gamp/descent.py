@@ -50,7 +50,9 @@ class Settled(NamedTuple):
     history: SettlingHistory
 
 
-def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit | None = None) -> Settled:
+def settle(
+    data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit | None = None, max_steps: int = MAX_STEPS
+) -> Settled:
     """Minimize the risk from Q until ‖∇R‖_F/(λ√d) <= tol, or until Newton steps no longer lower the gradient norm.
 
     `callback` is called with the risk at the start and after each step.
@@ -68,10 +70,10 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
     unit = small_unit(data)
     best, n_iter, handover = Q, 0, HANDOVER * unit
     while True:
-        best, more = descend(data, evaluate, best, max(tol, handover), MAX_STEPS - n_iter, visit, unit)
+        best, more = descend(data, evaluate, best, max(tol, handover), max_steps - n_iter, visit, unit)
         n_iter += more
         at, accuracy = evaluate(best), EXACT if data.n_tokens * data.rank <= 2 else INEXACT
-        while at.gradient_norm > tol and n_iter < MAX_STEPS:
+        while at.gradient_norm > tol and n_iter < max_steps:
             trial = best + hessian_step(data, at, best, accuracy)
             trial_at = evaluate(trial)
             n_iter += 1
@@ -82,7 +84,7 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit 
                 break
             else:
                 accuracy = EXACT
-        if at.gradient_norm <= tol or handover <= tol or n_iter >= MAX_STEPS:
+        if at.gradient_norm <= tol or handover <= tol or n_iter >= max_steps:
             history = SettlingHistory(np.array(losses), np.array(norms))
             return Settled(best, at.gradient_norm, n_iter, at.train_loss, history)
         handover *= 0.1  # Newton steps failed far from the minimum, or before all entries at kinks had been identified

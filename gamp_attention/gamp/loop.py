@@ -159,10 +159,10 @@ class Loop(Run[Status]):
         self.t += 1
         self._begin(state)
 
-    def end_at_start(self) -> None:
-        """End the run without an iteration, so that a descent from its start replaces message passing."""
+    def end_at_start(self, status: Status = Status.STALLED) -> None:
+        """End the run without an iteration; after STALLED, a descent from its start replaces message passing."""
         self.monitor.lowest_loss = self._record(None).train_loss
-        self.ended = Status.STALLED
+        self.ended = status
 
     def advance(self) -> Status | None:
         """Do one iteration; return the status of the run if it has ended, or None if it continues."""

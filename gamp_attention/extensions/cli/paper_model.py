@@ -11,9 +11,9 @@ from gamp_attention.extensions.cli.options import build_penalty
 from gamp_attention.extensions.cli.output import report, say, select
 from gamp_attention.extensions.comparison.comparison import compare
 from gamp_attention.extensions.comparison.figures import plot_comparison, plot_phase_diagram
-from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
 from gamp_attention.extensions.dynamics.online_paths import SinglePass
+from gamp_attention.extensions.dynamics.stored_times import GradientDescent
 from gamp_attention.extensions.dynamics.survey_paths import Survey
 from gamp_attention.extensions.dynamics.trajectory import trajectory
 from gamp_attention.extensions.phases.phase_boundaries import phase_boundaries

@@ -17,9 +17,9 @@ from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.minimize import stable_step
 from gamp_attention.descent.torch_risk import DescentResult, status_of
-from gamp_attention.extensions.dynamics.gradient_descent import GradientDescent
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
 from gamp_attention.extensions.dynamics.replicas import Trajectory
+from gamp_attention.extensions.dynamics.stored_times import GradientDescent
 from gamp_attention.extensions.dynamics.trajectory import trajectory
 from gamp_attention.gamp.damping import DAMPING
 from gamp_attention.gamp.descent import settle

@@ -21,28 +21,17 @@ class GaussianPath:
     """Sequence of n samples of centered Gaussian vectors, each drawn conditionally on all earlier vectors.
 
     All components drawn so far are linear combinations of white columns, white · factorᵀ, with a block triangular
-    factor: a Cholesky factorization that grows with each vector.
-
-    Parameters
-    ----------
-    white : (n, k) white columns of the first components: orthogonal, with mean square 1.
-    factor : (k, k) coefficients of the first components.
+    factor: a Cholesky factorization that grows with each vector. The first components have white columns (n, k), which
+    are orthogonal with mean square 1, and coefficients `factor` (k, k).
     """
 
     def __init__(self, white: np.ndarray, factor: np.ndarray) -> None:
         self._rows, self._factor = white.T, factor  # the columns as rows (k, n)
 
-    @property
-    def _white(self) -> np.ndarray:
-        return self._rows.T
-
     def regress(self, with_past: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the coefficients (r, k) of the next vector in the white columns, and the covariance of the rest.
 
-        Parameters
-        ----------
-        with_past : (r, k) covariances of the vector with all k earlier components.
-        covariance : (r, r) covariance matrix of the vector.
+        `with_past` (r, k) are the covariances of the vector with all k earlier components, `covariance` (r, r) its own.
         """
         if not (np.isfinite(with_past).all() and np.isfinite(covariance).all()):
             raise FloatingPointError("the covariances of the fields are not finite numbers")
@@ -52,23 +41,19 @@ class GaussianPath:
 
     def combine(self, slope: np.ndarray) -> np.ndarray:
         """Return the n samples (n, r) of a vector with coefficients (r, k) in the white columns."""
-        return self._white @ slope.T
+        return self._rows.T @ slope.T
 
     def draw(self, fresh: np.ndarray, with_past: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-        """Return n samples (n, r) of the next vector.
+        """Return n samples (n, r) of the next vector, see `regress`.
 
-        Parameters
-        ----------
-        fresh : (n, r) new white columns, orthogonal to all columns used before.
-        with_past : (r, k) covariances of the vector with all k earlier components.
-        covariance : (r, r) covariance matrix of the vector.
+        `fresh` (n, r) are new white columns, orthogonal to all columns used before.
         """
         slope, rest = self.regress(with_past, covariance)
         row = np.concatenate([slope, psd_root(rest)], axis=1)
         zeros = np.zeros((len(self._factor), len(covariance)))
         self._factor = np.block([[self._factor, zeros], [row]])
         self._rows = np.concatenate([self._rows, fresh.T])
-        return self._white @ row.T
+        return self.combine(row)
 
     def slopes(self, values: np.ndarray) -> np.ndarray:
         """Return the coefficients (a, k) of the linear regression of values (n, a) on all components drawn so far.
@@ -76,7 +61,7 @@ class GaussianPath:
         With (g_0, g_1, …) = F w and white w, E[values w_j] = Σ_k E[∂values/∂g_k] F_kj (Stein, 1981): the coefficients
         are the mean derivatives of the values, including the contributions of jumps. Eq. :eq:`stored-times`.
         """
-        products = values.T @ self._white / len(values)
+        products = values.T @ self._rows.T / len(values)
         return np.linalg.lstsq(self._factor.T, products.T, rcond=ROUNDING)[0].T
 
 
@@ -85,14 +70,7 @@ class FieldPaths:
 
     The paths are mirror pairs. If the loss and its parameters are equal for both paths of a pair and m = 0 at all
     times, the second path has the values of the first, up to signs, and is left out: averages of even functions are
-    the same without it.
-
-    Parameters
-    ----------
-    model : the model, or a component of it.
-    n_paths : number of paths, even.
-    rng : generator of the paths.
-    even : whether m = 0 at all times and the loss is even, so that one path of each pair may be enough.
+    the same without it. The argument `even` states that the loss is even and m = 0 at all times.
 
     Attributes
     ----------

@@ -164,14 +164,10 @@ def _average_jumps(replicas: list[list[Hats]]) -> tuple[dict[str, Any], np.ndarr
 
 
 def _state_validity(share: np.ndarray, error: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
-    """Return a statement whether message passing on data follows the prediction.
+    """Return a statement whether message passing on data follows the prediction, given arrays over T iterations.
 
-    Parameters
-    ----------
-    share : (T,) relative jump mass, never positive except for noise.
-    error : (T,) standard error of `share`.
-    unsure : (T,) size up to which `share` is not significant.
-    shift : (T,) relative change of V without jumps.
+    They are the relative jump mass and its standard error, the size up to which it is not significant, and the relative
+    change of V without jumps.
     """
     largest = f"jump mass up to {float(f'{100 * min(share.min(), 0):.2g}'):g} % of V̂"
     if not (share < -np.maximum(NEGLIGIBLE, unsure)).any():
@@ -200,19 +196,13 @@ class Preconditioned(PlainSteps):
 
 
 class OnsagerPaths(StoredPaths):
-    """Sampled paths of message passing in one component of a mixture, with their Onsager memories.
-
-    Attributes
-    ----------
-    minima : proximal minima of the paths at the latest time; None before the first.
-    D : (n, L, r) Onsager memory: the fields of the data are ω + D.
-    V_hat : (L, r, r) average derivative −∂g/∂ω at the latest time, without jumps.
-    """
+    """Sampled paths of message passing in one component of a mixture, with their Onsager memories."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.minima: np.ndarray | None = None
-        self.D, self.V_hat = np.zeros((self.n, self.model.n_tokens, self.model.rank)), np.zeros(0)
+        self.minima: np.ndarray | None = None  # proximal minima of the paths at the latest time
+        self.D = np.zeros((self.n, self.model.n_tokens, self.model.rank))  # memory: the fields of the data are ω + D
+        self.V_hat = np.zeros(0)  # (L, r, r) average derivative −∂g/∂ω at the latest time, without jumps
 
     def remember(self, W: np.ndarray, beta: float) -> None:
         """Update the Onsager memory with W (S, r, r) after a step β, as runs do."""
@@ -221,12 +211,7 @@ class OnsagerPaths(StoredPaths):
 
 
 class OnsagerRun(MemoryRun):
-    """One replica of a kind of message passing; arguments as for `MemoryRun`, and the damping.
-
-    Attributes
-    ----------
-    V_hats : (S, r, r) V̂ of all iterations so far.
-    """
+    """One replica of a kind of message passing; `V_hats` are V̂ (S, r, r) of all iterations so far."""
 
     def __init__(self, *arguments: Any, damping: Steps, fewer: int = 1) -> None:
         self.fewer = fewer
@@ -270,13 +255,13 @@ class CurrentMinimaRun(OnsagerRun):
 
     def __init__(self, *arguments: Any, hold_after: int, damping: Steps, fewer: int) -> None:
         self._hold_after = hold_after
-        super().__init__(*arguments, damping=damping, fewer=fewer)
+        super().__init__(CurrentMinimaPaths, *arguments, damping=damping, fewer=fewer)
+        self._hold_from(0)
 
-    def build_paths(self, *arguments: Any) -> CurrentMinimaPaths:
-        """Return the paths of a component."""
-        paths = CurrentMinimaPaths(*arguments)
-        paths.hold = self._hold_after == 0
-        return paths
+    def _hold_from(self, t: int) -> None:
+        """Tell the paths whether they keep their minima at time t."""
+        for path in self.paths:
+            path.hold = t >= self._hold_after
 
     def select_step(self, t: int) -> PlainSteps:
         """Return the step β C of iteration t, and update V and the Onsager memories."""
@@ -284,6 +269,5 @@ class CurrentMinimaRun(OnsagerRun):
         self.V_hats.append(self.sum_paths("V_hat"))
         C = quadratic_response(penalty, law.gamma.T, self.V_hats[-1])[1]
         W = field_variances(penalty, law.gamma.T, C, law.weight)
-        for path in self.paths:
-            path.hold = t + 1 >= self._hold_after
+        self._hold_from(t + 1)
         return self.damp(C, W, W, t)

@@ -46,15 +46,7 @@ def follow(
 ) -> tuple[list[Overlaps], list[Hats], list[MeanLosses]]:  # fmt: skip
     """Return overlaps and losses at every iteration, and conjugates at all but the last, from one set of paths.
 
-    Parameters
-    ----------
-    model : the model.
-    alpha : sample complexity.
-    start : second moments of the initial weights.
-    damping : step β, or a sequence of steps, see `Damping`.
-    n_iter : number of iterations.
-    n_paths : number of sampled paths, even.
-    rng : generator of the paths.
+    `start` has the second moments of the initial weights; `damping` is a step β, or a sequence of steps (`Damping`).
     """
     step = Damping(damping)
     weights = build_weights(model, start, n_iter, n_paths, rng)

@@ -95,14 +95,7 @@ class SinglePass(PlainSteps):
 
 
 class OnlineFields:
-    """Averages over the fields of a fresh sample in one component of a mixture, on points that are drawn once.
-
-    Parameters
-    ----------
-    component : the component, with its probability and sources.
-    n_points : number of points of all components.
-    rng : generator of the points.
-    """
+    """Averages over the fields of a fresh sample in one component, on points that are drawn once for all components."""
 
     def __init__(self, component: Component, n_points: int, rng: np.random.Generator) -> None:
         self.probability, self.sources, self.model = component
@@ -111,22 +104,17 @@ class OnlineFields:
         self._white = white[:, known:].reshape(n, self.model.n_tokens, self.model.rank)
         self.y, self.terms = fields_and_terms(self.model, white[:, :known])
 
-    def draw(self, overlaps: Overlaps) -> np.ndarray:
-        """Return the fields z = m + ω̃ (n, L, r) at given overlaps of all sources."""
-        now = select_sources(overlaps, self.sources)
-        slope, root = student_noise_law(self.model, now)
-        given_teacher = np.einsum("lat,nlt->nla", slope, self.y)
-        return now.m + given_teacher + np.einsum("lab,nlb->nla", root, self._white)
-
     def forces(self, alpha: float, overlaps: Overlaps) -> Forces:
-        """Return the averages that drive the weights at given overlaps, at one time: s = t only."""
-        model, n, z = self.model, len(self.y), self.draw(overlaps)
+        """Return the averages that drive the weights at given overlaps of all sources, at one time: s = t only."""
+        model, n, now = self.model, len(self.y), select_sources(overlaps, self.sources)
+        on_teacher, root = student_noise_law(model, now)
+        z = now.m + np.einsum("lat,nlt->nla", on_teacher, self.y) + np.einsum("lab,nlb->nla", root, self._white)
         value, slope, hess = sample_derivatives(model.loss, self.terms.params, z)
         L, r = model.n_tokens, model.rank
         blocks = hess.mean(axis=0).reshape(L, r, L, r)
         response = -alpha * blocks[np.arange(L), :, np.arange(L)]
         theta = -alpha * np.einsum("nla,nlt->lat", slope, self.y) / n
-        theta -= response @ select_sources(overlaps, self.sources).theta
+        theta -= response @ now.theta
         return Forces(
             m=-alpha * slope.mean(axis=0),
             theta=theta @ np.linalg.pinv(model.coordinates.rho, hermitian=True),

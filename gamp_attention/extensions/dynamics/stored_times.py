@@ -6,7 +6,8 @@ The field of a sample at step t depends on the forces f of all earlier steps,
 
 with Gaussian ω̃ and the response R of the weights to earlier forces: dynamical mean-field theory (Mignacco, Krzakala,
 Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). A method determines the force of a sample on the
-weights (`StoredPaths.evaluate`) and the step of the weights (`MemoryRun.select_step`).
+weights (`StoredPaths.evaluate`) and the step of the weights (`MemoryRun.select_step`). `GradientDescent` does so by the
+gradient of the loss; message passing and survey propagation are in other modules.
 
 Late iterates are nearly linear combinations of earlier iterates. A time is therefore stored only if the stored times do
 not determine the fields at this time: if the standard deviation of the rest, relative to the field, exceeds a
@@ -26,6 +27,7 @@ With P stored times, a path takes a memory of order P and each step a time of or
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,11 +35,12 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import one_thread
 from gamp_attention._tools.progress import Progress
-from gamp_attention.descent.steps import PlainSteps
+from gamp_attention.descent.steps import DescentSteps, PlainSteps
 from gamp_attention.extensions.dynamics.field_paths import FieldPaths, component_paths, min_paths
 from gamp_attention.extensions.dynamics.message_paths import MeanLosses
-from gamp_attention.extensions.dynamics.replicas import stack_replicas
+from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask, average_descents, stack_replicas
 from gamp_attention.extensions.dynamics.weight_paths import InterceptPath
+from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import select_sources
 from gamp_attention.theory.equations.symmetry import Symmetry
@@ -97,21 +100,14 @@ def sum_forces(model: Model, paths: Sequence[Any], forces: list[Forces]) -> Forc
 
 
 class StoredPaths:
-    """Sampled paths of the fields of one component, whose histories are stored at a few of the times.
+    """Sampled paths of the fields of one component of a model, whose histories are stored at a few of the times.
 
-    Parameters
-    ----------
-    component : the component, with its probability and sources.
-    model : the model that the component belongs to.
-    n_paths : number of paths of all components.
-    rng : generator of the paths.
-    even : the argument of `FieldPaths`; if it is true, m̂ = 0.
+    `n_paths` is the number of paths of all components, and `even` the argument of `FieldPaths`; if it is true, m̂ = 0.
 
     Attributes
     ----------
     n : number of sampled paths.
     fields : the paths of the Gaussian fields.
-    rng : the generator.
     gaussians : (n, L, r) Gaussian fields ω̃ at the latest time.
     force : (L, r, n) forces at the latest time.
     """
@@ -231,16 +227,8 @@ class StoredWeights:
 class MemoryRun:
     """One replica of a first-order method, one step for each call of `advance`. Eq. :eq:`stored-times`.
 
-    Subclasses build the paths (`build_paths`), and determine the step of the weights (`select_step`).
-
-    Parameters
-    ----------
-    model : the model, with the ridge penalty.
-    alpha : sample complexity.
-    start : second moments of the initial weights.
-    n_paths : number of sampled paths, even.
-    rng : generator of the paths.
-    compression : tolerance of stored times.
+    Subclasses determine the step of the weights (`select_step`). `kind` is the subclass of `StoredPaths` for the paths
+    of each component, and `start` has the second moments of the initial weights. The penalty is a ridge.
 
     Attributes
     ----------
@@ -254,24 +242,20 @@ class MemoryRun:
     fewer = 1
 
     def __init__(
-        self, model: Model, alpha: float, start: StartLaw, n_paths: int, rng: np.random.Generator,
+        self, kind: type, model: Model, alpha: float, start: StartLaw, n_paths: int, rng: np.random.Generator,
         compression: Compression,
     ) -> None:  # fmt: skip
         self.model, self.alpha, self.V = model, alpha, start.V
         self._n_given, self._n_paths, self._compression = n_paths, n_paths // self.fewer // 2 * 2, compression
         even = Symmetry.of(model, start.overlaps(model)).m_zero
         self._weights = StoredWeights(model, start)
-        self.paths = [self.build_paths(component, model, self._n_paths, rng, even) for component in model.components]
+        self.paths = [kind(component, model, self._n_paths, rng, even) for component in model.components]
         self.states, self.losses, self.stored = list[Overlaps](), list[MeanLosses](), list[int]()
 
     @property
     def run(self) -> tuple[list[Overlaps], list[MeanLosses]]:
         """Overlaps and losses at all times so far."""
         return self.states, self.losses
-
-    def build_paths(self, *arguments: Any) -> Any:
-        """Return the paths of a component; arguments as for `StoredPaths`."""
-        raise NotImplementedError
 
     def select_step(self, t: int) -> PlainSteps:
         """Return the step of the weights at time t, after the forces at this time have been evaluated."""
@@ -280,8 +264,8 @@ class MemoryRun:
     def advance(self, reference: "MemoryRun | None" = None) -> None:
         """Compute overlaps and losses at the next time, and take a step.
 
-        reference : a run at the same time, from whose fields new white columns are taken, so that differences between
-            both runs are not due to different random numbers.
+        New white columns are taken from the fields of a `reference` run at the same time, if there is one, so that
+        differences between both runs are not due to different random numbers.
         """
         t, gamma = len(self.states), self.model.coordinates.gamma
         noise = sum(path.probability * path.noise(self.alpha) for path in self.paths)
@@ -322,15 +306,8 @@ def follow_replicas(
     """Return replicas at time n_iter, and the errors of overlaps and losses by the compression, by name.
 
     Some replicas are repeated with fewer stored times and the same random numbers. The errors at every time are the
-    root mean squares of the differences between both results.
-
-    Parameters
-    ----------
-    builds : functions of the generator and the compression that return a replica before its first time.
-    rng : generator of all replicas.
-    compression : the tolerance, and the number of replicas that are repeated.
-    n_iter : number of steps.
-    bar : progress over all steps of all replicas.
+    root mean squares of the differences between both results. `builds` are functions of the generator and the
+    compression that return a replica before its first time, and `bar` counts all steps of all replicas.
     """
     runs, pairs = [], []
     with one_thread():
@@ -348,3 +325,71 @@ def follow_replicas(
         return runs, {}
     fine, coarse = (stack_replicas([run.run for run in each]) for each in zip(*pairs, strict=True))
     return runs, {name: np.sqrt(np.mean(np.square(coarse[name] - fine[name]), axis=0)) for name in fine}
+
+
+@dataclass(frozen=True)
+class GradientDescent(DescentSteps):
+    """Gradient descent on the training risk, with momentum or minibatches: the steps of `minimize_risk`.
+
+    Parameters
+    ----------
+    lr : step size in Q ← Q − lr ∇R(Q), or a sequence of step sizes, whose last entry is repeated.
+    momentum : μ in [0, 1): the heavy-ball method of Polyak (1964).
+    nesterov : whether the method is Nesterov's (1983), with momentum μ.
+    batch : fraction of the data in (0, 1] that is drawn at every step, without momentum; None for all data.
+
+    Raises
+    ------
+    TypeError, ValueError : if an argument has a wrong type or is out of its range.
+    """
+
+    batch: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch is not None:
+            check.real("batch", self.batch, low=0, high=1, strict=True)
+            if self.momentum:
+                raise check.fail_words("batch", f"{self.batch} with momentum", "None for descent with momentum")
+
+    def follow(self, task: TrajectoryTask) -> Trajectory:
+        """Return the prediction of all steps."""
+        task.require_ridge("method", self)
+        compression, n_times = (Compression(), 0) if self.batch is None else (ALL_TIMES, task.n_iter)
+        n_paths, start = task.count_paths(4096, n_times), task.start(needs_V=False)
+        build = partial(DescentRun, task.model, task.alpha, start, n_paths, method=self)
+        n_steps = task.n_replicas * (task.n_iter + 1)
+        with Progress("descent ", total=n_steps, shown=task.progress) as bar, task.finite("lr"):
+            runs, errors = follow_replicas([build] * task.n_replicas, task.rng, compression, task.n_iter, bar)
+        stacks, stored = stack_replicas([run.run for run in runs]), np.array(runs[0].stored)
+        return average_descents(stacks, errors, method=self, stored=stored)
+
+
+class DescentPaths(StoredPaths):
+    """Sampled paths of gradient descent on a fraction `batch` of the data. Eq. :eq:`descent-fields`."""
+
+    batch = 1.0
+
+    def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return losses, forces f = −∇ℓ(z), which are divided by the batch if a sample is in it, and −E[∇²ℓ]."""
+        losses, slope, hess = sample_derivatives(self.model.loss, self.fields.terms.params, z)
+        if self.batch < 1:
+            copies = self.fields.copies  # minibatches are equal for mirror images
+            drawn = np.tile(self.rng.random(self.n * copies // 2) < self.batch, 2 // copies) / self.batch
+            slope = drawn[:, None, None] * slope
+        L, r = now.m.shape
+        return losses, -slope, -np.array([hess.mean(axis=0).reshape(L, r, L, r)[l, :, l] for l in range(L)])
+
+
+class DescentRun(MemoryRun):
+    """One replica of gradient descent; arguments as for `MemoryRun`, and the method."""
+
+    def __init__(self, *arguments: Any, method: GradientDescent) -> None:
+        super().__init__(DescentPaths, *arguments)
+        self._method = method
+        for path in self.paths:
+            path.batch = 1.0 if method.batch is None else method.batch
+
+    def select_step(self, t: int) -> PlainSteps:
+        """Return the method."""
+        return self._method

@@ -84,40 +84,31 @@ class Survey:
 
 
 class SurveyPaths(OnsagerPaths):
-    """Sampled paths of survey propagation in one component of a mixture.
+    """Sampled paths of survey propagation in one component of a mixture; `SurveyRun` sets `parisi` and U."""
 
-    Attributes
-    ----------
-    U : (L, r, r) covariances of the inner field.
-    inner, spread : (L, r, r) mean response at a given inner field, and mean covariance of g under the inner field.
-    """
-
-    def __init__(self, *arguments: Any, parisi: float) -> None:
-        super().__init__(*arguments)
-        self._parisi, self.U, self.inner, self.spread = parisi, np.zeros(0), np.zeros(0), np.zeros(0)
+    parisi: float
+    U: np.ndarray  # (L, r, r) covariances of the inner field
+    inner: np.ndarray  # (L, r, r) mean response at a given inner field
+    spread: np.ndarray  # (L, r, r) mean covariance of g under the inner field
 
     def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the losses at the fields of the data, the forces ḡ, and their mean derivative −(V̂ − yΔ)/α."""
         loss, params = self.model.loss, self.fields.terms.params
-        averages, self.minima = average_fields(loss, params, z - self.D, now.V, self.U, self._parisi, self.minima)
+        averages, self.minima = average_fields(loss, params, z - self.D, now.V, self.U, self.parisi, self.minima)
         self.inner, self.spread = averages.response.mean(axis=0), averages.spread.mean(axis=0)
-        self.V_hat = self.inner - self._parisi * self.spread
+        self.V_hat = self.inner - self.parisi * self.spread
         return sample_derivatives(loss, params, z)[0], averages.g, -self.V_hat
 
 
 class SurveyRun(OnsagerRun):
-    """One replica of survey propagation; arguments as for `OnsagerRun`, and the Parisi parameter.
+    """One replica of survey propagation, with U (S, r, r) at all times so far, and at the next (`U_of_time`).
 
     U begins as in surveys of `train`. If `first_V` is true, V does, too, computed from the labels of the paths.
-
-    Attributes
-    ----------
-    U_of_time : (S, r, r) covariances U of the inner fields at all times so far, and at the next.
     """
 
     def __init__(self, *arguments: Any, parisi: float, first_V: bool, damping: Steps) -> None:
         self._parisi = parisi
-        super().__init__(*arguments, damping=damping)
+        super().__init__(SurveyPaths, *arguments, damping=damping)
         model, law = self.model, self.model.coordinates
         self._U, self.U_of_time = law.trace[:, None, None] * np.eye(model.rank), list[np.ndarray]()
         if first_V:
@@ -132,11 +123,7 @@ class SurveyRun(OnsagerRun):
         """Store U of this time, and give it to the paths."""
         self.U_of_time.append(self._U)
         for path in self.paths:
-            path.U = self._U[path.sources]
-
-    def build_paths(self, *arguments: Any) -> SurveyPaths:
-        """Return the paths of a component."""
-        return SurveyPaths(*arguments, parisi=self._parisi)
+            path.U, path.parisi = self._U[path.sources], self._parisi
 
     def select_step(self, t: int) -> PlainSteps:
         """Return the step β C of iteration t, and update V, U and the Onsager memories."""

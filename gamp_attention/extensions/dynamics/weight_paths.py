@@ -56,17 +56,8 @@ class InterceptPath:
 class LinearWeights:
     """Weights with the ridge penalty, as coefficients of the Gaussians (x⁰, τ, π, ζ_0, ζ_1, …). Eq. :eq:`iterates`.
 
-    All arrays have one entry for each of the K classes of coordinates.
-
-    Parameters
-    ----------
-    model : the model.
-    start : second moments of (x⁰, τ, π).
-    n_iter : maximum number of steps.
-
-    Attributes
-    ----------
-    W : (S, r, r) variances after an undamped step; set by `step`.
+    Arrays have one entry for each of the K classes of coordinates. `start` has the second moments of (x⁰, τ, π), and
+    `n_iter` is the maximum number of steps; `step` sets W (S, r, r), the variances after an undamped step.
     """
 
     def __init__(self, model: Model, start: StartLaw, n_iter: int) -> None:
@@ -95,13 +86,9 @@ class LinearWeights:
         return np.einsum("k,kl,skab->slab", law.weight, law.gamma, np.array(self._x) @ latest)
 
     def step(self, hats: Hats, q_hats: np.ndarray, damping: float) -> None:
-        """Take one damped iteration of message passing.
+        """Take one iteration of message passing with a step β (`damping`), given the conjugates at the latest time t.
 
-        Parameters
-        ----------
-        hats : conjugate overlaps at the latest time t.
-        q_hats : (t + 1, S, r, r) q̂^{s,t} for every s ≤ t.
-        damping : step β in (0, 1].
+        `q_hats` (t + 1, S, r, r) are q̂^{s,t} for every s ≤ t.
         """
         law, r, t = self.model.coordinates, self.model.rank, len(self._x) - 1
         latest = slice(self._first + r * t, self._first + r * (t + 1))  # indices of ζ_t among the Gaussians
@@ -130,17 +117,7 @@ class SampledWeights:
 
     The start is assumed to be Gaussian given (τ, π), as it is for the named starts. Overlaps of iterates are averages
     over the samples. The response E[∂x/∂b] depends only on the distribution of b at one time and is computed without
-    sampling.
-
-    Parameters
-    ----------
-    model, start, n_iter : as for `LinearWeights`.
-    n : approximate number of samples of all classes together.
-    rng : generator from which a separate generator is derived.
-
-    Attributes
-    ----------
-    W : (S, r, r) variances after an undamped step; set by `step`.
+    sampling. Arguments and W as for `LinearWeights`; `n` is the approximate number of samples of all classes together.
     """
 
     def __init__(self, model: Model, start: StartLaw, n_iter: int, n: int, rng: np.random.Generator) -> None:

@@ -151,31 +151,22 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     law = _column_law(data)
     with one_thread():
         curvature = _curvature(data, at, Q)
-        estimate = _independent(data, gamp, at, Q, law, curvature)
-        exact = law.correlation > SIGNIFICANT or estimate.dof < EFFECTIVE or law.fewest < FEWEST
+        weights, covariance, dof = _independent(data, gamp, at, Q, law, curvature)
+        exact = law.correlation > SIGNIFICANT or dof < EFFECTIVE or law.fewest < FEWEST
         inverse = _inverse_products(data, law) if exact and curvature is not None else None
         if inverse is None or curvature is None:
-            reasons += _violations(data, law, estimate.dof)
+            reasons += _violations(data, law, dof)
         else:
-            estimate = _orthogonal(data, at, Q, curvature, law, inverse)
+            weights, covariance, dof = _orthogonal(data, at, Q, curvature, law, inverse)
             n, d = data.n_samples, int(law.used.sum())
             if not has_squared_loss(data) and n < PER_COLUMN * d:
                 needed = f"{PER_COLUMN:g} samples per column"
                 reasons.append(f"columns are correlated, which needs {needed}, got {n / d:.2g}")
-    weights, covariance, dof, form = estimate
+    form = "independent" if inverse is None else "orthogonal"
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
     message = text[form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
     std = np.sqrt(np.einsum("iaa->ia", covariance)) * np.ones(Q.shape)
     return DebiasedWeights(weights, std, covariance, not reasons, message, form, dof)
-
-
-class _NoisyWeights(NamedTuple):
-    """Weights (d, r), the covariances (d, r, r) of their noise, its degrees of freedom, and the form."""
-
-    weights: np.ndarray
-    covariance: np.ndarray
-    dof: float
-    form: str
 
 
 class _Curvature(NamedTuple):
@@ -312,8 +303,8 @@ def _inverse_products(data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
 
 def _orthogonal(
     data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature, law: _ColumnLaw, inverse: np.ndarray
-) -> _NoisyWeights:
-    """Return weights by the part of each column that is orthogonal to the other columns.
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return weights, their covariances and degrees of freedom by the part of each column orthogonal to the others.
 
     `inverse` is G⁻¹; the residual of column i of the tokens is X̃G⁻¹e_i/(G⁻¹)_ii.
     """
@@ -336,13 +327,13 @@ def _orthogonal(
         factor = 1 / np.where(law.used, response_of, 1.0)
         step, noise = step * factor, noise * factor**2
     covariance = np.where(law.used, noise, np.inf)[:, None, None]
-    return _NoisyWeights(Q + step[:, None], covariance, dof, "orthogonal")
+    return Q + step[:, None], covariance, dof
 
 
 def _independent(
     data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, law: _ColumnLaw, curvature: _Curvature | None
-) -> _NoisyWeights:
-    """Return w = Q + A⁻¹(X̃ᵀg − means) with the effective precisions A_i of independent columns."""
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return w = Q + A⁻¹(X̃ᵀg − means) with the precisions A_i of independent columns, see `_orthogonal`."""
     g, d = -at.loss_gradients, data.dim
     forces = sum_over_tokens(data.groups, data.n_sources, g)
     pull = -at.smooth - data.source_means.T @ forces / np.sqrt(d)
@@ -362,7 +353,7 @@ def _independent(
     A[~law.used] = np.eye(data.rank)
     inverse = _inverse_response(A)
     weights = Q + np.einsum("iab,ib->ia", inverse, pull)
-    return _NoisyWeights(weights, np.where(law.used[:, None, None], inverse @ N @ inverse, np.inf), dof, "independent")
+    return weights, np.where(law.used[:, None, None], inverse @ N @ inverse, np.inf), dof
 
 
 def _inverse_response(A: np.ndarray) -> np.ndarray:

@@ -99,15 +99,23 @@ class OrderTest:
 
         def means_without(parts: np.ndarray) -> np.ndarray:
             """Return the means of errors without their block, and of their roots; `parts` are indices of `samples`."""
-            of_blocks = [(samples[rows], leverages[rows][:, :, rows].reshape(size * k, size * k)) for rows in parts]
-            errors = np.array([_errors_without(data, at, *of_block) for of_block in of_blocks])
+            A = [leverages[rows][:, :, rows].reshape(size * k, size * k) for rows in parts]
+            errors = np.array([_errors_without(data, at, samples[rows], of) for rows, of in zip(parts, A, strict=True)])
             return np.array([errors.mean(), np.sqrt(np.maximum(errors, 0.0)).mean()])
+
+        def draw_division() -> np.ndarray:
+            """Return blocks in which each sample is replaced by a random sample of its class."""
+            order = np.arange(len(samples))
+            for kind in np.unique(kinds):
+                of_kind = np.flatnonzero(kinds == kind)
+                order[of_kind] = rng.permutation(of_kind)
+            return order.reshape(blocks.shape)
 
         rng, kinds = np.random.default_rng(0), classes[samples]
         successive, random = means_without(np.searchsorted(samples, blocks)), list[np.ndarray]()
         for count in self.random:
             while len(random) < count:
-                random.append(means_without(_draw_division(kinds, rng).reshape(blocks.shape)))
+                random.append(means_without(draw_division()))
             usual, spread = np.mean(random, axis=0), np.std(random, axis=0, ddof=1)
             mean, root = successive - usual
             if not (mean > 0 and root > max(self.significant * spread[1], self.minimum * usual[1])):
@@ -142,15 +150,6 @@ def _errors_without(data: Dataset, at: RiskAtPoint, rows: np.ndarray, A: np.ndar
     return sample_errors(data, at.z[rows] - shifts.reshape(at.z[rows].shape), rows)
 
 
-def _draw_division(classes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return indices (m,) of samples in a random order, in which each sample is replaced by a sample of its class."""
-    order = np.arange(len(classes))
-    for kind in np.unique(classes):
-        of_kind = np.flatnonzero(classes == kind)
-        order[of_kind] = rng.permutation(of_kind)
-    return order
-
-
 def repeated_fraction(data: Dataset, minimum: float = 0.05, examples: int = 50) -> float:
     """Return the fraction of samples that repeat another sample, if it is above `minimum`; otherwise 0.
 
@@ -160,15 +159,12 @@ def repeated_fraction(data: Dataset, minimum: float = 0.05, examples: int = 50) 
     """
     n = data.n_samples
     hashes = hash_samples(data.tokens)
-    if data.labels is None:
-        repeated = 1 - len(np.unique(hashes)) / n
-        return repeated if repeated > minimum else 0.0
-    labels = np.reshape(data.labels, (n, 1, -1))
+    labels = np.zeros((n, 1, 1)) if data.labels is None else np.reshape(data.labels, (n, 1, -1))
     both = np.stack([hashes, hash_samples(labels)])
     _, first, group, sizes = np.unique(both, axis=1, return_index=True, return_inverse=True, return_counts=True)
     repeated = 1 - len(sizes) / n
-    if not repeated > minimum:
-        return 0.0
+    if data.labels is None or not repeated > minimum:
+        return repeated if repeated > minimum else 0.0
     chosen = first[np.random.default_rng(0).permutation(np.flatnonzero(sizes > 1))[:examples]]
     counts, tokens, unique = sizes[group[chosen]], np.asarray(data.tokens), []
     for sample, count in zip(chosen, counts, strict=True):

@@ -30,6 +30,14 @@ def scaled_rows(data: Dataset, samples: np.ndarray) -> np.ndarray:
     return (np.asarray(data.tokens)[samples] + data.positions) / np.sqrt(data.dim)
 
 
+def field_derivatives(x: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """Return the derivatives (k, m L r) of the fields in the free weights (d, r), for scaled tokens x (m, L, d)."""
+    parts = [np.zeros((count, *x.shape[:2], free.shape[1])) for count in free.sum(axis=0)]
+    for a, part in enumerate(parts):
+        part[..., a] = x[:, :, free[:, a]].transpose(2, 0, 1)
+    return np.concatenate(parts).reshape(int(free.sum()), -1)
+
+
 def is_quadratic(data: Dataset) -> bool:
     """Return whether the exact risk is quadratic in the weights, so that a Newton step ends at the minimum."""
     return has_squared_loss(data) and data.penalty.quadratic
@@ -55,15 +63,6 @@ class FactoredHessian:
     flat: np.ndarray  # (f, k) orthonormal directions of the rotations
     level: float  # curvature that is added along these directions
 
-    def columns(self, x: np.ndarray) -> np.ndarray:
-        """Return the derivatives (k, m L r) of the fields in the free weights, for scaled tokens x (m, L, d)."""
-        r = self.free.shape[1]
-        derivatives = np.zeros((len(self.whitener), *x.shape[:2], r))
-        ends = np.cumsum([0, *self.free.sum(axis=0)])
-        for a in range(r):
-            derivatives[ends[a] : ends[a + 1], :, :, a] = x[:, :, self.free[:, a]].transpose(2, 0, 1)
-        return derivatives.reshape(len(derivatives), -1)
-
     def whiten(self, columns: np.ndarray, transposed: bool = False) -> np.ndarray:
         """Return F⁻¹, or F⁻ᵀ, times vectors (k, c), identical for any number of threads."""
         from scipy.linalg import solve_triangular
@@ -85,7 +84,7 @@ class FactoredHessian:
 
         x (m, L, d) are scaled tokens.
         """
-        columns = self.columns(x)
+        columns = field_derivatives(x, self.free)
         rows = np.ascontiguousarray(self.whiten(columns).T).reshape(-1, k, len(columns))
         A = rows @ rows.transpose(0, 2, 1)
         if not len(self.flat):

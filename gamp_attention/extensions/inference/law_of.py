@@ -2,13 +2,24 @@
 
 A ridge and the losses depend on the d coordinates only through second moments at each eigenvalue of the covariance. So
 the d coordinates are replaced by a few classes, which have the same second moments of positions, means and teacher.
+
+Eigenvalues of a sample covariance Ŝ of N rows are more widely spread than the eigenvalues of Σ (Marchenko and Pastur,
+1967). State evolution needs only averages that involve the resolvent of Σ, and these follow from the resolvent of Ŝ:
+for large d and N
+
+    Ŝ (Ŝ + z)⁻¹ ≃ Σ (Σ + κ)⁻¹,    κ = z / (1 − tr[Ŝ (Ŝ + z)⁻¹]/N)
+
+between fixed vectors and in the trace. So the fractions of coordinates on a grid of eigenvalues are fitted to these
+averages by non-negative least squares. Only the averages are determined, not the single eigenvalues. Products of
+second moments are unbiased, with jackknife errors from ten parts of the samples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,20 +27,6 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.numerics import Stream, generator, guard_call
-from gamp_attention.extensions.inference.token_spectrum import (
-    N_PARTS,
-    Estimate,
-    SampleResolvent,
-    Spectrum,
-    SpectrumFit,
-    jackknife,
-    mean_product,
-    moments_along,
-    pair_products,
-    part_covariances,
-    relative_size,
-    token_eigenvalues,
-)
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.attention import DotProductAttention
 from gamp_attention.problem.stores import distinct_samples
@@ -41,6 +38,8 @@ from gamp_attention.theory.models.mixtures import ShiftedTeacher
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.models.teachers import SoftmaxTeacher
 
+N_PARTS = 10  # number of parts of the samples, for jackknife errors
+MIN_TILT = 0.1  # smallest factor of squared entries along an eigenvector of the sample covariance
 MAX_NUMBERS = 200_000_000  # maximum number of entries of the tokens from which the distribution is estimated
 ROUNDING = 1e-12  # standard deviation of tokens, in units of their largest mean, below which they count as equal
 SIGNIFICANCE = 4.0  # standard errors above which a mean or a difference counts as significant
@@ -136,6 +135,7 @@ def law_of(
     n_rows = float((len(seen.tokens) - 1) * data.n_tokens)  # degrees of freedom: each token loses one to its mean
     resolvent = SpectrumFit().resolvent(pooled.mean(axis=0) * (len(seen.tokens) * data.n_tokens / n_rows), n_rows)
     spectrum, size = SpectrumFit().spectrum(resolvent), pair_products(pooled)
+    # relative norms of the differences between each Σ_l and the pooled covariance
     shapes = [relative_size(pair_products(part - pooled), size) for part in parts] if len(parts) > 1 else []
     differ = any(shape.value > SIGNIFICANCE * shape.error for shape in shapes)
     gamma = token_eigenvalues(parts, spectrum) if differ else np.tile(spectrum.gamma[:, None], len(parts))
@@ -143,8 +143,7 @@ def law_of(
     with check.rename(teacher="target", labels="target"):
         coordinates = _coordinates(data, seen, weights, means, resolvent, spectrum, gamma)
         model = _model(data, seen, weights, means, coordinates, target, s)
-    departures = _departures(seen, weights, resolvent, spectrum, pair_products(pooled), shapes, differ)
-    law = coordinates
+    departures, law = _departures(seen, weights, resolvent, spectrum, size, shapes, differ), coordinates
     return DataLaw(
         law.weight, law.gamma, law.tau, law.teacher_mean, law.teacher_cov, model=model, departures=departures,
         correlation=seen.correlation, noise=s, outside=outside, n_samples=len(seen.tokens),
@@ -155,24 +154,27 @@ def _departures(
     seen: SeenTokens, weights: np.ndarray | None, resolvent: SampleResolvent, spectrum: Spectrum, size: np.ndarray,
     shapes: list[Estimate], differ: bool,
 ) -> tuple[Departure, ...]:  # fmt: skip
-    """Return all departures of tokens from their estimated distribution.
-
-    `size` (B, B) are the products of the parts of the pooled covariance, `shapes` the relative norms of the differences
-    between each Σ_l and this covariance, and `differ` is True if they are significant.
-    """
+    """Return all departures of tokens from their estimated distribution; arguments as in `law_of`."""
     n, L, d = seen.tokens.shape
-    measured = {"dimensions / number of tokens": _exact(d / (n * L))}
+    measured = {"dimensions / number of tokens": Estimate(d / (n * L))}
     if shapes:
         measured["correlation of tokens"] = seen.largest_correlation()
         measured["differences between covariances"] = max(shapes)
     measured |= _spread(seen, size, spectrum) | _kurtosis_of_fields(seen, resolvent.vectors, weights)
-    measured |= {"norm of the mean token": seen.largest_mean()} | _measure_repetition(seen)
-    treatments = dict[str, str]()
-    if differ:
-        treatments["differences between covariances"] = "each Σ_l has its eigenvalues along common vectors"
+    products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)  # of consecutive samples
+    measured |= {
+        "norm of the mean token": seen.largest_mean(),
+        "fraction of duplicate samples": Estimate(1 - distinct_samples(seen.tokens) / n),
+        "correlation of consecutive samples": Estimate(
+            float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1))
+        ),
+    }
+    treatment = (
+        {"differences between covariances": "each Σ_l has its eigenvalues along common vectors"} if differ else {}
+    )
     by_chance = _errors_by_chance(n * L, spectrum, d)
     return tuple(
-        _build_departure(name, estimate, treatments.get(name), by_chance.get(name, np.inf))
+        _build_departure(name, estimate, treatment.get(name), by_chance.get(name, np.inf))
         for name, estimate in measured.items()
     )
 
@@ -368,11 +370,6 @@ def _model(
     return Model(target, coordinates, data.penalty, data.rank, data.student, score_noise=noise)
 
 
-def _exact(value: float) -> Estimate:
-    """Return a counted number as an estimate with unknown error."""
-    return Estimate(float(value), np.nan)
-
-
 def _errors_by_chance(n_rows: int, spectrum: Spectrum, d: int) -> dict[str, float]:
     """Return the standard errors that kurtosis and variance of norms have for Gaussian tokens.
 
@@ -407,8 +404,8 @@ def _spread(seen: SeenTokens, size: np.ndarray, spectrum: Spectrum) -> dict[str,
     moments = np.array([[norms[b::N_PARTS].mean(), (norms[b::N_PARTS] ** 2).mean()] for b in range(N_PARTS)])
     gaussian = 2 * mean_product(size) / d**2
     return {
-        "largest eigenvalue / median eigenvalue": _exact(gamma[-1] / gamma[np.searchsorted(np.cumsum(weight), 0.5)]),
-        "effective dimensions / d": _exact(d / max(mean_product(size), 1e-300)),  # tr Σ = d: (tr Σ)²/(d tr Σ²)
+        "largest eigenvalue / median eigenvalue": Estimate(gamma[-1] / gamma[np.searchsorted(np.cumsum(weight), 0.5)]),
+        "effective dimensions / d": Estimate(d / max(mean_product(size), 1e-300)),  # tr Σ = d: (tr Σ)²/(d tr Σ²)
         "variance of norms / Gaussian variance": jackknife(lambda m: (m[1] - m[0] ** 2) / gaussian, moments),
     }
 
@@ -429,10 +426,147 @@ def _kurtosis_of_fields(
     return kurtosis
 
 
-def _measure_repetition(seen: SeenTokens) -> dict[str, Estimate]:
-    """Return the fraction of duplicate samples, and the correlation of consecutive samples."""
-    n, L, d = seen.tokens.shape
-    products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)
-    near = Estimate(float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1)))
-    duplicates = _exact(1 - distinct_samples(seen.tokens) / n)
-    return {"fraction of duplicate samples": duplicates, "correlation of consecutive samples": near}
+class SampleResolvent(NamedTuple):
+    """Sample covariance with the averages of the resolvent of Σ that it determines. Eq. :eq:`resolvents`."""
+
+    eigenvalues: np.ndarray  # (d,) eigenvalues of Ŝ, increasing
+    vectors: np.ndarray  # (d, d) eigenvectors of Ŝ in columns
+    z: np.ndarray  # (k,) arguments of the resolvent of Ŝ
+    kappa: np.ndarray  # (k,) corresponding arguments κ of the resolvent of Σ
+
+
+class Spectrum(NamedTuple):
+    """Eigenvalues (J,) of Σ in increasing order, and the fraction (J,) of coordinates with each."""
+
+    gamma: np.ndarray
+    weight: np.ndarray
+
+    def eigenvalue_indices(self, d: int) -> np.ndarray:
+        """Return the index (d,) of the eigenvalue of Σ for each of d eigenvectors of Ŝ in increasing order."""
+        return np.searchsorted(np.cumsum(self.weight), (np.arange(d) + 0.5) / d).clip(max=len(self.gamma) - 1)
+
+
+@dataclass(frozen=True)
+class SpectrumFit:
+    """Fit of the spectrum of Σ to a sample covariance Ŝ."""
+
+    n_eigenvalues: int = 60  # number of eigenvalues of Σ on a geometric grid
+    n_resolvents: int = 60  # number of values of z on a geometric grid
+    lowest: float = 1e-3  # smallest z and smallest eigenvalue of Σ, in units of the mean eigenvalue
+    largest_z: float = 100.0  # largest z, in units of the largest eigenvalue
+    min_factor: float = 1e-3  # smallest 1 − tr/N; below, the resolvent carries no information
+    exact_weight: float = 1e3  # weight of the exact conditions: fractions add to 1, and the trace is given
+    max_steps: int = 20000  # maximum number of steps of the least-squares solver
+
+    def resolvent(self, covariance: np.ndarray, n_rows: float) -> SampleResolvent:
+        """Return the resolvent of a sample covariance of `n_rows` rows."""
+        eigenvalues, vectors = np.linalg.eigh(covariance)
+        eigenvalues = eigenvalues.clip(0)
+        d, mean = len(eigenvalues), eigenvalues.mean()
+        z = np.geomspace(self.lowest * mean, self.largest_z * eigenvalues[-1], self.n_resolvents)
+        factor = 1 - d / n_rows * np.mean(eigenvalues / (eigenvalues + z[:, None]), axis=1)
+        usable = factor > self.min_factor
+        return SampleResolvent(eigenvalues, vectors, z[usable], (z / np.maximum(factor, self.min_factor))[usable])
+
+    def spectrum(self, resolvent: SampleResolvent) -> Spectrum:
+        """Fit the spectrum of Σ to the resolvent of Ŝ."""
+        from scipy.optimize import nnls  # takes long to import
+
+        of_sample, mean = resolvent.eigenvalues, resolvent.eigenvalues.mean()
+        gamma = np.geomspace(max(0.3 * of_sample[0], self.lowest * mean), 1.2 * of_sample[-1], self.n_eigenvalues)
+        averages = np.mean(of_sample / (of_sample + resolvent.z[:, None]), axis=1)  # of γ/(γ + κ) over Σ
+        on_grid = gamma / (gamma + resolvent.kappa[:, None])
+        rows = [on_grid / averages[:, None], self.exact_weight * np.stack([gamma**0, gamma / mean])]
+        target = np.append(np.ones(len(averages)), [self.exact_weight] * 2)
+        weight, _ = nnls(np.vstack(rows), target, maxiter=self.max_steps)
+        used = weight > 0
+        return Spectrum(gamma[used], weight[used] / weight.sum())
+
+
+def moments_along(resolvent: SampleResolvent, spectrum: Spectrum, columns: np.ndarray) -> np.ndarray:
+    """Return second moments (J, m, m) of the entries of columns (d, m) at each eigenvalue of Σ, as sums over d.
+
+    Eigenvectors of Ŝ in increasing order are assigned the eigenvalues of Σ. They differ from the eigenvectors of Σ, so
+    the squares of each column along them are multiplied by a linear function of γ, at least MIN_TILT, that gives the
+    variance along the column, of which Ŝ is an unbiased estimate.
+    """
+    d, along = len(columns), resolvent.vectors.T @ columns
+    index = spectrum.eigenvalue_indices(d)
+    gamma = spectrum.gamma[index]
+    for column in along.T:
+        total = column @ column
+        if not total:
+            continue
+        fraction = column**2 / total
+        mean, variance = fraction @ gamma, fraction @ gamma**2 - (fraction @ gamma) ** 2
+        tilt = (fraction @ resolvent.eigenvalues - mean) / max(variance, 1e-12 * mean**2)
+        factor = np.maximum(1 + tilt * (gamma - mean), MIN_TILT)
+        column *= np.sqrt(factor / (fraction @ factor))
+    moments = np.zeros((len(spectrum.gamma), columns.shape[1], columns.shape[1]))
+    np.add.at(moments, index, along[:, :, None] * along[:, None, :] / d)
+    return moments
+
+
+def token_eigenvalues(covariances: list[np.ndarray], spectrum: Spectrum) -> np.ndarray:
+    """Return eigenvalues (J, L) of each Σ_l along the eigenvectors of the pooled covariance.
+
+    `covariances` are the parts (B, d, d) of each Σ_l. The eigenvectors are computed from one half of the parts and the
+    variances along them from the other, because variances along eigenvectors of the same sample are biased; then the
+    halves are exchanged.
+    """
+    ratios, halves = np.zeros((len(spectrum.gamma), len(covariances))), (slice(0, None, 2), slice(1, None, 2))
+    for half, other in (halves, halves[::-1]):
+        vectors = np.linalg.eigh(np.mean([parts[half].mean(axis=0) for parts in covariances], axis=0))[1]
+        estimates = [parts[other].mean(axis=0) for parts in covariances]
+        index, sums = spectrum.eigenvalue_indices(len(vectors)), np.zeros((len(estimates) + 1, len(spectrum.gamma)))
+        for total, matrix in zip(sums, [*estimates, np.mean(estimates, axis=0)], strict=True):
+            np.add.at(total, index, np.einsum("ia,ij,ja->a", vectors, matrix, vectors))
+        ratios += np.divide(sums[:-1], sums[-1], out=np.ones(sums[:-1].shape), where=sums[-1] > 0).T / 2
+    return spectrum.gamma[:, None] * ratios
+
+
+class Estimate(NamedTuple):
+    """Number with its standard error, NaN for a counted number."""
+
+    value: float
+    error: float = np.nan
+
+
+def jackknife(of: Callable[..., float], parts: np.ndarray) -> Estimate:
+    """Return a function of the mean of B parts (B, …), with the jackknife error from leaving each part out."""
+    values = [of(mean) for mean in (parts.sum(axis=0)[None] - parts) / (len(parts) - 1)]
+    return Estimate(float(of(parts.mean(axis=0))), jackknife_error(values))
+
+
+def jackknife_error(values: list[float]) -> float:
+    """Return the standard error of an estimate from its values without each of the parts."""
+    return float(np.std(values) * np.sqrt(len(values) - 1))
+
+
+def part_covariances(rows: np.ndarray) -> np.ndarray:
+    """Return second moments (B, d, d) of rows (n, d); part b has the rows b, b + B, b + 2B, …"""
+    parts = [rows[b::N_PARTS] for b in range(N_PARTS)]
+    return np.stack([part.T @ part / len(part) for part in parts])
+
+
+def pair_products(parts: np.ndarray) -> np.ndarray:
+    """Return the products ⟨A_b, A_c⟩ (B, B) of estimates A_b (B, …) of A, each from one part of the samples."""
+    flat = parts.reshape(len(parts), -1)
+    return flat @ flat.T
+
+
+def mean_product(products: np.ndarray) -> float:
+    """Return the mean of products (B, B) over b ≠ c: unbiased for ⟨A, A⟩, as ⟨A_b, A_b⟩ has the variance of A_b too."""
+    count = len(products)
+    return float((products.sum() - np.trace(products)) / (count * (count - 1)))
+
+
+def relative_size(of: np.ndarray, to: np.ndarray) -> Estimate:
+    """Return √(⟨A, A⟩/⟨C, C⟩) from products (B, B), zero if its square is negative, and its standard error."""
+
+    def ratio(left_out: Any) -> float:
+        rows = np.ix_(*[np.delete(np.arange(len(of)), left_out)] * 2)
+        return mean_product(of[rows]) / mean_product(to[rows])
+
+    error, root = jackknife_error([ratio(part) for part in range(len(of))]), float(np.sqrt(max(ratio([]), 0.0)))
+    return Estimate(root, float(min(error / max(2 * root, 1e-300), np.sqrt(error))))

@@ -63,7 +63,6 @@ FEW_SAMPLES = 30
 SELECTION = 0.4
 SCALES = 0.05, 20.0  # range of the factor that corrects the shifts of fields
 
-UNTRUSTED = "not to be trusted: "  # beginning of the message of an estimate that is not trusted
 MANY_MINIMA = (
     "the risk has many minima, one of which was selected for these samples: the estimate may be too low, and its "
     "standard error includes this"
@@ -71,6 +70,10 @@ MANY_MINIMA = (
 STILL_TRAINED = (
     "so that the weights are still trained on them if one sample is left out: the estimate is too low unless new data "
     "repeat tokens too; remove repeated samples, or hold out all copies of a sample together"
+)
+UNBOUNDED = (
+    "without sample {}, weights that have no penalty grow without bound, as an intercept does without the only member "
+    "of a class: the error of this sample is infinite, and `errors` has the value of the formula"
 )
 ABOUT_ORDER = (
     "errors increase by {:.0%} if the neighbors of a sample in the order of the arrays are left out too, as in a time "
@@ -202,8 +205,7 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     """
     Q, at = require_trained(data, gamp)
     n = data.n_samples
-    if refits is not None:
-        refits = check.integer("refits", refits, low=0, high=n)
+    refits = None if refits is None else check.integer("refits", refits, low=0, high=n)
     form = FORMS[data.dim * data.rank > FACTORED] if form is None else check.choice("form", form, FORMS)
     fields, H = leave_out(data, at, Q) if form == "hessian" else (cavity_fields(data, gamp, at, Q), None)
     faults = _training_faults(gamp, H, fields)
@@ -213,7 +215,9 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     estimate = _CorrectedErrors(data, at, fields)
     with one_thread():
         if not reasons and (refits is not None or not is_exact):
-            estimate.refit(Q, H, _refits_by_default(data) if refits is None else refits)
+            k = data.n_tokens * data.rank
+            is_small = float(n) ** 2 * (k * data.dim + 100 * k**2) <= REFIT_ALL
+            estimate.refit(Q, H, (n if is_small else min(n, TOP + RANDOM)) if refits is None else refits)
             reasons += estimate.reasons()
         if not faults:
             covariance = _covariance(data, at, Q, estimate.fields, H)
@@ -229,7 +233,7 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
         test_error=mean, test_error_error=float(np.sqrt(error**2 + covariance + estimate.correction**2 + selection**2)),
         selection=selection, dependent=bool(dependence), covariance=covariance, in_training=in_training,
         errors=estimate.errors, fields=estimate.fields, form=form, trusted=not reasons, refitted=estimate.refitted,
-        message=f"{UNTRUSTED + '; '.join(reasons) + '; ' if reasons else ''}{how}",
+        message=f"{'not to be trusted: ' + '; '.join(reasons) + '; ' if reasons else ''}{how}",
     )  # fmt: skip
 
 
@@ -254,19 +258,13 @@ def _training_faults(gamp: Any, H: FactoredHessian | None, fields: np.ndarray) -
     """Return reasons not to trust an estimate that are known before samples are refitted."""
     if not gamp.converged:
         return ["the training did not converge"]
-    if gamp.is_minimum and H is not None and not H.is_minimum:
-        return ["the Hessian is not positive definite, so that the weights without a sample are not determined"]
     if not gamp.is_minimum:
         return ["the weights are a saddle of the risk; training with `escape` continues to a minimum"]
-    if not np.isfinite(fields).all():
-        return ["the Hessian is singular, so that the weights without a sample are not determined"]
+    indefinite = H is not None and not H.is_minimum
+    if indefinite or not np.isfinite(fields).all():
+        kind = "not positive definite" if indefinite else "singular"
+        return [f"the Hessian is {kind}, so that the weights without a sample are not determined"]
     return []
-
-
-def _refits_by_default(data: Dataset) -> int:
-    """Return the number of samples that are refitted by default: all samples of small problems."""
-    n, k = data.n_samples, data.n_tokens * data.rank
-    return n if float(n) ** 2 * (k * data.dim + 100 * k**2) <= REFIT_ALL else min(n, TOP + RANDOM)
 
 
 def _covariance(data: Dataset, at: RiskAtPoint, Q: np.ndarray, fields: np.ndarray, H: FactoredHessian | None) -> float:
@@ -311,8 +309,7 @@ class _CorrectedErrors:
     def refit(self, Q: np.ndarray, H: FactoredHessian | None, count: int) -> None:
         """Refit `count` samples; their errors replace the errors by the formula, and all other fields are corrected.
 
-        They are the samples with the largest changes of their errors, and random other samples. If all samples are
-        refitted, all count as random samples.
+        They have the largest changes of their errors, or are random; if all are refitted, all count as random samples.
         """
         n = self.data.n_samples
         n_top = -(-count * TOP // (TOP + RANDOM)) if count < n else 0
@@ -323,9 +320,10 @@ class _CorrectedErrors:
         drawn, m = np.concatenate([random, top]), len(random)
         fields, reached = self.at.z[drawn], np.zeros(count, bool)
         for k in range(parts := -(-count // TOGETHER)):
-            part = Refitter().refit_samples(self.data, self.at, Q, drawn[k::parts], H)
-            fields[k::parts], reached[k::parts] = part.fields, part.reached
-            self.unbounded[drawn[k::parts]] = part.unbounded
+            part = slice(k, None, parts)
+            fields[part], reached[part], self.unbounded[drawn[part]] = Refitter().refit_samples(
+                self.data, self.at, Q, drawn[part], H
+            )
         if m:
             self._correct(random[reached[:m]], fields[:m][reached[:m]], n - n_top)
         weights = np.where(np.arange(count) < m, (n - n_top) / max(m, 1), 1.0)  # samples that each of them represents
@@ -354,11 +352,10 @@ class _CorrectedErrors:
         factors = np.unique(np.concatenate([np.geomspace(*SCALES, 25), [1.0]]))
         values = np.array([difference(factor) for factor in factors])
         changes = np.flatnonzero(values[:-1] * values[1:] <= 0)
+        factor = float(factors[np.argmin(np.abs(values))])
         if len(changes):
             k = changes[np.argmin(np.abs(np.log(factors[changes])))]
             factor = float(brentq(difference, factors[k], factors[k + 1], xtol=1e-10))
-        else:
-            factor = float(factors[np.argmin(np.abs(values))])
         self.fields = self.at.z + factor * (self.fields - self.at.z)
         self.errors = sample_errors(self.data, self.fields)
         remaining = exact - self.errors[samples]
@@ -374,11 +371,7 @@ class _CorrectedErrors:
         """
         if self.unbounded.any():
             left_out = " or ".join(map(str, np.flatnonzero(self.unbounded)[:3].tolist()))
-            return [
-                f"without sample {left_out}, weights that have no penalty grow without bound, as an intercept does "
-                "without the only member of a class: the error of this sample is infinite, and `errors` has the value "
-                "of the formula"
-            ]
+            return [UNBOUNDED.format(left_out)]
         (mean, error), size = mean_and_error(self.errors), self.correction + self.bias
         if self.unknown + size <= max(TRUSTED_ERROR * abs(mean), np.nan_to_num(error)):
             return []

@@ -15,26 +15,18 @@ of the standard error of their mean (`variance_of_pairs`).
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gamp_attention.extensions.inference.hessian import FactoredHessian, scaled_rows, solve_all
+from gamp_attention.extensions.inference.hessian import FactoredHessian, field_derivatives, scaled_rows, solve_all
 from gamp_attention.gamp.descent import minimize_by_lbfgs, proximal_gradient
 from gamp_attention.problem.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.problem.penalties.standard import on_kinks, smallest_subgradient
 from gamp_attention.problem.risk import RiskAtPoint, gradient_norm, risk_at, small_unit
-
-
-@dataclass(frozen=True, eq=False)
-class Refits:
-    """Outcome of `Refitter.refit_samples` for samples (m,)."""
-
-    fields: np.ndarray  # (m, L, r) fields of each sample under weights trained without it
-    reached: np.ndarray  # (m,) True if a minimum was reached
-    unbounded: np.ndarray  # (m,) True if there is no minimum, because weights grow without bound
 
 
 @dataclass(frozen=True)
@@ -54,10 +46,12 @@ class Refitter:
 
     def refit_samples(
         self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, H: FactoredHessian | None
-    ) -> Refits:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Minimize the risk without each of the samples (m,), from the minimum Q (d, r) with all samples.
 
-        `at` is the exact risk at Q, and H the factored Hessian; conjugate gradients are used if it is None.
+        `at` is the exact risk at Q, and H the factored Hessian; conjugate gradients are used if it is None. Returns the
+        fields (m, L, r) of each sample under the weights without it, whether a minimum was reached (m,), and whether
+        there is none, because weights grow without bound (m,).
         """
         if data.penalty.smooth or data.penalty.quadratic:
             steps, reached = self._newton(RisksWithout(data, at, Q, samples, H))
@@ -73,14 +67,12 @@ class Refitter:
         if free.any():
             pairs = zip(samples.tolist(), steps, strict=True)
             unbounded = np.array([self._grows_on(data, at, Q, sample, step, free) for sample, step in pairs], bool)
-        return Refits(fields, reached & ~unbounded, unbounded)
+        return fields, reached & ~unbounded, unbounded
 
     def refit(self, data: Dataset, Q: np.ndarray, sample: int) -> tuple[np.ndarray, bool]:
         """Return the weights (d, r) after a descent from Q on the risk without a sample, and whether it converged."""
 
-        def evaluate(Q: np.ndarray) -> RiskAtPoint:
-            return without(data, Q, sample)
-
+        evaluate = partial(without, data, sample=sample)
         tol = max(self.converged * evaluate(Q).gradient_norm, self.smallest * small_unit(data))
         end = descend_risk(data, evaluate, Q, tol, self.max_descent)
         return end, evaluate(end).gradient_norm <= 1.1 * tol
@@ -104,10 +96,9 @@ class Refitter:
     def _newton(self, around: "RisksWithout") -> tuple[np.ndarray, np.ndarray]:
         """Return steps (m, d, r), and whether a minimum was reached (m,), by Newton steps with the Hessians at Q.
 
-        The length of a step is measured in the norm of the Hessian, relative to the first step. As the Hessian is
-        fixed, the lengths decrease geometrically; a refit ends if the next step would be shorter than `converged`. A
-        sample is given up if the energy of its step is not positive, or if its lengths decrease by less than the factor
-        `slow`.
+        Lengths of steps are measured in the norm of the Hessian, relative to the first step. As it is fixed, they
+        decrease geometrically; a refit ends if the next step would be shorter than `converged`. A sample is given up if
+        the energy of its step is not positive, or if its lengths decrease by less than the factor `slow`.
         """
         m = len(around.samples)
         P, reached, active = np.zeros((*around.Q.shape, m)), np.zeros(m, bool), np.arange(m)
@@ -159,10 +150,7 @@ class Refitter:
         smallest = self.smallest * small_unit(data) * data.penalty.strength
         steps, reached = np.zeros((len(samples), *Q.shape)), np.zeros(len(samples), bool)
         for k, sample in enumerate(samples.tolist()):
-            derivatives = np.zeros((len(whole), L, data.rank))  # of the fields of the sample
-            for a in range(data.rank):
-                derivatives[index[considered[:, a], a], :, a] = x[sample][:, considered[:, a]].T
-            columns = derivatives.reshape(len(whole), -1)
+            columns = field_derivatives(x[sample : sample + 1], considered)
             removed = columns @ at.hessians[sample] @ columns.T
             weights, free, bound = start.copy(), start != 0, 0.0
             for iteration in range(self.max_changes):
@@ -213,7 +201,7 @@ class RisksWithout:
             return
         # (H − XᵀDX)⁻¹ = H⁻¹ + H⁻¹Xᵀ (1 − D A)⁻¹ D X H⁻¹ for the derivatives X of the fields of a sample, A = X H⁻¹ Xᵀ
         k = self.x.shape[1] * Q.shape[1]
-        derivatives = H.columns(self.x)
+        derivatives = field_derivatives(self.x, H.free)
         self._solutions = H.solve(derivatives).reshape(len(derivatives), -1, k)  # H⁻¹Xᵀ
         A = np.einsum("imk,iml->mkl", derivatives.reshape(self._solutions.shape), self._solutions)
         D = at.hessians[samples]

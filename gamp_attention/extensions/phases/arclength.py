@@ -35,7 +35,8 @@ class WalkSettings:
     min_arc: float = 1e-4  # arclength of a step below which the continuation gives up
     max_arc: float = 0.3  # largest arclength of a step, and largest Newton step
     min_cosine: float = 0.9  # smallest cosine between successive tangents, so that no fold is skipped
-    residual: float = 1e-5  # largest residual of a point
+    residual: float = 1e-5  # residual of a point at which Newton steps end
+    noisy_residual: float = 5e-5  # largest residual of a point, because jumps of the proximal map leave noise
     max_corrections: int = 6  # maximum number of Newton steps to a point; if more are needed, the arclength is halved
     few_corrections: int = 3  # number of Newton steps up to which the next step is longer and the Jacobian is reused
     longer: float = 1.5  # factor of the next arclength in this case
@@ -43,6 +44,7 @@ class WalkSettings:
     shift_error: float = 0.5  # error of a fold, in units of its shift by the next finer rule
     zero: float = 1e-2  # size below which m or θ, in units of √q, or q, in units of its first value, counts as zero
     meeting_step: float = 0.01  # relative change of the parameter for the first slope where branches meet
+    min_secant: float = 1e-3  # relative change of the parameter below which the growth is too inaccurate for a slope
     meeting_residual: float = 1e-4  # residual of the branch without the family there
     max_meeting: int = 20  # maximum number of Newton steps to this branch
     max_parabolas: int = 5  # maximum number of parabolas fitted to a fold
@@ -155,7 +157,7 @@ def _correct(
         after = curve.residual(u + step)
         J = broyden_update(J, step, after - residual - J @ step)
         u, residual = u + step, after
-    return (u, J, WALK.max_corrections) if np.abs(residual).max() <= WALK.residual else None
+    return (u, J, WALK.max_corrections) if np.abs(residual).max() <= WALK.noisy_residual else None
 
 
 def find_end(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
@@ -229,9 +231,9 @@ def locate_meeting(curve: BranchCurve, points: list[np.ndarray], family: str) ->
 
     try:
         slope, step, value = np.nan, WALK.meeting_step * p, growth(curve.rule, (1 - WALK.meeting_step) * p)
-        for k, rule in enumerate(rules):
+        for rule in rules:
             before, value = value, growth(rule, p)
-            slope = (value - before) / step if k < 3 and step else slope
+            slope = (value - before) / step if abs(step) > WALK.min_secant * p else slope
             step = -value / slope
             p += step
     except BREAKDOWNS:

@@ -8,7 +8,7 @@ are solved between two α of the grid with accurate solutions, whose stated erro
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,12 +17,12 @@ import numpy as np
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.progress import Progress
 from gamp_attention.extensions.phases.branches import continue_branch
-from gamp_attention.results import ConvergenceError, add_display
-from gamp_attention.theory.fixed_points.newton import Root
+from gamp_attention.results import ConvergenceError, Overlaps, add_display
+from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, newton
 from gamp_attention.theory.fixed_points.observables import predicted_test_error, sector_growth, stationary_loss
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
-from gamp_attention.theory.fixed_points.solve import first_root, is_off, solve_near
+from gamp_attention.theory.fixed_points.solve import first_root, is_off, refine_on_branch
 from gamp_attention.theory.linear import LinearBaseline
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.rules.choice import first_rule
@@ -61,8 +61,8 @@ class Scan:
     inside: float = 0.04  # relative distance in α from an end at which the branch, which changes fast, is solved too
 
     def at(self, alpha: float) -> ScanPoint | None:
-        """Return the fixed point at α, from the nearest known point or from its name; None if there is none."""
-        if alpha not in self.points:
+        """Return the fixed point at α, from known points or from its name; None if there is none."""
+        if alpha not in self.points and not self._interpolate(alpha):
             nearest = min([*self.points, *self.lost], key=lambda a: abs(np.log(a / alpha)), default=None)
             if not (nearest in self.points and self.solve(alpha, self.points[nearest].root.overlaps)):
                 self.solve(alpha, self.branch)
@@ -70,7 +70,30 @@ class Scan:
 
     def solve(self, alpha: float, init: Any) -> bool:
         """Solve from a named start or overlaps; return whether the branch exists at α."""
-        root = first_root(self.model, alpha, init, self.max_iter)
+        return self._add(alpha, first_root(self.model, alpha, init, self.max_iter))
+
+    def _interpolate(self, alpha: float) -> bool:
+        """Solve by Newton steps from overlaps between two known points; return whether the branch was found."""
+        below, above = ([a for a in self.points if (a - alpha) * side > 0] for side in (-1, 1))
+        if not (below and above):
+            return False
+        low, high = max(below), min(above)
+        weight, ends = (alpha - low) / (high - low), [self.points[low].root, self.points[high].root]
+        pairs = zip(*(root.overlaps.arrays().items() for root in ends), strict=True)
+        start = Overlaps(**{name: (1 - weight) * a + weight * b for (name, a), (_, b) in pairs})
+        return self.step_to(alpha, start, ends[weight > 0.5])
+
+    def step_to(self, alpha: float, start: Overlaps, near: Root) -> bool:
+        """Solve by Newton steps, with the Jacobian of a nearby root; return whether the branch was found."""
+        F = OverlapMap(self.model, alpha, first_rule("auto", self.model, (0,)))
+        try:
+            root = newton(F, start, F.rule.initial_tolerance, jacobian=near.jacobian, packing=near.packing)
+        except (*BREAKDOWNS, ValueError):
+            return False
+        return root.status.converged and self._add(alpha, root)
+
+    def _add(self, alpha: float, root: Root) -> bool:
+        """Store the root at α; return whether it is on the branch."""
         exists = root.status.converged and not is_off(self.branch, root.overlaps)
         if exists:
             self.points[alpha] = ScanPoint(root)
@@ -79,9 +102,9 @@ class Scan:
 
     def refine(self, alpha: float, rtol: float) -> StateEvolutionResult:
         """Return the accurate solution at α; raise ConvergenceError if the branch is not found."""
-        nearest = min(self.points, key=lambda other: abs(other - alpha))
-        result = solve_near(self.model, alpha, self.branch, self.points[nearest].root.overlaps, rtol)[0]
-        if not np.isfinite(result.relative_error):
+        point = self.at(alpha)
+        result = None if point is None else refine_on_branch(point.root, self.branch, rtol)[0]
+        if result is None or not np.isfinite(result.relative_error):
             raise ConvergenceError(f"the {self.branch} branch was lost at α = {alpha:.4g}", result)
         return result
 
@@ -166,8 +189,10 @@ def _end(scan: Scan, last: float, outermost: Callable[..., float], tol: float) -
             path = continue_branch(scan.model, here, scan.points[here].root.overlaps, to=gone)
         except ConvergenceError:
             return Boundary.none(f"not found: {between}")
-        for alpha, index in zip(path.values[1:-1], range(1, len(path.values)), strict=False):
-            scan.solve(float(alpha), path.at(index))  # a branch changes fast near its end
+        last = here
+        for index, alpha in enumerate(path.values.tolist()):  # a branch changes fast near its end
+            if abs(alpha - last) > scan.inside * last and scan.step_to(alpha, path.at(index), scan.points[last].root):
+                last = alpha
         if path.end in ("fold", "vanished"):
             return Boundary.found(path.end_value, path.end_error, tol, path.end)
         if path.end != "reached" or not scan.solve(gone, path.at(-1)):
@@ -264,36 +289,37 @@ def _brackets(values: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def find_root(
     coarse: Callable[[float], float], measure: Measure, ends: tuple[float, float], tol: float, rtol: float = 2e-3,
-    max_rounds: int = 3,
+    max_rounds: int = 6,
 ) -> tuple[float, float]:  # fmt: skip
-    """Return the root of a function of α, and its error, which is infinite if the root is not found.
+    """Return the root of a function of α between two ends, and its error, which is infinite if it is not found.
 
-    Bisection of the function on the coarsest rule (`coarse`) divides the interval by 16. Near its root, the function is
-    measured with an accuracy that is raised, from `rtol` on, until the error of the root is within `tol`.
+    Brent's method finds the root and the slope of the function on the coarsest rule (`coarse`). Secant steps with
+    measured values follow, whose accuracy is raised from `rtol` on, until the error of the root is within `tol`: the
+    error of the value divided by the slope, and a part of the last step for the error of the slope.
     """
     from scipy.optimize import brentq
 
-    root, error, (low, high) = np.nan, np.inf, ends
-    sign = np.sign(coarse(low))
-    for _ in range(4):
-        value_there = coarse(0.5 * (low + high))
-        if np.isfinite(value_there):
-            low, high = (0.5 * (low + high), high) if np.sign(value_there) == sign else (low, 0.5 * (low + high))
-    margin = high - low
+    values, (low, high) = dict[float, float](), ends
+
+    def evaluate(alpha: float) -> float:
+        values[alpha] = coarse(alpha)
+        if np.isnan(values[alpha]):
+            raise ConvergenceError(f"the branch was lost at α = {alpha:.4g}", None)
+        return values[alpha]
+
     try:
+        root = float(brentq(evaluate, low, high, xtol=0.02 * (high - low)))  # evaluated, as is a point next to it
+        near = min((alpha for alpha in values if alpha != root), key=lambda alpha: abs(alpha - root))
+        slope, slope_error, last = (values[near] - values[root]) / (near - root), 0.5, (root, np.nan)
         for _ in range(max_rounds):
-            value = lru_cache(partial(measure, rtol=rtol))
-            while value(low)[0] * value(high)[0] > 0 and margin < ends[1] - ends[0]:
-                low, high, margin = low - margin, high + margin, 2 * margin
-            root = float(brentq(lambda alpha: value(alpha)[0], low, high, xtol=0.2 * tol))  # noqa: B023
-            step = max(5 * tol, 0.1 * (high - low))
-            step = step if root + step < high else -step
-            here, uncertain = value(root)
-            error = 0.2 * tol + uncertain / abs((value(root + step)[0] - here) / step)
-            if error <= tol:
+            value, uncertain = measure(root, rtol=rtol)
+            if abs(root - last[0]) > tol:
+                slope, slope_error = (value - last[1]) / (root - last[0]), 0.3
+            step, noise, last = -value / slope, uncertain / abs(slope), (root, value)
+            root, error = root + step, noise + slope_error * abs(step)
+            if error <= tol or not 2 * low - high < root < 2 * high - low:
                 break
-            rtol *= max(0.5 * tol / error, 1e-2)
-            low, high, margin = root - 3 * error, root + 3 * error, 3 * error
-    except (ConvergenceError, ValueError):  # the second if the signs are equal
-        pass
+            rtol *= np.clip(0.5 * tol / noise, 1e-2, 1.0)
+    except (ConvergenceError, ValueError):  # the second if the coarse function has no root
+        return np.nan, np.inf
     return root, error

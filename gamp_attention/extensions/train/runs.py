@@ -9,6 +9,10 @@ differ, the risk has many minima. Then message passing with searches, which find
 run from the starts of the lower half. A proximal step takes a time of order (L r)³: if samples have too many fields,
 the result is the lowest descent.
 
+**Flips.** At a minimum of the risk, the proximal objectives of many samples have a second local minimum z' besides the
+fields z. To lowest order, the risk changes by the gap between their values at z' and z if the sample moves to z' and
+all weights respond (the cavity argument behind message passing). So message passing starts from the smallest gaps.
+
 **Checkpoints** hold what has been finished, and the states of all loops. A resumed call of `train` goes through all
 phases again, in which whatever has been finished takes no time.
 """
@@ -16,9 +20,7 @@ phases again, in which whatever has been finished takes no time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import ceil, inf
 from typing import Any
 
@@ -28,13 +30,14 @@ from gamp_attention._tools import check, progress
 from gamp_attention._tools.check import read_only
 from gamp_attention._tools.checkpoints import CheckpointFile
 from gamp_attention._tools.snapshots import Resumable, Tree
-from gamp_attention.extensions.train.escapes import leave_saddle
 from gamp_attention.extensions.train.survey import SurveyEnd, SurveyRecord, SurveyState, run_survey, survey_units
 from gamp_attention.gamp.descent import settle
 from gamp_attention.gamp.loop import Loop, Plan, describe_risk
 from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
 from gamp_attention.gamp.step import GampState, gamp_step, initial_state, near_fixed_point
-from gamp_attention.problem.risk import RiskAtPoint, overlaps, risk_at
+from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at
+from gamp_attention.problem.sources import apply_by_source
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import agreement_of
 from gamp_attention.results import Overlaps, Result, Status
@@ -43,6 +46,12 @@ ROUNDING = 1e-9  # relative difference of training losses up to which they count
 SAME_LOSS = 1e-6  # relative difference of training losses up to which two minima are equally low
 AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 SAME_WEIGHTS = 0.99  # smallest overlap of the weights of two surveys that count as equal
+N_FLIPS = 6  # maximum number of samples that are flipped at a minimum
+FLIP_STEP = 0.3  # step β of the first iteration after a flip
+MIN_DISTANCE = 1e-2  # smallest distance of z' and z as two minima, in units of the root mean square of the fields
+ESCAPE_STEP = 1e-2  # root mean square of the first change of the weights, in units of a teacher's weights
+ESCAPE_GROWTH = 2.0  # factor of the step while the risk falls; while no step lowers it, divided by its square
+MAX_TRIALS = 40  # maximum number of steps that are tried in each of the directions v and −v
 NamedStart = tuple[str, GampState]
 
 
@@ -124,6 +133,7 @@ class Runs(Resumable):
         self.surveys, self.ends, self.n_rounds, self.stopped, self.passed = [], [], 0, {}, {}
         self.beyond, self.n_escapes = {}, 0
         self._n_surveys = 0  # number of surveys that were requested so far
+        self._units: tuple[np.ndarray, np.ndarray, float] | None = None  # of surveys
         self._asked = Counter[int]()  # number of calls of `_run_unless_higher` by run
         self._names: list[str] = []
         self._loops: dict[int, Loop] = {}  # runs that were not stopped
@@ -149,15 +159,13 @@ class Runs(Resumable):
         """Return the record of the survey from weights Q (d, r); `parisi` is in units of the data, or `absolute`."""
         self._n_surveys += 1
         if len(self.surveys) < self._n_surveys:
-            data, risk, (V, U, unit) = self._plan.data, self._plan.risk, self._survey_units
+            data, risk = self._plan.data, self._plan.risk
+            self._units = self._units or survey_units(data, risk)
+            V, U, unit = self._units
             start = SurveyState(Q, V, U, initial_state(data, Q).D)
             self.surveys.append(run_survey(data, risk, name, start, parisi if absolute else parisi * unit))
             self.save()
         return self.surveys[self._n_surveys - 1]
-
-    @cached_property
-    def _survey_units(self) -> tuple[np.ndarray, np.ndarray, float]:
-        return survey_units(self._plan.data, self._plan.risk)
 
     def agree(self) -> bool:
         """Return whether two surveys so far found the same weights."""
@@ -185,31 +193,32 @@ class Runs(Resumable):
     def descend(self, starts: list[NamedStart], rounds: tuple[int, ...]) -> None:
         """Make descents from all starts, and add message passing that follows from them, and is then run to the end."""
         plan, data, settings = self._plan, self._plan.data, self._settings
-        tol = max(plan.tol, settings.descent_tol * plan.unit)
-        for name, state in starts[len(self.ends) :]:
-            title = f"start {len(self.ends) + 1} of {len(starts)} ({name}), descent"
+        tol, limited = max(plan.tol, settings.descent_tol * plan.unit), False
+        for k, (name, state) in enumerate(starts[len(self.ends) :], len(self.ends)):
+            title = f"start {k + 1} of {len(starts)} ({name}), descent"
 
             def show(at: RiskAtPoint, title: str = title) -> None:
                 if progress.is_shown():
                     progress.describe(f"{title}, {describe_risk(at)}")
 
-            Q = settle(data, plan.risk, state.Q, tol, callback=show).Q
-            self.ends.append(Q)
+            end = settle(data, plan.risk, state.Q, tol, show, plan.max_iter)
+            limited = limited or (end.gradient_norm > tol and end.n_iter >= plan.max_iter)
+            self.ends.append(Q := end.Q)
             if plan.options.callback is not None:
                 at = risk_at(data, Q, plan.risk)
                 plan.options.callback(0, read_only(initial_state(data, Q)), read_only(at))  # type: ignore[arg-type]
-            self.save()
+            if not limited:  # so that a later call can continue to a larger max_iter
+                self.save()
         risks = [risk_at(data, Q, plan.risk) for Q in self.ends]
-        order = sorted(
-            range(len(risks)), key=lambda k: (not risks[k].gradient_norm <= tol, _order_of(risks[k].train_loss))
-        )
+        ranks = [(not at.gradient_norm <= tol, _order_of(at.train_loss)) for at in risks]
+        order = sorted(range(len(risks)), key=lambda k: ranks[k])
         lowest, Q = risks[order[0]].train_loss, self.ends[order[0]]
         margin = data.penalty.strength * tol**2 + SAME_LOSS * lowest
         same = [
             at.train_loss - lowest <= margin or agreement_of(data, end, Q) >= AGREEMENT
             for end, at in zip(self.ends, risks, strict=True)
         ]
-        only = data.n_tokens * data.rank > settings.max_fields  # no message passing follows
+        only = limited or data.n_tokens * data.rank > settings.max_fields  # no message passing follows
         conclusive = only or 2 * sum(same) >= len(same)
         n_kept = 1 if conclusive else ceil(settings.continued * len(order))
         for k in order[n_kept:]:
@@ -218,7 +227,7 @@ class Runs(Resumable):
         starts = list(starts)
         k, end = order[0], Q
         if not only:
-            done = settle(data, plan.risk, end, plan.tol)
+            done = settle(data, plan.risk, end, plan.tol, max_steps=plan.max_iter)
             self.beyond.setdefault(k if conclusive else len(starts), (done.Q, done.train_loss))
             end = done.Q
         state = initial_state(data, end) if only else self._state_at(end)
@@ -229,7 +238,7 @@ class Runs(Resumable):
         self.begin(starts)
         if only:
             for loop in self._loops.values():
-                loop.end_at_start()
+                loop.end_at_start(Status.MAX_ITER if limited else Status.STALLED)
         self.compare(() if conclusive else rounds, 0 if conclusive else 1)
 
     def _state_at(self, Q: np.ndarray) -> GampState:
@@ -288,7 +297,7 @@ class Runs(Resumable):
             until = min(rounds[-1], limit)
             for k in runs:
                 self._loops[k].run(until)
-            runs = self._sort(sorted(runs), until)
+            runs = self._stop_worst(sorted(runs), len(runs), until)
         self._finish(runs, 1 if n_continue > 1 else len(runs))
 
     def add(self, starts: list[NamedStart], hold: bool = False) -> None:
@@ -352,8 +361,8 @@ class Runs(Resumable):
         return result
 
     def _best(self) -> int:
-        results = self._results
-        return min(sorted(results), key=lambda k: (not results[k].converged, _order_of(results[k].train_loss)))
+        ranks = {k: (not end.converged, _order_of(end.train_loss), k) for k, end in self._results.items()}
+        return min(ranks, key=lambda k: ranks[k])
 
     @property
     def reached_limit(self) -> bool:
@@ -361,15 +370,11 @@ class Runs(Resumable):
         return any(result.message_passing is Status.MAX_ITER for result in self._results.values())
 
     def _stop_worst(self, runs: list[int], n_continue: int, until: int) -> list[int]:
-        """Stop the runs of highest training loss at an iteration; return the others in the order of their losses."""
-        order = self._sort(runs, until)
+        """Stop all but some runs of lowest training loss at an iteration; return these in the order of their losses."""
+        order = sorted(runs, key=lambda k: _order_of(self._loops[k].record.loss_before(until)))
         for k in order[n_continue:]:
             self._stop(k)
         return order[:n_continue]
-
-    def _sort(self, runs: Iterable[int], until: int) -> list[int]:
-        """Return runs in the order of their training losses at an iteration, or at their ends."""
-        return sorted(runs, key=lambda k: _order_of(self._loops[k].record.loss_before(until)))
 
     def _stop(self, k: int) -> None:
         """Stop a run."""
@@ -408,3 +413,51 @@ def summarize_starts(records: tuple[StartRecord, ...]) -> str:
     low, high = f"{min(others):.3g}", f"{max(others):.3g}"
     span = low if low == high else f"{low} to {high}"
     return f"{best} {same}; the other {len(others)} had {span} times its training loss when they ended or were stopped."
+
+
+def flipped_starts(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> list[NamedStart]:
+    """Return names and states of the starts next to a minimum, at most `N_FLIPS`, in the order of their gaps.
+
+    The search for z' begins at the mirror image 2ω − z, at which the quadratic part of the proximal objective is equal.
+    The states are states after one iteration, because the gradient at the minimum itself is zero. There are none if the
+    loss is convex or V is not positive definite. V are the variances (S, r, r) of message passing at the minimum Q.
+    """
+    if is_convex(data) or not (np.isfinite(V).all() and np.linalg.eigvalsh(V).min() > 0):
+        return []
+    at, state = risk_at(data, Q, risk), near_fixed_point(data, risk, Q, V)
+    here = denoise_at(data, at, V, hold=True)
+    there = denoise_at(data, at, V, hold=True, start=at.z + 2 * apply_by_source(data.groups, V, at.loss_gradients))
+    distance = np.sqrt(np.mean((there.z - here.z) ** 2, axis=(1, 2)) / np.mean(here.z**2))
+    gap = np.where(distance > MIN_DISTANCE, there.moreau - here.moreau, np.inf)
+    starts = []
+    for mu in np.argsort(gap, kind="stable")[:N_FLIPS]:
+        if np.isfinite(gap[mu]):
+            z = here.z.copy()
+            z[mu] = there.z[mu]
+            after, _ = gamp_step(data, risk, GampState(state.Q, state.V, state.D, z), FLIP_STEP, hold=True)
+            starts.append((f"flip of sample {mu}", after))
+    return starts
+
+
+def leave_saddle(data: Dataset, risk: str, Q: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the lowest of several points Q ± s v along a line, and its training loss; Q itself if none is lower.
+
+    v is the direction of lowest curvature (d, r); s is doubled while the risk falls.
+    """
+    best, lowest = Q, risk_at(data, Q, risk).train_loss
+    start = lowest
+    for side in (1.0, -1.0):
+        size, falling, last = ESCAPE_STEP * np.sqrt(Q.size), False, start
+        for _ in range(MAX_TRIALS):
+            trial = Q + side * size * direction
+            loss = risk_at(data, trial, risk).train_loss
+            if loss < last:
+                falling, last = True, loss
+                if loss < lowest:
+                    best, lowest = trial, loss
+                size *= ESCAPE_GROWTH
+            elif falling:
+                break
+            else:
+                size /= ESCAPE_GROWTH**2
+    return best, lowest

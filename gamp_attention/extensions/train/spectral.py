@@ -69,9 +69,8 @@ def lowest_eigenvectors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k lowest eigenvalues (k,) and eigenvectors (k, d, c) of Σ_μ X̃ᵀ h X̃ for matrices h (n, L c, L c).
 
-    Eq. :eq:`spectral`.
-
-    Eigenvectors have norm 1, and their largest entry is positive. None are returned if h is zero or not finite.
+    Eq. :eq:`spectral`. Eigenvectors have norm 1, and their largest entry is positive. There are none if h is zero or
+    not finite.
     """
     from scipy.sparse.linalg import ArpackError
 
@@ -170,13 +169,9 @@ def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarra
     """Return (1 − K)(1 + b K)⁻¹ for posterior second moments K of fields with prior covariances ρ (L, t, t).
 
     Eq. :eq:`posterior-weights`. Above the weak-recovery threshold α_w = 1/E‖K − 1‖², an eigenvalue leaves the bulk for
-    b = κ/(1 − κ) with κ = √(α_w/α). Larger b give larger overlaps at larger α.
-
-    Parameters
-    ----------
-    K : (n, L, L) moments summed over the columns, or (n, L t, L t). In the second case columns that are found at a
-        larger α than others have weights zero, since they would only widen the spectrum.
-    rho, alpha : prior covariances of the fields, and sample complexity.
+    b = κ/(1 − κ) with κ = √(α_w/α). Larger b give larger overlaps at larger α. K (n, L, L) are summed over the columns,
+    or K has shape (n, L t, L t): then columns that are found at a larger α than others have weights zero, since they
+    would only widen the spectrum.
     """
     (L, t, _), one = rho.shape, np.eye(K.shape[1])
     variances = np.trace(rho, axis1=1, axis2=2) if len(one) == L else np.diagonal(rho, axis1=1, axis2=2).ravel()

@@ -182,9 +182,9 @@ def run_survey(
             progress.describe(f"survey from {name}, iteration {t}, spread {spread:.1e}")
         try:
             after = survey_step(data, risk, state, settings.step, parisi, jumps)
-        except (np.linalg.LinAlgError, NotPositiveDefinite):
-            after = None
-        if after is None or not (np.isfinite(after.Q).all() and np.isfinite(after.U).all()):
+            if not (np.isfinite(after.Q).all() and np.isfinite(after.U).all()):
+                raise FloatingPointError
+        except (np.linalg.LinAlgError, NotPositiveDefinite, FloatingPointError):
             ending = SurveyEnd.FAILED
             break
         change = float(np.linalg.norm(after.Q - state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
@@ -206,8 +206,7 @@ def _spread_of(data: Dataset, state: SurveyState) -> float:
 def inner_nodes(n_fields: int) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes (K, n_fields) for the inner field of a sample, and the logarithms of their weights (K,).
 
-    For one field the nodes are equidistant: if the minimum jumps, the integrand has a kink, for which the rule of Gauss
-    and Hermite is less accurate.
+    For one field they are equidistant, because the integrand has a kink where the minimum jumps.
     """
     if n_fields > 1:
         return gaussian_nodes(n_fields)
@@ -315,7 +314,7 @@ def _average_nodes(
 
 
 class QuadraticClusters(NamedTuple):
-    """Averages over the inner field for a quadratic penalty, in closed form, for K coordinates or classes."""
+    """Averages over the inner field for a quadratic penalty, for K coordinates or classes."""
 
     precision: np.ndarray  # (K, r, r) A − yΔ, so that b = X̃ᵀḡ + (A − yΔ) Q
     inner: np.ndarray  # (K, r, r) c = (Λ + A)⁻¹, the response at a given inner field
@@ -333,16 +332,11 @@ def quadratic_clusters(
     exceed `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same.
     """
     A, c, _ = quadratic_response(penalty, spectra, V_hat)
-    delta = _limit_gain(np.einsum("li,lab->iab", spectra, spread), c, parisi)
+    delta, root = np.einsum("li,lab->iab", spectra, spread), psd_root(c)
+    gain = diagonalize(root @ (parisi * delta) @ root)[0][:, -1]  # the largest eigenvalue of y C^{1/2} Δ C^{1/2}
+    delta *= np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))[:, None, None]
     C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
     return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
-
-
-def _limit_gain(delta: np.ndarray, C: np.ndarray, parisi: float) -> np.ndarray:
-    """Return Δ (K, r, r), scaled down if the largest eigenvalue of y C^{1/2} Δ C^{1/2} exceeds `MAX_GAIN`."""
-    root = psd_root(C)
-    gain = diagonalize(root @ (parisi * delta) @ root)[0][:, -1]
-    return delta * np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))[:, None, None]
 
 
 def first_variances(
@@ -352,14 +346,10 @@ def first_variances(
     """Return the variances V and U (S, r, r) from which survey propagation begins, and mean Moreau envelopes.
 
     U is the second moment of the fields of weights with unit variance, and V the self-consistent variance of uniformly
-    weighted inner fields around zero, at most the initial variance of message passing.
-
-    Parameters
-    ----------
-    penalty, spectra, rank : the penalty, variances γ (S, K) of K coordinates or classes, and the number of columns r.
-    samples : for each group of samples the loss, its parameters (n, P), the sources (L,) of the tokens, and the number
-        by which sums over the group are divided: the dimension d.
-    fractions, n_steps : fractions (K,) of the classes, equal if not given, and the number of damped iterations.
+    weighted inner fields around zero, at most the initial variance of message passing. `samples` has, for each group
+    of samples, the loss, its parameters (n, P), the sources (L,) of the tokens, and the number by which sums over the
+    group are divided: the dimension d. `spectra` are variances γ (S, K) of K coordinates or classes, with `fractions`
+    (K,) that are equal if not given.
     """
     fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
     U = (spectra @ fractions)[:, None, None] * np.eye(rank)

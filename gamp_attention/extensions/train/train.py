@@ -13,8 +13,14 @@ from gamp_attention._tools import check
 from gamp_attention._tools.checkpoints import Checkpoint, CheckpointFile
 from gamp_attention._tools.numerics import guard_call, hash_bytes
 from gamp_attention._tools.progress import show_progress
-from gamp_attention.extensions.train.escapes import flipped_starts
-from gamp_attention.extensions.train.runs import AGREEMENT, SAME_LOSS, Runs, StartRecord, summarize_starts
+from gamp_attention.extensions.train.runs import (
+    AGREEMENT,
+    SAME_LOSS,
+    Runs,
+    StartRecord,
+    flipped_starts,
+    summarize_starts,
+)
 from gamp_attention.extensions.train.survey import LADDER, REFINED_AT, SurveyEnd, SurveyRecord
 from gamp_attention.gamp.loop import Plan
 from gamp_attention.gamp.options import IterationOptions

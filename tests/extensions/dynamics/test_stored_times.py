@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.extensions.dynamics import gradient_descent
+from gamp_attention.extensions.dynamics import stored_times
 from gamp_attention.extensions.dynamics.field_paths import FieldPaths
 
 SIZE = {"n_paths": 512, "n_replicas": 8}
@@ -52,7 +52,7 @@ def test_stated_errors_contain_the_error_of_the_compression(model, monkeypatch):
     """With few stored times, stated errors are larger than the spread over replicas and cover the difference."""
     options = {"method": ga.GradientDescent(lr=3.0), "n_iter": 40, "n_paths": 2048, "n_replicas": 2}
     fine = ga.trajectory(model, 1.5, **options)
-    monkeypatch.setattr(gradient_descent, "Compression", partial(gradient_descent.Compression, 0.1))
+    monkeypatch.setattr(stored_times, "Compression", partial(stored_times.Compression, 0.1))
     rough = ga.trajectory(model, 1.5, **options)
     assert len(rough.stored) < len(fine.stored)
     gap = np.abs(rough.test_error - fine.test_error)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.extensions.inference.token_spectrum import SpectrumFit, moments_along
+from gamp_attention.extensions.inference.law_of import SpectrumFit, moments_along
 from gamp_attention.theory.models.labels import ShiftedLabels
 
 SPECTRUM = ga.power_law_spectrum(1.0, 20)

@@ -98,3 +98,14 @@ def test_options_that_exclude_descents_give_runs_of_message_passing(iteration):
     alone, result = ga.run_gamp(data, "random", iteration=options), train_one(data, "random", iteration=options)
     assert np.array_equal(alone.Q, result.Q)
     assert alone.n_iter == result.n_iter > 0
+
+
+@pytest.mark.parametrize("size", [(60, 3, 30, 2), (20, 8, 20, 4)], ids=["few fields", "many fields"])
+def test_max_iter_limits_the_first_descents(size, tmp_path):
+    data, file = draw_planted(*size, seed=2), ga.Checkpoint(tmp_path / "run.npz", 0)
+    short = train_one(data, "random", n_starts=2, max_iter=10, checkpoint=file)
+    assert short.status is ga.Status.MAX_ITER
+    assert "max_iter" in short.message
+    whole, longer = (train_one(data, "random", n_starts=2, **more) for more in ({}, {"checkpoint": file}))
+    assert longer.converged
+    assert np.array_equal(longer.Q, whole.Q)

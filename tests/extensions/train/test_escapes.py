@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.extensions.train.escapes import flipped_starts
+from gamp_attention.extensions.train.runs import flipped_starts
 from tests.conftest import compute_hessian, layer_gradient_norm
 from tests.extensions.train.conftest import train_one
 
