@@ -32,7 +32,7 @@ from gamp_attention.extensions.inference.token_spectrum import (
 )
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.attention import DotProductAttention
-from gamp_attention.problem.stores import distinct_samples
+from gamp_attention.problem.stores import hash_samples
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.data_law import VERDICTS, DataLaw, Departure
 from gamp_attention.theory.models.glm import DEFAULT_LABELS, GLMModel
@@ -434,5 +434,5 @@ def _measure_repetition(seen: SeenTokens) -> dict[str, Estimate]:
     n, L, d = seen.tokens.shape
     products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)
     near = Estimate(float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1)))
-    duplicates = _exact(1 - distinct_samples(seen.tokens) / n)
+    duplicates = _exact(1 - len(np.unique(hash_samples(seen.tokens))) / n)
     return {"fraction of duplicate samples": duplicates, "correlation of consecutive samples": near}

@@ -73,11 +73,9 @@ def _describe_value(value: Any) -> Any:
 
 
 def _is_unused(f: Field[Any], value: Any) -> bool:
-    """Return whether a field is for displays, or new since cells were stored with the value that they imply."""
+    """Return whether a field is new since cells were stored, with the value that they imply."""
     default: Any = f.default
-    return "display" in f.metadata or (
-        bool(f.metadata.get("later")) and np.array_equal(getattr(value, f.name), default)
-    )
+    return bool(f.metadata.get("later")) and np.array_equal(getattr(value, f.name), default)
 
 
 AXES = ("method", "branch", "alpha", "omega", "lam", "sigma", "d", "seed")

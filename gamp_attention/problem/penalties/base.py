@@ -122,22 +122,18 @@ def penalty_prox(penalty, b, a):
     """Return x = argmin ρ(x) + a x²/2 − b x, and dx/db; for compiled code only."""
 
 
-@overload(penalty_value)
-def _penalty_value(penalty, x):
-    value = PENALTIES.method(penalty, "value")
-    return value and (lambda penalty, x: value(penalty, x))
+def _implement(stub: Any, name: str) -> None:
+    """Let compiled code call the method `name` of a registered penalty by a stub."""
+
+    @overload(stub, strict=False)
+    def choose(penalty, *arguments):
+        method = PENALTIES.method(penalty, name)
+        return method and (lambda penalty, *arguments: method(penalty, *arguments))
 
 
-@overload(penalty_slopes)
-def _penalty_slopes(penalty, x):
-    slopes = PENALTIES.method(penalty, "slopes")
-    return slopes and (lambda penalty, x: slopes(penalty, x))
-
-
-@overload(penalty_prox)
-def _penalty_prox(penalty, b, a):
-    prox = PENALTIES.method(penalty, "prox")
-    return prox and (lambda penalty, b, a: prox(penalty, b, a))
+_implement(penalty_value, "value")
+_implement(penalty_slopes, "slopes")
+_implement(penalty_prox, "prox")
 
 
 @kernel
