@@ -29,7 +29,7 @@ from gamp_attention.descent.torch_risk import (
     status_of,
     value_and_norm,
 )
-from gamp_attention.problem.curvature import lowest_curvature
+from gamp_attention.problem.curvature import grows_without_bound, lowest_curvature
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.penalties.standard import (
     is_ridge,
@@ -38,7 +38,6 @@ from gamp_attention.problem.penalties.standard import (
     ridge_strengths,
     smallest_subgradient,
 )
-from gamp_attention.problem.recession import grows_without_bound
 from gamp_attention.problem.risk import gradient_norm, hessian_product, overlaps, risk_at, scale_tolerance, weight_unit
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.problem.susceptibility import susceptibility

@@ -10,11 +10,10 @@ from gamp_attention._tools.display import count_noun
 from gamp_attention.gamp.descent import Settled, SettlingHistory, is_fixed_point, settle
 from gamp_attention.gamp.loop import Loop, describe_risk
 from gamp_attention.gamp.step import GampState
-from gamp_attention.problem.curvature import Curvature, lowest_curvature
+from gamp_attention.problem.curvature import Curvature, grows_without_bound, lowest_curvature
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.layer import Predictor, layer_of
 from gamp_attention.problem.penalties.standard import is_ridge, on_kinks
-from gamp_attention.problem.recession import grows_without_bound
 from gamp_attention.problem.risk import RiskAtPoint, overlaps, risk_at
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.results import Ended, History, Overlaps, Status

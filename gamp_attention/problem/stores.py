@@ -75,11 +75,6 @@ def hash_samples(tokens: np.ndarray) -> np.ndarray:
     return np.array([hash(sample.tobytes()) for _, _, x in token_blocks(tokens) for sample in x + 0.0])
 
 
-def distinct_samples(tokens: np.ndarray) -> int:
-    """Return the number of distinct samples."""
-    return len(np.unique(hash_samples(tokens)))
-
-
 def hash_tokens(tokens: np.ndarray) -> str:
     """Return a hash of all tokens, which does not depend on where they are stored."""
     return hashlib.blake2b(np.ascontiguousarray(tokens).data, digest_size=16).hexdigest()

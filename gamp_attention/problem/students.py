@@ -50,8 +50,13 @@ def check_student(student: Any, n_tokens: int, rank: int, name: str = "n_tokens"
 def require_loss(loss: Any) -> Any:
     """Return the argument if it is an instance of a registered loss; raise TypeError if not."""
     if not (hasattr(type(loss), "check_labels") or hasattr(type(loss), "read_targets")):
-        needs = "an instance of a loss that is registered by register_loss, for example gamp_attention.LogisticLoss()"
-        raise check.fail("loss", loss, needs, TypeError)
+        cls, needs = loss if isinstance(loss, type) else type(loss), "an instance of a loss that is registered"
+        remedy = f"decorate the class {cls.__name__} with @gamp_attention.register_loss"
+        if hasattr(cls, "check_labels"):
+            remedy = f"call the class, {cls.__name__}(...)"
+        elif cls.__module__ == "builtins":
+            remedy = "for example gamp_attention.LogisticLoss()"
+        raise TypeError(f"{check.fail('loss', loss, f'{needs} by register_loss')}; {remedy}")
     return loss
 
 

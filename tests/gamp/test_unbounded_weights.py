@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.problem.recession import grows_without_bound
+from gamp_attention.problem.curvature import grows_without_bound
 
 N, D = 120, 6
 UNITS = np.logspace(-2, 2, D + 1)

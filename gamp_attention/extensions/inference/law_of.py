@@ -29,7 +29,7 @@ from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.attention import DotProductAttention
-from gamp_attention.problem.stores import distinct_samples
+from gamp_attention.problem.stores import hash_samples
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.data_law import VERDICTS, DataLaw, Departure
 from gamp_attention.theory.models.glm import DEFAULT_LABELS, GLMModel
@@ -164,7 +164,7 @@ def _departures(
     products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)  # of consecutive samples
     measured |= {
         "norm of the mean token": seen.largest_mean(),
-        "fraction of duplicate samples": Estimate(1 - distinct_samples(seen.tokens) / n),
+        "fraction of duplicate samples": Estimate(1 - len(np.unique(hash_samples(seen.tokens))) / n),
         "correlation of consecutive samples": Estimate(
             float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1))
         ),

@@ -96,11 +96,11 @@ class SequenceLoss(NamedTuple):
 
     def value(self, p, z):
         """Return ℓ. Compiled code."""
-        return _value(self, p, z)
+        return _value(self, p, z)  # type: ignore[call-arg]
 
     def derivatives(self, p, z, grad, hess):
         """Return ℓ and fill its gradient and Hessian. Compiled code."""
-        return _derivatives(self, p, z, grad, hess)
+        return _derivatives(self, p, z, grad, hess)  # type: ignore[call-arg]
 
     def floor(self, p):
         """Return a lower bound of ℓ. Compiled code."""
@@ -207,17 +207,15 @@ def _emitter(program: Program, spec: SequenceSpec) -> Any:
     return generate
 
 
-def _emit_value(typing_context: Any, loss: Any, p: Any, z: Any) -> Any:
+@intrinsic
+def _value(typing_context: Any, loss: Any, p: Any, z: Any) -> Any:
     """Return the loss."""
     spec = loss.instance_class.spec
     return types.float64(loss, p, z), _emitter(spec.program, spec)
 
 
-def _emit_derivatives(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any, hess: Any) -> Any:
+@intrinsic
+def _derivatives(typing_context: Any, loss: Any, p: Any, z: Any, grad: Any, hess: Any) -> Any:
     """Return the loss, and fill its gradient and Hessian."""
     spec = loss.instance_class.spec
     return types.float64(loss, p, z, grad, hess), _emitter(differentiate_twice(spec.program, spec.n_targets), spec)
-
-
-_value: Any = intrinsic(_emit_value)
-_derivatives: Any = intrinsic(_emit_derivatives)

@@ -337,8 +337,7 @@ class _Rebinder:
     """Copies of functions whose global names and closures refer to replaced functions."""
 
     def __init__(self) -> None:
-        self._copies: dict[int, Any] = {}
-        self._originals: list[Any] = []  # references, so that the identities in `_copies` stay valid
+        self._copies: dict[int, Any] = {}  # functions, so that their identities stay valid, and their copies
 
     def convert(self, value: Any) -> Any:
         """Return the value that a traced function receives in place of a value outside of it."""
@@ -370,12 +369,11 @@ class _Rebinder:
 
     def _copy(self, function: FunctionType) -> FunctionType:
         if id(function) not in self._copies:
-            self._originals.append(function)
             names = _global_names(function.__code__)
             scope: dict[str, Any] = {"__builtins__": builtins, "__name__": function.__module__}
             closure = tuple(CellType() for _ in function.__closure__ or ())
             copy = FunctionType(function.__code__, scope, function.__name__, None, closure)
-            self._copies[id(function)] = copy  # before the names are converted: functions may call each other
+            self._copies[id(function)] = function, copy  # before the names are converted: functions may call each other
             scope.update({n: self.convert(function.__globals__[n]) for n in names if n in function.__globals__})
             copy.__defaults__ = tuple(map(self.convert, function.__defaults__ or ()))
             copy.__kwdefaults__ = {name: self.convert(v) for name, v in (function.__kwdefaults__ or {}).items()}
@@ -384,7 +382,7 @@ class _Rebinder:
                     cell.cell_contents = self.convert(original.cell_contents)
                 except ValueError:  # an empty cell
                     continue
-        return self._copies[id(function)]
+        return self._copies[id(function)][1]
 
 
 def _global_names(code: CodeType) -> set[str]:

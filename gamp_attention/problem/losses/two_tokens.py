@@ -70,9 +70,8 @@ def two_token_expansion(loss, p, x, y):
 @inline_kernel
 def two_token_derivatives(loss, p, z, grad, hess):
     """Return ℓ(z), and fill its gradient (2,) and Hessian (2, 2)."""
-    value, grad[0], grad[1], hess[0, 0], cross, hess[1, 1] = two_token_expansion(loss, p, z[0], z[1])
-    hess[0, 1] = cross
-    hess[1, 0] = cross
+    value, grad[0], grad[1], hess[0, 0], hess[0, 1], hess[1, 1] = two_token_expansion(loss, p, z[0], z[1])
+    hess[1, 0] = hess[0, 1]
     return value
 
 

@@ -39,13 +39,6 @@ def _looks_even(penalty: Any) -> bool:
     return bool(np.allclose(rho, rho[::-1], rtol=1e-12, atol=0))
 
 
-@lru_cache(typed=True)
-def _checked_once(penalty: Any, owner: str) -> Any:
-    """Return a user-defined penalty after `check_penalty`."""
-    check_penalty(penalty)
-    return penalty
-
-
 PENALTIES = Registry(
     "register_penalty",
     needed=("value(self, x)", "slopes(self, x)", "prox(self, b, a)"),
@@ -59,7 +52,6 @@ PENALTIES = Registry(
         "curvature": property(lambda self: self.lam),
         "by_column": False,
         "intercept": False,
-        "checked": _checked_once,
     },
 )
 
@@ -122,22 +114,18 @@ def penalty_prox(penalty, b, a):
     """Return x = argmin ρ(x) + a x²/2 − b x, and dx/db; for compiled code only."""
 
 
-@overload(penalty_value)
-def _penalty_value(penalty, x):
-    value = PENALTIES.method(penalty, "value")
-    return value and (lambda penalty, x: value(penalty, x))
+def _implement(stub: Any, name: str) -> None:
+    """Let compiled code call the method `name` of a registered penalty by a stub."""
+
+    @overload(stub, strict=False)
+    def choose(penalty, *arguments):
+        method = PENALTIES.method(penalty, name)
+        return method and (lambda penalty, *arguments: method(penalty, *arguments))
 
 
-@overload(penalty_slopes)
-def _penalty_slopes(penalty, x):
-    slopes = PENALTIES.method(penalty, "slopes")
-    return slopes and (lambda penalty, x: slopes(penalty, x))
-
-
-@overload(penalty_prox)
-def _penalty_prox(penalty, b, a):
-    prox = PENALTIES.method(penalty, "prox")
-    return prox and (lambda penalty, b, a: prox(penalty, b, a))
+_implement(penalty_value, "value")
+_implement(penalty_slopes, "slopes")
+_implement(penalty_prox, "prox")
 
 
 @kernel
@@ -164,8 +152,9 @@ def proxes(penalty, b, a, x, dx):
 STEP, TOLERANCE = 1e-6, 1e-4  # step of finite differences, and their largest deviation in units of the strength
 
 
-def check_penalty(penalty: Any) -> None:
-    """Compile the three methods of a penalty; raise if they contradict each other or the declared properties."""
+@lru_cache(typed=True)
+def check_penalty(penalty: Any, owner: str) -> Any:
+    """Return a user-defined penalty; raise if its compiled methods contradict each other or the declared properties."""
     if not hasattr(penalty, "strength"):
         needs = f"a property 'strength' of {type(penalty).__name__}, the unit of its slopes"
         raise check.fail("penalty", penalty, needs, TypeError)
@@ -207,6 +196,10 @@ def check_penalty(penalty: Any) -> None:
     ):
         holds = holds or not getattr(penalty, trait)
         _demand(penalty, "value", holds, f"{needs}, because {trait} is True,", POINTS, rho)
+    return penalty
+
+
+PENALTIES.traits["checked"] = check_penalty
 
 
 KERNELS = {values: ("value", 1), slopes: ("slopes", 2), proxes: ("prox", 2)}  # method and number of outputs

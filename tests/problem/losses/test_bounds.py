@@ -4,15 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._kernels.compiled import kernel
 from gamp_attention.problem.losses.attention import pack_attention_parameters
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.losses.protocol import loss_curvature
-
-
-@kernel
-def _near(loss, p, center, reach):
-    return loss_curvature(loss, p, center, reach)
+from gamp_attention.problem.losses.registration import curvature_bound
 
 
 @pytest.mark.parametrize(("L", "heads"), [(2, 1), (3, 1), (3, 2)])
@@ -28,9 +22,9 @@ def test_curvature_in_a_ball_is_above_its_lower_bound(L, heads):
         steps *= reach * rng.uniform(size=(400, 1)) ** (1 / k) / np.linalg.norm(steps, axis=1, keepdims=True)
         z = (center + steps).reshape(400, L, heads)
         hessians = sample_derivatives(loss, np.tile(p, (400, 1)), z)[2]
-        lowest, bound = np.linalg.eigvalsh(hessians).min(), _near(loss, p, center, reach)
+        lowest, bound = np.linalg.eigvalsh(hessians).min(), curvature_bound(loss, p, center, reach)
         assert bound <= lowest + 1e-9 * np.abs(hessians).max()
-        assert L > 2 or bound >= _near(loss, p, np.zeros(k), np.linalg.norm(center) + reach)
+        assert L > 2 or bound >= curvature_bound(loss, p, np.zeros(k), np.linalg.norm(center) + reach)
 
 
 def test_most_minima_of_two_tokens_are_certified(model):
@@ -39,5 +33,5 @@ def test_most_minima_of_two_tokens_are_certified(model):
     result = ga.run_gamp(data, "semantic", "asymptotic", max_iter=10, tol=0)
     bounds = []
     for p, center in zip(data.terms("asymptotic").params, result.state.z[:, :, 0], strict=True):
-        bounds.append(_near(data.loss, p, center, 0.1) + 1 / result.state.V.max())
+        bounds.append(curvature_bound(data.loss, p, center, 0.1) + 1 / result.state.V.max())
     assert np.mean(np.array(bounds) > 0) > 0.7

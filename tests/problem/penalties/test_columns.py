@@ -1,8 +1,4 @@
-"""Penalties of columns: one λ for each column of Q, also zero and negative.
-
-Fixed points are compared with linear algebra and torch; message passing is compared with state evolution in
-`validation/claims/column_penalties.py` with errors, and here for one size.
-"""
+"""Penalties of columns: one λ for each column of Q, also zero and negative, against linear algebra and torch."""
 
 from functools import partial
 

@@ -209,19 +209,8 @@ class WrongPenalty(NamedTuple):
         return x, slope
 
 
-@ga.register_penalty
-class SingleSlope(NamedTuple):
-    flag: float
-    strength: float = 1.0
-
-    def value(self, x):
-        return 0.5 * x * x
-
-    def slopes(self, x):
-        return x
-
-    def prox(self, b, a):
-        return b / (1.0 + a), 1.0 / (1.0 + a)
+METHODS = {name: vars(WrongPenalty)[name] for name in ("value", "slopes", "prox")}
+SingleSlope = ga.register_penalty(type("SingleSlope", (WrongPenalty,), METHODS | {"slopes": lambda self, x: x}))
 
 
 BAD = {
