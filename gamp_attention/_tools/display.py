@@ -85,10 +85,10 @@ def abbreviate(value: Any) -> str:
     if isinstance(value, dict):
         text = "{" + ", ".join(f"{key!r}: {abbreviate(item)}" for key, item in value.items()) + "}"
     elif type(value) in (list, tuple):
-        text = f"[{', '.join(map(abbreviate, value))}]" if len(value) < MAX_CHARACTERS else ""
+        text = f"[{', '.join(map(abbreviate, value[:MAX_CHARACTERS]))}]"
     else:
         text = value._summary() if hasattr(value, "_summary") else repr(value)
-    if 0 < len(text) <= MAX_CHARACTERS and "\n" not in text:
+    if len(text) <= MAX_CHARACTERS and "\n" not in text:
         return text
     if isinstance(value, str):
         return text[: MAX_CHARACTERS - 1] + "…"

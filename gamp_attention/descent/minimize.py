@@ -7,10 +7,10 @@ L-BFGS (`quasi_newton`). `stable_step` derives a step size from the curvature of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,6 +51,50 @@ METHODS = (*DESCENTS, "adam", "lbfgs")  # methods for given data
 LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {"adam": 0.01, "lbfgs": 1.0}
 
 
+def is_recorded(t: int, max_iter: int) -> bool:
+    """Return whether step t is recorded: each of the first and the last, and about 100 over the whole descent."""
+    return t <= 40 or t % max(1, max_iter // 100) == 0 or t == max_iter
+
+
+def descend(
+    function: TorchRisk, Q: torch.Tensor, penalty: Any, method: str, steps: DescentSteps, batch: float, seed: Any,
+    max_iter: int, tol: float, visit: Visit,
+) -> tuple[Status, int]:  # fmt: skip
+    """Take steps of a first-order method until the gradient norm is at most tol.
+
+    The risk is evaluated before all steps, and with minibatches (method "sgd") before recorded steps only.
+    """
+    import torch
+
+    rng, n_rows = generator(seed, Stream.MINIBATCHES), max(1, round(batch * len(function)))
+    velocity, adam = torch.zeros_like(Q), torch.optim.Adam([Q])
+    for t in range(max_iter + 1):
+        if method != "sgd" or is_recorded(t, max_iter):
+            loss, norm = value_and_norm(function, Q)
+            if not is_ridge(penalty):  # the gradient is without the penalty
+                weights, smooth = (part.detach().cpu().numpy() for part in (Q, cast(Any, Q.grad)))
+                norm = float(np.linalg.norm(smallest_subgradient(penalty, weights, smooth)))
+                loss += penalty_total(penalty, weights)
+            done = norm <= tol or t == max_iter or not math.isfinite(loss)
+            visit(t, loss, norm, done or method == "sgd")
+            if done:
+                break
+        step_size = steps.step_size(t)
+        if method == "sgd":
+            rows = torch.as_tensor(rng.choice(len(function), n_rows, replace=False))
+            value_and_norm(partial(function, rows=rows), Q)
+        if method == "adam":
+            adam.param_groups[0]["lr"] = step_size
+            adam.step()
+        elif is_ridge(penalty):
+            moved, velocity = steps.step(Q.data, velocity, cast(Any, Q.grad), t)
+            Q.data.copy_(moved)
+        else:
+            weights, smooth = (part.detach().cpu().numpy() for part in (Q, cast(Any, Q.grad)))
+            Q.data.copy_(torch.as_tensor(proximal_map(penalty, weights / step_size - smooth, 1 / step_size)[0]))
+    return status_of(loss, norm, tol, Status.MAX_ITER), t
+
+
 def quasi_newton(
     function: Risk, Q: torch.Tensor, lr: float, max_iter: int, tol: float, visit: Visit, memory: int = 50
 ) -> tuple[Status, int]:
@@ -83,35 +127,6 @@ def quasi_newton(
         search = "" if norm > 0.5 * before else search
         unit = 1.0 if search else norm
     return status_of(loss, norm, tol, Status.STALLED if n_iter < max_iter else Status.MAX_ITER), n_iter
-
-
-def _step_function(
-    function: TorchRisk, Q: torch.Tensor, penalty: Any, method: str, steps: Any, batch: float, seed: Any
-) -> Callable[[int], None]:
-    """Return a function that takes step t of a first-order method, with the gradient in Q.grad except for "sgd"."""
-    import torch
-
-    rng, size = generator(seed, Stream.MINIBATCHES), max(1, round(batch * len(function)))
-    velocity, adam = torch.zeros_like(Q), torch.optim.Adam([Q])
-
-    def take_step(t: int) -> None:
-        nonlocal velocity
-        lr = steps.step_size(t)
-        if method == "sgd":
-            rows = torch.as_tensor(rng.choice(len(function), size, replace=False))
-            value_and_norm(partial(function, rows=rows), Q)
-        assert Q.grad is not None
-        if method == "adam":
-            adam.param_groups[0]["lr"] = lr
-            adam.step()
-        elif is_ridge(penalty):
-            moved, velocity = steps.step(Q.data, velocity, Q.grad, t)
-            Q.data.copy_(moved)
-        else:
-            weights, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()
-            Q.data.copy_(torch.as_tensor(proximal_map(penalty, weights / lr - smooth, 1 / lr)[0]))
-
-    return take_step
 
 
 def require_method(name: str, method: Any, penalty: Any) -> None:
@@ -217,28 +232,15 @@ def minimize_risk(
 
     function = TorchRisk(data, risk, device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
-    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // 100)
-    record, iterations = Recorder(), list[int]()
+    size, record, iterations = data.penalty.strength * math.sqrt(data.dim), Recorder(), list[int]()
     no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
-    def is_recorded(t: int) -> bool:
-        return t <= 40 or t % every == 0  # each of the first steps, and about 100 over the whole descent
-
     def visit(t: int, value: float, norm: float, always: bool) -> None:
-        if is_recorded(t) or always:
+        if is_recorded(t, max_iter) or always:
             if iterations:
                 record.step(steps.step_size(t - 1))
             iterations.append(t)
             record.add(overlaps(data, Q.detach().cpu().numpy(), no_V), norm / size, value / data.dim)
-
-    def evaluate() -> tuple[float, float]:
-        value, norm = value_and_norm(function, Q)
-        if is_ridge(data.penalty):
-            return value, norm
-        assert Q.grad is not None
-        here, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()  # without the penalty
-        norm = float(np.linalg.norm(smallest_subgradient(data.penalty, here, smooth)))
-        return value + penalty_total(data.penalty, here), norm
 
     with few_threads(data.tokens.size):
         if method == "lbfgs":
@@ -254,16 +256,8 @@ def minimize_risk(
             scaled_tol, in_units = tol * size * unit / gain, lambda weights: function(unit * weights) / gain
             status, n_iter = quasi_newton(in_units, scaled, rate, max_iter, scaled_tol, visit_weights)
         else:
-            step = _step_function(function, Q, data.penalty, method, steps, batch, seed)
-            for n_iter in range(max_iter + 1):
-                if method != "sgd" or is_recorded(n_iter) or n_iter == max_iter:
-                    loss, norm = evaluate()
-                    done = norm <= tol * size or n_iter == max_iter or not math.isfinite(loss)
-                    visit(n_iter, loss, norm, done or method == "sgd")
-                    if done:
-                        break
-                step(n_iter)
-            status = status_of(loss, norm, tol * size, Status.MAX_ITER)
+            options = method, steps, batch, seed, max_iter
+            status, n_iter = descend(function, Q, data.penalty, *options, tol * size, visit)
     end = Q.detach().cpu().numpy().copy()
     if not np.isfinite(end).all():
         end = start

@@ -130,11 +130,20 @@ def _with_targets(
     rng: np.random.Generator,
 ) -> Dataset:  # fmt: skip
     """Return samples with the labels or the noisy outputs of a teacher."""
-    if not model.attention:
-        return _label_dataset(model, tokens, sources, Q_star, spectra, rng)
-    n, L, _ = tokens.shape
-    noise = model.score_noise * rng.standard_normal((n, L, L)) if model.score_noise else None
-    return teacher_dataset(model, tokens, sources.positions, Q_star, spectra, sources, noise)
+    if model.attention:
+        n, L, _ = tokens.shape
+        scores = model.score_noise * rng.standard_normal((n, L, L)) if model.score_noise else None
+        return teacher_dataset(model, tokens, sources.positions, Q_star, spectra, sources, scores)
+    positions, means, groups = sources
+    fields = TokenMatrix(tokens, np.zeros_like(positions)).fields(Q_star)
+    noise = rng.standard_normal((len(tokens), model.task.n_noise))
+    labels = by_group(groups, lambda rows, of: model.task_of(of).terms(fields[rows], noise[rows]).params)
+    penalty = InterceptPenalty(model.penalty) if model.intercept else model.penalty
+    first = spectra[model.classes.first]  # of the tokens in their first class
+    data = LabelledDataset(
+        tokens, labels, model.student, rank=model.rank, positions=positions, spectra=first, penalty=penalty
+    )
+    return data.copy_with(Q_star=Q_star, model=model, source_means=means, groups=groups, spectra=spectra)
 
 
 def _precision(dtype: Any) -> np.dtype:
@@ -161,23 +170,6 @@ def teacher_dataset(
     targets, params, constant = map(join_parts, zip(*parts, strict=True))
     risks = {"exact": RiskTerms(params, constant), "asymptotic": asymptotic_terms(targets, data.traces)}
     return data.copy_with(_risks=risks, targets=targets, Q_star=Q_star, model=model)
-
-
-def _label_dataset(
-    model: Model, tokens: np.ndarray, sources: Sources, Q_star: np.ndarray, spectra: np.ndarray,
-    rng: np.random.Generator,
-) -> Dataset:  # fmt: skip
-    """Return samples with the labels of a teacher."""
-    positions, means, groups = sources
-    fields = TokenMatrix(tokens, np.zeros_like(positions)).fields(Q_star)
-    noise = rng.standard_normal((len(tokens), model.task.n_noise))
-    labels = by_group(groups, lambda rows, of: model.task_of(of).terms(fields[rows], noise[rows]).params)
-    penalty = InterceptPenalty(model.penalty) if model.intercept else model.penalty
-    first = spectra[model.classes.first]  # of the tokens in their first class
-    data = LabelledDataset(
-        tokens, labels, model.student, rank=model.rank, positions=positions, spectra=first, penalty=penalty
-    )
-    return data.copy_with(Q_star=Q_star, model=model, source_means=means, groups=groups, spectra=spectra)
 
 
 @guard_call

@@ -31,11 +31,6 @@ def numbers(text: str) -> list[float]:
     return np.linspace(float(first), float(last), int(count)).tolist()
 
 
-def _breaking_steps(text: str) -> int | str:
-    """Return a number of steps, or the word full."""
-    return int(text) if text.isdecimal() else text
-
-
 class Option:
     """An option of a command: its name, its type or choices, its default and its help, which states the default.
 
@@ -146,7 +141,7 @@ COMMANDS = {
             Option("--rtol", float, None, "relative error of the overlaps (default 1e-4)"),
             Option("--seed", int, 0, "seed of randomized points"),
             Option(
-                "--rsb", _breaking_steps, 0, dest="steps", metavar="K",
+                "--rsb", lambda text: int(text) if text.isdecimal() else text, 0, dest="steps", metavar="K",
                 about="steps of replica symmetry breaking: 1, 2, 3, or full for their limit",
             ),
         ),

@@ -28,8 +28,6 @@ from gamp_attention.problem.dataset import Dataset, LabelledDataset
 from gamp_attention.problem.layer import Layer, Units, require_tokens
 from gamp_attention.problem.losses.attention import require_heads, with_heads
 from gamp_attention.problem.penalties.base import Penalty
-from gamp_attention.problem.risk import risk_at
-from gamp_attention.problem.stores import token_blocks
 
 
 @dataclass(eq=False, repr=False)
@@ -236,8 +234,9 @@ class GampAttention(RegressorMixin, BaseEstimator):
         elif (self.scale_ == 1).all():
             return loo
         else:
-            fields = risk_at(self.data_, self.result_.Q, "exact").z
-            errors, in_training = self._errors_at(loo.fields), float(self._errors_at(fields).mean())
+            arrays = [part * self.scale_ + self.center_ for part in (self.data_.tokens, self.data_.outputs)]
+            errors = self._fitted.errors(*arrays, self.data_.student(loo.fields))
+            in_training = float(self._fitted.errors(*arrays).mean())
             # as the ratios of errors differ between the units, so does their spread
             unit = float(errors.std() / loo.errors.std()) if loo.errors.std() > 0 else 1.0
         return replace(
@@ -282,14 +281,6 @@ class GampAttention(RegressorMixin, BaseEstimator):
         init, n_starts = self._start
         options = {"n_starts": n_starts, "seed": choose_seed(self.random_state), **options}
         return regularization_path(self.data_, lams, init, **options)
-
-    def _errors_at(self, fields: np.ndarray) -> np.ndarray:
-        """Return ‖y − f(x)‖²/(dL) of the training samples (n,) for fields (n, L, r), in the units of the outputs."""
-        attention, outputs, errors = self.data_.student(fields), self.data_.outputs, []
-        for rows, _, x in token_blocks(self.data_.tokens):
-            off = (outputs[rows] - attention[rows] @ (x + self.data_.positions)) * self.scale_
-            errors.append(np.mean(off**2, axis=(1, 2)))
-        return np.concatenate(errors)
 
     @property
     def _fitted(self) -> Any:
