@@ -6,7 +6,7 @@ values are from the files of the authors (SPOC-group/SequenceIndexModels); their
 
 Criterion: no threshold is below 1/6, the value for a teacher whose fields are known up to one sign, by more than its
 error. Published overlaps of the last layer agree within our error plus 0.03. Other differences from published values
-are reported. (Page on deep attention.)
+are reported. (Page "Sequence models" of the manual.)
 """
 
 import numpy as np

@@ -13,7 +13,7 @@ Criterion: errors agree with the integrals and with the authors' values to 1e-3.
 Tukey's error is the smaller error at every α. Means over the instances agree with state evolution within four standard
 errors plus 1/d of the value, and gradients by torch are below 1e-7 √d. `validity` is "consistent" if the replicon
 eigenvalue of the integrals is below 1 and "inconsistent" if it is above 1, and runs end in different minima in the
-latter case only. (Page on robust regression of the manual.)
+latter case only. (Page "Your own loss" of the manual.)
 """
 
 import numpy as np

@@ -16,8 +16,8 @@ heads.
 Criterion: softmax attention has the Bayes risk within four standard errors, and linear attention the closed form, which
 is lower than its neighbors. Means of runs agree with the theory within four standard errors at the largest d, and state
 evolution is accurate and consistent. Gradients by torch are below 1e-6 λ√d. The heads align with feature 1 before they
-differ, and differ in feature 2 before they differ in feature 3. (Pages on single-location regression and on several
-heads.)
+differ, and differ in feature 2 before they differ in feature 3. (Page "Sequence models" of the
+manual.)
 """
 
 from collections.abc import Callable

@@ -13,7 +13,7 @@ sample sets at finite d by linear programming, at 0.7 and 1.3 times the capacity
 
 Criterion: theory of the package agrees with the closed form of cosines within 1e-4, and with the equations of the fit
 within four times its stated errors. Runs agree within four standard errors plus 1/d of the value. At most a quarter of
-the sample sets are on the wrong side of the capacity. (Page on sparse-token classification of the manual.)
+the sample sets are on the wrong side of the capacity. (Page "The distribution of your tokens".)
 """
 
 import numpy as np

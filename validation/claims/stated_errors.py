@@ -12,7 +12,7 @@ their averages must not lead away by more than their error.
 Criterion: for each accuracy and each kind of number at least 95 % of the differences are within the stated error; no
 converged result has an error above the accuracy in overlaps, losses or V̂; every answer is on its branch; and at least
 90 % of the points agree with the reference. With --quick there are a few problems, and no difference may be above three
-errors. (Robustness page of the manual.)
+errors. (Page "When does it apply to my data?" of the manual.)
 """
 
 import time
