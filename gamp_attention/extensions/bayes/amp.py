@@ -200,8 +200,7 @@ def run_bayes_amp(
     damping = check.real("damping", damping, low=0, high=1, strict=True)
     tol, max_iter = check.real("tol", tol, low=0), check.integer("max_iter", max_iter, low=1)
     problem = build_problem(data, model)
-    start = build_start(problem, init, generator(seed, Stream.STARTS))
-    run = AmpRun(problem, start, damping, tol, max_iter)
+    run = AmpRun(problem, build_start(problem, init, generator(seed, Stream.STARTS)), damping, tol, max_iter)
     status = run.run()
     assert status is not None
     return finish(run.result(status), raise_on_failure, "run_bayes_amp")
@@ -285,7 +284,6 @@ class AmpRun(Run[Status]):
         overlaps, norms, variances = (np.array(column) for column in zip(*self._history, strict=True))
         return BayesAmpResult(
             status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
-            variance=variance, overlap=overlap_with(Q, self._Q_star), V=self.state.V,
-            free_entropy=entropy,
+            variance=variance, overlap=overlaps[-1], V=self.state.V, free_entropy=entropy,
             message=f"{ENDINGS[status]} after {count_noun(self.t, 'iteration')}",
         )  # fmt: skip

@@ -19,11 +19,7 @@ from gamp_attention.extensions.bayes.channels.fibers import symmetric_product
 from gamp_attention.extensions.bayes.channels.integrals import FINE, IntegralRule
 from gamp_attention.extensions.bayes.channels.labels import channel_of
 from gamp_attention.extensions.bayes.priors import kinds_of
-from gamp_attention.extensions.bayes.symmetries import (
-    find_column_symmetries,
-    invariant_projector,
-    restrict_symmetries,
-)
+from gamp_attention.extensions.bayes.symmetries import find_column_symmetries, invariant_projector, restrict_symmetries
 from gamp_attention.theory.models.model import Model
 
 SMALL_OVERLAP = 1e-6  # overlap in units of the prior, at which the growth of overlaps is computed by integrals
@@ -120,14 +116,12 @@ class Equations:
 
         Eq. :eq:`bayes-overlaps`.
         """
-        V, known, q, net = np.zeros_like(self.rho), np.zeros_like(self.rho), np.zeros(self.rho.shape[1:]), 0.0
+        totals = InputAverages(np.zeros_like(self.rho), np.zeros_like(self.rho), np.zeros(self.rho.shape[1:]), 0.0)
         for kind in self.kinds:
-            averages = kind.prior.averages(np.einsum("l,lab->ab", kind.gamma, hats))
-            V += kind.fraction * kind.gamma[:, None, None] * averages.cov
-            known += kind.fraction * kind.gamma[:, None, None] * averages.known
-            q += kind.fraction * averages.known
-            net += kind.fraction * averages.net
-        return InputAverages(V, known, q, net)
+            of_kind, gamma = kind.prior.averages(np.einsum("l,lab->ab", kind.gamma, hats)), kind.gamma[:, None, None]
+            parts = gamma * of_kind.cov, gamma * of_kind.known, of_kind.known, of_kind.net
+            totals = InputAverages(*(a + kind.fraction * b for a, b in zip(totals, parts, strict=True)))
+        return totals
 
     def free_entropy(self, alpha: float, V: np.ndarray, output: OutputAverages) -> float:
         """Return the free entropy Φ per dimension at V (L, t, t) and at the conjugates α E[g gᵀ] of `output`.
@@ -154,11 +148,11 @@ class Equations:
         Its inverse is the weak-recovery threshold if q = 0 is a fixed point. Eq. :eq:`bayes-weak`. The arguments are as
         for `growth_map`; by default there is no information, and all columns are unknown.
         """
-        if known is None and self.exact:
-            one, two = (self._growth_of(k * SMALL_OVERLAP) for k in (1, 2))
-            return 2 * one - two  # extrapolated to no overlap
-        known = np.zeros_like(self.rho) if known is None else known
-        columns = np.arange(self.rho.shape[1]) if columns is None else columns
+        if known is None or columns is None:
+            if self.exact:
+                one, two = (self._growth_of(k * SMALL_OVERLAP) for k in (1, 2))
+                return 2 * one - two  # extrapolated to no overlap
+            known, columns = np.zeros_like(self.rho), np.arange(self.rho.shape[1])
         return float(np.real(np.linalg.eigvals(self.growth_map(known, columns))).max())
 
     def _growth_of(self, size: float) -> float:
@@ -166,15 +160,14 @@ class Equations:
 
         Their shape is iterated until it does not change.
         """
-        shape, factors = self.rho, [0.0]
+        known, growth = size * self.rho, np.inf
         for _ in range(200):
-            known = size * shape
-            after = self.input(self.output(self.rho - known, known).hats).known
-            factors.append(float(np.linalg.norm(after) / np.linalg.norm(known)))
-            shape = after / np.linalg.norm(after) * np.linalg.norm(self.rho)
-            if abs(factors[-1] - factors[-2]) <= 1e-10 * factors[-1]:
+            before, after = growth, self.input(self.output(self.rho - known, known).hats).known
+            growth = float(np.linalg.norm(after) / np.linalg.norm(known))
+            known = after / growth
+            if abs(growth - before) <= 1e-10 * growth:
                 break
-        return factors[-1]
+        return growth
 
     def growth_map(self, known: np.ndarray, unknown: np.ndarray) -> np.ndarray:
         """Return the linear map of a small overlap of columns `unknown` (k,) in one iteration at α = 1.
@@ -190,13 +183,10 @@ class Equations:
         out = np.einsum("nlamb,nlcmd->lacmbd", one, other, optimize=True) / len(omega)
         part = invariant_projector(restrict_symmetries(self.symmetries, known, unknown))
         out = np.einsum("acef,lefmgh,ghbd->lacmbd", part, out, part, optimize=True)
-        back = np.zeros((L, k, k, L, k, k))
-        for kind in self.kinds:
-            prior = kind.prior.second[unknown[:, None], unknown]
-            both = kind.fraction * np.einsum("l,m->lm", kind.gamma, kind.gamma)
-            back += np.einsum("lm,ab,cd->lacmbd", both, prior, prior)
-        size = L * k * k
-        return back.reshape(size, size) @ out.reshape(size, size)
+        fractions, gammas = (np.array([getattr(kind, name) for kind in self.kinds]) for name in ("fraction", "gamma"))
+        priors = np.array([kind.prior.second[unknown[:, None], unknown] for kind in self.kinds])
+        back = np.einsum("j,jl,jm,jab,jcd->lacmbd", fractions, gammas, gammas, priors, priors, optimize=True)
+        return np.asarray(np.tensordot(back, out, 3)).reshape(L * k * k, L * k * k)
 
     def squared_means(self) -> np.ndarray:
         """Return E[u | y]² (N, t) of the samples, summed over tokens, without other information."""
@@ -206,15 +196,11 @@ class Equations:
 
     def signless_columns(self) -> np.ndarray:
         """Return the columns (t,) whose overlap q = 0 is preserved, since targets do not determine their sign."""
-        return self.channel.signless_columns & (not self._prior_has_mean)
+        return self.channel.signless_columns & (not any(kind.prior.first.any() for kind in self.kinds))
 
     def has_zero_fixed_point(self) -> bool:
         """Return whether q = 0 is a fixed point: the prior has mean zero and samples do not determine the sign."""
-        return self.channel.even and not self._prior_has_mean
-
-    @property
-    def _prior_has_mean(self) -> bool:
-        return any(kind.prior.first.any() for kind in self.kinds)
+        return bool(self.signless_columns().all())
 
 
 def controlled_products(

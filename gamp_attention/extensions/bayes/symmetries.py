@@ -42,8 +42,7 @@ def find_column_symmetries(model: Model, channel: Any) -> np.ndarray:
     law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
     if t == 1 or not channel.is_function:
         return np.eye(t)[None]
-    generators = _antisymmetric(t)
-    labels = channel.labels
+    generators, labels = _antisymmetric(t), channel.labels
     exchanges, slopes = _symmetries_of_targets(labels, L, t)
     kept = [O for O in exchanges if _keeps_prior(O, law)]
     rows = [np.concatenate([(A @ law.teacher_cov - law.teacher_cov @ A).ravel(), (law.teacher_mean @ A).ravel()])
@@ -96,9 +95,8 @@ def _symmetries_of_targets(labels: SequenceLabels, L: int, t: int) -> tuple[np.n
 
 def _exchanges(t: int) -> list[np.ndarray]:
     """Return the matrices (t, t) of the tested exchanges of columns and changes of signs, with the identity."""
-    orders = list(permutations(range(t)))
-    if t > ALL_ORDERS:
-        orders = [order for order in orders if sum(a != k for k, a in enumerate(order)) <= 2]
+    moved = t if t <= ALL_ORDERS else 2  # largest number of columns that are not at their index
+    orders = [order for order in permutations(range(t)) if sum(a != k for k, a in enumerate(order)) <= moved]
     return [np.eye(t)[list(order)] * signs for order in orders for signs in product((1.0, -1.0), repeat=t)]
 
 

@@ -32,7 +32,7 @@ def marchenko_pastur(x, width, alpha):
 @pytest.mark.parametrize("alpha", [0.5, 2.0])
 def test_linear_regression_has_the_marchenko_pastur_law(alpha):
     model = linear_model()
-    x = np.linspace(0.2, 7.0, 25)
+    x = np.linspace(0.2, 7.0, 9)
     spectrum = ga.limiting_spectrum(model, alpha, solve(model, alpha), x, 0.05, n_points=64, n_replicas=2)
     if alpha > 1:  # below, a fraction 1 − α of the eigenvalues is λ
         assert spectrum.lower_edge == pytest.approx(RIDGE + (1 - np.sqrt(alpha)) ** 2, rel=1e-6)
@@ -89,16 +89,15 @@ LOGISTIC = ga.glm_model(loss=ga.LogisticLoss(), labels=ga.LogisticLabels(), n_to
     ("model", "alpha", "init"),
     [
         (ga.paper_model(0.3), 1.5, "semantic"),
-        pytest.param(ga.paper_model(0.3), 1.5, "positional", marks=pytest.mark.slow),
         (LOGISTIC, 3.0, "semantic"),
     ],
-    ids=["semantic", "positional", "logistic"],
+    ids=["semantic", "logistic"],
 )
 def test_density_agrees_with_minima_at_finite_d(model, alpha, init):
     se = solve(model, alpha, init, 2e-3)
     theory = ga.limiting_spectrum(model, alpha, se, n_points=128, n_replicas=2)
     assert np.trapezoid(theory.density, theory.x) == pytest.approx(1, abs=0.03)
-    spectra = eigenvalues_at_minima(model, alpha, init, 300, 3, n_probes=20)
+    spectra = eigenvalues_at_minima(model, alpha, init, 300, 2, n_probes=20)
     width = 3 * theory.width
     theory = ga.limiting_spectrum(model, alpha, se, theory.x, width, n_points=512, n_replicas=2)
     measured = np.mean([spectrum.density(theory.x, width)[0] for spectrum in spectra], axis=0)

@@ -275,8 +275,8 @@ def _is_known(branches, n_branches, v, chosen, flips, kept, same):
         for b in range(n_branches):
             equal = True
             for i in range(len(chosen)):
-                if abs(branches[b, i] - flips[f, chosen[i]] * v[chosen[i]]) > same * (1 + abs(v[chosen[i]])):
-                    equal = False
+                difference = abs(branches[b, i] - flips[f, chosen[i]] * v[chosen[i]])
+                equal = equal and difference <= same * (1 + abs(v[chosen[i]]))
             if equal:
                 return True
     return False
@@ -373,8 +373,7 @@ def fill_points(fibers, prior, nodes, subsets, search, first, points, ends):
                     n_branches += 1
                     log_density = _log_density(fiber, flips, prior, prior.center[mu], subsets.chosen, work)
                     if np.isfinite(log_density):
-                        for i in range(n_fields):
-                            points.fields[end, i] = work.v[i]
+                        assign(points.fields[end], work.v)
                         points.logs[end] = -log_density
                         for i in range(n_fields, D):
                             points.logs[end] -= 0.5 * (work.v[i] * work.v[i] + LOG_TWO_PI)
@@ -424,12 +423,9 @@ def weigh_points(points, ends, flips, omega, inverse, mean, second, total, squar
         and squared weights, relative to the largest weight of the group, to be filled from zero.
     top : (n, G) logarithm of the largest weight, −∞ without points.
     """
-    n, k, F, longest = len(ends), points.fields.shape[1], len(flips), 0
-    for mu in range(n):
-        longest = max(longest, ends[mu] - (ends[mu - 1] if mu > 0 else 0))
-    weight, image = np.empty((longest, F)), np.empty(k)
-    for mu in range(n):
-        begin = ends[mu - 1] if mu > 0 else 0
+    k, F, begin, image = points.fields.shape[1], len(flips), 0, np.empty(points.fields.shape[1])
+    for mu in range(len(ends)):
+        weight = np.empty((ends[mu] - begin, F))
         _fill_weights(points, begin, ends[mu], flips, omega[mu], inverse, weight, top[mu], image)
         for q in range(begin, ends[mu]):
             g = points.groups[q]
@@ -445,6 +441,7 @@ def weigh_points(points, ends, flips, omega, inverse, mean, second, total, squar
                     mean[mu, g, i] += w * image[i]
                     for j in range(i + 1):
                         second[mu, g, i, j] += w * image[i] * image[j]
+        begin = ends[mu]
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,10 +20,10 @@ points, and products of averages over both halves have no bias from the finite n
 of sums of order 1/K², see `gamp_attention.extensions.bayes.channels.fibers`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from math import comb
 from typing import NamedTuple
 
@@ -106,9 +106,9 @@ class TeacherChannel(PosteriorChannel):
         return bool(self.signless_columns.all())
 
     @property
-    def column_signs(self) -> np.ndarray:
-        """Changes of signs (F, t) of the columns, together with the noise, that leave targets unchanged."""
-        return self.flips[:, : self.shape[1]]
+    def signless_columns(self) -> np.ndarray:
+        """Columns (t,) whose sign can be changed, with other columns or the noise, without a change of targets."""
+        return np.asarray((self.flips[:, : self.shape[1]] < 0).any(axis=0))
 
     @property
     def has_mirror_images(self) -> bool:
@@ -310,12 +310,6 @@ def _differentiate(h: Program, D: int) -> Program:
     return graph.program(results + [graph.derivative(k, i) for k in results for i in range(D)])
 
 
-def _read_inputs(program: Program) -> list[frozenset[int]]:
-    """Return the inputs on which each result of a program depends."""
-    inputs = [frozenset({i}) for i in range(program.n_inputs)]
-    return program.interpret(inputs, lambda value: frozenset(), lambda name, *read: frozenset().union(*read))
-
-
 def _common_rank(jacobians: np.ndarray, settings: TeacherSettings) -> int:
     """Return the rank of Jacobians (N, P, D); ValueError if it differs between samples."""
     values = np.linalg.svd(jacobians, compute_uv=False)
@@ -350,20 +344,22 @@ def _select_subsets(channel: TeacherChannel, p: int, rho: np.ndarray, probes: np
     D, n_fields, settings = probes.shape[1], rho[:, :, 0].size, channel.settings
     if p == 0:
         return _with_subsets(channel, [_Test((), True, 1.0, 1.0)] * 2)
-    noise_only = list(combinations(range(n_fields, D), p))
-    if comb(D, p) > settings.max_subsets:
-        rng = np.random.default_rng(6)
-        draws = np.sort([rng.choice(D, p, replace=False) for _ in range(settings.max_subsets)], axis=1)
-        every = list(dict.fromkeys(map(tuple, draws.tolist())))
-    else:
-        every = list(combinations(range(D), p))
     differentiated = _differentiate(channel.h, D)
-    tested = [_test(channel, chosen, differentiated, rho, probes) for chosen in noise_only[: settings.max_subsets]]
-    usable = [test for test in tested if test.affine and test.found == 1]
+
+    def test_subsets(subsets: Iterable[tuple[int, ...]]) -> list[_Test]:
+        return [_test(channel, chosen, differentiated, rho, probes) for chosen in subsets]
+
+    noise_only = test_subsets(islice(combinations(range(n_fields, D), p), settings.max_subsets))
+    usable = [test for test in noise_only if test.affine and test.found == 1]
     noise = max(usable, key=lambda test: test.effective, default=None)
     if noise is not None and noise.effective > settings.enough:
         return _with_subsets(channel, [noise])
-    others = [_test(channel, chosen, differentiated, rho, probes) for chosen in every]
+    every = combinations(range(D), p)
+    if comb(D, p) > settings.max_subsets:
+        rng = np.random.default_rng(6)
+        draws = np.sort([rng.choice(D, p, replace=False) for _ in range(settings.max_subsets)], axis=1)
+        every = dict.fromkeys(map(tuple, draws.tolist()))
+    others = test_subsets(every)
     valid = sorted((test for test in others if test.found >= settings.min_found), key=lambda test: -test.effective)
     if not valid:
         best = max((test.found for test in others), default=0.0)
@@ -390,30 +386,26 @@ def _test(
 ) -> _Test:
     """Return how well a subset of variables can be solved for, given the program of `_differentiate`."""
     D, P = probes.shape[1], len(channel.scale)
-    slopes = _read_inputs(differentiated)[P:]
+    inputs = [frozenset({i}) for i in range(D)]  # the variables on which each slope depends
+    union = lambda name, *read: frozenset().union(*read)  # noqa: E731
+    slopes = differentiated.interpret(inputs, lambda value: frozenset(), union)[P:]
     affine = not any(slopes[k * D + i] & set(chosen) for k in range(P) for i in chosen)
     out = evaluate_rows(differentiated, probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
     values = np.linalg.svd(out * channel.spread[list(chosen)], compute_uv=False)
     if len(chosen) > P or np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < channel.settings.rank_error:
         return _Test(chosen, affine, 0.0, 0.0)
-    one = _with_subsets(channel, [_Test(chosen, affine, 1.0, 1.0)])
-    y = _targets_of(one, probes)
+    one, (L, t) = _with_subsets(channel, [_Test(chosen, affine, 1.0, 1.0)]), channel.shape
+    white = np.zeros((len(probes), channel.n_noise))
+    white[:, list(channel.used)] = probes[:, L * t :]
+    y = channel.observe(probes[:, : L * t].reshape(-1, L, t), white)
     found = float(one.solve(y, probes).mean())
     if found < channel.settings.min_found:
         return _Test(chosen, affine, found, 0.0)
-    few = slice(channel.settings.n_trials)
-    omega = np.zeros((len(y[few]), *rho.shape[:2]))
-    points = one.draw(y[few], omega, rho)
+    y = y[: channel.settings.n_trials]
+    omega = np.zeros((len(y), L, t))
+    points = one.draw(y, omega, rho)
     effective, count = points.weigh(omega, rho)[1], one._nodes(1).shape[1] * len(points.flips)
     return _Test(chosen, affine, found, float(np.median(effective)) / count)
-
-
-def _targets_of(channel: TeacherChannel, variables: np.ndarray) -> np.ndarray:
-    """Return the targets (N, P) of variables (N, D)."""
-    L, t = channel.shape
-    noise = np.zeros((len(variables), channel.n_noise))
-    noise[:, list(channel.used)] = variables[:, L * t :]
-    return channel.observe(variables[:, : L * t].reshape(-1, L, t), noise)
 
 
 def _with_subsets(channel: TeacherChannel, tests: list[_Test]) -> TeacherChannel:
