@@ -60,10 +60,9 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
 
 def _labels_or_targets(data: Dataset) -> np.ndarray:
     """Return labels (n, P) or targets (n, L, L) of a dataset."""
-    if data.labels is not None:
-        return data.labels
-    if data.targets is not None:
-        return data.targets
+    given = data.targets if data.labels is None else data.labels
+    if given is not None:
+        return given
     if data.dim < data.n_tokens:
         raise check.fail_words("data", f"d = {data.dim}", f"at least as many dimensions as tokens, {data.n_tokens}")
     x = np.asarray(data.tokens, dtype=float)
@@ -193,9 +192,7 @@ def run_bayes_amp(
     ('converged', True)
     """
     require_dataset(data)
-    if not isinstance(init, str):
-        init = check.array("init", init, (data.dim, "t"))
-    else:
+    if isinstance(init, str):
         check.choice("init", init, BAYES_AMP_STARTS)
     damping = check.real("damping", damping, low=0, high=1, strict=True)
     tol, max_iter = check.real("tol", tol, low=0), check.integer("max_iter", max_iter, low=1)

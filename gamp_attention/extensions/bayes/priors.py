@@ -28,13 +28,11 @@ class PriorPanels:
         """
         low, high = centers[k] - self.reach * spreads[k], centers[k] + self.reach * spreads[k]
         steps = 0.5 * spreads.min() * 2.0 ** np.arange(self.n_doublings)
-        ends = np.concatenate([[low, high], centers, *(centers[:, None] + sign * steps for sign in (1, -1))], axis=None)
         # between two atoms the posterior changes within 1/|μ_j − μ_k|, which is √A |μ_j − μ_k| times less than a spread
         apart = float(np.ptp(centers)) / float(spreads.min())
         parts = int(np.clip(np.ceil(2 * apart), 1, self.max_panels))
-        ends = np.unique(
-            np.append(ends, centers[k] + spreads[k] * np.arange(-self.reach, self.reach + 1 / parts, 1 / parts))
-        )
+        fine = centers[k] + spreads[k] * np.arange(-self.reach, self.reach + 1 / parts, 1 / parts)
+        ends = np.unique([low, high, *fine, *centers, *np.add.outer(centers, [steps, -steps]).flat])
         ends = ends[(ends >= low) & (ends <= high)]
         nodes, weight = legendre_panels(ends, self.nodes)
         density = np.exp(-0.5 * ((nodes - centers[k]) / spreads[k]) ** 2) / (spreads[k] * np.sqrt(2 * np.pi))

@@ -271,10 +271,6 @@ class AlphaCurve:
 
         return self.solve_at(float(brentq(excess, low, high, xtol=self.settings.crossing_step, rtol=1e-14)))
 
-    def free_entropy(self, alpha: float, point: BayesPoint) -> float:
-        """Return the free entropy Φ of a fixed point at α."""
-        return self.equations.free_entropy(alpha, point.input.V, point.output)
-
     def ends_level(self, points: list[BayesPoint]) -> bool:
         """Return whether α(s) decreases or has a limit for s → ∞, so that weights are known exactly above some α."""
         return bool(_end_slope(points, self.settings.slope_points) < self.settings.level)
@@ -323,13 +319,12 @@ def _find_fold(alphas: np.ndarray) -> tuple[int, int] | None:
     The minimum is taken up to the point at which α exceeds the maximum again. None if α does not decrease.
     """
     highest = np.maximum.accumulate(alphas)
-    below = np.nonzero(alphas < (1 - MIN_DROP) * highest)[0]
-    if not len(below):
+    is_below = alphas < (1 - MIN_DROP) * highest
+    if not is_below.any():
         return None
-    first = int(np.argmax(alphas[: below[0]]))
-    higher = np.nonzero(alphas[below[0] :] > alphas[first])[0]
-    end = below[0] + higher[0] if len(higher) else len(alphas)
-    return first, int(below[0] + np.argmin(alphas[below[0] : end]))
+    below = int(np.argmax(is_below))
+    first = int(np.argmax(alphas[:below]))
+    return first, below + int(np.argmin(np.where(highest[below:] > alphas[first], np.inf, alphas[below:])))
 
 
 def _maximize_alpha(curve: AlphaCurve, points: list[BayesPoint], k: int) -> float:
@@ -357,14 +352,15 @@ def _first_order_transition(curve: AlphaCurve, points: list[BayesPoint], first: 
 
     def gain(alpha: float) -> float:
         """Return how much larger the free entropy beyond the fold is."""
-        before = alpha * log_z_prior
+        before, point = alpha * log_z_prior, points[-1]
         if first > 0 and alpha > alphas[0]:
-            before = curve.free_entropy(alpha, curve.find_crossing(alpha, points[0].x, points[first].x))
+            other = curve.find_crossing(alpha, points[0].x, points[first].x)
+            before = curve.equations.free_entropy(alpha, other.input.V, other.output)
         beyond = np.nonzero(alphas[last:] > alpha)[0]
         if len(beyond):
             k = last + int(beyond[0])
-            return curve.free_entropy(alpha, curve.find_crossing(alpha, points[k - 1].x, points[k].x)) - before
-        return curve.free_entropy(alpha, points[-1]) - before
+            point = curve.find_crossing(alpha, points[k - 1].x, points[k].x)
+        return curve.equations.free_entropy(alpha, point.input.V, point.output) - before
 
     margin = 1e-3 * (to - low)
     ends = low + margin, min(to, alphas[first]) - margin

@@ -354,10 +354,10 @@ def _validity(solution: BrokenSolution, jumps: float) -> str:
     reasons = [f"replicon eigenvalues are not below 1 ({', '.join(unstable)})"] if unstable else []
     if abs(jumps) > NEGLIGIBLE_JUMP:
         reasons.append(f"the proximal map jumps within clusters (jump mass {100 * jumps:.2g} % of V̂)")
-    if not reasons:
-        return f"broken: minima form clusters; the solution with {steps} is consistent"
-    change = f"after {steps}, a further step changes the solution and raises the training loss"
-    return f"broken: minima form clusters; {change}, because {' and '.join(reasons)}"
+    words = f"the solution with {steps} is consistent"
+    if reasons:
+        words = f"after {steps}, a further step changes the solution and raises the training loss, because "
+    return f"broken: minima form clusters; {words}{' and '.join(reasons)}"
 
 
 def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) -> tuple[float, float]:

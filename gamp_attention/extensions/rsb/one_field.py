@@ -157,7 +157,8 @@ def average_levels(
         phi, slope, x, weight = new, new_slope, grid, grid_weight
         rows.insert(0, (phi, slope, bend**2))
         transitions.insert(0, transition)
-    outer = _gaussian(x, weight, center, float(sds[0]))
+    outer = weight * np.exp(-0.5 * ((x - center) / max(sds[0], 1e-300)) ** 2)  # x = center without an outer field
+    outer /= outer.sum()
     if k == 0:  # Stein's identity on P_0
         bend = slope * (x - center) / variances[0]
     first, minus_bend = float(outer @ slope), -float(outer @ bend)
@@ -171,14 +172,6 @@ def average_levels(
         phi=table[:, 0], slopes=table[:, 1:2], first=np.array([first]), bend=np.array([minus_bend]),
         response=np.array([response]), squares=table[:, 2, None, None],
     )  # fmt: skip
-
-
-def _gaussian(x: np.ndarray, weight: np.ndarray, center: float, sd: float) -> np.ndarray:
-    """Return the probabilities of nodes under a Gaussian, with sum 1."""
-    if sd == 0:
-        return np.ones(len(x))
-    density = weight * np.exp(-0.5 * ((x - center) / sd) ** 2)
-    return density / density.sum()
 
 
 class Hull(NamedTuple):
@@ -348,9 +341,8 @@ def find_jumps(
     """Return for each label the fields of the jumps in increasing order, and z below and above each of them."""
     wide = [np.flatnonzero(~hull.narrow) for hull in hulls]
     index = np.repeat(np.arange(len(hulls)), [len(segments) for segments in wide])
-    result = [(np.zeros(0),) * 3 for _ in hulls]
     if not len(index):
-        return result
+        return [(np.zeros(0),) * 3 for _ in hulls]
     below, above = (np.concatenate([hull.points[i + k] for hull, i in zip(hulls, wide, strict=True)]) for k in (0, 1))
     heights = np.concatenate([np.diff(hull.values)[i] for hull, i in zip(hulls, wide, strict=True)])
     omega = V * heights / (above - below)
@@ -362,8 +354,6 @@ def find_jumps(
         omega = omega - step
         if np.abs(step).max() <= 1e-14 * (1 + np.abs(omega).max()):
             break
-    for number in np.unique(index[apart]):
-        chosen = np.flatnonzero(apart & (index == number))
-        chosen = chosen[np.argsort(omega[chosen])]
-        result[number] = (omega[chosen], below[chosen], above[chosen])
-    return result
+    order = np.argsort(omega)
+    chosen = [order[(apart & (index == number))[order]] for number in range(len(hulls))]
+    return [(omega[rows], below[rows], above[rows]) for rows in chosen]

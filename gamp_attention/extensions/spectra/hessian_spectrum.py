@@ -190,10 +190,8 @@ def hessian_spectrum(
         highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, lowered, rng)
     n_low, n_high = _count_outside(-lowest), _count_outside(highest[::-1])
     outside = np.concatenate([low_vectors[:, :n_low], high_vectors[:, len(highest) - n_high :]], axis=1)
-    errors = [
-        np.array([np.linalg.norm(product(v) - value * v) for value, v in zip(values, vectors.T, strict=True)])
-        for values, vectors in ((lowest, low_vectors), (highest, high_vectors))
-    ]
+    pairs = (lowest, low_vectors), (highest, high_vectors)
+    errors = [np.linalg.norm(np.apply_along_axis(product, 0, v) - values * v, axis=0) for values, v in pairs]
     rules = [lanczos_quadrature(product, rng.standard_normal(Q.size), n_steps) for _ in range(n_probes)]
     length = max(len(nodes) for nodes, _ in rules)
     nodes, weights = (np.array([np.pad(rule[k], (0, length - len(rule[k]))) for rule in rules]) for k in (0, 1))

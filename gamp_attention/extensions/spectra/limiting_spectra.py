@@ -298,19 +298,16 @@ def _solve(ensemble: Ensemble, limit: np.ndarray | None, n_rotations: int) -> di
         edges.append(sign * path[-1].x.real)
         if ensemble.g.size:
             rows += [[sign * x, *norms] for x, *norms in eigenvalues_below(side, path, list(parts.values()))]
-    rows = _without_rotations(sorted(rows), n_rotations)
+    for _ in range(n_rotations):  # leave out the zero eigenvalues along rotations of the columns of Q
+        sizes = [abs(row[0]) for row in rows]
+        if min(sizes, default=np.inf) < ZERO * max(sizes, default=0.0):
+            del rows[int(np.argmin(sizes))]
+    rows.sort()
     table = np.array(rows).reshape(len(rows), 1 + len(parts))
     found = dict(zip(("eigenvalues", *parts), table.T, strict=True))
     near = solve_near_axis(ensemble, 0.0, NEAR_AXIS * (edges[1] - edges[0]))
     V = np.full((S, c, c), np.nan) if near is None else near.V.real
     return {"lower_edge": edges[0], "upper_edge": edges[1], "V": V, **found}
-
-
-def _without_rotations(rows: list[list[float]], n_rotations: int) -> list[list[float]]:
-    """Return rows that begin with eigenvalues, without the zero eigenvalues along rotations of the columns of Q."""
-    nearest = sorted(range(len(rows)), key=lambda k: abs(rows[k][0]))[:n_rotations]
-    zero = [k for k in nearest if abs(rows[k][0]) < ZERO * max(abs(row[0]) for row in rows)]
-    return [row for k, row in enumerate(rows) if k not in zero]
 
 
 def _match_eigenvalues(replicas: list[dict[str, Any]]) -> None:

@@ -53,6 +53,7 @@ from functools import cached_property
 
 import numpy as np
 from scipy.linalg import block_diag
+from scipy.optimize import brentq
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import psd_root, symmetrize
@@ -276,9 +277,9 @@ class Resolvent:
         q = np.linalg.solve(np.eye(len(q)) - self.squares, q)
         q_hat = source + (self._hats_of_q @ q).reshape(S, c, c)
         second = second + self.C @ np.einsum("kl,lab->kab", law.gamma, q_hat) @ self.C
-        size, moments, norms = np.einsum("k,kaa->", law.weight, second), np.tensordot(law.weight, law.moments, 1), []
-        for part in parts:
-            along = np.tensordot(law.weight, first, 1)[:, part]
+        size, norms = np.einsum("k,kaa->", law.weight, second), []
+        moments, averages = np.tensordot(law.weight, law.moments, 1), np.tensordot(law.weight, first, 1)
+        for along, part in ((averages[:, part], part) for part in parts):
             inside = np.trace(along @ np.linalg.pinv(moments[part, part], rcond=1e-10, hermitian=True) @ along.T)
             norms.append(float(np.sqrt(max(inside, 0.0) / size)))
         return norms
@@ -365,8 +366,7 @@ def eigenvalues_below(ensemble: Ensemble, path: list[Resolvent], parts: Sequence
     for j in range(np.count_nonzero(_growths(path[-1]) > 1 + ensemble.settings.outside)):
         solution = _solve_eigenvalue(ensemble, path, j)
         values, vectors = np.linalg.eig(solution.directions)
-        vector = vectors[:, np.argsort(-values.real)[j]].real
-        overlaps = vector.reshape(*ensemble.shape[:2], -1)
+        overlaps = vectors[:, np.argsort(-values.real)[j]].real.reshape(*ensemble.shape[:2], -1)
         rows.append([float(np.real(solution.x)), *solution.project(overlaps, parts)])
     return rows
 
@@ -378,8 +378,6 @@ def _growths(at: Resolvent) -> np.ndarray:
 
 def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Resolvent:
     """Return the solution at which the j-th eigenvalue of the map of overlaps is 1."""
-    from scipy.optimize import brentq
-
     solutions = {sum_of_traces(solution.V): solution for solution in path}
 
     def excess(size: float) -> float:

@@ -162,22 +162,18 @@ def test_one_step_of_breaking_weights_the_fields_of_minima_in_their_clusters():
     assert 0.5 * se.overlaps.V.max() > V  # the proximal map jumps for many samples
 
 
-def test_bad_input_is_refused_by_name():
-    model = ga.paper_model()
-    se = solve(model, 1.5, rtol=1e-2)
-    for words, options in {
-        "n_points": {"n_points": 65},
-        "n_replicas": {"n_replicas": 1},
-        "width": {"width": 0.0},
-        "x": {"x": [0.2, 0.1]},
-    }.items():
-        with pytest.raises(ValueError, match=words):
-            ga.limiting_spectrum(model, 1.5, se, **options)
-    with pytest.raises(ValueError, match="alpha"):
-        ga.limiting_spectrum(model, 0.0, se)
-    with pytest.raises(TypeError, match="fixed_point"):
-        ga.limiting_spectrum(model, 1.5, se.overlaps)
-    with pytest.raises(ValueError, match="fixed_point"):
-        ga.limiting_spectrum(ga.attention_model(3), 1.5, se)
-    with pytest.raises(ValueError, match="Hessian"):
-        ga.limiting_spectrum(ga.attention_model(penalty=ga.ElasticNet(0.1, 0.1)), 1.5, se)
+BAD = {
+    "n_points": lambda model, se: ga.limiting_spectrum(model, 1.5, se, n_points=65),
+    "n_replicas": lambda model, se: ga.limiting_spectrum(model, 1.5, se, n_replicas=1),
+    "width": lambda model, se: ga.limiting_spectrum(model, 1.5, se, width=0.0),
+    "x": lambda model, se: ga.limiting_spectrum(model, 1.5, se, [0.2, 0.1]),
+    "alpha": lambda model, se: ga.limiting_spectrum(model, 0.0, se),
+    "fixed_point": lambda model, se: ga.limiting_spectrum(ga.attention_model(3), 1.5, se),
+    "Hessian": lambda model, se: ga.limiting_spectrum(ga.attention_model(penalty=ga.ElasticNet(0.1, 0.1)), 1.5, se),
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_refused_by_name(words):
+    with pytest.raises(ValueError, match=words):
+        BAD[words](ga.paper_model(), solve(ga.paper_model(), 1.5, rtol=1e-2))

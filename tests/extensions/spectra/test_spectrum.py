@@ -93,17 +93,12 @@ def test_rotations_are_left_out_at_a_minimum():
     assert np.allclose(spectrum.lowest, np.delete(values, flat)[:5], atol=1e-5 * values[-1])
 
 
-def test_bad_input_is_refused_by_name():
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [("n_probes", {"n_probes": 1}), ("n_steps", {"n_steps": 1}), ("n_eigenvalues", {"n_eigenvalues": 0}),
+     ("risk", {"risk": "other"}), ("Q", {"Q": np.zeros((3, 1))})],
+)  # fmt: skip
+def test_bad_input_is_refused_by_name(words, options):
     data = ga.sample(ga.paper_model(), d=20, alpha=1.0, seed=0)
-    for words, options in {
-        "n_probes": {"n_probes": 1},
-        "n_steps": {"n_steps": 1},
-        "n_eigenvalues": {"n_eigenvalues": 0},
-        "risk": {"risk": "other"},
-    }.items():
-        with pytest.raises(ValueError, match=words):
-            ga.hessian_spectrum(data, data.Q_star, **options)
-    with pytest.raises(ValueError, match="Q"):
-        ga.hessian_spectrum(data, np.zeros((3, 1)))
-    with pytest.raises(ValueError, match="width"):
-        ga.hessian_spectrum(data, data.Q_star).density([0.1], 0.0)
+    with pytest.raises(ValueError, match=words):
+        ga.hessian_spectrum(**{"data": data, "Q": data.Q_star, **options})

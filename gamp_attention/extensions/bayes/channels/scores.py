@@ -120,7 +120,7 @@ class ScoreChannel(PosteriorChannel):
             f, c = likelihood((centers[rows, None] + points).reshape(-1, L))
             logs = c.reshape(-1, len(points)) + prior
             logs += (f.reshape(*logs.shape, -1) @ y[rows, :, None])[:, :, 0]
-            mean[rows], cov[rows], log_z[rows] = _moments(logs, points, _products(points))
+            mean[rows], cov[rows], log_z[rows] = _moments(logs, points)
         return mean, cov, log_z
 
     def _sum_in_blocks(
@@ -138,7 +138,7 @@ class ScoreChannel(PosteriorChannel):
             return None
         h = settings.block_spacing * spacing
         points = spaced_grid(h, L, settings.block_radius + 0.5 * settings.block_width * np.sqrt(L), False)
-        prior, products = -0.5 * np.sum(points**2, axis=1), _products(points)
+        prior = -0.5 * np.sum(points**2, axis=1)
         mean, cov, log_z = np.empty((n, L)), np.empty((n, L, L)), np.empty(n)
         order, step = np.argsort(block_of_sample.ravel(), kind="stable"), max(1, settings.block_size * 8 // len(points))
         for block, rows in zip(blocks * settings.block_width, np.split(order, np.cumsum(count)[:-1]), strict=True):
@@ -148,20 +148,16 @@ class ScoreChannel(PosteriorChannel):
                 part = rows[begin : begin + step]
                 offsets = centers[part] - block
                 logs = np.concatenate([offsets, y[part], np.ones((len(part), 1))], axis=1) @ log_factors
-                first, cov[part], log_z[part] = _moments(logs, points, products)
+                first, cov[part], log_z[part] = _moments(logs, points)
                 mean[part] = first - offsets
                 log_z[part] -= 0.5 * np.sum(offsets**2, axis=1)
         return mean, cov, log_z + L * np.log(h / np.sqrt(2 * np.pi))
 
 
-def _products(points: np.ndarray) -> np.ndarray:
-    """Return the products (J, L L) of the coordinates of points (J, L)."""
-    return (points[:, :, None] * points[:, None]).reshape(len(points), -1)
-
-
-def _moments(logs: np.ndarray, points: np.ndarray, products: np.ndarray) -> Moments:
+def _moments(logs: np.ndarray, points: np.ndarray) -> Moments:
     """Return mean (n, L), covariance (n, L, L) and log Z (n,) of points with logarithms of weights (n, J)."""
     weights, log_z = softmax_sum(logs)
     mean = weights @ points
+    products = (points[:, :, None] * points[:, None]).reshape(len(points), -1)
     second = (weights @ products).reshape(len(mean), *points.shape[1:], -1)
     return mean, second - mean[:, :, None] * mean[:, None], log_z

@@ -259,7 +259,8 @@ def _cached_channel(
         got = f"{D} fields and random numbers of a sample"
         raise check.fail_words("model", got, f"at most {settings.max_variables}")
     spread = np.concatenate([np.sqrt(np.diagonal(rho, axis1=1, axis2=2)).ravel(), np.ones(len(used))])
-    probes = _draw(rho, len(used), settings.n_probes, rng)
+    u = np.einsum("lab,nlb->nla", psd_root(rho), rng.standard_normal((settings.n_probes, L, t)))
+    probes = np.concatenate([u.reshape(len(u), -1), rng.standard_normal((len(u), len(used)))], axis=1)
     h, logarithm, scale = _transform_targets(program, used, probes, settings.positive_at)
     compiled = _differentiate(h, D)
     fiber = compile_fiber(compiled, len(scale), D)
@@ -269,12 +270,6 @@ def _cached_channel(
         subsets=Subsets(*np.zeros((3, 0))), flips=_find_flips(h, (L, t), spread), spread=spread,
     )  # fmt: skip
     return _select_subsets(bare, rank, rho, probes)
-
-
-def _draw(rho: np.ndarray, n_noise: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return n random samples of the variables (n, D)."""
-    u = np.einsum("lab,nlb->nla", psd_root(rho), rng.standard_normal((n, *rho.shape[:2])))
-    return np.concatenate([u.reshape(n, -1), rng.standard_normal((n, n_noise))], axis=1)
 
 
 def _transform_targets(
