@@ -7,9 +7,9 @@ reproduces its V. See Barbier et al. (2019) for generalized linear models.
 
 **Symmetries**, which averages over random points do not have exactly. An orthogonal matrix O (t, t) is a symmetry of
 the columns if targets are the same for the fields u and u O, and if the prior of the columns does not change. State
-evolution then maps covariances with O S Oᵀ = S to such covariances. There may be infinitely many symmetries, for example all rotations for targets u_1·u_2. Rotations are exponentials of antisymmetric matrices A with
-Σ ∂y/∂u_la (u A)_la = 0, a linear system. Finite symmetries are searched among exchanges of columns with changes of
-signs.
+evolution then maps covariances with O S Oᵀ = S to such covariances. There may be infinitely many symmetries, for
+example all rotations for targets u_1·u_2. Rotations are exponentials of antisymmetric matrices A with Σ ∂y/∂u_la (u
+A)_la = 0, a linear system. Finite symmetries are searched among exchanges of columns with changes of signs.
 
 A small overlap δq near a fixed point without overlap becomes Σ_m E[G_lm δq_m G_lmᵀ] (`Equations.growth_map`). This map
 preserves positive semidefinite matrices, so that its largest eigenvalue has a positive semidefinite eigenmatrix (Krein
