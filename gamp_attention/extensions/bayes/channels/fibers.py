@@ -480,11 +480,12 @@ class ReusedPoints:
     covered: float = 1.02  # largest ratio of V to the covariance of a draw, in any direction
     _points: FiberPoints | None = field(init=False, default=None)
     _effective: float = field(init=False, default=0.0)
+    _V: np.ndarray = field(init=False)
 
     def posterior(self, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior of the fields for prior means ω (n, L, t) and covariances V (L, t, t)."""
         # no direction has a larger variance than the covariance of the draw
-        if self._points and np.linalg.eigvals(np.linalg.solve(self._V, V)).real.max() <= self.covered:
+        if self._points and np.real(np.linalg.eigvals(np.linalg.solve(self._V, V))).max() <= self.covered:
             posterior, effective = self._points.weigh(omega, V)
             if effective.mean() >= self.min_effective * self._effective:
                 return posterior

@@ -349,7 +349,7 @@ def _select_subsets(channel: TeacherChannel, p: int, rho: np.ndarray, probes: np
     noise = max(usable, key=lambda test: test.effective, default=None)
     if noise is not None and noise.effective > settings.enough:
         return _with_subsets(channel, [noise])
-    every = combinations(range(D), p)
+    every: Iterable[tuple[int, ...]] = combinations(range(D), p)
     if comb(D, p) > settings.max_subsets:
         rng = np.random.default_rng(6)
         draws = np.sort([rng.choice(D, p, replace=False) for _ in range(settings.max_subsets)], axis=1)
