@@ -484,7 +484,7 @@ class ReusedPoints:
 
     def posterior(self, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior of the fields for prior means ω (n, L, t) and covariances V (L, t, t)."""
-        # no direction has a larger variance than the covariance of the draw
+        # a draw is used as long as no direction has a larger variance than the covariance of the draw
         if self._points and np.real(np.linalg.eigvals(np.linalg.solve(self._V, V))).max() <= self.covered:
             posterior, effective = self._points.weigh(omega, V)
             if effective.mean() >= self.min_effective * self._effective:
