@@ -60,10 +60,9 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
 
 def _labels_or_targets(data: Dataset) -> np.ndarray:
     """Return labels (n, P) or targets (n, L, L) of a dataset."""
-    if data.labels is not None:
-        return data.labels
-    if data.targets is not None:
-        return data.targets
+    given = data.targets if data.labels is None else data.labels
+    if given is not None:
+        return given
     if data.dim < data.n_tokens:
         raise check.fail_words("data", f"d = {data.dim}", f"at least as many dimensions as tokens, {data.n_tokens}")
     x = np.asarray(data.tokens, dtype=float)
@@ -193,15 +192,12 @@ def run_bayes_amp(
     ('converged', True)
     """
     require_dataset(data)
-    if not isinstance(init, str):
-        init = check.array("init", init, (data.dim, "t"))
-    else:
+    if isinstance(init, str):
         check.choice("init", init, BAYES_AMP_STARTS)
     damping = check.real("damping", damping, low=0, high=1, strict=True)
     tol, max_iter = check.real("tol", tol, low=0), check.integer("max_iter", max_iter, low=1)
     problem = build_problem(data, model)
-    start = build_start(problem, init, generator(seed, Stream.STARTS))
-    run = AmpRun(problem, start, damping, tol, max_iter)
+    run = AmpRun(problem, build_start(problem, init, generator(seed, Stream.STARTS)), damping, tol, max_iter)
     status = run.run()
     assert status is not None
     return finish(run.result(status), raise_on_failure, "run_bayes_amp")
@@ -285,7 +281,6 @@ class AmpRun(Run[Status]):
         overlaps, norms, variances = (np.array(column) for column in zip(*self._history, strict=True))
         return BayesAmpResult(
             status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
-            variance=variance, overlap=overlap_with(Q, self._Q_star), V=self.state.V,
-            free_entropy=entropy,
+            variance=variance, overlap=overlaps[-1], V=self.state.V, free_entropy=entropy,
             message=f"{ENDINGS[status]} after {count_noun(self.t, 'iteration')}",
         )  # fmt: skip

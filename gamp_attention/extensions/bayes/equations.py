@@ -4,13 +4,27 @@
 returns E[g_l g_lᵀ] with g_l = V_l⁻¹(E[u_l | ω, y] − ω_l); the conjugates are q̂_l = α E[g_l g_lᵀ]. `Equations.input`
 averages over coordinates: from the conjugates it returns the covariances V_l and the overlap q. A fixed point
 reproduces its V. See Barbier et al. (2019) for generalized linear models.
+
+**Symmetries**, which averages over random points do not have exactly. An orthogonal matrix O (t, t) is a symmetry of
+the columns if targets are the same for the fields u and u O, and if the prior of the columns does not change. State
+evolution then maps covariances with O S Oᵀ = S to such covariances. There may be infinitely many symmetries, for
+example all rotations for targets u_1·u_2. Rotations are exponentials of antisymmetric matrices A with Σ ∂y/∂u_la (u
+A)_la = 0, a linear system. Finite symmetries are searched among exchanges of columns with changes of signs.
+
+A small overlap δq near a fixed point without overlap becomes Σ_m E[G_lm δq_m G_lmᵀ] (`Equations.growth_map`). This map
+preserves positive semidefinite matrices, so that its largest eigenvalue has a positive semidefinite eigenmatrix (Krein
+and Rutman, 1948), whose average over the symmetries is another: it suffices to search among matrices that do not
+change. Without this restriction the eigenvalue can be degenerate, as for targets u_1·u_2. Random errors then select an
+arbitrary combination of columns, and the largest of several random eigenvalues is too large.
 """
 
 from collections.abc import Callable
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, lru_cache
+from itertools import combinations, permutations, product
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import expm
 
 from gamp_attention._tools.numerics import project_psd, psd_root, symmetrize
 from gamp_attention._tools.quadrature import gaussian_points
@@ -19,15 +33,17 @@ from gamp_attention.extensions.bayes.channels.fibers import symmetric_product
 from gamp_attention.extensions.bayes.channels.integrals import FINE, IntegralRule
 from gamp_attention.extensions.bayes.channels.labels import channel_of
 from gamp_attention.extensions.bayes.priors import kinds_of
-from gamp_attention.extensions.bayes.symmetries import (
-    find_column_symmetries,
-    invariant_projector,
-    restrict_symmetries,
-)
+from gamp_attention.extensions.sequence.sequence_labels import N_SYMMETRY, SequenceLabels, are_equal
+from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.model import Model
 
 SMALL_OVERLAP = 1e-6  # overlap in units of the prior, at which the growth of overlaps is computed by integrals
 BLURRED_V = 1e-8  # V in units of ρ below which rounding errors dominate the slope −∂g/∂ω
+ALL_ORDERS = 4  # number of columns up to which all orders with all signs are tested
+STEP = 1e-5  # angle of difference quotients
+ROTATION_ERROR = 1e-7  # relative change of targets up to which a rotation by one radian is a symmetry
+NO_SLOPE = 1e-12  # eigenvalue, relative to the largest, up to which a squared derivative counts as zero
+SAME_MATRIX = 1e-8  # relative difference of matrices up to which they count as equal
 
 
 class OutputAverages(NamedTuple):
@@ -120,14 +136,12 @@ class Equations:
 
         Eq. :eq:`bayes-overlaps`.
         """
-        V, known, q, net = np.zeros_like(self.rho), np.zeros_like(self.rho), np.zeros(self.rho.shape[1:]), 0.0
+        totals = InputAverages(np.zeros_like(self.rho), np.zeros_like(self.rho), np.zeros(self.rho.shape[1:]), 0.0)
         for kind in self.kinds:
-            averages = kind.prior.averages(np.einsum("l,lab->ab", kind.gamma, hats))
-            V += kind.fraction * kind.gamma[:, None, None] * averages.cov
-            known += kind.fraction * kind.gamma[:, None, None] * averages.known
-            q += kind.fraction * averages.known
-            net += kind.fraction * averages.net
-        return InputAverages(V, known, q, net)
+            of_kind, gamma = kind.prior.averages(np.einsum("l,lab->ab", kind.gamma, hats)), kind.gamma[:, None, None]
+            parts = gamma * of_kind.cov, gamma * of_kind.known, of_kind.known, of_kind.net
+            totals = InputAverages(*(a + kind.fraction * b for a, b in zip(totals, parts, strict=True)))
+        return totals
 
     def free_entropy(self, alpha: float, V: np.ndarray, output: OutputAverages) -> float:
         """Return the free entropy Φ per dimension at V (L, t, t) and at the conjugates α E[g gᵀ] of `output`.
@@ -154,11 +168,11 @@ class Equations:
         Its inverse is the weak-recovery threshold if q = 0 is a fixed point. Eq. :eq:`bayes-weak`. The arguments are as
         for `growth_map`; by default there is no information, and all columns are unknown.
         """
-        if known is None and self.exact:
-            one, two = (self._growth_of(k * SMALL_OVERLAP) for k in (1, 2))
-            return 2 * one - two  # extrapolated to no overlap
-        known = np.zeros_like(self.rho) if known is None else known
-        columns = np.arange(self.rho.shape[1]) if columns is None else columns
+        if known is None or columns is None:
+            if self.exact:
+                one, two = (self._growth_of(k * SMALL_OVERLAP) for k in (1, 2))
+                return 2 * one - two  # extrapolated to no overlap
+            known, columns = np.zeros_like(self.rho), np.arange(self.rho.shape[1])
         return float(np.real(np.linalg.eigvals(self.growth_map(known, columns))).max())
 
     def _growth_of(self, size: float) -> float:
@@ -166,15 +180,14 @@ class Equations:
 
         Their shape is iterated until it does not change.
         """
-        shape, factors = self.rho, [0.0]
+        known, growth = size * self.rho, np.inf
         for _ in range(200):
-            known = size * shape
-            after = self.input(self.output(self.rho - known, known).hats).known
-            factors.append(float(np.linalg.norm(after) / np.linalg.norm(known)))
-            shape = after / np.linalg.norm(after) * np.linalg.norm(self.rho)
-            if abs(factors[-1] - factors[-2]) <= 1e-10 * factors[-1]:
+            before, after = growth, self.input(self.output(self.rho - known, known).hats).known
+            growth = float(np.linalg.norm(after) / np.linalg.norm(known))
+            known = after / growth
+            if abs(growth - before) <= 1e-10 * growth:
                 break
-        return factors[-1]
+        return growth
 
     def growth_map(self, known: np.ndarray, unknown: np.ndarray) -> np.ndarray:
         """Return the linear map of a small overlap of columns `unknown` (k,) in one iteration at α = 1.
@@ -182,7 +195,7 @@ class Equations:
         `known` (L, t, t) are the covariances of ω, zero if there is no information. The map (L k k, L k k) acts on the
         conjugates of these columns, and on their overlaps after the averages over coordinates. It is restricted to
         overlaps with all symmetries: other directions increase at the same rate, and the largest of several random
-        eigenvalues is too large, see `bayes.symmetries`.
+        eigenvalues is too large, see the description of the module.
         """
         L, k = len(self.rho), len(unknown)
         omega, posterior = self.posterior(self.rho - known, known)
@@ -190,13 +203,10 @@ class Equations:
         out = np.einsum("nlamb,nlcmd->lacmbd", one, other, optimize=True) / len(omega)
         part = invariant_projector(restrict_symmetries(self.symmetries, known, unknown))
         out = np.einsum("acef,lefmgh,ghbd->lacmbd", part, out, part, optimize=True)
-        back = np.zeros((L, k, k, L, k, k))
-        for kind in self.kinds:
-            prior = kind.prior.second[unknown[:, None], unknown]
-            both = kind.fraction * np.einsum("l,m->lm", kind.gamma, kind.gamma)
-            back += np.einsum("lm,ab,cd->lacmbd", both, prior, prior)
-        size = L * k * k
-        return back.reshape(size, size) @ out.reshape(size, size)
+        fractions, gammas = (np.array([getattr(kind, name) for kind in self.kinds]) for name in ("fraction", "gamma"))
+        priors = np.array([kind.prior.second[unknown[:, None], unknown] for kind in self.kinds])
+        back = np.einsum("j,jl,jm,jab,jcd->lacmbd", fractions, gammas, gammas, priors, priors, optimize=True)
+        return np.asarray(np.tensordot(back, out, 3)).reshape(L * k * k, L * k * k)
 
     def squared_means(self) -> np.ndarray:
         """Return E[u | y]² (N, t) of the samples, summed over tokens, without other information."""
@@ -206,15 +216,11 @@ class Equations:
 
     def signless_columns(self) -> np.ndarray:
         """Return the columns (t,) whose overlap q = 0 is preserved, since targets do not determine their sign."""
-        return self.channel.signless_columns & (not self._prior_has_mean)
+        return self.channel.signless_columns & (not any(kind.prior.first.any() for kind in self.kinds))
 
     def has_zero_fixed_point(self) -> bool:
         """Return whether q = 0 is a fixed point: the prior has mean zero and samples do not determine the sign."""
-        return self.channel.even and not self._prior_has_mean
-
-    @property
-    def _prior_has_mean(self) -> bool:
-        return any(kind.prior.first.any() for kind in self.kinds)
+        return bool(self.signless_columns().all())
 
 
 def controlled_products(
@@ -267,3 +273,96 @@ def response_of(second: np.ndarray, rho: np.ndarray, columns: np.ndarray) -> np.
     for l in range(L):
         G[:, l, :, l] -= inverse[l]
     return G
+
+
+def find_column_symmetries(model: Model, channel: Any) -> np.ndarray:
+    """Return orthogonal matrices O (n, t, t), with the identity, of which each is a symmetry of the columns.
+
+    A matrix that commutes with all of them commutes with all symmetries of the search: rotations, exchanges of columns,
+    and changes of signs. For more than `ALL_ORDERS` columns, only exchanges of one pair of columns are tested. Averages
+    over labels of generalized linear models have exact symmetries, for which the identity is returned.
+    """
+    law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
+    if t == 1 or not channel.is_function:
+        return np.eye(t)[None]
+    generators, labels = _antisymmetric(t), channel.labels
+    exchanges, slopes = _symmetries_of_targets(labels, L, t)
+    kept = [O for O in exchanges if _keeps_prior(O, law)]
+    rows = [np.concatenate([(A @ law.teacher_cov - law.teacher_cov @ A).ravel(), (law.teacher_mean @ A).ravel()])
+            for A in generators]  # fmt: skip
+    values, vectors = np.linalg.eigh(slopes + np.array(rows) @ np.array(rows).T)
+    for value, weights in zip(values, vectors.T, strict=True):
+        if value <= NO_SLOPE * max(values[-1], 1.0):
+            rotation = np.asarray(expm(np.einsum("k,kab->ab", weights, generators)))
+            if _keeps_targets(labels, L, rotation, ROTATION_ERROR) and _keeps_prior(rotation, law):
+                kept.append(rotation)
+    return np.array(kept)
+
+
+def invariant_projector(symmetries: np.ndarray) -> np.ndarray:
+    """Return the projector (t, t, t, t) on matrices S = Sᵀ with O S Oᵀ = S for all symmetries O (n, t, t)."""
+    t = symmetries.shape[1]
+    one = np.eye(t * t)
+    conditions = [np.kron(O, O) - one for O in symmetries]
+    conditions.append(one.reshape(t, t, t, t).swapaxes(2, 3).reshape(t * t, t * t) - one)
+    values, vectors = np.linalg.eigh(sum(condition.T @ condition for condition in conditions))
+    basis = vectors[:, values < SAME_MATRIX]
+    return np.asarray((basis @ basis.T).reshape(t, t, t, t))
+
+
+def restrict_symmetries(symmetries: np.ndarray, known: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return the symmetries that do not change the covariances `known` (L, t, t), restricted to `columns` (k,).
+
+    The other columns are known, so that these symmetries do not combine both sets of columns.
+    """
+    changed = np.einsum("nab,lbc,ndc->nlad", symmetries, known, symmetries)
+    differences = np.abs(changed - known).max(axis=(1, 2, 3))
+    kept = symmetries[differences <= SAME_MATRIX * max(float(np.abs(known).max()), 1e-300)]
+    return np.asarray(kept[:, columns[:, None], columns])
+
+
+@lru_cache(maxsize=16)
+def _symmetries_of_targets(labels: SequenceLabels, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return exchanges of columns (n, t, t) that keep targets, and products (K, K) of derivatives along rotations."""
+    moved = t if t <= ALL_ORDERS else 2  # largest number of columns that are not at their index
+    orders = [order for order in permutations(range(t)) if sum(a != k for k, a in enumerate(order)) <= moved]
+    every = (np.eye(t)[list(order)] * signs for order in orders for signs in product((1.0, -1.0), repeat=t))
+    exchanges = np.array([O for O in every if _keeps_targets(labels, L, O)])
+    u, noise = _random_arguments(labels, L, t)
+    derivatives = []
+    for A in _antisymmetric(t):
+        ahead, back = (labels(u + sign * STEP * (u @ A), noise) for sign in (1, -1))
+        derivatives.append((ahead - back).ravel() / (2 * STEP))
+    rows = np.array(derivatives)
+    if not np.isfinite(rows).all():
+        return exchanges, np.eye(len(rows))
+    return exchanges, rows @ rows.T / max(float(np.abs(labels(u, noise)).max()) ** 2, 1e-300)
+
+
+def _antisymmetric(t: int) -> np.ndarray:
+    """Return a basis (t (t − 1)/2, t, t) of the antisymmetric matrices."""
+    return np.array([np.outer(*np.eye(t)[[a, b]]) - np.outer(*np.eye(t)[[b, a]]) for a, b in combinations(range(t), 2)])
+
+
+def _random_arguments(labels: SequenceLabels, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(9)
+    return rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, labels.count))
+
+
+def _keeps_targets(labels: SequenceLabels, L: int, O: np.ndarray, error: float | None = None) -> bool:
+    """Return whether targets are the same for fields u and u O, up to a relative `error`, by default rounding.
+
+    Without `error`, the noise may change its sign.
+    """
+    u, noise = _random_arguments(labels, L, len(O))
+    before, after = labels(u, noise), labels(u @ O, noise)
+    if error is not None:
+        return bool(np.abs(after - before).max() <= error * (1 + np.abs(before).max()))
+    return are_equal(before, after) or (labels.count > 0 and are_equal(before, labels(u @ O, -noise)))
+
+
+def _keeps_prior(O: np.ndarray, law: CoordinateLaw) -> bool:
+    """Return whether the prior of the columns in all classes of coordinates is the same after multiplication by O."""
+    cov, mean = law.teacher_cov, law.teacher_mean
+    return bool(np.allclose(O.T @ cov @ O, cov, rtol=0, atol=SAME_MATRIX * np.abs(cov).max())
+                and np.allclose(mean @ O, mean, rtol=0, atol=SAME_MATRIX))  # fmt: skip

@@ -193,8 +193,7 @@ class Iteration:
         exponentially.
         """
         (x, f), settings = path[-1], self._settings
-        if np.sum(step * f) <= 0:
-            step = f
+        step = step if np.sum(step * f) > 0 else f
         values, vectors = np.linalg.eigh(x)
         change, before, wanted = (
             np.einsum("lab,lac,lcb->lb", vectors, part, vectors) for part in (f, path[max(len(path) - 2, 0)][1], step)
@@ -211,8 +210,6 @@ class Iteration:
 def extrapolate_path(path: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     """Return the step from the last x to the fixed point, for points x and changes f of iterations (Anderson, 1965)."""
     x, f = (np.array([point[k].ravel() for point in path]) for k in (0, 1))
-    if len(path) == 1:
-        return path[0][1]
-    moves, changes = np.diff(x, axis=0).T, np.diff(f, axis=0).T
+    moves, changes = np.diff(x, axis=0).T, np.diff(f, axis=0).T  # without columns for one point
     weights = np.linalg.lstsq(changes, f[-1], rcond=1e-8)[0]
     return np.asarray(f[-1] - (moves + changes) @ weights).reshape(path[0][0].shape)

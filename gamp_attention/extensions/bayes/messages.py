@@ -186,9 +186,7 @@ def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np
     rho = problem.variances(problem.second_moments)
     moments = np.mean(problem.channel.posterior(problem.y, np.zeros((n, L, t)), rho).second_moments(), axis=0)
     h = posterior_weights(moments, rho, problem.data.alpha)
-    if d <= t or not h.any():
-        return None
-    vectors = lowest_eigenvectors(problem.matrix, h, t, 1, random)[1]
+    vectors: Any = lowest_eigenvectors(problem.matrix, h, t, 1, random)[1] if d > t and h.any() else []
     if not len(vectors):
         return None
     noise = np.sqrt(RANDOM / SPECTRAL) * random.standard_normal((d, t)) if t > 1 else 0.0

@@ -28,13 +28,11 @@ class PriorPanels:
         """
         low, high = centers[k] - self.reach * spreads[k], centers[k] + self.reach * spreads[k]
         steps = 0.5 * spreads.min() * 2.0 ** np.arange(self.n_doublings)
-        ends = np.concatenate([[low, high], centers, *(centers[:, None] + sign * steps for sign in (1, -1))], axis=None)
         # between two atoms the posterior changes within 1/|μ_j − μ_k|, which is √A |μ_j − μ_k| times less than a spread
         apart = float(np.ptp(centers)) / float(spreads.min())
         parts = int(np.clip(np.ceil(2 * apart), 1, self.max_panels))
-        ends = np.unique(
-            np.append(ends, centers[k] + spreads[k] * np.arange(-self.reach, self.reach + 1 / parts, 1 / parts))
-        )
+        fine = centers[k] + spreads[k] * np.arange(-self.reach, self.reach + 1 / parts, 1 / parts)
+        ends = np.unique([low, high, *fine, *centers, *np.add.outer(centers, [steps, -steps]).flat])
         ends = ends[(ends >= low) & (ends <= high)]
         nodes, weight = legendre_panels(ends, self.nodes)
         density = np.exp(-0.5 * ((nodes - centers[k]) / spreads[k]) ** 2) / (spreads[k] * np.sqrt(2 * np.pi))
@@ -73,8 +71,7 @@ class MixturePrior:
         """
         t = b.shape[1]
         stretch = np.linalg.inv(np.eye(t) + self.cov @ A)  # (I + ΣA)⁻¹
-        narrow = stretch @ self.cov
-        narrow = symmetrize(narrow)
+        narrow = symmetrize(stretch @ self.cov)
         off = b[:, None] - self.mean @ A.T  # (N, K, t)
         shift = np.einsum("kab,nkb->nka", narrow, off)
         logs = b @ self.mean.T - 0.5 * np.einsum("ka,ab,kb->k", self.mean, A, self.mean)
@@ -83,10 +80,8 @@ class MixturePrior:
         means = self.mean + shift
         mean = np.einsum("nk,nka->na", probability, means)
         deviations = means - mean[:, None]
-        cov = np.einsum("nk,kab->nab", probability, narrow) + np.einsum(
-            "nk,nka,nkb->nab", probability, deviations, deviations
-        )
-        return InputPosterior(mean, cov, log_z)
+        cov = np.einsum("nk,nka,nkb->nab", probability, deviations, deviations)
+        return InputPosterior(mean, cov + np.einsum("nk,kab->nab", probability, narrow), log_z)
 
     @property
     def first(self) -> np.ndarray:
@@ -111,14 +106,12 @@ class MixturePrior:
         if len(self.weight) == 1:
             mu, cov = self.mean[0], self.cov[0]
             stretch = np.linalg.inv(np.eye(len(A)) + cov @ A)
-            posterior_cov, explained = stretch @ cov, stretch @ cov @ A @ cov
-            posterior_cov, explained = symmetrize(posterior_cov), symmetrize(explained)
+            posterior_cov, explained = symmetrize(stretch @ cov), symmetrize(stretch @ cov @ A @ cov)
             # E log Z = ½ log det + ½ μᵀAμ + ½ Tr[C Cov(b)], and C (AΣA + A) = ΣA
             half_det = 0.5 * float(np.linalg.slogdet(stretch)[1])
             log_z = half_det + 0.5 * float(mu @ A @ mu) + 0.5 * float(np.trace(cov @ A))
-            return PriorAverages(
-                posterior_cov, explained + np.outer(mu, mu), log_z, half_det + 0.5 * float(np.sum(A * posterior_cov))
-            )
+            net = half_det + 0.5 * float(np.sum(A * posterior_cov))
+            return PriorAverages(posterior_cov, explained + np.outer(mu, mu), log_z, net)
         if len(A) > 1:
             needs = "one column (teacher_rank = 1), or Gaussian teacher rows"
             raise check.fail_words("model", f"a mixture of rows of {len(A)} numbers", needs)

@@ -134,9 +134,7 @@ def solve_bayes_state_evolution(
     sets = build_equations(model, n_points, n_replicas, rng)
     runs, exact = list[Solution](), sets[0].exact
     for equations in sets:
-        few = equations
-        if not exact:
-            few = Equations(model, max(n_points // FEW, MIN_POINTS) // 2 * 2, rng)
+        few = equations if exact else Equations(model, max(n_points // FEW, MIN_POINTS) // 2 * 2, rng)
         runs.append(solve_fixed_point(few, equations, alpha, init))
     agree = len({(bytes(np.diagonal(run.q) > FOUND), run.full) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
@@ -216,9 +214,8 @@ def compute_test_error(model: Model, solution: Solution, n_points: int, rng: np.
 
     Eq. :eq:`bayes-test-error`, averaged over random samples of a model whose outputs are attention or functions.
     """
-    teacher, (L, t, _), count = model.teacher, solution.V.shape, 0
-    if is_function(teacher):
-        count = teacher.count
+    teacher, (L, t, _) = model.teacher, solution.V.shape
+    count = teacher.count if is_function(teacher) else 0
     points = gaussian_points(n_points, 3 * L * t + 2 * count, rng)
     white = points[:, : 3 * L * t].reshape(-1, 3, L, t)
     omega, root = np.einsum("lab,nlb->nla", psd_root(solution.known), white[:, 0]), psd_root(solution.V)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq, minimize_scalar
 
 from gamp_attention._tools.display import Rows, format_to_error
 from gamp_attention._tools.numerics import generator, guard_call
@@ -204,7 +205,7 @@ class AlphaCurve:
         E[g gᵀ] is zero or not finite.
         """
         tol = self.settings.shape_change if tol is None else tol
-        shape, best, smallest_change = self._shape, self._shape, np.inf
+        shape, smallest_change = self._shape, np.inf
         for _ in range(self.settings.max_steps):
             averages = self.equations.input(np.exp(x) * shape)
             output = self.equations.output(averages.V, averages.known)
@@ -214,11 +215,10 @@ class AlphaCurve:
             new_shape = output.hats / size
             change = float(np.abs(new_shape - shape).max() / np.abs(shape).max())
             if change < smallest_change:
-                best, smallest_change = new_shape, change
+                self._shape, smallest_change = new_shape, change
             shape = new_shape
             if change < tol:
                 break
-        self._shape = best
         return BayesPoint(x, float(np.exp(x) / size), output, averages)
 
     def trace(self) -> list[BayesPoint]:
@@ -265,16 +265,11 @@ class AlphaCurve:
 
     def find_crossing(self, alpha: float, low: float, high: float) -> BayesPoint:
         """Return the fixed point at α between two values of log s at which α(s) is on different sides of α."""
-        from scipy.optimize import brentq
 
         def excess(x: float) -> float:
             return min(float(np.log(self.solve_at(x).alpha / alpha)), 600.0)  # finite for an infinite α
 
         return self.solve_at(float(brentq(excess, low, high, xtol=self.settings.crossing_step, rtol=1e-14)))
-
-    def free_entropy(self, alpha: float, point: BayesPoint) -> float:
-        """Return the free entropy Φ of a fixed point at α."""
-        return self.equations.free_entropy(alpha, point.input.V, point.output)
 
     def ends_level(self, points: list[BayesPoint]) -> bool:
         """Return whether α(s) decreases or has a limit for s → ∞, so that weights are known exactly above some α."""
@@ -282,10 +277,9 @@ class AlphaCurve:
 
     def conjugates_diverge(self, points: list[BayesPoint]) -> bool:
         """Return whether conjugates grow like 1/V for V → 0, so that the free entropy of full knowledge is infinite."""
-        a, b = points[-2:]
-        variances = [np.trace(point.input.V, axis1=1, axis2=2).sum() for point in (a, b)]
-        slope = np.log(np.abs(b.output.hats).max() / np.abs(a.output.hats).max()) / np.log(variances[1] / variances[0])
-        return bool(abs(slope + 1) < self.settings.divergence)
+        hats = [np.log(np.abs(point.output.hats).max()) for point in points[-2:]]
+        variances = [np.log(np.trace(point.input.V, axis1=1, axis2=2).sum()) for point in points[-2:]]
+        return bool(abs(np.diff(hats) / np.diff(variances) + 1) < self.settings.divergence)
 
 
 def _end_slope(points: list[BayesPoint], n_intervals: int) -> float:
@@ -325,22 +319,19 @@ def _find_fold(alphas: np.ndarray) -> tuple[int, int] | None:
     The minimum is taken up to the point at which α exceeds the maximum again. None if α does not decrease.
     """
     highest = np.maximum.accumulate(alphas)
-    below = np.nonzero(alphas < (1 - MIN_DROP) * highest)[0]
-    if not len(below):
+    is_below = alphas < (1 - MIN_DROP) * highest
+    if not is_below.any():
         return None
-    first = int(np.argmax(alphas[: below[0]]))
-    higher = np.nonzero(alphas[below[0] :] > alphas[first])[0]
-    end = below[0] + higher[0] if len(higher) else len(alphas)
-    return first, int(below[0] + np.argmin(alphas[below[0] : end]))
+    below = int(np.argmax(is_below))
+    first = int(np.argmax(alphas[:below]))
+    return first, below + int(np.argmin(np.where(highest[below:] > alphas[first], np.inf, alphas[below:])))
 
 
 def _maximize_alpha(curve: AlphaCurve, points: list[BayesPoint], k: int) -> float:
     """Return the maximum of α(s) between the neighbors of point k."""
-    from scipy.optimize import minimize_scalar
-
-    low, high = (points[min(max(j, 0), len(points) - 1)].x for j in (k - 1, k + 1))
+    bounds = points[max(k - 1, 0)].x, points[min(k + 1, len(points) - 1)].x
     options = {"xatol": 1e-4}
-    maximum = minimize_scalar(lambda x: -curve.solve_at(x).alpha, bounds=(low, high), method="bounded", options=options)
+    maximum = minimize_scalar(lambda x: -curve.solve_at(x).alpha, bounds=bounds, method="bounded", options=options)
     return float(max(-maximum.fun, points[k].alpha))
 
 
@@ -352,8 +343,6 @@ def _first_order_transition(curve: AlphaCurve, points: list[BayesPoint], first: 
     first, last : indices of the local maximum and minimum of α, between which fixed points are unstable.
     to : α of the local maximum, above which the fixed point before the fold does not exist.
     """
-    from scipy.optimize import brentq
-
     alphas = np.array([point.alpha for point in points])
     low = alphas[last]
     if curve.conjugates_diverge(points) and alphas[-1] < (1 + MIN_DROP) * low:
@@ -363,18 +352,18 @@ def _first_order_transition(curve: AlphaCurve, points: list[BayesPoint], first: 
 
     def gain(alpha: float) -> float:
         """Return how much larger the free entropy beyond the fold is."""
-        before = alpha * log_z_prior
+        before, point = alpha * log_z_prior, points[-1]
         if first > 0 and alpha > alphas[0]:
-            before = curve.free_entropy(alpha, curve.find_crossing(alpha, points[0].x, points[first].x))
+            other = curve.find_crossing(alpha, points[0].x, points[first].x)
+            before = curve.equations.free_entropy(alpha, other.input.V, other.output)
         beyond = np.nonzero(alphas[last:] > alpha)[0]
         if len(beyond):
             k = last + int(beyond[0])
-            return curve.free_entropy(alpha, curve.find_crossing(alpha, points[k - 1].x, points[k].x)) - before
-        return curve.free_entropy(alpha, points[-1]) - before
+            point = curve.find_crossing(alpha, points[k - 1].x, points[k].x)
+        return curve.equations.free_entropy(alpha, point.input.V, point.output) - before
 
     margin = 1e-3 * (to - low)
     ends = low + margin, min(to, alphas[first]) - margin
-    values = [gain(alpha) for alpha in ends]
-    if values[0] >= 0:
+    if gain(ends[0]) >= 0:
         return float(low)
-    return float(brentq(gain, *ends, xtol=1e-6)) if values[1] > 0 else float(to)
+    return float(brentq(gain, *ends, xtol=1e-6)) if gain(ends[1]) > 0 else float(to)

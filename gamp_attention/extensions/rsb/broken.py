@@ -91,12 +91,9 @@ class BrokenStateEvolutionResult(StateEvolutionResult):
 
     def _rows(self) -> Rows:
         rows = super()._rows()
+        pairs = (self.levels[:, 0, 0, 0], self.levels_error[:, 0, 0, 0]), (self.parisi, self.parisi_error)
         q, y = (
-            ", ".join(format_with_error(float(v), float(e), 4) for v, e in zip(values, errors, strict=True))
-            for values, errors in (
-                (self.levels[:, 0, 0, 0], self.levels_error[:, 0, 0, 0]),
-                (self.parisi, self.parisi_error),
-            )
+            ", ".join(format_with_error(float(v), float(e), 4) for v, e in zip(*pair, strict=True)) for pair in pairs
         )
         return [*rows[:-1], ["  q_0, …, q_k", q], ["  Parisi parameters", y], rows[-1]]
 
@@ -196,11 +193,7 @@ def require_problem(model: Model, alpha: float) -> BrokenProblem:
         (has_one_strength(model.penalty), type(model.penalty).__name__, "a ridge penalty with one λ"),
         (single, sizes, "r = t = 1 and no mixture"),
         (one_token or two_tokens, f"L = {model.n_tokens}", "labels of one token, or attention with two tokens"),
-        (
-            one_token or (model.even and model.reversible),
-            "another model",
-            "opposite positions, and tokens that are equal",
-        ),
+        (one_token or (model.even and model.reversible), "another model", "opposite positions, and equal tokens"),
         (noiseless, f"score noise of {model.task.n_noise} numbers", "noiseless targets of attention"),
     ):
         if not accepted:
@@ -249,7 +242,7 @@ def solve_ladder(
 
 def _symmetric(problem: BrokenProblem, given: Levels, packing: LevelPacking) -> Levels:
     """Return replica-symmetric overlaps near given overlaps; the given overlaps if the search fails."""
-    search, none, near = problem.search, np.zeros(0), None
+    search, none, near = problem.search, np.zeros(0), given
     capped = given._replace(V=np.minimum(given.V, problem.weights.law.trace))  # starts have V of the penalty alone
     x = packing.pack(capped, none)
     for attempt in range(search.attempts + 1):
@@ -263,7 +256,7 @@ def _symmetric(problem: BrokenProblem, given: Levels, packing: LevelPacking) -> 
         near = packing.unpack(root.x)[0]
         if root.size <= search.symmetric_tol:
             break
-    return given if near is None else near
+    return near
 
 
 def _faded(problem: BrokenProblem, solution: BrokenSolution, packing: LevelPacking) -> list[str]:
@@ -294,13 +287,10 @@ def _restore_faded(
     return levels._replace(**{name: problem.search.restored * unit * sign for name, sign in signs.items()}), parisi
 
 
-def _result(
-    model: Model, solution: BrokenSolution, packing: LevelPacking, rtol: float
-) -> BrokenStateEvolutionResult:  # fmt: skip
+def _result(model: Model, solution: BrokenSolution, packing: LevelPacking, rtol: float) -> BrokenStateEvolutionResult:
     """Return the public result of a solution."""
-    levels, parisi, indicators, errors = (
-        solution.levels, solution.parisi, solution.indicators, solution.indicator_errors
-    )  # fmt: skip
+    levels, parisi, errors = solution.levels, solution.parisi, solution.indicator_errors
+    indicators = solution.indicators
     overlaps, k, solved, error = _overlaps(levels), packing.k, solution.status in SOLVED, solution.error
     # errors of logarithms of q_0 and of the gaps; q_j is their sum. Without a solution all errors are NaN
     rest, unit = list(error[k + 2 :]), np.sqrt(levels.q[-1])
@@ -351,10 +341,8 @@ def _result(
 
 def _overlaps(levels: Levels) -> Overlaps:
     """Return the overlaps of a minimum."""
-    return Overlaps(
-        q=levels.q[-1][:, None, None], m=levels.m[:, None], theta=levels.theta[:, None, None],
-        V=levels.V[:, None, None],
-    )  # fmt: skip
+    q, theta, V = (values[:, None, None] for values in (levels.q[-1], levels.theta, levels.V))
+    return Overlaps(q=q, m=levels.m[:, None], theta=theta, V=V)
 
 
 def _validity(solution: BrokenSolution, jumps: float) -> str:
@@ -365,10 +353,10 @@ def _validity(solution: BrokenSolution, jumps: float) -> str:
     reasons = [f"replicon eigenvalues are not below 1 ({', '.join(unstable)})"] if unstable else []
     if abs(jumps) > NEGLIGIBLE_JUMP:
         reasons.append(f"the proximal map jumps within clusters (jump mass {100 * jumps:.2g} % of V̂)")
-    if not reasons:
-        return f"broken: minima form clusters; the solution with {steps} is consistent"
-    change = f"after {steps}, a further step changes the solution and raises the training loss"
-    return f"broken: minima form clusters; {change}, because {' and '.join(reasons)}"
+    words = f"the solution with {steps} is consistent"
+    if reasons:
+        words = f"after {steps}, a further step changes the solution and raises the training loss, because "
+    return f"broken: minima form clusters; {words}{' and '.join(reasons)}"
 
 
 def _test_error(model: Model, overlaps: Overlaps, error: Overlaps, rtol: float) -> tuple[float, float]:
@@ -390,10 +378,8 @@ def extrapolate_steps(values: list[Any], power: float = ENERGY_POWER) -> tuple[A
     the two values before. For the Sherrington-Kirkpatrick model, whose energy is known to many digits, the true error
     is 1.4 times this difference.
     """
-    limits = []
-    for k, (a, b) in enumerate(pairwise(values), start=2):
-        ratio = ((k + SHIFT) / (k - 1 + SHIFT)) ** power
-        limits.append(b + (b - a) / (ratio - 1))
+    ratios = [((k + SHIFT) / (k - 1 + SHIFT)) ** power for k in range(2, len(values) + 1)]
+    limits = [b + (b - a) / (ratio - 1) for (a, b), ratio in zip(pairwise(values), ratios, strict=True)]
     return limits[-1], LIMIT_SAFETY * np.abs(limits[-1] - limits[-2])
 
 
@@ -424,12 +410,10 @@ def extrapolate_ladder(results: list[BrokenStateEvolutionResult], rtol: float) -
     limits = {name: limit([o[name] for o in overlaps], own_errors[name], POWER, True) for name in own_errors}
     changed["overlaps"] = Overlaps(**{name: value for name, (value, _) in limits.items()})
     changed["overlaps_error"] = Overlaps(**{name: error for name, (_, error) in limits.items()})
-    loss, loss_error = changed["train_loss"], changed["train_loss_error"]
     words = f"extrapolated from {MAX_STEPS - 2} to {MAX_STEPS} steps of replica symmetry breaking"
-    of_last = f"levels, Parisi parameters and replicons are of {MAX_STEPS} steps"
-    words = f"broken: minima form clusters; {words}; {of_last}"
+    words = f"broken: minima form clusters; {words}; levels, Parisi parameters and replicons are of {MAX_STEPS} steps"
     relative = {name: float(np.max(error / np.abs(value))) for name, (value, error) in limits.items() if value.any()}
-    relative["training loss"] = float(loss_error / abs(loss))
+    relative["training loss"] = float(changed["train_loss_error"] / abs(changed["train_loss"]))
     worst = max(relative, key=relative.__getitem__)
     changed["relative_error"] = max(relative[worst], last.relative_error)
     if last.status is Status.CONVERGED and changed["relative_error"] > rtol:

@@ -157,7 +157,8 @@ def average_levels(
         phi, slope, x, weight = new, new_slope, grid, grid_weight
         rows.insert(0, (phi, slope, bend**2))
         transitions.insert(0, transition)
-    outer = _gaussian(x, weight, center, float(sds[0]))
+    outer = weight * np.exp(-0.5 * ((x - center) / max(sds[0], 1e-300)) ** 2)  # x = center without an outer field
+    outer /= outer.sum()
     if k == 0:  # Stein's identity on P_0
         bend = slope * (x - center) / variances[0]
     first, minus_bend = float(outer @ slope), -float(outer @ bend)
@@ -171,14 +172,6 @@ def average_levels(
         phi=table[:, 0], slopes=table[:, 1:2], first=np.array([first]), bend=np.array([minus_bend]),
         response=np.array([response]), squares=table[:, 2, None, None],
     )  # fmt: skip
-
-
-def _gaussian(x: np.ndarray, weight: np.ndarray, center: float, sd: float) -> np.ndarray:
-    """Return the probabilities of nodes under a Gaussian, with sum 1."""
-    if sd == 0:
-        return np.ones(len(x))
-    density = weight * np.exp(-0.5 * ((x - center) / sd) ** 2)
-    return density / density.sum()
 
 
 class Hull(NamedTuple):
@@ -228,8 +221,7 @@ class OneField(BrokenProblem):
             u, weight = np.concatenate([-u[::-1], u]), np.concatenate([weight[::-1], weight])
         n_noise = self.model.task.n_noise
         x, w = gauss_hermite(self.settings.noise_nodes[0] + self.settings.noise_nodes[1] * resolution)
-        noise = tensor_grid(x, n_noise) if n_noise else np.zeros((1, 0))
-        noise_weight = np.prod(tensor_grid(w, n_noise), axis=1) if n_noise else np.ones(1)
+        noise, noise_weight = tensor_grid(x, n_noise), np.prod(tensor_grid(w, n_noise), axis=1)
         fields, each = np.repeat(size * u, len(noise)), np.tile(noise, (len(u), 1))
         probability = np.outer(weight / weight.sum(), noise_weight).ravel()
         labels = self.model.task.terms(fields[:, None, None], each).params
@@ -248,10 +240,8 @@ class OneField(BrokenProblem):
         V, reach = float(levels.V[0]), settings.reach
         tables = innermost_tables(self.model, labels, centers, variances, V, n_nodes, reach)
         spacing = settings.spacing * settings.finer**resolution
-        averages = [
-            average_levels(table, center, variances, parisi, spacing, reach)
-            for table, center in zip(tables, centers, strict=True)
-        ]
+        pairs = zip(tables, centers, strict=True)
+        averages = [average_levels(table, center, variances, parisi, spacing, reach) for table, center in pairs]
         return average_labels(averages, self.alpha * probability, u[:, None], self.signs, levels, parisi, self.rho)
 
 
@@ -270,22 +260,19 @@ def innermost_tables(
     xs, ws, starts = [], [], []
     for hull, (at, below, above), (_, entry, leave), center in zip(hulls, jumps, corners, centers, strict=True):
         inside = np.abs(at - center) < half
-        at, below, above = at[inside], below[inside], above[inside]
-        pieces = np.concatenate([[center - half], at, [center + half]])
-        ends, lows, highs = [pieces[:1]], [], []
-        for a, b, low, high in zip(pieces[:-1], pieces[1:], [-np.inf, *above], [*below, np.inf], strict=True):
-            kinks = np.concatenate([entry, leave])
-            for start, end in pairwise([a, *np.sort(kinks[(kinks > a) & (kinks < b)]), b]):
-                count = max(int(np.ceil((end - start) / width)), 1)
-                ends.append(np.linspace(start, end, count + 1)[1:])
-                lows.append(np.full(count * n, low))
-                highs.append(np.full(count * n, high))
+        at, below, above = at[inside], np.append(below[inside], np.inf), np.append(-np.inf, above[inside])
+        kinks = np.concatenate([at, entry, leave])
+        kinks = np.sort(kinks[np.abs(kinks - center) < half])
+        ends = [np.array([center - half])]
+        for start, end in pairwise([center - half, *kinks, center + half]):
+            ends.append(np.linspace(start, end, max(int(np.ceil((end - start) / width)), 1) + 1)[1:])
         x, w = (v.ravel() for v in legendre_panels(np.concatenate(ends), n))
+        piece = np.searchsorted(at, x)
         slopes = np.diff(hull.values) / np.diff(hull.points)
         start = hull.points[np.searchsorted(slopes, x / V)]
         xs.append(x)
         ws.append(w)
-        starts.append(np.clip(start, np.concatenate(lows), np.concatenate(highs)))  # on the correct side of a jump
+        starts.append(np.clip(start, above[piece], below[piece]))  # on the correct side of a jump
     sizes = [len(x) for x in xs]
     rows = np.repeat(labels, sizes, axis=0)
     out = local_minima(model, rows, np.concatenate(xs), np.concatenate(starts), V)
@@ -307,15 +294,13 @@ def local_minima(model: Model, labels: np.ndarray, omega: np.ndarray, start: np.
     return denoise(model.loss, labels, omega.reshape(shape), np.full((1, 1, 1), V), start.reshape(shape), hold=True)
 
 
-def hulls_of_labels(
-    model: Model, labels: np.ndarray, reach: float, V: float, settings: HullSettings = HULLS
-) -> list[Hull]:
+def hulls_of_labels(model: Model, labels: np.ndarray, reach: float, V: float) -> list[Hull]:
     """Return the lower hull of z²/2V + ℓ(z) for each label.
 
     The range of z is doubled until the slopes of all hulls cover fields up to ±`reach`.
     """
-    bound, n, stretch = 1.25 * reach, settings.n_points, settings.stretch
-    for _ in range(settings.n_doublings):
+    bound, n, stretch = 1.25 * reach, HULLS.n_points, HULLS.stretch
+    for _ in range(HULLS.n_doublings):
         z = bound * np.sinh(stretch * np.linspace(-1, 1, n)) / np.sinh(stretch)
         z[n // 2] = 0.0
         rows = np.repeat(labels, n, axis=0)
@@ -351,23 +336,17 @@ def find_corners(hull: Hull, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def find_jumps(
-    model: Model, labels: np.ndarray, hulls: list[Hull], V: float, settings: HullSettings = HULLS
+    model: Model, labels: np.ndarray, hulls: list[Hull], V: float
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return for each label the fields of the jumps in increasing order, and z below and above each of them."""
-    owner, low, high = [], [], []
-    height: list[float] = []
-    for number, hull in enumerate(hulls):
-        wide = np.flatnonzero(~hull.narrow)
-        owner += [number] * len(wide)
-        low += list(hull.points[wide])
-        high += list(hull.points[wide + 1])
-        height += list(np.diff(hull.values)[wide])
-    result = [(np.zeros(0),) * 3 for _ in hulls]
-    if not owner:
-        return result
-    index, below, above = np.array(owner), np.array(low), np.array(high)
-    omega = V * np.array(height) / (above - below)
-    for _ in range(settings.jump_steps):
+    wide = [np.flatnonzero(~hull.narrow) for hull in hulls]
+    index = np.repeat(np.arange(len(hulls)), [len(segments) for segments in wide])
+    if not len(index):
+        return [(np.zeros(0),) * 3 for _ in hulls]
+    below, above = (np.concatenate([hull.points[i + k] for hull, i in zip(hulls, wide, strict=True)]) for k in (0, 1))
+    heights = np.concatenate([np.diff(hull.values)[i] for hull, i in zip(hulls, wide, strict=True)])
+    omega = V * heights / (above - below)
+    for _ in range(HULLS.jump_steps):
         left, right = (local_minima(model, labels[index], omega, ends, V) for ends in (below, above))
         below, above = left.z[:, 0, 0], right.z[:, 0, 0]
         apart = above - below > SAME_MINIMUM * np.sqrt(V)
@@ -375,8 +354,6 @@ def find_jumps(
         omega = omega - step
         if np.abs(step).max() <= 1e-14 * (1 + np.abs(omega).max()):
             break
-    for number in np.unique(index[apart]):
-        chosen = np.flatnonzero(apart & (index == number))
-        chosen = chosen[np.argsort(omega[chosen])]
-        result[number] = (omega[chosen], below[chosen], above[chosen])
-    return result
+    order = np.argsort(omega)
+    chosen = [order[(apart & (index == number))[order]] for number in range(len(hulls))]
+    return [(omega[rows], below[rows], above[rows]) for rows in chosen]

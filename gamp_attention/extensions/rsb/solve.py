@@ -12,10 +12,8 @@ vanish by symmetry. The equations are the overlap map, output channel followed b
 4. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -262,12 +260,11 @@ def iterate_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray,
     search = problem.search
     for _ in range(n_steps):
         try:
-            change, _ = evaluate(problem, packing, x, ROUGH)
+            change = np.clip(evaluate(problem, packing, x, ROUGH)[0], -2 * search.max_move, 2 * search.max_move)
+            change[len(x) - packing.n_free :] = 0.0
+            x = x + search.damping * change
         except WeightsUnbounded:
-            x = x + np.concatenate([search.retreat, np.zeros(len(x) - 2)])
-            continue
-        change[len(x) - packing.n_free :] = 0.0
-        x = x + search.damping * np.clip(change, -2 * search.max_move, 2 * search.max_move)
+            x = x + np.pad(search.retreat, (0, len(x) - 2))
     return x
 
 
@@ -352,8 +349,8 @@ def maximize(
             slopes, fresh = differences(), True
     at_maximum = slopes.concave and np.abs(step).max() <= shortest
     size = root.size if at_maximum else max(tol, float(np.abs(step).max())) * (1 + ROUNDING)
-    full = np.append(root.x, logs)
-    return LevelRoot(full, np.append(root.residual, here), size, count, None, root.hats), slopes._replace(J=J)
+    x, residual = np.append(root.x, logs), np.append(root.residual, here)
+    return LevelRoot(x, residual, size, count, None, root.hats), slopes._replace(J=J)
 
 
 def solve_levels(
@@ -385,7 +382,9 @@ def solve_levels(
         if np.abs(here).max() <= tol:
             break
         if J is None:
-            J, fresh = _jacobian(residual, x, here, search.difference), True
+            # V is last, because the averages at the same V may share the solutions of the proximal problems
+            shifts = search.difference * np.eye(len(x))[::-1]
+            J, fresh = np.stack([(residual(x + shift) - here) / search.difference for shift in shifts][::-1], 1), True
         step = -np.linalg.solve(J, here)
         longest = min(1.0, search.max_move / np.abs(step).max())
         t, there, ratio = longest, None, np.inf
@@ -398,26 +397,15 @@ def solve_levels(
             except (WeightsUnbounded, FloatingPointError):
                 pass
             there, t = None, 0.5 * t
-        if there is None:
-            if fresh:
-                break
-            J = None
-            continue
-        move = t * step
-        J = J + np.outer(there - here - J @ move, move) / (move @ move)
-        x, here, known, fresh = x + move, there, hats, False
-        if ratio > search.slow:
+        if there is None and fresh:
+            break
+        if there is not None:
+            move = t * step
+            J = J + np.outer(there - here - J @ move, move) / (move @ move)
+            x, here, known, fresh = x + move, there, hats, False
+        if there is None or ratio > search.slow:
             J = None
     return LevelRoot(x, here, float(np.abs(here).max()), count, J, known)
-
-
-def _jacobian(
-    residual: Callable[[np.ndarray], np.ndarray], x: np.ndarray, base: np.ndarray, difference: float
-) -> np.ndarray:
-    """Return forward differences of the residual."""
-    # V is last, because the averages at the same V may share the solutions of the proximal problems
-    columns = [(residual(x + shift) - base) / difference for shift in difference * np.eye(len(x))[::-1]]
-    return np.stack(columns[::-1], axis=1)
 
 
 def refine_levels(
@@ -445,12 +433,9 @@ def refine_levels(
         path.append(levels)
         hats = problem.hats(levels, parisi, resolution)
         energy = problem.weights.free_energy(levels, hats, parisi)
-        indicators = LevelIndicators(
-            V_hat=hats.V[0],
-            V_derivative=hats.V_derivative[0],
-            complexity=parisi**2 * problem.weights.parisi_slopes(levels, hats, parisi),
-            replicons=problem.weights.replicons(hats, parisi),
-        )
+        complexity = parisi**2 * problem.weights.parisi_slopes(levels, hats, parisi)
+        replicons = problem.weights.replicons(hats, parisi)
+        indicators = LevelIndicators(hats.V[0], hats.V_derivative[0], complexity, replicons)
         values = np.concatenate([x, np.append(energy, np.hstack(indicators))])
         if not root.size <= (tol if resolution == 0 else rtol):
             status, message = Status.MAX_ITER, f"the equations have a residual of {root.size:.1g}; try another start"
@@ -460,9 +445,8 @@ def refine_levels(
         if resolution == 0:
             error = np.full(len(values), np.inf)
             continue
-        changes = [np.abs(b - a) for a, b in pairwise(numbers[-3:])]
-        weights = [search.memory ** (len(changes) - 1 - i) for i in range(len(changes))]
-        error = search.safety * np.max([w * change for w, change in zip(weights, changes, strict=True)], axis=0)
+        changes = np.abs(np.diff(numbers[-3:], axis=0)) * ([[search.memory], [1.0]] if resolution > 1 else 1.0)
+        error = search.safety * changes.max(axis=0)
         error[:n] += FLOOR
         J_here, here, left = J if slopes is None else slopes.J, root.residual[:inner], np.zeros(1)
         next_change = np.abs(here if J_here is None else np.linalg.solve(J_here, here))
@@ -514,13 +498,13 @@ def solve_steps(
             failure, status = str(exception), Status.LOST if collapsed else Status.NONFINITE
             if collapsed and weak:
                 break
-            continue
-        if solution.status is not Status.MAX_ITER:
-            return solution
+        else:
+            if solution.status is not Status.MAX_ITER:
+                break
     if solution is not None:
         return solution
     unknown = LevelIndicators(np.nan, np.nan, np.full(packing.k, np.nan), np.full(packing.k + 1, np.nan))
-    error = np.full(len(packing.pack(levels, parisi)), np.nan)
+    error = np.full(len(x), np.nan)
     return BrokenSolution(
         status, levels, parisi, None, unknown, np.nan, np.nan, error, unknown, np.inf, np.inf, 0, [levels], failure
     )
@@ -532,10 +516,9 @@ def first_starts(symmetric: Levels, parisi: np.ndarray | None, search: BrokenSea
     The response V + y (q_1 − q_0) of all clusters together is somewhat larger than V with replica symmetry. This
     determines y, or the largest gap if the Parisi parameter (1,) is given.
     """
-    q, V = symmetric.q, symmetric.V
-    starts = []
+    q, V, starts = symmetric.q, symmetric.V, []
+    y = search.total * V[:1] / q[0, :1] if parisi is None else parisi
     for strength in search.strengths:
-        y = search.total * V[:1] / q[0, :1] if parisi is None else parisi
         gap = np.minimum(strength * q, search.total * strength * V / y)
         starts.append((symmetric._replace(q=np.concatenate([q - gap, q]), V=(1 - strength) * V), y))
     return starts

@@ -140,13 +140,10 @@ class TwoFields(BrokenProblem):
         tables: Any = grids.tables
         if not (stored and tables and abs(tables[0].V - V) <= settings.radius * V):
             radius = settings.radius if stored else 0.0
-            tables = (
-                tabulate(self.model.loss, p, constant, center, V, grids.lattice, number, radius)
-                for number, (p, constant, center) in enumerate(zip(params, constants, grids.centers, strict=True))
-            )
+            labels = enumerate(zip(params, constants, grids.centers, strict=True))
+            tables = (tabulate(self.model.loss, *label, V, grids.lattice, number, radius) for number, label in labels)
             if stored:
-                grids.tables[:] = tables
-                tables = grids.tables
+                grids.tables = tables = list(tables)
         averages = [
             average_table(table.at(V), center - origin, variances, parisi, grids.lattice, replicons)
             for table, center, origin in zip(tables, centers, grids.centers, strict=True)

@@ -97,9 +97,7 @@ class HessianSpectrum(Result):
         the spectrum divided by the number of steps.
         """
         values = np.asarray(function(np.where(self.node_weights > 0, self.nodes, self.nodes[:, :1])[..., None]))
-        samples = np.einsum(
-            "pm,pmg->pg", self.node_weights, np.broadcast_to(values, (*self.nodes.shape, values.shape[-1]))
-        )
+        samples = (self.node_weights[..., None] * values).sum(axis=1)
         return samples.mean(axis=0), samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
 
     def density(self, x: ArrayLike, width: float) -> tuple[np.ndarray, np.ndarray]:
@@ -169,7 +167,11 @@ def hessian_spectrum(
     n_probes, n_steps = check.integer("n_probes", n_probes, low=2), check.integer("n_steps", n_steps, low=2)
     check.require_memory("n_steps", min(n_steps, Q.size), Q.size)
     check.require_memory("n_probes", n_probes, min(n_steps, Q.size))
-    _require_hessian(data)
+    if data.penalty.intercept:
+        raise check.fail_words("data", "an intercept", "weights without an intercept, for the spectrum of the Hessian")
+    if not data.penalty.smooth:
+        needs = "a penalty without kinks, at which there is no Hessian"
+        raise check.fail_words("data", type(data.penalty).__name__, needs)
     rng = generator(seed, Stream.STARTS)
     at = risk_at(data, Q, risk)
     curvature = on_kinks(data.penalty, Q, at.smooth)[2]
@@ -188,10 +190,8 @@ def hessian_spectrum(
         highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, lowered, rng)
     n_low, n_high = _count_outside(-lowest), _count_outside(highest[::-1])
     outside = np.concatenate([low_vectors[:, :n_low], high_vectors[:, len(highest) - n_high :]], axis=1)
-    errors = [
-        np.array([np.linalg.norm(product(v) - value * v) for value, v in zip(values, vectors.T, strict=True)])
-        for values, vectors in ((lowest, low_vectors), (highest, high_vectors))
-    ]
+    pairs = (lowest, low_vectors), (highest, high_vectors)
+    errors = [np.linalg.norm(np.apply_along_axis(product, 0, v) - values * v, axis=0) for values, v in pairs]
     rules = [lanczos_quadrature(product, rng.standard_normal(Q.size), n_steps) for _ in range(n_probes)]
     length = max(len(nodes) for nodes, _ in rules)
     nodes, weights = (np.array([np.pad(rule[k], (0, length - len(rule[k]))) for rule in rules]) for k in (0, 1))
@@ -220,31 +220,19 @@ def lanczos_quadrature(product: Product, start: np.ndarray, n_steps: int) -> tup
     return nodes, vectors[0] ** 2
 
 
-def _require_hessian(data: Dataset) -> None:
-    """Raise ValueError if the penalty of a dataset has no Hessian, or if there is an intercept."""
-    if data.penalty.intercept:
-        raise check.fail_words("data", "an intercept", "weights without an intercept, for the spectrum of the Hessian")
-    if not data.penalty.smooth:
-        raise check.fail_words(
-            "data", type(data.penalty).__name__, "a penalty without kinks, at which there is no Hessian"
-        )
-
-
-def _flat_rotations(product: Callable[[np.ndarray], np.ndarray], directions: np.ndarray, rng: Any) -> np.ndarray:
+def _flat_rotations(product: Product, directions: np.ndarray, rng: Any) -> np.ndarray:
     """Return the directions (f, n) of rotations if the Hessian vanishes along all of them, otherwise none (0, n).
 
     It vanishes at critical points; elsewhere its product with these directions is proportional to the gradient.
     """
-    if not len(directions):
-        return directions
     random = rng.standard_normal(directions.shape[1])
     size = float(np.linalg.norm(product(random)) / np.linalg.norm(random))  # root mean square of the eigenvalues
-    is_flat = max(float(np.linalg.norm(product(direction))) for direction in directions) <= TOL * size
+    is_flat = all(np.linalg.norm(product(direction)) <= TOL * size for direction in directions)
     return directions if is_flat else directions[:0]
 
 
 def _extreme(
-    product: Callable[[np.ndarray], np.ndarray], n: int, k: int, which: str, flat: np.ndarray, raised: float, rng: Any
+    product: Product, n: int, k: int, which: str, flat: np.ndarray, raised: float, rng: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k lowest ("SA") or highest ("LA") eigenvalues, ascending, and eigenvectors (n, k).
 
@@ -261,13 +249,11 @@ def _extreme(
         values, vectors = all_eigenpairs(operator, n)
         chosen = slice(0, k) if which == "SA" else slice(n - k, n)
         return values[chosen], vectors[:, chosen]
-    start = rng.standard_normal(n)
     basis = min(n, max(MIN_BASIS, 4 * k))
-    values, vectors = restarted_lanczos(operator, k, which, start, TOL, MAX_RESTARTS, basis)
+    values, vectors = restarted_lanczos(operator, k, which, rng.standard_normal(n), TOL, MAX_RESTARTS, basis)
     if len(values) < k:
-        raise check.fail_words(
-            "Q", f"{len(values)} of {k} extreme eigenvalues found", "weights whose spectrum has few clusters"
-        )
+        got = f"{len(values)} of {k} extreme eigenvalues found"
+        raise check.fail_words("Q", got, "weights whose spectrum has few clusters")
     order = np.argsort(values)
     return values[order], vectors[:, order]
 
@@ -275,11 +261,8 @@ def _extreme(
 def _count_outside(inward: np.ndarray) -> int:
     """Return the number of eigenvalues outside the bulk, for eigenvalues (k,) of which the first is the outermost."""
     distances = np.abs(np.diff(inward))
-    count = 0
-    for j in range(len(distances) - FOLLOWING):
-        if distances[j] > GAP * distances[j + 1 : j + 1 + FOLLOWING].mean():
-            count = j + 1
-    return count
+    ends = range(len(distances) - FOLLOWING)
+    return max((j + 1 for j in ends if distances[j] > GAP * distances[j + 1 :][:FOLLOWING].mean()), default=0)
 
 
 def _projections(vectors: np.ndarray, columns: np.ndarray) -> np.ndarray:

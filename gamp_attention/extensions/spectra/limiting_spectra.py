@@ -191,11 +191,9 @@ def limiting_spectrum(
     for replica, (ensemble, _) in zip(replicas, ensembles, strict=True):
         replica["density"] = densities(ensemble, points, width)
         if not np.isfinite(replica["density"]).all():
-            raise check.fail(
-                "width", width, "a width at which the equations can be solved; try a larger or a smaller one"
-            )
-    counts = [len(replica["eigenvalues"]) for replica in replicas]
-    if min(counts) < max(counts):
+            needs = "a width at which the equations can be solved; try a larger or a smaller one"
+            raise check.fail("width", width, needs)
+    if len({len(replica["eigenvalues"]) for replica in replicas}) > 1:
         _match_eigenvalues(replicas)
     numbers: dict[str, Any] = {}
     for name in replicas[0]:
@@ -208,9 +206,8 @@ def limiting_spectrum(
 def _require_problem(model: Model, fixed_point: Any) -> None:
     """Raise an error unless a model has a Hessian and the fixed point of state evolution is a solution for it."""
     if not model.penalty.quadratic:
-        raise check.fail_words(
-            "model", type(model.penalty).__name__, "a ridge penalty: this penalty has no Hessian at kinks"
-        )
+        needs = "a ridge penalty: this penalty has no Hessian at kinks"
+        raise check.fail_words("model", type(model.penalty).__name__, needs)
     refuse_intercept(model.intercept, "False for the spectrum of the Hessian")
     if not isinstance(fixed_point, StateEvolutionResult):
         raise check.fail("fixed_point", fixed_point, "a result of solve_state_evolution", TypeError)
@@ -258,23 +255,18 @@ def _draw_fields(
     With one step of replica symmetry breaking, the fields of a minimum are the outer field plus an inner field, which
     is drawn from `N_INNER` candidates with probabilities proportional to exp(−y M) of the Moreau envelope M.
     """
-    if not fixed_point.n_steps:
-        channel = Channel(model, overlaps)
-        y, terms, noise = channel.at(gaussian_points(n_points, n_white(model), rng))
-        return y, noise, terms, denoise(model.loss, terms.params, noise + overlaps.m, overlaps.V)
-    broken: Any = fixed_point  # the result of `solve_broken` with one step
-    outer, inner = broken.levels
-    channel = Channel(model, Overlaps(outer, overlaps.m, overlaps.theta, overlaps.V))
+    broken: Any = fixed_point if fixed_point.n_steps else None  # the result of `solve_broken` with one step
+    channel = Channel(model, replace(overlaps, q=broken.levels[0]) if broken else overlaps)
     y, terms, noise = channel.at(gaussian_points(n_points, n_white(model), rng))
-    root = np.sqrt(inner - outer)[:, :, 0]  # r = 1
-    candidates = noise[:, None] + root * rng.standard_normal((n_points, N_INNER, *noise.shape[1:]))
-    flat = candidates.reshape(-1, *noise.shape[1:])
-    rows = np.repeat(terms.params, N_INNER, axis=0)
-    moreau = denoise(model.loss, rows, flat + overlaps.m, overlaps.V).moreau.reshape(n_points, N_INNER)
-    # the largest of −y M plus independent Gumbel variables is a draw with these probabilities
-    score = -broken.parisi[0] * moreau + rng.gumbel(size=moreau.shape)
-    chosen = candidates[np.arange(n_points), np.argmax(score, axis=1)]
-    return y, chosen, terms, denoise(model.loss, terms.params, chosen + overlaps.m, overlaps.V)
+    if broken:
+        root = np.sqrt(overlaps.q - broken.levels[0])[:, :, 0]  # r = 1
+        candidates = noise[:, None] + root * rng.standard_normal((n_points, N_INNER, *noise.shape[1:]))
+        fields, rows = candidates.reshape(-1, *noise.shape[1:]), np.repeat(terms.params, N_INNER, axis=0)
+        moreau = denoise(model.loss, rows, fields + overlaps.m, overlaps.V).moreau.reshape(n_points, N_INNER)
+        # the largest of −y M plus independent Gumbel variables is a draw with these probabilities
+        score = -broken.parisi[0] * moreau + rng.gumbel(size=moreau.shape)
+        noise = candidates[np.arange(n_points), np.argmax(score, axis=1)]
+    return y, noise, terms, denoise(model.loss, terms.params, noise + overlaps.m, overlaps.V)
 
 
 def _with_student(model: Model, hats: Hats, V_hat: np.ndarray) -> tuple[CoordinateLaw, np.ndarray]:
@@ -306,19 +298,16 @@ def _solve(ensemble: Ensemble, limit: np.ndarray | None, n_rotations: int) -> di
         edges.append(sign * path[-1].x.real)
         if ensemble.g.size:
             rows += [[sign * x, *norms] for x, *norms in eigenvalues_below(side, path, list(parts.values()))]
-    rows = _without_rotations(sorted(rows), n_rotations)
+    for _ in range(n_rotations):  # leave out the zero eigenvalues along rotations of the columns of Q
+        sizes = [abs(row[0]) for row in rows]
+        if min(sizes, default=np.inf) < ZERO * max(sizes, default=0.0):
+            del rows[int(np.argmin(sizes))]
+    rows.sort()
     table = np.array(rows).reshape(len(rows), 1 + len(parts))
     found = dict(zip(("eigenvalues", *parts), table.T, strict=True))
     near = solve_near_axis(ensemble, 0.0, NEAR_AXIS * (edges[1] - edges[0]))
     V = np.full((S, c, c), np.nan) if near is None else near.V.real
     return {"lower_edge": edges[0], "upper_edge": edges[1], "V": V, **found}
-
-
-def _without_rotations(rows: list[list[float]], n_rotations: int) -> list[list[float]]:
-    """Return rows that begin with eigenvalues, without the zero eigenvalues along rotations of the columns of Q."""
-    nearest = sorted(range(len(rows)), key=lambda k: abs(rows[k][0]))[:n_rotations]
-    zero = [k for k in nearest if abs(rows[k][0]) < ZERO * max(abs(row[0]) for row in rows)]
-    return [row for k, row in enumerate(rows) if k not in zero]
 
 
 def _match_eigenvalues(replicas: list[dict[str, Any]]) -> None:
@@ -328,5 +317,4 @@ def _match_eigenvalues(replicas: list[dict[str, Any]]) -> None:
     above = min(int(np.sum(replica["eigenvalues"] > replica["upper_edge"])) for replica in replicas)
     for replica in replicas:
         k = len(replica["eigenvalues"])
-        rows = [*range(below), *range(k - above, k)]
-        replica |= {name: replica[name][rows] for name in names}
+        replica |= {name: np.delete(replica[name], slice(below, k - above)) for name in names}

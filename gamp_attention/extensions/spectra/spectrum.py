@@ -52,6 +52,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg import block_diag
+from scipy.optimize import brentq
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import psd_root, symmetrize
@@ -67,7 +69,6 @@ class SpectrumSettings:
     max_newton: int = 30  # maximum number of Newton steps
     converged: float = 1e-11  # relative change of V and x at which Newton steps end
     growth: float = 1.3  # ratio of the sizes of V of successive solutions
-    max_bisections: int = 40  # maximum number of bisections of the interval of sizes that contains the edge
     edge_rtol: float = 1e-6  # relative error of the size at the edge, where x is maximal: its error is of second order
     max_size: float = 1e12  # size of V relative to the first, above which the edge is zero: some eigenvalues are zero
     size_rtol: float = 1e-8  # relative error of the sizes of V at which eigenvalues lie
@@ -151,7 +152,7 @@ class Resolvent:
         real, self.inside = not np.iscomplexobj(V), True
         self.R, self.V_hat = np.empty(ensemble.h.shape, dtype=V.dtype), np.zeros((S, c, c), dtype=V.dtype)
         for (rows, sources), weight in ensemble.weighted_groups:
-            flat, h = block_diagonal(V[sources]), ensemble.h[rows].reshape(-1, L * c, L * c)
+            flat, h = block_diag(*V[sources]), ensemble.h[rows].reshape(-1, L * c, L * c)
             if real and self.inside:
                 root = psd_root(flat)
                 self.inside = _are_positive_definite(np.eye(L * c) + root @ h @ root)
@@ -179,8 +180,7 @@ class Resolvent:
     @cached_property
     def squares(self) -> np.ndarray:
         """Linear map (S c², S c²) of covariances of the fields in one step; its spectral radius is 1 at the edge."""
-        size = len(self._hats_of_q)
-        return np.asarray(self._q_of_hats @ self._hats_of_q).reshape(size, size)
+        return np.asarray(self._q_of_hats @ self._hats_of_q)
 
     @cached_property
     def _hats_of_q(self) -> np.ndarray:
@@ -277,20 +277,12 @@ class Resolvent:
         q = np.linalg.solve(np.eye(len(q)) - self.squares, q)
         q_hat = source + (self._hats_of_q @ q).reshape(S, c, c)
         second = second + self.C @ np.einsum("kl,lab->kab", law.gamma, q_hat) @ self.C
-        size, moments, norms = np.einsum("k,kaa->", law.weight, second), np.tensordot(law.weight, law.moments, 1), []
-        for part in parts:
-            along = np.tensordot(law.weight, first, 1)[:, part]
+        size, norms = np.einsum("k,kaa->", law.weight, second), []
+        moments, averages = np.tensordot(law.weight, law.moments, 1), np.tensordot(law.weight, first, 1)
+        for along, part in ((averages[:, part], part) for part in parts):
             inside = np.trace(along @ np.linalg.pinv(moments[part, part], rcond=1e-10, hermitian=True) @ along.T)
             norms.append(float(np.sqrt(max(inside, 0.0) / size)))
         return norms
-
-
-def block_diagonal(matrices: np.ndarray) -> np.ndarray:
-    """Return the block diagonal matrix (L r, L r) of matrices (L, r, r)."""
-    L, r, _ = matrices.shape
-    blocks = np.zeros((L, r, L, r), dtype=matrices.dtype)
-    blocks[np.arange(L), :, np.arange(L)] = matrices
-    return blocks.reshape(L * r, L * r)
 
 
 def _are_positive_definite(matrices: np.ndarray) -> bool:
@@ -337,35 +329,25 @@ def lowest_edge(ensemble: Ensemble, limit: np.ndarray | None = None) -> list[Res
 
     ValueError if the spectrum is zero or not finite.
     """
-    c, law = ensemble.shape[1], ensemble.law
     scale = ensemble.scale + float(np.abs(ensemble.ridge).max())
     if not (np.isfinite(scale) and scale > 0):
         raise check.fail("model", scale, "a spectrum within the range of doubles that is not all zero")
     x = -4 * scale
-    V = np.einsum("l,ab->lab", law.trace / -x, np.eye(c))
+    V = np.einsum("l,ab->lab", ensemble.law.trace / -x, np.eye(ensemble.shape[1]))
 
-    def is_below(solution: Resolvent | None) -> bool:
+    def is_below(solution: Resolvent) -> bool:
         """Return whether a solution is below the edge, so that x still grows with the size of V."""
-        if solution is None or (limit is not None and np.linalg.eigvalsh(limit - solution.V).min() <= 0):
+        if limit is not None and np.linalg.eigvalsh(limit - solution.V).min() <= 0:
             return False
         return float(np.abs(np.linalg.eigvals(solution.squares)).max()) < 1
 
     first = solve_at_size(ensemble, sum_of_traces(V), Resolvent(ensemble, x, V))
     if first is None:
         raise check.fail("model", scale, "a spectrum within the range of doubles")
-    path, low = [first], sum_of_traces(first.V)
-    high = low
-    while high < ensemble.settings.max_size * sum_of_traces(first.V):
-        high = ensemble.settings.growth * low
-        solution = solve_at_size(ensemble, high, path[-1])
-        if solution is None or not is_below(solution):
-            break
-        path.append(solution)
-        low = high
-    for _ in range(ensemble.settings.max_bisections):
-        if high - low <= ensemble.settings.edge_rtol * low:
-            break
-        middle = 0.5 * (low + high)
+    path, low, high = [first], sum_of_traces(first.V), np.inf
+    settings, largest = ensemble.settings, ensemble.settings.max_size * low
+    while low < largest and high - low > settings.edge_rtol * low:
+        middle = min(settings.growth * low, 0.5 * (low + high))
         solution = solve_at_size(ensemble, middle, path[-1])
         if solution is None or not is_below(solution):
             high = middle
@@ -380,13 +362,11 @@ def eigenvalues_below(ensemble: Ensemble, path: list[Resolvent], parts: Sequence
 
     `path` are the solutions of `lowest_edge`.
     """
-    n_outside = int(np.count_nonzero(_growths(path[-1]) > 1 + ensemble.settings.outside))
     rows = []
-    for j in range(n_outside):
+    for j in range(np.count_nonzero(_growths(path[-1]) > 1 + ensemble.settings.outside)):
         solution = _solve_eigenvalue(ensemble, path, j)
         values, vectors = np.linalg.eig(solution.directions)
-        vector = vectors[:, np.argsort(-values.real)[j]].real
-        overlaps = vector.reshape(*ensemble.shape[:2], -1)
+        overlaps = vectors[:, np.argsort(-values.real)[j]].real.reshape(*ensemble.shape[:2], -1)
         rows.append([float(np.real(solution.x)), *solution.project(overlaps, parts)])
     return rows
 
@@ -398,8 +378,6 @@ def _growths(at: Resolvent) -> np.ndarray:
 
 def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Resolvent:
     """Return the solution at which the j-th eigenvalue of the map of overlaps is 1."""
-    from scipy.optimize import brentq
-
     solutions = {sum_of_traces(solution.V): solution for solution in path}
 
     def excess(size: float) -> float:
@@ -422,12 +400,12 @@ def densities(ensemble: Ensemble, x: np.ndarray, width: float) -> np.ndarray:
 
     The density is convolved with the Cauchy distribution of scale `width`.
     """
-    values, near = np.full(len(x), np.nan), None
-    for k, position in enumerate(x):
-        near = None if near is None else _newton(ensemble, complex(position, width), near.V)
-        near = solve_near_axis(ensemble, position, width) if near is None else near
-        values[k] = np.nan if near is None else near.density
-    return values
+    values, near = list[float](), None
+    for position in x:
+        near = near and _newton(ensemble, complex(position, width), near.V)
+        near = near or solve_near_axis(ensemble, position, width)
+        values.append(near.density if near else np.nan)
+    return np.array(values)
 
 
 def solve_near_axis(ensemble: Ensemble, x: float, width: float) -> Resolvent | None:
@@ -440,7 +418,7 @@ def solve_near_axis(ensemble: Ensemble, x: float, width: float) -> Resolvent | N
     for height in (*heights[:-1], width):
         here = _newton(ensemble, complex(x, height), V)
         if here is None:
-            return None
+            break
         V = here.V
     return here
 

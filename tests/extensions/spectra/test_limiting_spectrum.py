@@ -32,7 +32,7 @@ def marchenko_pastur(x, width, alpha):
 @pytest.mark.parametrize("alpha", [0.5, 2.0])
 def test_linear_regression_has_the_marchenko_pastur_law(alpha):
     model = linear_model()
-    x = np.linspace(0.2, 7.0, 25)
+    x = np.linspace(0.2, 7.0, 9)
     spectrum = ga.limiting_spectrum(model, alpha, solve(model, alpha), x, 0.05, n_points=64, n_replicas=2)
     if alpha > 1:  # below, a fraction 1 − α of the eigenvalues is λ
         assert spectrum.lower_edge == pytest.approx(RIDGE + (1 - np.sqrt(alpha)) ** 2, rel=1e-6)
@@ -89,16 +89,15 @@ LOGISTIC = ga.glm_model(loss=ga.LogisticLoss(), labels=ga.LogisticLabels(), n_to
     ("model", "alpha", "init"),
     [
         (ga.paper_model(0.3), 1.5, "semantic"),
-        pytest.param(ga.paper_model(0.3), 1.5, "positional", marks=pytest.mark.slow),
         (LOGISTIC, 3.0, "semantic"),
     ],
-    ids=["semantic", "positional", "logistic"],
+    ids=["semantic", "logistic"],
 )
 def test_density_agrees_with_minima_at_finite_d(model, alpha, init):
     se = solve(model, alpha, init, 2e-3)
     theory = ga.limiting_spectrum(model, alpha, se, n_points=128, n_replicas=2)
     assert np.trapezoid(theory.density, theory.x) == pytest.approx(1, abs=0.03)
-    spectra = eigenvalues_at_minima(model, alpha, init, 300, 3, n_probes=20)
+    spectra = eigenvalues_at_minima(model, alpha, init, 300, 2, n_probes=20)
     width = 3 * theory.width
     theory = ga.limiting_spectrum(model, alpha, se, theory.x, width, n_points=512, n_replicas=2)
     measured = np.mean([spectrum.density(theory.x, width)[0] for spectrum in spectra], axis=0)
@@ -163,22 +162,18 @@ def test_one_step_of_breaking_weights_the_fields_of_minima_in_their_clusters():
     assert 0.5 * se.overlaps.V.max() > V  # the proximal map jumps for many samples
 
 
-def test_bad_input_is_refused_by_name():
-    model = ga.paper_model()
-    se = solve(model, 1.5, rtol=1e-2)
-    for words, options in {
-        "n_points": {"n_points": 65},
-        "n_replicas": {"n_replicas": 1},
-        "width": {"width": 0.0},
-        "x": {"x": [0.2, 0.1]},
-    }.items():
-        with pytest.raises(ValueError, match=words):
-            ga.limiting_spectrum(model, 1.5, se, **options)
-    with pytest.raises(ValueError, match="alpha"):
-        ga.limiting_spectrum(model, 0.0, se)
-    with pytest.raises(TypeError, match="fixed_point"):
-        ga.limiting_spectrum(model, 1.5, se.overlaps)
-    with pytest.raises(ValueError, match="fixed_point"):
-        ga.limiting_spectrum(ga.attention_model(3), 1.5, se)
-    with pytest.raises(ValueError, match="Hessian"):
-        ga.limiting_spectrum(ga.attention_model(penalty=ga.ElasticNet(0.1, 0.1)), 1.5, se)
+BAD = {
+    "n_points": lambda model, se: ga.limiting_spectrum(model, 1.5, se, n_points=65),
+    "n_replicas": lambda model, se: ga.limiting_spectrum(model, 1.5, se, n_replicas=1),
+    "width": lambda model, se: ga.limiting_spectrum(model, 1.5, se, width=0.0),
+    "x": lambda model, se: ga.limiting_spectrum(model, 1.5, se, [0.2, 0.1]),
+    "alpha": lambda model, se: ga.limiting_spectrum(model, 0.0, se),
+    "fixed_point": lambda model, se: ga.limiting_spectrum(ga.attention_model(3), 1.5, se),
+    "Hessian": lambda model, se: ga.limiting_spectrum(ga.attention_model(penalty=ga.ElasticNet(0.1, 0.1)), 1.5, se),
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_refused_by_name(words):
+    with pytest.raises(ValueError, match=words):
+        BAD[words](ga.paper_model(), solve(ga.paper_model(), 1.5, rtol=1e-2))

@@ -28,8 +28,8 @@ def case(request):
     """Data, weights that are no minimum, the name of the risk, and the exact spectrum."""
     model = {"two columns": TWO_COLUMNS, "mixture": MIXTURE, "labels": LOGISTIC}.get(request.param, PAPER)
     risk = "asymptotic" if request.param == "asymptotic" else "exact"
-    data = ga.sample(model, d=70, alpha=1.5, seed=3)
-    Q = data.Q_star[:, : model.rank] * 0.7 + np.random.default_rng(0).standard_normal((70, model.rank))
+    data = ga.sample(model, d=50, alpha=1.5, seed=3)
+    Q = data.Q_star[:, : model.rank] * 0.7 + np.random.default_rng(0).standard_normal((50, model.rank))
     return data, Q, risk, all_eigenvalues(data, Q, risk)
 
 
@@ -69,13 +69,13 @@ def test_a_full_gauss_rule_is_exact_for_every_function():
 
 
 def test_directions_of_outside_eigenvalues_are_projected_on_teacher_weights_and_positions():
-    data = ga.sample(ga.paper_model(0.3), d=300, alpha=1.5, seed=0)
+    data = ga.sample(ga.paper_model(0.3), d=200, alpha=1.5, seed=0)
     result = ga.run_gamp(data, "positional")
     spectrum = ga.hessian_spectrum(data, result.Q)
     values, vectors = all_eigenvalues(data, result.Q, "exact")
     assert spectrum.eigenvalues[-1] == pytest.approx(values[-1], rel=1e-6)
     assert values[-1] > 2 * values[-2]
-    assert spectrum.vectors[-1].shape == (300, 1)
+    assert spectrum.vectors[-1].shape == (200, 1)
     assert np.array_equal(spectrum.vectors[-1], spectrum.highest_vectors[-1])
     assert abs(np.sum(spectrum.lowest_vectors[0] * vectors[:, :1])) == pytest.approx(1, abs=1e-3)
     for name, columns in (("teacher", data.Q_star), ("weights", result.Q), ("positions", data.positions.T)):
@@ -93,17 +93,12 @@ def test_rotations_are_left_out_at_a_minimum():
     assert np.allclose(spectrum.lowest, np.delete(values, flat)[:5], atol=1e-5 * values[-1])
 
 
-def test_bad_input_is_refused_by_name():
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [("n_probes", {"n_probes": 1}), ("n_steps", {"n_steps": 1}), ("n_eigenvalues", {"n_eigenvalues": 0}),
+     ("risk", {"risk": "other"}), ("Q", {"Q": np.zeros((3, 1))})],
+)  # fmt: skip
+def test_bad_input_is_refused_by_name(words, options):
     data = ga.sample(ga.paper_model(), d=20, alpha=1.0, seed=0)
-    for words, options in {
-        "n_probes": {"n_probes": 1},
-        "n_steps": {"n_steps": 1},
-        "n_eigenvalues": {"n_eigenvalues": 0},
-        "risk": {"risk": "other"},
-    }.items():
-        with pytest.raises(ValueError, match=words):
-            ga.hessian_spectrum(data, data.Q_star, **options)
-    with pytest.raises(ValueError, match="Q"):
-        ga.hessian_spectrum(data, np.zeros((3, 1)))
-    with pytest.raises(ValueError, match="width"):
-        ga.hessian_spectrum(data, data.Q_star).density([0.1], 0.0)
+    with pytest.raises(ValueError, match=words):
+        ga.hessian_spectrum(**{"data": data, "Q": data.Q_star, **options})

@@ -72,14 +72,9 @@ class PosteriorChannel:
         return False
 
     @property
-    def column_signs(self) -> np.ndarray:
-        """Changes of signs (F, t) of the columns, with the identity, that do not change the distribution of y."""
-        return np.array([[1.0], [-1.0]])[: 1 + self.even] * np.ones(self.shape[1])
-
-    @property
     def signless_columns(self) -> np.ndarray:
         """Columns (t,) whose sign can be changed, alone or with others, without a change of the distribution of y."""
-        return np.asarray((self.column_signs < 0).any(axis=0))
+        return np.full(self.shape[1], self.even)
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
         """Return observations y of fields (N, L, t), given white noise (N, n_noise)."""

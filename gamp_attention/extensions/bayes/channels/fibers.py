@@ -36,7 +36,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from scipy.linalg import block_diag
 
-from gamp_attention._kernels.compiled import inner_kernel, kernel, sample_kernel
+from gamp_attention._kernels.compiled import kernel, sample_kernel
 from gamp_attention._kernels.pointers import emit_call
 from gamp_attention._tools.numerics import hash_bytes, symmetrize
 from gamp_attention.extensions.bayes.channels.channel import Halves, Posterior
@@ -275,8 +275,8 @@ def _is_known(branches, n_branches, v, chosen, flips, kept, same):
         for b in range(n_branches):
             equal = True
             for i in range(len(chosen)):
-                if abs(branches[b, i] - flips[f, chosen[i]] * v[chosen[i]]) > same * (1 + abs(v[chosen[i]])):
-                    equal = False
+                difference = abs(branches[b, i] - flips[f, chosen[i]] * v[chosen[i]])
+                equal = equal and difference <= same * (1 + abs(v[chosen[i]]))
             if equal:
                 return True
     return False
@@ -309,26 +309,6 @@ def _log_density(fiber, flips, prior, center, chosen, work):
     return top + np.log(total)
 
 
-@sample_kernel
-def _fill_start(v, free, start, chosen, previous, n_previous, center, starts, row):
-    """Fill v with a start of the search: a solution found before, then the prior mean, then random starts."""
-    assign(v, free)
-    for i in range(len(chosen)):
-        if start < n_previous:
-            v[chosen[i]] = previous[start, i]
-        elif start == n_previous:
-            v[chosen[i]] = center[chosen[i]]
-        else:
-            v[chosen[i]] = starts[(row + start - n_previous - 1) % len(starts), chosen[i]]
-
-
-@inner_kernel
-def _allocate(fiber, p):
-    """Return the memory of the search for p variables."""
-    D, size, k = fiber.n_variables, fiber.n_targets * (1 + fiber.n_variables), max(p, 1)
-    return Work(np.empty(D), np.empty(size), np.empty(D), np.empty(size), np.empty((k, k)), np.empty(k))
-
-
 @kernel
 def fill_points(fibers, prior, nodes, subsets, search, first, points, ends):
     """Fill points on the fibers of n samples, from sample `first` on; return the first sample without enough memory.
@@ -344,9 +324,10 @@ def fill_points(fibers, prior, nodes, subsets, search, first, points, ends):
     points, ends : memory of the points, to be filled, and (n,) the end of the points of each sample.
     """
     fiber, flips, p, n_fields = fibers.fiber, fibers.flips, subsets.chosen.shape[1], points.fields.shape[1]
-    n, D, free, work = len(fibers.y), fiber.n_variables, np.empty(fiber.n_variables), _allocate(fiber, p)
-    branches = np.empty((search.max_branches, max(p, 1)))
-    previous = np.empty((search.max_branches, max(p, 1)))
+    n, D, free, size = len(fibers.y), fiber.n_variables, np.empty(fiber.n_variables), max(p, 1)
+    out, trial_out = np.empty(fiber.n_targets * (1 + D)), np.empty(fiber.n_targets * (1 + D))
+    work = Work(np.empty(D), out, np.empty(D), trial_out, np.empty((size, size)), np.empty(size))
+    branches, previous = np.empty((search.max_branches, size)), np.empty((search.max_branches, size))
     for mu in range(first, n):
         end = 0 if mu == 0 else ends[mu - 1]
         for s in range(len(subsets.chosen)):
@@ -361,8 +342,15 @@ def fill_points(fibers, prior, nodes, subsets, search, first, points, ends):
                 n_branches = 0
                 n_random = search.n_starts if k > 0 else len(search.starts)
                 for start in range(1 if p == 0 or subsets.affine[s] else n_previous + 1 + n_random):
-                    row = k * search.n_starts
-                    _fill_start(work.v, free, start, chosen, previous, n_previous, prior.center[mu], search.starts, row)
+                    assign(work.v, free)
+                    row = (k * search.n_starts + start - n_previous - 1) % len(search.starts)
+                    for i in range(p):  # a solution found before, then the prior mean, then random starts
+                        if start < n_previous:
+                            work.v[chosen[i]] = previous[start, i]
+                        elif start == n_previous:
+                            work.v[chosen[i]] = prior.center[mu, chosen[i]]
+                        else:
+                            work.v[chosen[i]] = search.starts[row, chosen[i]]
                     if not _solve(fiber, fibers.y[mu], fibers.error[mu], chosen, search, work):
                         continue
                     full = n_branches == search.max_branches
@@ -373,8 +361,7 @@ def fill_points(fibers, prior, nodes, subsets, search, first, points, ends):
                     n_branches += 1
                     log_density = _log_density(fiber, flips, prior, prior.center[mu], subsets.chosen, work)
                     if np.isfinite(log_density):
-                        for i in range(n_fields):
-                            points.fields[end, i] = work.v[i]
+                        assign(points.fields[end], work.v)
                         points.logs[end] = -log_density
                         for i in range(n_fields, D):
                             points.logs[end] -= 0.5 * (work.v[i] * work.v[i] + LOG_TWO_PI)
@@ -386,29 +373,6 @@ def fill_points(fibers, prior, nodes, subsets, search, first, points, ends):
                         assign(previous[q], branches[q])
         ends[mu] = end
     return n
-
-
-@sample_kernel
-def _fill_weights(points, begin, end, flips, omega, inverse, weight, top, image):
-    """Fill weight with the logarithms of the posterior weights of a sample's points, top with the largest of a group.
-
-    The arguments are described in `weigh_points`; image (k,) is overwritten.
-    """
-    fields, k = points.fields, points.fields.shape[1]
-    for g in range(N_GROUPS):
-        top[g] = -np.inf
-    for q in range(begin, end):
-        for f in range(len(flips)):
-            value = points.logs[q]
-            for i in range(k):
-                image[i] = flips[f, i] * fields[q, i] - omega[i]
-            for i in range(k):
-                part = 0.5 * inverse[i, i] * image[i]
-                for j in range(i):
-                    part += inverse[i, j] * image[j]
-                value -= part * image[i]
-            weight[q - begin, f] = value
-            top[points.groups[q]] = max(top[points.groups[q]], value)
 
 
 @kernel
@@ -424,17 +388,25 @@ def weigh_points(points, ends, flips, omega, inverse, mean, second, total, squar
         and squared weights, relative to the largest weight of the group, to be filled from zero.
     top : (n, G) logarithm of the largest weight, −∞ without points.
     """
-    n, k, F, longest = len(ends), points.fields.shape[1], len(flips), 0
-    for mu in range(n):
-        longest = max(longest, ends[mu] - (ends[mu - 1] if mu > 0 else 0))
-    weight, image = np.empty((longest, F)), np.empty(k)
-    for mu in range(n):
-        begin = ends[mu - 1] if mu > 0 else 0
-        _fill_weights(points, begin, ends[mu], flips, omega[mu], inverse, weight, top[mu], image)
+    k, F, begin, image = points.fields.shape[1], len(flips), 0, np.empty(points.fields.shape[1])
+    for mu in range(len(ends)):
+        log_weight = np.empty((ends[mu] - begin, F))
+        top[mu] = -np.inf
+        for q in range(begin, ends[mu]):
+            for f in range(F):
+                value = points.logs[q]
+                for i in range(k):
+                    image[i] = flips[f, i] * points.fields[q, i] - omega[mu, i]
+                    part = 0.5 * inverse[i, i] * image[i]
+                    for j in range(i):
+                        part += inverse[i, j] * image[j]
+                    value -= part * image[i]
+                log_weight[q - begin, f] = value
+                top[mu, points.groups[q]] = max(top[mu, points.groups[q]], value)
         for q in range(begin, ends[mu]):
             g = points.groups[q]
             for f in range(F):
-                exponent = weight[q - begin, f] - top[mu, g]
+                exponent = log_weight[q - begin, f] - top[mu, g]
                 if not exponent > NEGLIGIBLE:
                     continue
                 w = np.exp(exponent)
@@ -445,6 +417,7 @@ def weigh_points(points, ends, flips, omega, inverse, mean, second, total, squar
                     mean[mu, g, i] += w * image[i]
                     for j in range(i + 1):
                         second[mu, g, i, j] += w * image[i] * image[j]
+        begin = ends[mu]
 
 
 @dataclass(frozen=True, eq=False)
@@ -471,14 +444,13 @@ class FiberPoints:
         inverse = np.ascontiguousarray(np.linalg.inv(cov))
         weigh_points(self.points, self.ends, self.flips, center, inverse, mean, second, total, squares, top)
         second += np.tril(second, -1).swapaxes(2, 3)
-        sums = np.concatenate([mean, second.reshape(n, G, k * k)], axis=2)
-        of_pair, size, high = _join_groups(sums, total, top)
-        highest = high.max(axis=1)
-        both = np.sum(size * np.exp(high - highest[:, None]), axis=1)
-        effective = both**2 / np.sum(squares * np.exp(2 * (top - highest[:, None])), axis=1)
-        log_z = highest + np.log(both) - 0.5 * np.linalg.slogdet(2 * np.pi * cov)[1]
-        has_points = total[:, :, None] > 0
-        of_group = np.where(has_points, sums / np.where(has_points, total[:, :, None], 1.0), of_pair.repeat(2, axis=1))
+        highest = top.max(axis=1, keepdims=True)
+        total, squares = total * np.exp(top - highest), squares * np.exp(2 * (top - highest))
+        sums = np.concatenate([mean, second.reshape(n, G, k * k)], axis=2) * np.exp(top - highest)[:, :, None]
+        of_pair = (sums[:, ::2] + sums[:, 1::2]) / (total[:, ::2] + total[:, 1::2])[:, :, None]
+        effective = total.sum(axis=1) ** 2 / squares.sum(axis=1)
+        log_z = highest[:, 0] + np.log(total.sum(axis=1)) - 0.5 * np.linalg.slogdet(2 * np.pi * cov)[1]
+        of_group = np.where(total[:, :, None] > 0, sums / total[:, :, None], of_pair.repeat(2, axis=1))
         lost = ~np.isfinite(of_group).all(axis=(1, 2))
         if lost.any():
             without = np.concatenate([center, (cov + center[:, :, None] * center[:, None]).reshape(n, -1)], axis=1)
@@ -489,20 +461,6 @@ class FiberPoints:
         means, average = of_pair[:, :, :k].swapaxes(0, 1), of_pair.mean(axis=1)
         covariance = average[:, k:].reshape(n, k, k) - symmetric_product(means)
         return Posterior(average[:, :k].reshape(n, L, t), covariance, log_z + self.shift, halves), effective
-
-
-def _join_groups(sums: np.ndarray, total: np.ndarray, top: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return means (n, G/2, m) of the pairs of groups (0, 1), (2, 3), …, their weights, and the largest log-weights.
-
-    `sums` (n, G, m) and weights `total` (n, G) are relative to the largest weight exp(top) of a group. Weights of a
-    pair are relative to the largest of the pair; a mean is NaN if the pair has no points.
-    """
-    n, G, m = sums.shape
-    both = top.reshape(n, G // 2, 2)
-    high = both.max(axis=2)
-    share = np.where(np.isfinite(both), np.exp(both - high[:, :, None]), 0.0)
-    size = np.sum(share * total.reshape(both.shape), axis=2)
-    return np.einsum("npg,npgm->npm", share, sums.reshape(n, G // 2, 2, m)) / size[:, :, None], size, high
 
 
 def symmetric_product(halves: np.ndarray) -> np.ndarray:
@@ -522,10 +480,12 @@ class ReusedPoints:
     covered: float = 1.02  # largest ratio of V to the covariance of a draw, in any direction
     _points: FiberPoints | None = field(init=False, default=None)
     _effective: float = field(init=False, default=0.0)
+    _V: np.ndarray = field(init=False)
 
     def posterior(self, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior of the fields for prior means ω (n, L, t) and covariances V (L, t, t)."""
-        if self._points is not None and self._covers(V):
+        # a draw is used as long as no direction has a larger variance than the covariance of the draw
+        if self._points and np.real(np.linalg.eigvals(np.linalg.solve(self._V, V))).max() <= self.covered:
             posterior, effective = self._points.weigh(omega, V)
             if effective.mean() >= self.min_effective * self._effective:
                 return posterior
@@ -535,8 +495,3 @@ class ReusedPoints:
         posterior, effective = self._points.weigh(omega, V)
         self._effective = float(effective.mean())
         return posterior
-
-    def _covers(self, V: np.ndarray) -> bool:
-        """Return whether no direction has a larger variance than the covariance of the draw."""
-        ratios = np.linalg.eigvals(np.linalg.solve(self._V, V))
-        return bool(np.real(ratios).max() <= self.covered)

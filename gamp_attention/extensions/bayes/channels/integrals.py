@@ -83,10 +83,7 @@ def _sign_averages(L: int, strength: float, rule: IntegralRule) -> tuple[float, 
     kappa = kappa[kappa <= SURE, None]
     h = kappa**2 + kappa * z
     small = np.exp(-2 * np.abs(h))
-    tanh = (1 - small) / (1 + small)
-    near = np.abs(h) < 1e-3
-    tanh[near] = np.abs(np.tanh(h[near]))
-    certain = sure + float((weight * r2) @ tanh**2 @ normal)
+    certain = sure + float((weight * r2) @ np.tanh(h) ** 2 @ normal)
     uncertain = float((weight * r2) @ (4 * small / (1 + small) ** 2) @ normal)
     log_term = float(weight @ (np.log1p(small) + np.maximum(-2 * h, 0)) @ normal)
     return certain, uncertain, log_term

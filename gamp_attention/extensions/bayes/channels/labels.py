@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.linalg import block_diag
 from scipy.special import expit, log_ndtr
 
 from gamp_attention._tools import check
@@ -66,11 +67,8 @@ class LinearChannel(LabelChannel):
         gain = V @ np.linalg.inv(total)
         off = y.reshape(N, L, t) - omega
         mean = omega + np.einsum("lab,nlb->nla", gain, off)
-        cov = np.zeros((N, L, t, L, t))
-        remaining = V - gain @ V
-        for l in range(L):
-            cov[:, l, :, l] = remaining[l]
-        return Posterior(mean, cov.reshape(N, L * t, L * t), log_normal(off, total))
+        cov = np.broadcast_to(block_diag(*(V - gain @ V)), (N, L * t, L * t))
+        return Posterior(mean, cov, log_normal(off, total))
 
     def integrate(self, known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float]:
         """Return E[g gᵀ] (L, t, t) and E[log Z]."""
@@ -123,8 +121,8 @@ class IntensityChannel(SumChannel):
     def of_sum(self, y: np.ndarray, center: np.ndarray, V: float) -> SumMoments:
         """Return moments of the posterior of the sum."""
         size = np.sqrt(np.maximum(y, 0))[:, None, None]
-        found = posterior_of_sign(size, center[:, None, None], np.full((1, 1, 1), V))
-        return found.mean[:, 0, 0], found.cov[:, 0, 0], found.log_z
+        mean, cov, log_z, _ = posterior_of_sign(size, center[:, None, None], np.full((1, 1, 1), V))
+        return mean[:, 0, 0], cov[:, 0, 0], log_z
 
     def integrate_sum(self, known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
         """Return E[g²] and E[log Z]."""

@@ -3,8 +3,7 @@
 The whitened fields x = u/√V have the prior N(ω/√V, I). For a Gaussian of unit width the error of a sum over a grid of
 equal spacing h is of the order of exp(−2π²/h²). The posterior is narrower than the prior by at most √(1 + a²), where
 the steepness a is the largest derivative of the targets with respect to x over the noise, and h is reduced by this
-factor. Two other rules need fewer points: Gauss-Hermite rules if the likelihood is nearly constant over the prior, and
-grids that neighboring samples have in common (`_sum_in_blocks`).
+factor. Neighboring samples have a grid in common, if that needs fewer evaluations of the teacher (`_sum_in_blocks`).
 """
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gamp_attention._tools.quadrature import gauss_hermite, gaussian_points, spaced_grid, tensor_grid
+from gamp_attention._tools.quadrature import gaussian_points, gaussian_weights, spaced_grid
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, softmax_sum
 from gamp_attention.theory.models.teachers import Teacher
 
@@ -34,9 +33,6 @@ class GridSettings:
     radius: float = 6.5  # radius in units of the prior's width
     max_points: int = 1 << 16  # maximum number of points of a grid
     block_size: int = 1 << 17  # maximum number of points times samples in memory
-    # maximum steepness for a Gauss-Hermite rule, and its number of nodes on each axis
-    hermite: tuple[tuple[float, int], ...] = ((0.03, 4), (0.1, 6), (0.3, 9))
-    few_points: int = 64  # number of points up to which separate grids are faster than grids of a block of samples
     block_spacing: float = 1.1  # spacing of the grid of a block, in units of the spacing of separate grids
     block_radius: float = 6.0  # radius in units of the prior's width
     block_width: float = 1.5  # width of a block, in units of the prior's width
@@ -83,16 +79,12 @@ class ScoreChannel(PosteriorChannel):
 
     def is_affordable(self, rho: np.ndarray) -> bool:
         """Return whether grids for variances up to rho (L, 1, 1) have at most `max_points` points."""
-        steepness, L, settings = self._steepness(rho), self.shape[0], self.settings
-        few = any(steepness <= steepest and nodes**L <= settings.max_points for steepest, nodes in settings.hermite)
-        return few or L * np.log(2 * settings.radius / self._spacing(steepness)) < np.log(settings.max_points)
+        settings = self.settings
+        return self.shape[0] * np.log(2 * settings.radius / self._spacing(rho)) < np.log(settings.max_points)
 
-    def _steepness(self, V: np.ndarray) -> float:
-        """Return the slope of T over the noise, in fields that are whitened with variances V (L, 1, 1)."""
-        return self.slope * float(np.sqrt(V.max())) / self.noise
-
-    def _spacing(self, steepness: float) -> float:
-        """Return the spacing of a grid that resolves posteriors up to the given steepness."""
+    def _spacing(self, V: np.ndarray) -> float:
+        """Return the spacing of a grid that resolves posteriors of fields that are whitened with V (L, 1, 1)."""
+        steepness = self.slope * float(np.sqrt(V.max())) / self.noise
         return self.settings.spacing / float(np.sqrt(1 + steepness**2))
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
@@ -103,24 +95,24 @@ class ScoreChannel(PosteriorChannel):
             targets = self.teacher((x * root)[:, :, None]).reshape(len(x), -1)
             return targets / self.noise**2, -0.5 * np.sum(targets**2, axis=1) / self.noise**2
 
-        mean, cov, log_z = self._sum(omega[:, :, 0] / root, self._steepness(V), likelihood, y)
+        mean, cov, log_z = self._sum(omega[:, :, 0] / root, self._spacing(V), likelihood, y)
         log_z = log_z - 0.5 * np.sum((y / self.noise) ** 2 + np.log(2 * np.pi * self.noise**2), axis=1)
         return Posterior(omega + (root * mean)[:, :, None], np.outer(root, root) * cov, log_z)
 
-    def _sum(self, centers: np.ndarray, steepness: float, likelihood: Likelihood, y: np.ndarray) -> Moments:
+    def _sum(self, centers: np.ndarray, spacing: float, likelihood: Likelihood, y: np.ndarray) -> Moments:
         """Return moments of the posterior of whitened fields x ~ N(center, I) of n samples, as sums over points.
 
         Parameters
         ----------
         centers, y : (n, L) prior means of the whitened fields and (n, P) observations of each sample.
-        steepness : steepness of the likelihood, which determines the points.
+        spacing : spacing of the grid of a sample.
         likelihood : function that returns f (J, P) and c (J,) at fields (J, L), for the likelihood exp(c + f·y).
         """
-        (n, L), (points, prior) = centers.shape, self._points(steepness)
-        if len(points) > self.settings.few_points:
-            of_blocks = self._sum_in_blocks(centers, self._spacing(steepness), likelihood, y)
-            if of_blocks is not None:
-                return of_blocks
+        of_blocks = self._sum_in_blocks(centers, spacing, likelihood, y)
+        if of_blocks is not None:
+            return of_blocks
+        (n, L), points = centers.shape, spaced_grid(spacing, centers.shape[1], self.settings.radius, False)
+        prior = np.log(gaussian_weights(points))
         mean, cov, log_z = np.empty((n, L)), np.empty((n, L, L)), np.empty(n)
         step = max(1, self.settings.block_size // len(points))
         for begin in range(0, n, step):
@@ -128,19 +120,8 @@ class ScoreChannel(PosteriorChannel):
             f, c = likelihood((centers[rows, None] + points).reshape(-1, L))
             logs = c.reshape(-1, len(points)) + prior
             logs += (f.reshape(*logs.shape, -1) @ y[rows, :, None])[:, :, 0]
-            mean[rows], cov[rows], log_z[rows] = _moments(logs, points, _products(points))
+            mean[rows], cov[rows], log_z[rows] = _moments(logs, points)
         return mean, cov, log_z
-
-    def _points(self, steepness: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return points (J, L) for a sample centered at 0 and the logarithms (J,) of their weights."""
-        L, settings = self.shape[0], self.settings
-        for steepest, nodes in settings.hermite:
-            if steepness <= steepest and nodes**L <= settings.max_points:
-                x, weight = gauss_hermite(nodes)
-                return tensor_grid(x, L), tensor_grid(np.log(weight), L).sum(axis=1)
-        points = spaced_grid(self._spacing(steepness), L, settings.radius, False)
-        prior = -0.5 * np.sum(points**2, axis=1)
-        return points, prior - np.log(np.exp(prior).sum())
 
     def _sum_in_blocks(
         self, centers: np.ndarray, spacing: float, likelihood: Likelihood, y: np.ndarray
@@ -157,7 +138,7 @@ class ScoreChannel(PosteriorChannel):
             return None
         h = settings.block_spacing * spacing
         points = spaced_grid(h, L, settings.block_radius + 0.5 * settings.block_width * np.sqrt(L), False)
-        prior, products = -0.5 * np.sum(points**2, axis=1), _products(points)
+        prior = -0.5 * np.sum(points**2, axis=1)
         mean, cov, log_z = np.empty((n, L)), np.empty((n, L, L)), np.empty(n)
         order, step = np.argsort(block_of_sample.ravel(), kind="stable"), max(1, settings.block_size * 8 // len(points))
         for block, rows in zip(blocks * settings.block_width, np.split(order, np.cumsum(count)[:-1]), strict=True):
@@ -167,20 +148,16 @@ class ScoreChannel(PosteriorChannel):
                 part = rows[begin : begin + step]
                 offsets = centers[part] - block
                 logs = np.concatenate([offsets, y[part], np.ones((len(part), 1))], axis=1) @ log_factors
-                first, cov[part], log_z[part] = _moments(logs, points, products)
+                first, cov[part], log_z[part] = _moments(logs, points)
                 mean[part] = first - offsets
                 log_z[part] -= 0.5 * np.sum(offsets**2, axis=1)
         return mean, cov, log_z + L * np.log(h / np.sqrt(2 * np.pi))
 
 
-def _products(points: np.ndarray) -> np.ndarray:
-    """Return the products (J, L L) of the coordinates of points (J, L)."""
-    return (points[:, :, None] * points[:, None]).reshape(len(points), -1)
-
-
-def _moments(logs: np.ndarray, points: np.ndarray, products: np.ndarray) -> Moments:
+def _moments(logs: np.ndarray, points: np.ndarray) -> Moments:
     """Return mean (n, L), covariance (n, L, L) and log Z (n,) of points with logarithms of weights (n, J)."""
     weights, log_z = softmax_sum(logs)
     mean = weights @ points
+    products = (points[:, :, None] * points[:, None]).reshape(len(points), -1)
     second = (weights @ products).reshape(len(mean), *points.shape[1:], -1)
     return mean, second - mean[:, :, None] * mean[:, None], log_z

@@ -20,10 +20,10 @@ points, and products of averages over both halves have no bias from the finite n
 of sums of order 1/K², see `gamp_attention.extensions.bayes.channels.fibers`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from math import comb
 from typing import NamedTuple
 
@@ -106,9 +106,9 @@ class TeacherChannel(PosteriorChannel):
         return bool(self.signless_columns.all())
 
     @property
-    def column_signs(self) -> np.ndarray:
-        """Changes of signs (F, t) of the columns, together with the noise, that leave targets unchanged."""
-        return self.flips[:, : self.shape[1]]
+    def signless_columns(self) -> np.ndarray:
+        """Columns (t,) whose sign can be changed, with other columns or the noise, without a change of targets."""
+        return np.asarray((self.flips[:, : self.shape[1]] < 0).any(axis=0))
 
     @property
     def has_mirror_images(self) -> bool:
@@ -259,7 +259,8 @@ def _cached_channel(
         got = f"{D} fields and random numbers of a sample"
         raise check.fail_words("model", got, f"at most {settings.max_variables}")
     spread = np.concatenate([np.sqrt(np.diagonal(rho, axis1=1, axis2=2)).ravel(), np.ones(len(used))])
-    probes = _draw(rho, len(used), settings.n_probes, rng)
+    u = np.einsum("lab,nlb->nla", psd_root(rho), rng.standard_normal((settings.n_probes, L, t)))
+    probes = np.concatenate([u.reshape(len(u), -1), rng.standard_normal((len(u), len(used)))], axis=1)
     h, logarithm, scale = _transform_targets(program, used, probes, settings.positive_at)
     compiled = _differentiate(h, D)
     fiber = compile_fiber(compiled, len(scale), D)
@@ -269,12 +270,6 @@ def _cached_channel(
         subsets=Subsets(*np.zeros((3, 0))), flips=_find_flips(h, (L, t), spread), spread=spread,
     )  # fmt: skip
     return _select_subsets(bare, rank, rho, probes)
-
-
-def _draw(rho: np.ndarray, n_noise: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return n random samples of the variables (n, D)."""
-    u = np.einsum("lab,nlb->nla", psd_root(rho), rng.standard_normal((n, *rho.shape[:2])))
-    return np.concatenate([u.reshape(n, -1), rng.standard_normal((n, n_noise))], axis=1)
 
 
 def _transform_targets(
@@ -308,12 +303,6 @@ def _differentiate(h: Program, D: int) -> Program:
     graph = Graph(D)
     results = graph.include(h, graph.inputs)
     return graph.program(results + [graph.derivative(k, i) for k in results for i in range(D)])
-
-
-def _read_inputs(program: Program) -> list[frozenset[int]]:
-    """Return the inputs on which each result of a program depends."""
-    inputs = [frozenset({i}) for i in range(program.n_inputs)]
-    return program.interpret(inputs, lambda value: frozenset(), lambda name, *read: frozenset().union(*read))
 
 
 def _common_rank(jacobians: np.ndarray, settings: TeacherSettings) -> int:
@@ -350,20 +339,22 @@ def _select_subsets(channel: TeacherChannel, p: int, rho: np.ndarray, probes: np
     D, n_fields, settings = probes.shape[1], rho[:, :, 0].size, channel.settings
     if p == 0:
         return _with_subsets(channel, [_Test((), True, 1.0, 1.0)] * 2)
-    noise_only = list(combinations(range(n_fields, D), p))
-    if comb(D, p) > settings.max_subsets:
-        rng = np.random.default_rng(6)
-        draws = np.sort([rng.choice(D, p, replace=False) for _ in range(settings.max_subsets)], axis=1)
-        every = list(dict.fromkeys(map(tuple, draws.tolist())))
-    else:
-        every = list(combinations(range(D), p))
     differentiated = _differentiate(channel.h, D)
-    tested = [_test(channel, chosen, differentiated, rho, probes) for chosen in noise_only[: settings.max_subsets]]
-    usable = [test for test in tested if test.affine and test.found == 1]
+
+    def test_subsets(subsets: Iterable[tuple[int, ...]]) -> list[_Test]:
+        return [_test(channel, chosen, differentiated, rho, probes) for chosen in subsets]
+
+    noise_only = test_subsets(islice(combinations(range(n_fields, D), p), settings.max_subsets))
+    usable = [test for test in noise_only if test.affine and test.found == 1]
     noise = max(usable, key=lambda test: test.effective, default=None)
     if noise is not None and noise.effective > settings.enough:
         return _with_subsets(channel, [noise])
-    others = [_test(channel, chosen, differentiated, rho, probes) for chosen in every]
+    every: Iterable[tuple[int, ...]] = combinations(range(D), p)
+    if comb(D, p) > settings.max_subsets:
+        rng = np.random.default_rng(6)
+        draws = np.sort([rng.choice(D, p, replace=False) for _ in range(settings.max_subsets)], axis=1)
+        every = dict.fromkeys(map(tuple, draws.tolist()))
+    others = test_subsets(every)
     valid = sorted((test for test in others if test.found >= settings.min_found), key=lambda test: -test.effective)
     if not valid:
         best = max((test.found for test in others), default=0.0)
@@ -390,30 +381,26 @@ def _test(
 ) -> _Test:
     """Return how well a subset of variables can be solved for, given the program of `_differentiate`."""
     D, P = probes.shape[1], len(channel.scale)
-    slopes = _read_inputs(differentiated)[P:]
+    inputs = [frozenset({i}) for i in range(D)]  # the variables on which each slope depends
+    union = lambda name, *read: frozenset().union(*read)  # noqa: E731
+    slopes = differentiated.interpret(inputs, lambda value: frozenset(), union)[P:]
     affine = not any(slopes[k * D + i] & set(chosen) for k in range(P) for i in chosen)
     out = evaluate_rows(differentiated, probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
     values = np.linalg.svd(out * channel.spread[list(chosen)], compute_uv=False)
     if len(chosen) > P or np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < channel.settings.rank_error:
         return _Test(chosen, affine, 0.0, 0.0)
-    one = _with_subsets(channel, [_Test(chosen, affine, 1.0, 1.0)])
-    y = _targets_of(one, probes)
+    one, (L, t) = _with_subsets(channel, [_Test(chosen, affine, 1.0, 1.0)]), channel.shape
+    white = np.zeros((len(probes), channel.n_noise))
+    white[:, list(channel.used)] = probes[:, L * t :]
+    y = channel.observe(probes[:, : L * t].reshape(-1, L, t), white)
     found = float(one.solve(y, probes).mean())
     if found < channel.settings.min_found:
         return _Test(chosen, affine, found, 0.0)
-    few = slice(channel.settings.n_trials)
-    omega = np.zeros((len(y[few]), *rho.shape[:2]))
-    points = one.draw(y[few], omega, rho)
+    y = y[: channel.settings.n_trials]
+    omega = np.zeros((len(y), L, t))
+    points = one.draw(y, omega, rho)
     effective, count = points.weigh(omega, rho)[1], one._nodes(1).shape[1] * len(points.flips)
     return _Test(chosen, affine, found, float(np.median(effective)) / count)
-
-
-def _targets_of(channel: TeacherChannel, variables: np.ndarray) -> np.ndarray:
-    """Return the targets (N, P) of variables (N, D)."""
-    L, t = channel.shape
-    noise = np.zeros((len(variables), channel.n_noise))
-    noise[:, list(channel.used)] = variables[:, L * t :]
-    return channel.observe(variables[:, : L * t].reshape(-1, L, t), noise)
 
 
 def _with_subsets(channel: TeacherChannel, tests: list[_Test]) -> TeacherChannel:
