@@ -321,9 +321,8 @@ class Runs(Resumable):
         loop = self._loops[k]
         ends = [result.train_loss for result in self._results.values() if result.converged]
         ends += [other.final_loss() for number, other in self._loops.items() if number not in self._results]
-        highest = (1 - SAME_LOSS) * min(ends)
 
-        def ends_higher() -> bool:
+        def ends_higher(highest: float = (1 - SAME_LOSS) * min(ends)) -> bool:
             return loop.lower_bound() >= highest
 
         self._asked[k] += 1
@@ -377,7 +376,6 @@ class Runs(Resumable):
         return order[:n_continue]
 
     def _stop(self, k: int) -> None:
-        """Stop a run."""
         loop = self._loops.pop(k)
         last_overlaps, norm, loss = loop.record.last
         self.stopped[k] = StoppedRun(loop.t, loss, norm, last_overlaps, loop.recorded_Q)
@@ -444,8 +442,8 @@ def leave_saddle(data: Dataset, risk: str, Q: np.ndarray, direction: np.ndarray)
 
     v is the direction of lowest curvature (d, r); s is doubled while the risk falls.
     """
-    best, lowest = Q, risk_at(data, Q, risk).train_loss
-    start = lowest
+    best, start = Q, risk_at(data, Q, risk).train_loss
+    lowest = start
     for side in (1.0, -1.0):
         size, falling, last = ESCAPE_STEP * np.sqrt(Q.size), False, start
         for _ in range(MAX_TRIALS):

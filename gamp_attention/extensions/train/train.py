@@ -155,9 +155,9 @@ def train(
     n_starts = check.integer("n_starts", n_starts, low=1)
     check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
     ladder = _require_ladder(survey, plan)
-    automatic = (
-        ladder is None and isinstance(survey, str) and n_starts >= SETTINGS.min_starts and _accepts_surveys(plan)
-    )
+    allowed = plan.options.predictable and data.penalty.quadratic and not data.intercept
+    few = data.n_tokens * data.rank <= SETTINGS.max_fields and not is_convex(data)  # few nodes
+    automatic = survey == "auto" and allowed and few and n_starts >= SETTINGS.min_starts
     starts, surveys, file = build_starts(plan, init, n_starts, seed), list[tuple[str, np.ndarray, float]](), None
     if ladder is not None:
         surveys = [(name, state.Q, y) for name, state in starts for y in ladder or LADDER]
@@ -211,13 +211,6 @@ def _refine_minimum(plan: Plan, runs: Runs, result: GampResult) -> GampResult:
         if not result.train_loss < (1 - SAME_LOSS) * before:
             break
     return result
-
-
-def _accepts_surveys(plan: Plan) -> bool:
-    """Return whether `survey="auto"` may make a survey: data and options allow it, and it takes few nodes."""
-    data = plan.data
-    allowed = plan.options.predictable and data.penalty.quadratic and not data.intercept
-    return allowed and data.n_tokens * data.rank <= SETTINGS.max_fields and not is_convex(data)
 
 
 def _may_improve(plan: Plan, records: tuple[StartRecord, ...]) -> bool:
