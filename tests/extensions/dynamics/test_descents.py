@@ -68,7 +68,7 @@ def test_losses_of_message_passing_are_predicted(model):
 def test_descents_have_no_variances(model):
     path = ga.trajectory(model, 1.5, method=ga.GradientDescent(lr=0.15), n_iter=2, n_paths=64, n_replicas=2)
     assert np.isnan(path.V).all()
-    assert path.V_hat.shape == (0, 2, 1, 1)
+    assert path.V_hat.shape == path.U.shape == path.U_error.shape == (0, 2, 1, 1)
     assert path.method == ga.GradientDescent(lr=0.15)
     assert "nan" not in str(path)
 
