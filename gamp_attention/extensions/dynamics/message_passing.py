@@ -99,7 +99,8 @@ class MessagePassing:
         def replicas(n_sampled: int) -> tuple[list[list[Hats]], dict[str, np.ndarray]]:
             sizes = self.damping, n_iter, n_sampled, task.rng
             runs = [follow(model, task.alpha, start, *sizes) for _ in range(task.n_replicas)]
-            return [hats for _, hats, _ in runs], stack_replicas((states, losses) for states, _, losses in runs)
+            states, hats, losses = zip(*runs, strict=True)
+            return list(hats), stack_replicas(states, losses)
 
         n_few = max(n_paths // fewer, 3 * min_paths(model, n_iter) // 4) // 2 * 2
         with task.finite("damping"):
@@ -131,7 +132,8 @@ class MessagePassing:
                 builds = [partial(build, fewer=divisor)] * n
                 runs, errors = follow_replicas(builds, task.rng, compression, task.n_iter, bar)
                 V_hat = np.array([run.V_hats[:-1] for run in runs])
-                stacks.append(stack_replicas([run.run for run in runs]) | {"V_hat": V_hat})
+                replicas = stack_replicas([run.states for run in runs], [run.losses for run in runs])
+                stacks.append(replicas | {"V_hat": V_hat})
                 stored.append(np.array(runs[0].stored))
                 by_compression |= errors
         (many, few), values, errors = stacks, {}, {}

@@ -130,10 +130,9 @@ def no_responses(shape: tuple[int, ...]) -> dict[str, Any]:
     return matrices | dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
 
 
-def stack_replicas(runs: Iterable[tuple[list[Overlaps], list[MeanLosses]]]) -> dict[str, np.ndarray]:
+def stack_replicas(states: Iterable[list[Overlaps]], losses: Iterable[list[MeanLosses]]) -> dict[str, np.ndarray]:
     """Return the overlaps, "train_loss" and "test_error" of replicas by name, with axes of replicas and times."""
-    states, losses = zip(*runs, strict=True)
-    train, test = np.moveaxis(np.array(losses), 2, 0)
+    train, test = np.moveaxis(np.array(list(losses)), 2, 0)
     return stack_overlaps([Overlaps(**stack_overlaps(run)) for run in states]) | {
         "train_loss": train,
         "test_error": test,

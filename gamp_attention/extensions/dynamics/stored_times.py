@@ -179,10 +179,7 @@ class StoredPaths:
 
 
 class StoredWeights:
-    """Weights with the ridge penalty: coefficients (K, r, r + S + t) of (x⁰, τ, π), and covariances of the rest.
-
-    The rest is the sum of the noises, whose covariances are averages over paths (`StoredPaths.noise`).
-    """
+    """Weights with the ridge penalty: coefficients (K, r, r + S + t) of (x⁰, τ, π), and covariances of the noises."""
 
     def __init__(self, model: Model, start: StartLaw) -> None:
         self.model, self._start = model, start
@@ -252,11 +249,6 @@ class MemoryRun:
         self.paths = [kind(component, model, self._n_paths, rng, even) for component in model.components]
         self.states, self.losses, self.stored = list[Overlaps](), list[MeanLosses](), list[int]()
 
-    @property
-    def run(self) -> tuple[list[Overlaps], list[MeanLosses]]:
-        """Overlaps and losses at all times so far."""
-        return self.states, self.losses
-
     def select_step(self, t: int) -> PlainSteps:
         """Return the step of the weights at time t, after the forces at this time have been evaluated."""
         raise NotImplementedError
@@ -323,7 +315,9 @@ def follow_replicas(
                 pairs.append((runs[-1], coarse))
     if not pairs:
         return runs, {}
-    fine, coarse = (stack_replicas([run.run for run in each]) for each in zip(*pairs, strict=True))
+    fine, coarse = (
+        stack_replicas([run.states for run in each], [run.losses for run in each]) for each in zip(*pairs, strict=True)
+    )
     return runs, {name: np.sqrt(np.mean(np.square(coarse[name] - fine[name]), axis=0)) for name in fine}
 
 
@@ -361,8 +355,8 @@ class GradientDescent(DescentSteps):
         n_steps = task.n_replicas * (task.n_iter + 1)
         with Progress("descent ", total=n_steps, shown=task.progress) as bar, task.finite("lr"):
             runs, errors = follow_replicas([build] * task.n_replicas, task.rng, compression, task.n_iter, bar)
-        stacks, stored = stack_replicas([run.run for run in runs]), np.array(runs[0].stored)
-        return average_descents(stacks, errors, method=self, stored=stored)
+        stacks = stack_replicas([run.states for run in runs], [run.losses for run in runs])
+        return average_descents(stacks, errors, method=self, stored=np.array(runs[0].stored))
 
 
 class DescentPaths(StoredPaths):

@@ -72,7 +72,8 @@ class Survey:
         with bar, task.finite("damping"):
             runs, _ = follow_replicas([build] * task.n_replicas, task.rng, ALL_TIMES, task.n_iter, bar)
         U = np.array([run.U_of_time[:-1] for run in runs])
-        numbers = no_responses(start.V.shape) | mean_over_replicas(stack_replicas([run.run for run in runs]))
+        stacks = stack_replicas([run.states for run in runs], [run.losses for run in runs])
+        numbers = no_responses(start.V.shape) | mean_over_replicas(stacks)
         numbers |= {"U": U.mean(axis=0), "U_error": U.std(axis=0, ddof=1) / np.sqrt(len(runs))}
         numbers["V_hat"] = np.mean([run.V_hats[:-1] for run in runs], axis=0)
         words = "consistent: the response of jumps is part of the equations"

@@ -23,12 +23,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, count_noun, format_to_error
 from gamp_attention._tools.numerics import guard_call, one_thread
 from gamp_attention._tools.statistics import interval_of_mean, mean_and_error
-from gamp_attention.extensions.inference.doubts import (
-    OrderTest,
-    has_many_minima,
-    nearly_repeated,
-    repeated_fraction,
-)
+from gamp_attention.extensions.inference.doubts import OrderTest, has_many_minima, nearly_repeated, repeated_fraction
 from gamp_attention.extensions.inference.hessian import (
     FactoredHessian,
     cavity_fields,

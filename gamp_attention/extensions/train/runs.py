@@ -201,9 +201,9 @@ class Runs(Resumable):
                 if progress.is_shown():
                     progress.describe(f"{title}, {describe_risk(at)}")
 
-            end = settle(data, plan.risk, state.Q, tol, show, plan.max_iter)
-            limited = limited or (end.gradient_norm > tol and end.n_iter >= plan.max_iter)
-            self.ends.append(Q := end.Q)
+            descent = settle(data, plan.risk, state.Q, tol, show, plan.max_iter)
+            limited = limited or (descent.gradient_norm > tol and descent.n_iter >= plan.max_iter)
+            self.ends.append(Q := descent.Q)
             if plan.options.callback is not None:
                 at = risk_at(data, Q, plan.risk)
                 plan.options.callback(0, read_only(initial_state(data, Q)), read_only(at))  # type: ignore[arg-type]

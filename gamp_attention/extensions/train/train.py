@@ -166,8 +166,8 @@ def train(
         surveys += [(name, Q, y) for (name, Q), y in zip(more, LADDER, strict=True)]
     if checkpoint is not None:
         memory = np.asarray(starts[0][1].D) if isinstance(init, GampResult | GampState) else None
-        options = memory, escape, "auto" if automatic else ladder, *(Q for _, Q, _ in surveys)
-        file = _open_checkpoint(checkpoint, plan, starts, *options)
+        kind = "auto" if automatic else ladder
+        file = _open_checkpoint(checkpoint, plan, starts, memory, escape, kind, *(Q for _, Q, _ in surveys))
     runs = Runs(plan, escape, file)
     for planned in surveys:
         if ladder or not runs.agree():
@@ -225,12 +225,7 @@ def _may_improve(plan: Plan, records: tuple[StartRecord, ...]) -> bool:
 
 
 def _require_ladder(survey: Any, plan: Plan) -> tuple[float, ...] | None:
-    """Return the Parisi parameters of the surveys: None for no surveys, or () for parameters determined from the data.
-
-    Raises
-    ------
-    TypeError, ValueError : if `survey` is no documented value, or does not fit other arguments.
-    """
+    """Return the Parisi parameters of the surveys: None for no surveys, or () if the data determine them."""
     if survey is False or survey is None or (isinstance(survey, str) and survey == "auto"):
         return None
     if not plan.options.predictable:
