@@ -9,9 +9,8 @@ Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). A method det
 weights (`StoredPaths.evaluate`) and the step of the weights (`MemoryRun.select_step`). `GradientDescent` does so by the
 gradient of the loss; message passing and survey propagation are in other modules.
 
-Late iterates are nearly linear combinations of earlier iterates. A time is therefore stored only if the stored times do
-not determine the fields at this time: if the standard deviation of the rest, relative to the field, exceeds a
-tolerance, and at the times 1, 2, 4, 8, …. Every memory term is then written with the stored times p:
+Late iterates are nearly linear combinations of earlier iterates. A time is therefore stored only if the stored times
+leave a part of the fields undetermined, and at the times 1, 2, 4, 8, …. Memory terms are written with stored times p:
 
 - the Gaussian field ω̃^t is a linear combination of y and of the fields ω̃^p, F^t w with white Gaussians w;
 - Σ_s Γ(t, s) x^s = Γ^t x^t + Σ_p Γ(t, p) x^p with the direct response Γ^t, the mean a.e. derivative of the force, so
@@ -60,10 +59,6 @@ class Compression:
     negligible: float = 1e-6  # relative standard deviation that is zero up to rounding
     coarser: float = 10**0.5  # ratio of tolerances whose results are compared for the error of the compression
     n_compared: int = 4  # maximum number of replicas that are repeated with the larger tolerance
-
-    def coarsen(self) -> "Compression":
-        """Return the compression with the larger tolerance, and without regular times."""
-        return replace(self, tolerance=self.coarser * self.tolerance, doubling=False)
 
 
 ALL_TIMES = Compression(tolerance=Compression.negligible, n_compared=0)  # store every time
@@ -302,9 +297,10 @@ def follow_replicas(
     compression that return a replica before its first time, and `bar` counts all steps of all replicas.
     """
     runs, pairs = [], []
+    larger = replace(compression, tolerance=compression.coarser * compression.tolerance, doubling=False)
     with one_thread():
         for i, build in enumerate(builds):
-            coarse = build(deepcopy(rng), compression.coarsen()) if i < compression.n_compared else None
+            coarse = build(deepcopy(rng), larger) if i < compression.n_compared else None
             runs.append(build(rng, compression))
             for _ in range(n_iter + 1):
                 runs[-1].advance()

@@ -122,14 +122,14 @@ class OrderTest:
 
         None if the samples are sorted by numbers as labels, so that their order is no sign of dependence.
         """
-        labels = None if data.labels is None else data.labels.reshape(data.n_samples, -1)
-        if labels is None or labels.shape[1] > 1:
-            return np.zeros(data.n_samples)
-        labels, steps = labels[:, 0], np.diff(labels[:, 0])
-        if len(np.unique(labels)) <= self.few_classes:
-            is_sorted = np.count_nonzero(steps) < (len(labels) - 1) / 4  # neighbors mostly have the same class
-            return labels if is_sorted else np.zeros(data.n_samples)
-        return None if (steps >= 0).all() or (steps <= 0).all() else np.zeros(data.n_samples)
+        equal = np.zeros(data.n_samples)
+        if data.labels is None or data.labels.size > data.n_samples:
+            return equal
+        labels = data.labels.ravel()
+        steps = np.diff(labels)
+        if len(np.unique(labels)) <= self.few_classes:  # neighbors mostly have the same class if samples are sorted
+            return labels if np.count_nonzero(steps) < (len(labels) - 1) / 4 else equal
+        return None if (steps >= 0).all() or (steps <= 0).all() else equal
 
 
 def _errors_without(data: Dataset, at: RiskAtPoint, rows: np.ndarray, A: np.ndarray) -> np.ndarray:

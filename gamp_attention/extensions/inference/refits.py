@@ -128,10 +128,9 @@ class Refitter:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return steps (m, d, r) and which samples reached a minimum, by an active-set method for kinks of a penalty.
 
-        Weights are free (not zero) or fixed at zero. In turn: a Newton step among the free weights, shortened so that
-        it ends at the first weight that becomes zero, which is then fixed. Once the gradient of the free weights is
-        small, the fixed weight with the largest subgradient becomes free, if it is among the `max_free` weights that
-        are free or have the largest gradients of the losses. The refit ends if all subgradients are small.
+        In turn: a Newton step among the free weights, shortened so that it ends at the first weight that becomes zero,
+        which is then fixed. Once the gradient of the free weights is small, the fixed weight with the largest
+        subgradient becomes free, if it is among the `max_free` considered weights, until all subgradients are small.
         """
         from scipy.linalg import LinAlgError, cho_factor, cho_solve
 

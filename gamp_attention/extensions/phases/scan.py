@@ -1,9 +1,8 @@
 """Boundaries of the phases of one model.
 
 `Scan` solves a branch of state evolution on a grid of α with the coarsest rule. From scans of the two branches the
-functions below compute the values of α at which a branch appears, ends, and gains or loses stability, at which the two
-branches have equal training loss (α_c), and from which attention is better than the linear baseline (α_l). The roots
-are solved between two α of the grid with accurate solutions, whose stated errors give the error of the root.
+functions below compute where a branch appears, ends, and gains or loses stability, where both have equal training loss
+(α_c), and from where on attention is better than the linear baseline (α_l), with accurate solutions near each root.
 """
 
 from collections.abc import Callable

@@ -2,19 +2,17 @@
 
 **Several starts** are compared by successive halving (Karnin et al., 2013; Jamieson and Talwalkar, 2016).
 
-**Descents.** For samples with many fields a proximal step takes much longer than a gradient, so that descents from all
-starts come first. They are compared at small gradients, and the lowest is completed. If the ends agree, message passing
-continues there: a search for lower minima of the proximal objectives shows whether it would leave the end. If they
-differ, the risk has many minima. Then message passing with searches, which finds lower minima than descents do, is also
-run from the starts of the lower half. A proximal step takes a time of order (L r)³: if samples have too many fields,
-the result is the lowest descent.
+**Descents.** For samples with many fields a proximal step, of order (L r)³, takes much longer than a gradient, so that
+descents from all starts come first. They are compared at small gradients, and the lowest is completed. If the ends
+agree, message passing continues there: a search for lower minima of the proximal objectives shows whether it would
+leave the end. If they differ, message passing with searches, which finds lower minima than descents do, is also run
+from the starts of the lower half. If samples have too many fields, the result is the lowest descent.
 
 **Flips.** At a minimum of the risk, the proximal objectives of many samples have a second local minimum z' besides the
 fields z. To lowest order, the risk changes by the gap between their values at z' and z if the sample moves to z' and
 all weights respond (the cavity argument behind message passing). So message passing starts from the smallest gaps.
 
-**Checkpoints** hold what has been finished, and the states of all loops. A resumed call of `train` goes through all
-phases again, in which whatever has been finished takes no time.
+**Checkpoints** hold what has been finished, and the states of all loops. A resumed call goes through all phases again.
 """
 
 from __future__ import annotations
@@ -328,12 +326,12 @@ class Runs(Resumable):
         self._asked[k] += 1
         if self.passed.get(k, 0) >= self._asked[k]:
             return True
-        continues = loop.run(until, ends_higher) is not None or not ends_higher()
-        if continues and loop.t < self._plan.max_iter:  # else a later call may continue it
-            self.passed[k] = self._asked[k]
-        if not continues:
+        if loop.run(until, ends_higher) is None and ends_higher():
             self._stop(k)
-        return continues
+            return False
+        if loop.t < self._plan.max_iter:  # else a later call may continue it
+            self.passed[k] = self._asked[k]
+        return True
 
     def _complete(self, k: int) -> GampResult:
         """Return the result of a run.

@@ -188,18 +188,15 @@ def run_survey(
             ending = SurveyEnd.FAILED
             break
         change = float(np.linalg.norm(after.Q - state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
-        state, t, before, spread = after, t + 1, spread, _spread_of(data, after)
+        sizes = np.broadcast_to(data.spectra, (len(data.spectra), data.dim)) / data.dim
+        moments = np.einsum("li,ia->", sizes, after.Q**2)  # trace of the second moments of the fields
+        state, t, before = after, t + 1, spread
+        spread = float(np.trace(after.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
         if spread < settings.collapsed:
             ending = SurveyEnd.COLLAPSED
         at_rest = change < settings.rest and abs(spread - before) < settings.spread_at_rest * spread
         rests = name != "minimum" and (at_rest or (t >= settings.late and spread > settings.wide))
     return SurveyRecord(name, parisi, ending, t, spread, risk_at(data, state.Q, risk).train_loss, state.Q)
-
-
-def _spread_of(data: Dataset, state: SurveyState) -> float:
-    """Return the trace of U, in units of the trace of the second moments of the fields of the weights."""
-    moments = np.einsum("li,ia->", np.broadcast_to(data.spectra, (len(data.spectra), data.dim)), state.Q**2) / data.dim
-    return float(np.trace(state.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
 
 
 @lru_cache
