@@ -99,15 +99,11 @@ class FieldPaths:
         self, overlaps: Overlaps, covariances: np.ndarray, rng: np.random.Generator | None = None,
         like: np.ndarray | None = None,
     ) -> np.ndarray:  # fmt: skip
-        """Return ω̃^t (n, L, r) at the next time t.
+        """Return ω̃^t (n, L, r) at the next time t; θ of the `overlaps` is the covariance with the teacher's fields.
 
-        Parameters
-        ----------
-        overlaps : overlaps at time t; θ is the covariance with the teacher's fields.
-        covariances : (t + 1, L, r, r) q^{s,t} for every s ≤ t; the last is the covariance matrix of ω̃^t.
-        rng : generator to draw from instead of the paths' generator.
-        like : (n, L, r) fields of other paths with nearly the same distribution. If given, the new fields are nearly
-            equal to them.
+        `covariances` (t + 1, L, r, r) are q^{s,t} for every s ≤ t; the last is the covariance matrix of ω̃^t. `rng`
+        replaces the paths' generator. With fields `like` (n, L, r) of other paths of nearly the same distribution, the
+        new fields are nearly equal to them.
         """
         L, r = self.model.n_tokens, self.model.rank
         half = shuffled_half(self._n_paths, L * r, rng or self._rng)

@@ -2,18 +2,16 @@
 
 With global minima the Onsager terms cancel the memory of the data, so that the paths have none (`message_paths`).
 
-After `hold_after` iterations, each sample of a run keeps the proximal minimum that continues its last minimum, and the
-response V̂ is the average of the derivatives of samples. The output function then depends on all earlier fields, and
-its jumps are not in V̂. The Onsager terms therefore do not cancel the memory of the data. With the ridge, the iteration
-is nevertheless a first-order method,
+After `hold_after` iterations, each sample of a run keeps the proximal minimum that continues its last minimum, and V̂ is
+the average of the derivatives of samples, without jumps. The Onsager terms therefore do not cancel the memory of the
+data. With the ridge, the iteration is nevertheless a first-order method,
 
     Q^{t+1} = Q^t − β C_t (λ Q^t − X̃ᵀg^t),   C_t = (λ + Σ_l γ_l V̂_l^t)⁻¹,
 
 for which the equations of descent hold (Celentano, Cheng and Montanari, 2021), with β C_t in place of the step size and
 g in place of −∇ℓ. Along a path, z^t = X̃Q^t = m^t + ω̃^t + h^t with the memory h^t = Σ_s R(t, s) g^s, ω^t = z^t − D^t
 with the Onsager memory D^{t+1} = (1 − β) D^t + β W g^t, and each proximal step starts from the last minimum of the
-path. The mean responses of g to earlier fields, including jumps, follow from Stein's identity, and histories are stored
-at a few of the times, as for descent (`stored_times`). Eq. :eq:`current-minima`.
+path. Mean responses follow from Stein's identity, as for descent (`stored_times`). Eq. :eq:`current-minima`.
 """
 
 from dataclasses import dataclass, field
@@ -99,7 +97,8 @@ class MessagePassing:
         def replicas(n_sampled: int) -> tuple[list[list[Hats]], dict[str, np.ndarray]]:
             sizes = self.damping, n_iter, n_sampled, task.rng
             runs = [follow(model, task.alpha, start, *sizes) for _ in range(task.n_replicas)]
-            return [hats for _, hats, _ in runs], stack_replicas((states, losses) for states, _, losses in runs)
+            states, hats, losses = zip(*runs, strict=True)
+            return list(hats), stack_replicas(states, losses)
 
         n_few = max(n_paths // fewer, 3 * min_paths(model, n_iter) // 4) // 2 * 2
         with task.finite("damping"):
@@ -131,7 +130,8 @@ class MessagePassing:
                 builds = [partial(build, fewer=divisor)] * n
                 runs, errors = follow_replicas(builds, task.rng, compression, task.n_iter, bar)
                 V_hat = np.array([run.V_hats[:-1] for run in runs])
-                stacks.append(stack_replicas([run.run for run in runs]) | {"V_hat": V_hat})
+                replicas = stack_replicas([run.states for run in runs], [run.losses for run in runs])
+                stacks.append(replicas | {"V_hat": V_hat})
                 stored.append(np.array(runs[0].stored))
                 by_compression |= errors
         (many, few), values, errors = stacks, {}, {}

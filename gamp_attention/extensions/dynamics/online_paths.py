@@ -1,22 +1,19 @@
 """Single-pass stochastic gradient descent: every step uses samples that were never seen before.
 
-`single_pass` draws a teacher, and then for every iteration round(batch·α·d) new samples. A step moves the weights by
+At finite d (`single_pass`), a step on round(batch·α·d) new samples moves the weights by
 
     Q ← Q − η (X̃ᵀ∇ℓ/b + λ Q),   b = (number of samples)/(α d),
 
 whose mean is a step on the risk of α d samples. An intercept, the last row of Q, has no λ. Gradients are computed by
 torch, independently of the compiled kernels.
 
-For d → ∞ (`SinglePass.follow`), a fresh sample is independent of the weights, so that its fields have no memory,
-z = m + ω̃, and the noises of different steps are independent. The state is the distribution of the weights at one time,
-and the cost is linear in the number of steps. A step changes a coordinate x of the weights, with eigenvalues γ,
-positions τ and teacher π, by
+For d → ∞ (`SinglePass.follow`), the fields of a fresh sample have no memory, z = m + ω̃, and the noises of different
+steps are independent. A step changes a coordinate x of the weights, with eigenvalues γ, positions τ and teacher π, by
 
     η (−λ x + Σ_l [m̂_l τ_l + γ_l θ̂_l π + γ_l Γ_l x] + ζ),   cov(ζ) = (1/b) Σ_l γ_l q̂_l,
 
 in which m̂, θ̂, Γ and q̂ are averages over the fields at this time (`OnlineFields`). This map is linear in (x, τ, π), so
-their second moments contain everything (Saad and Solla, 1995). An intercept moves by η Σ_l m̂_l in a step; it is an
-average over all samples of a batch, so that it has no noise for d → ∞.
+their second moments contain everything (Saad and Solla, 1995). An intercept moves by η Σ_l m̂_l without noise.
 """
 
 from __future__ import annotations
@@ -85,7 +82,7 @@ class SinglePass(PlainSteps):
         with task.finite("lr"):
             sizes = task.n_iter, n_points, task.rng
             runs = [follow_online(model, task.alpha, start, self, *sizes) for _ in range(task.n_replicas)]
-        return average_descents(stack_replicas(runs), method=self)
+        return average_descents(stack_replicas(*zip(*runs, strict=True)), method=self)
 
     def require_ridge(self, model: Model) -> None:
         """Raise ValueError unless the penalty is a ridge with one λ."""

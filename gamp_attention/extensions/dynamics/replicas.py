@@ -118,11 +118,10 @@ class Trajectory(Overlaps):
         return [*super()._rows(), f"  validity: {self.validity}"]
 
 
-def damping_steps(damping: Steps) -> Steps:
+def damping_steps(damping: Any) -> Steps:
     """Return a valid `damping`, sequences as tuples; raise an error if it is not a step or a sequence of steps."""
-    given: Any = damping
-    Damping(given)
-    return given if check.ndim("damping", given) == 0 else tuple(map(float, given))
+    Damping(damping)
+    return damping if check.ndim("damping", damping) == 0 else tuple(map(float, damping))
 
 
 def no_responses(shape: tuple[int, ...]) -> dict[str, Any]:
@@ -131,12 +130,13 @@ def no_responses(shape: tuple[int, ...]) -> dict[str, Any]:
     return matrices | dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
 
 
-def stack_replicas(runs: Iterable[tuple[list[Overlaps], list[MeanLosses]]]) -> dict[str, np.ndarray]:
+def stack_replicas(states: Iterable[list[Overlaps]], losses: Iterable[list[MeanLosses]]) -> dict[str, np.ndarray]:
     """Return the overlaps, "train_loss" and "test_error" of replicas by name, with axes of replicas and times."""
-    states, losses = zip(*runs, strict=True)
-    values = np.array(losses)
-    stacks = stack_overlaps([Overlaps(**stack_overlaps(run)) for run in states])
-    return stacks | {"train_loss": values[:, :, 0], "test_error": values[:, :, 1]}
+    train, test = np.moveaxis(np.array(list(losses)), 2, 0)
+    return stack_overlaps([Overlaps(**stack_overlaps(run)) for run in states]) | {
+        "train_loss": train,
+        "test_error": test,
+    }
 
 
 def join_errors(values: dict[str, Any], errors: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -9,9 +9,8 @@ Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). A method det
 weights (`StoredPaths.evaluate`) and the step of the weights (`MemoryRun.select_step`). `GradientDescent` does so by the
 gradient of the loss; message passing and survey propagation are in other modules.
 
-Late iterates are nearly linear combinations of earlier iterates. A time is therefore stored only if the stored times do
-not determine the fields at this time: if the standard deviation of the rest, relative to the field, exceeds a
-tolerance, and at the times 1, 2, 4, 8, …. Every memory term is then written with the stored times p:
+Late iterates are nearly linear combinations of earlier iterates. A time is therefore stored only if the stored times
+leave a part of the fields undetermined, and at the times 1, 2, 4, 8, …. Memory terms are written with stored times p:
 
 - the Gaussian field ω̃^t is a linear combination of y and of the fields ω̃^p, F^t w with white Gaussians w;
 - Σ_s Γ(t, s) x^s = Γ^t x^t + Σ_p Γ(t, p) x^p with the direct response Γ^t, the mean a.e. derivative of the force, so
@@ -60,10 +59,6 @@ class Compression:
     negligible: float = 1e-6  # relative standard deviation that is zero up to rounding
     coarser: float = 10**0.5  # ratio of tolerances whose results are compared for the error of the compression
     n_compared: int = 4  # maximum number of replicas that are repeated with the larger tolerance
-
-    def coarsen(self) -> "Compression":
-        """Return the compression with the larger tolerance, and without regular times."""
-        return replace(self, tolerance=self.coarser * self.tolerance, doubling=False)
 
 
 ALL_TIMES = Compression(tolerance=Compression.negligible, n_compared=0)  # store every time
@@ -179,10 +174,7 @@ class StoredPaths:
 
 
 class StoredWeights:
-    """Weights with the ridge penalty: coefficients (K, r, r + S + t) of (x⁰, τ, π), and covariances of the rest.
-
-    The rest is the sum of the noises, whose covariances are averages over paths (`StoredPaths.noise`).
-    """
+    """Weights with the ridge penalty: coefficients (K, r, r + S + t) of (x⁰, τ, π), and covariances of the noises."""
 
     def __init__(self, model: Model, start: StartLaw) -> None:
         self.model, self._start = model, start
@@ -252,11 +244,6 @@ class MemoryRun:
         self.paths = [kind(component, model, self._n_paths, rng, even) for component in model.components]
         self.states, self.losses, self.stored = list[Overlaps](), list[MeanLosses](), list[int]()
 
-    @property
-    def run(self) -> tuple[list[Overlaps], list[MeanLosses]]:
-        """Overlaps and losses at all times so far."""
-        return self.states, self.losses
-
     def select_step(self, t: int) -> PlainSteps:
         """Return the step of the weights at time t, after the forces at this time have been evaluated."""
         raise NotImplementedError
@@ -310,9 +297,10 @@ def follow_replicas(
     compression that return a replica before its first time, and `bar` counts all steps of all replicas.
     """
     runs, pairs = [], []
+    larger = replace(compression, tolerance=compression.coarser * compression.tolerance, doubling=False)
     with one_thread():
         for i, build in enumerate(builds):
-            coarse = build(deepcopy(rng), compression.coarsen()) if i < compression.n_compared else None
+            coarse = build(deepcopy(rng), larger) if i < compression.n_compared else None
             runs.append(build(rng, compression))
             for _ in range(n_iter + 1):
                 runs[-1].advance()
@@ -323,7 +311,9 @@ def follow_replicas(
                 pairs.append((runs[-1], coarse))
     if not pairs:
         return runs, {}
-    fine, coarse = (stack_replicas([run.run for run in each]) for each in zip(*pairs, strict=True))
+    fine, coarse = (
+        stack_replicas([run.states for run in each], [run.losses for run in each]) for each in zip(*pairs, strict=True)
+    )
     return runs, {name: np.sqrt(np.mean(np.square(coarse[name] - fine[name]), axis=0)) for name in fine}
 
 
@@ -361,8 +351,8 @@ class GradientDescent(DescentSteps):
         n_steps = task.n_replicas * (task.n_iter + 1)
         with Progress("descent ", total=n_steps, shown=task.progress) as bar, task.finite("lr"):
             runs, errors = follow_replicas([build] * task.n_replicas, task.rng, compression, task.n_iter, bar)
-        stacks, stored = stack_replicas([run.run for run in runs]), np.array(runs[0].stored)
-        return average_descents(stacks, errors, method=self, stored=stored)
+        stacks = stack_replicas([run.states for run in runs], [run.losses for run in runs])
+        return average_descents(stacks, errors, method=self, stored=np.array(runs[0].stored))
 
 
 class DescentPaths(StoredPaths):

@@ -1,20 +1,16 @@
 """Trajectories of damped survey propagation for d → ∞, at a fixed Parisi parameter y.
 
 The iteration (`gamp_attention.extensions.train.survey`) is message passing with other denoisers: the averages ḡ, R̄ and
-Δ over the inner field take the place of g and its response. With V̂_l = α E[R̄_l], Δ_l = α E[Δ_l], the response C of
-the weights within a cluster, and their covariances C̄ and Δx (`quadratic_clusters`),
+Δ over the inner field take the place of g and its response, with V̂_l = α E[R̄_l] and Δ_l = α E[Δ_l]. With the response
+R of the weights, the fields are
 
-    ω_l^t = m_l + ω̃_l^t + Σ_{s<t} R_l(t, s) ḡ_l^s − D_l^t
-    Q^{t+1} = Q^t − β C (λ Q^t − X̃ᵀḡ^t),   C = (λ + Σ_l γ_l (V̂_l − y Δ_l))⁻¹
-    V ← (1−β) V + β W,   U ← (1−β) U + β W',   W_l = E[γ_l C̄],   W'_l = E[γ_l Δx]
-    D^{t+1} = (1−β) D^t + β (W + y W') ḡ^t
+    ω_l^t = m_l + ω̃_l^t + Σ_{s<t} R_l(t, s) ḡ_l^s − D_l^t.
 
-Here D is the Onsager memory of the iteration and R the response of the weights. If ḡ is a continuous function of ω^t,
-its response to earlier fields cancels. But the local minima at the nodes of the inner field are continued from one
-iteration to the next, and they jump: then ḡ^t has a response to earlier fields, and a response beyond its a.e.
-derivative, neither of which the iteration takes into account. Both follow from Stein's identity (Stein, 1981), as the
-coefficients of a linear regression on all fields so far, as for descent (`stored_times`); all times are stored. The
-noise of these coefficients adds a fraction of about α L (t + r (T + 1))/n to the variance of the forces for n paths.
+If ḡ is a continuous function of ω^t, its response to earlier fields cancels with the Onsager memory D. But the local
+minima at the nodes of the inner field are continued from one iteration to the next, and they jump: then ḡ^t has a
+response to earlier fields, and a response beyond its a.e. derivative, which the iteration does not take into account.
+Both follow from Stein's identity (Stein, 1981), as for descent (`stored_times`); all times are stored. The noise of
+these coefficients adds a fraction of about α L (t + r (T + 1))/n to the variance of the forces for n paths.
 """
 
 from dataclasses import dataclass
@@ -76,7 +72,8 @@ class Survey:
         with bar, task.finite("damping"):
             runs, _ = follow_replicas([build] * task.n_replicas, task.rng, ALL_TIMES, task.n_iter, bar)
         U = np.array([run.U_of_time[:-1] for run in runs])
-        numbers = no_responses(start.V.shape) | mean_over_replicas(stack_replicas([run.run for run in runs]))
+        stacks = stack_replicas([run.states for run in runs], [run.losses for run in runs])
+        numbers = no_responses(start.V.shape) | mean_over_replicas(stacks)
         numbers |= {"U": U.mean(axis=0), "U_error": U.std(axis=0, ddof=1) / np.sqrt(len(runs))}
         numbers["V_hat"] = np.mean([run.V_hats[:-1] for run in runs], axis=0)
         words = "consistent: the response of jumps is part of the equations"

@@ -3,12 +3,8 @@
 Column i of the tokens enters the forces g (minus the gradients of the losses in the fields) of all samples twice: by
 the teacher's weight, on which the labels depend, and by the trained weight. If the other weights are trained again for
 each value of the trained weight, the forces change by −M x_i per unit. So a direction v that is independent of the
-contribution of the other columns to g gives
-
-    w_i = Q_i + vᵀg / vᵀM x_i
-
-without the bias of the penalty: the debiased lasso for any loss (Zhang and Zhang, 2014; Bellec and Zhang, 2022). Two
-directions are used:
+contribution of the other columns to g gives w_i = Q_i + vᵀg / vᵀM x_i without the bias of the penalty: the debiased
+lasso for any loss (Zhang and Zhang, 2014; Bellec and Zhang, 2022). Two directions are used:
 
 - independent columns: v = x_i, and x_iᵀM x_i = 1/(H⁻¹)_ii − r''_i by the Schur complement, H being the Hessian of the
   risk. Its limit for d → ∞ is A = γ V̂, and w is the value b/A of the input denoiser.

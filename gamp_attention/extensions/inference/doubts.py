@@ -1,25 +1,19 @@
 """Reasons to doubt leave-one-out errors: many minima, and samples that depend on each other.
 
 Many minima (`has_many_minima`): from a minimum Q of the risk, a descent continues on half of the samples, and from its
-end a descent on all samples. In a smooth landscape the second descent returns to Q. If it ends in another minimum of
-about equal risk, there are many minima, and Q was selected because its risk is low for the training samples. Refits of
-single samples do not repeat this selection, so that their errors are lower than the error of a new sample. Another
-minimum of much higher risk is no reason for doubt: half of the samples may be too few for the branch of a global
-minimum.
+end a descent on all samples, which returns to Q in a smooth landscape. If it ends in another minimum of about equal
+risk, Q was selected among many because its risk is low for the training samples. Refits of single samples do not repeat
+this selection, so that their errors are lower than the error of a new sample.
 
-Neighbors in the order of the arrays (`OrderTest`), such as a time series: if a sample resembles its neighbors, weights
-that are trained without the sample still depend on similar samples, and its error is too low for a new time or a new
-subject. The errors of samples under weights trained without a block of successive samples are therefore compared with
-their errors under weights trained without blocks of random samples of equal size. If samples are exchangeable, the
-division into blocks of successive samples is one of the random divisions (a permutation test). In samples that are
-sorted by classes, only samples of equal class are exchanged. Errors follow from one Newton step without the block, eq.
-:eq:`leave-one-out` with all fields of the block in place of the fields of a sample.
+Neighbors in the order of the arrays (`OrderTest`), such as a time series: if a sample resembles its neighbors, its
+error is too low for a new time or a new subject. The errors of samples without a block of successive samples are
+therefore compared with their errors without blocks of random samples: if samples are exchangeable, successive samples
+are one of the random divisions (a permutation test). In samples that are sorted by classes, only samples of equal class
+are exchanged. Errors follow from one Newton step without the block, as in eq. :eq:`leave-one-out`.
 
-Copies in any order (`repeated_fraction`, `nearly_repeated`): exact copies are found by a hash. Near copies of samples
-(augmented samples, several measurements of a subject) are found by their tokens: a sample has a few neighbors, and all
-other samples are several times as far away. Independent samples have such a gap with the probability q^(-kD) after the
-k-th neighbor, for a ratio q of distances and tokens in D dimensions (the volumes up to the neighbors are a Poisson
-process).
+Copies in any order (`repeated_fraction`, `nearly_repeated`): exact copies are found by a hash. A sample has near copies
+if it has a few neighbors, and all other samples are several times as far away. Independent samples have such a gap with
+the probability q^(-kD) after the k-th neighbor, for a ratio q of distances and tokens in D dimensions.
 """
 
 from dataclasses import dataclass
@@ -127,14 +121,14 @@ class OrderTest:
 
         None if the samples are sorted by numbers as labels, so that their order is no sign of dependence.
         """
-        labels = None if data.labels is None else data.labels.reshape(data.n_samples, -1)
-        if labels is None or labels.shape[1] > 1:
-            return np.zeros(data.n_samples)
-        labels, steps = labels[:, 0], np.diff(labels[:, 0])
-        if len(np.unique(labels)) <= self.few_classes:
-            is_sorted = np.count_nonzero(steps) < (len(labels) - 1) / 4  # neighbors mostly have the same class
-            return labels if is_sorted else np.zeros(data.n_samples)
-        return None if (steps >= 0).all() or (steps <= 0).all() else np.zeros(data.n_samples)
+        equal = np.zeros(data.n_samples)
+        if data.labels is None or data.labels.size > data.n_samples:
+            return equal
+        labels = data.labels.ravel()
+        steps = np.diff(labels)
+        if len(np.unique(labels)) <= self.few_classes:  # neighbors mostly have the same class if samples are sorted
+            return labels if np.count_nonzero(steps) < (len(labels) - 1) / 4 else equal
+        return None if (steps >= 0).all() or (steps <= 0).all() else equal
 
 
 def _errors_without(data: Dataset, at: RiskAtPoint, rows: np.ndarray, A: np.ndarray) -> np.ndarray:

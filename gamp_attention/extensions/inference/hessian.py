@@ -38,11 +38,6 @@ def field_derivatives(x: np.ndarray, free: np.ndarray) -> np.ndarray:
     return np.concatenate(parts).reshape(int(free.sum()), -1)
 
 
-def is_quadratic(data: Dataset) -> bool:
-    """Return whether the exact risk is quadratic in the weights, so that a Newton step ends at the minimum."""
-    return has_squared_loss(data) and data.penalty.quadratic
-
-
 def has_squared_loss(data: Dataset) -> bool:
     """Return whether the loss is quadratic in the fields, as the loss declares."""
     return bool(getattr(data.student, "quadratic", False))
@@ -50,11 +45,10 @@ def has_squared_loss(data: Dataset) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class FactoredHessian:
-    """Cholesky factor F of the Hessian H = X̃ᵀ ∇²ℓ X̃ + ∇²r = F Fᵀ of the k free weights.
+    """Cholesky factor F of the Hessian H = X̃ᵀ ∇²ℓ X̃ + ∇²r = F Fᵀ of the k free weights, column after column of Q.
 
-    The weights are ordered column after column of Q. Common rotations of the columns do not change the risk, so H has
-    no curvature along them. To make H invertible, these directions get the curvature `level`; `leverages` removes their
-    contribution. At a saddle, H is increased by a multiple of the unit matrix until it is positive definite.
+    Common rotations of the columns do not change the risk. To make H invertible, these directions get the curvature
+    `level`; `leverages` removes their contribution. At a saddle, H is increased by a multiple of the unit matrix.
     """
 
     whitener: np.ndarray  # (k, k) lower triangular F

@@ -172,7 +172,11 @@ def _departures(
     treatment = (
         {"differences between covariances": "each Σ_l has its eigenvalues along common vectors"} if differ else {}
     )
-    by_chance = _errors_by_chance(n * L, spectrum, d)
+    # standard errors for Gaussian tokens; heavy tails make the jackknife errors large, too
+    second, fourth = (float(spectrum.weight @ spectrum.gamma**power) for power in (2, 4))
+    kurtosis_of_norms = 12 * fourth / (d * max(second, 1e-300) ** 2)
+    by_chance = dict.fromkeys((name for name in MEASURES if name.startswith("kurtosis")), float(np.sqrt(24 / (n * L))))
+    by_chance["variance of norms / Gaussian variance"] = float(np.sqrt((2 + kurtosis_of_norms) / (n * L)))
     return tuple(
         _build_departure(name, estimate, treatment.get(name), by_chance.get(name, np.inf))
         for name, estimate in measured.items()
@@ -256,14 +260,11 @@ class SeenTokens:
 
 def _default_target(data: Dataset, target: Any) -> Any:
     """Return the attention map or label model of the teacher, with the default of the data if `target` is None."""
-    if target is not None:
-        return target
-    if data.model is not None:
-        return data.model.teacher
+    if target is not None or data.model is not None:
+        return data.model.teacher if target is None else target
     if not data.is_labelled:
-        if isinstance(data.student, DotProductAttention):
-            return SoftmaxTeacher(0.0, np.eye(data.n_tokens), data.student)
-        return data.student
+        is_map = not isinstance(data.student, DotProductAttention)
+        return data.student if is_map else SoftmaxTeacher(0.0, np.eye(data.n_tokens), data.student)
     default = DEFAULT_LABELS.get(type(data.student))
     if default is None:
         needs = "a label model, because this loss has no default; pass one, for example `LogisticLabels()`"
@@ -368,17 +369,6 @@ def _model(
         return GLMModel(target, coordinates, data.penalty, data.rank, data.student)
     target = ShiftedTeacher(target, shift) if shift.any() else target
     return Model(target, coordinates, data.penalty, data.rank, data.student, score_noise=noise)
-
-
-def _errors_by_chance(n_rows: int, spectrum: Spectrum, d: int) -> dict[str, float]:
-    """Return the standard errors that kurtosis and variance of norms have for Gaussian tokens.
-
-    The jackknife errors are also large if the tokens have heavy tails, so that they cannot show that there are none.
-    """
-    gamma, weight = spectrum
-    kurtosis_of_norms = 12 * float(weight @ gamma**4) / (d * max(float(weight @ gamma**2), 1e-300) ** 2)
-    fields = dict.fromkeys((name for name in MEASURES if name.startswith("kurtosis")), float(np.sqrt(24 / n_rows)))
-    return fields | {"variance of norms / Gaussian variance": float(np.sqrt((2 + kurtosis_of_norms) / n_rows))}
 
 
 def _build_departure(

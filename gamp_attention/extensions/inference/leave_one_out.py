@@ -5,11 +5,10 @@
    minus the gradient g and the Hessian D of the loss of the sample, and the Hessian H of the risk (`leave_out`). The
    step is exact if the risk is quadratic. See Rahnama Rad and Maleki (2020), and Wang et al. (2018) for penalties with
    kinks. For large problems the cavity fields of message passing replace the Newton step (`cavity_fields`).
-2. Exact refits of some samples (refits.py): the samples whose errors change the most, and a random part of the other
-   samples. The shifts of all fields are scaled so that the random samples have the mean error of their refits. The
-   spread of the remaining differences is the standard error of this correction.
-3. The standard error includes the covariance of the errors of two samples (`variance_of_pairs`). If the risk has many
-   minima near the minimum, it also includes the choice among them (`SELECTION`).
+2. Exact refits (refits.py) of the samples whose errors change the most, and of random other samples. The shifts of all
+   fields are scaled so that the random samples have the mean error of their refits.
+3. The standard error includes the covariance of the errors of two samples (`variance_of_pairs`), and the choice among
+   minima if there are many (`SELECTION`).
 4. The estimate is trusted if the correction is certain enough, the risk does not have many minima near the minimum, and
    samples do not depend on their neighbors (doubts.py).
 """
@@ -23,16 +22,11 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, count_noun, format_to_error
 from gamp_attention._tools.numerics import guard_call, one_thread
 from gamp_attention._tools.statistics import interval_of_mean, mean_and_error
-from gamp_attention.extensions.inference.doubts import (
-    OrderTest,
-    has_many_minima,
-    nearly_repeated,
-    repeated_fraction,
-)
+from gamp_attention.extensions.inference.doubts import OrderTest, has_many_minima, nearly_repeated, repeated_fraction
 from gamp_attention.extensions.inference.hessian import (
     FactoredHessian,
     cavity_fields,
-    is_quadratic,
+    has_squared_loss,
     leave_out,
     scaled_rows,
 )
@@ -211,7 +205,8 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     faults = _training_faults(gamp, H, fields)
     many_minima = not faults and not is_convex(data) and has_many_minima(data, at, Q)
     reasons = [MANY_MINIMA] if many_minima else list(faults)
-    is_exact, covariance = H is not None and is_quadratic(data), 0.0
+    # if the risk is quadratic, a Newton step ends at the minimum
+    is_exact, covariance = H is not None and has_squared_loss(data) and data.penalty.quadratic, 0.0
     estimate = _CorrectedErrors(data, at, fields)
     with one_thread():
         if not reasons and (refits is not None or not is_exact):

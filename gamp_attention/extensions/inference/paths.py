@@ -293,9 +293,8 @@ class _Estimates:
         self.complete[k] = leave_one_out(self.problems[k], self.results[k], form=self.form)
 
     def _rough_errors(self, k: int) -> np.ndarray:
-        """Return the errors (n,) of the k-th value by cavity fields without refits."""
         data, (Q, at) = self.problems[k], require_trained(self.problems[k], self.results[k])
-        return sample_errors(data, cavity_fields(data, self.results[k], at, Q))
+        return sample_errors(data, cavity_fields(data, self.results[k], at, Q))  # without refits
 
 
 def _fold_errors(data: Dataset, plan: _Plan, folds: int, bar: Progress) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -339,8 +338,7 @@ def _select(
 ) -> tuple[int, int, str]:  # fmt: skip
     """Return the best value, the largest value within one standard error of it, and a message.
 
-    The best of the `values` (k,) has the smallest `mean` error (k,), after errors that are not trusted are increased by
-    the factor CAUTION. `spread` (k,) are the standard errors, and `remark` is a clause on the estimates or empty.
+    Errors that are not trusted are increased by the factor CAUTION; `spread` are standard errors, `remark` a clause.
     """
     converged = [k for k in range(len(values)) if results[k].converged]
     best = min(converged, key=lambda k: mean[k] * (1.0 if trusted[k] else CAUTION))

@@ -2,15 +2,13 @@
 
 For each of some samples μ, the risk without it, R_∖μ(Q + P) = R(Q + P) − ℓ_μ(Q + P), is minimized over the step P:
 
-1. Smooth or ridge penalty: Newton steps for many samples at the same time. They use the Hessian at the minimum with all
-   samples minus the curvature of sample μ, which stays fixed, so that each step costs one pass over the tokens. The
-   linear systems are solved with the factored Hessian and a correction of low rank for the sample (the
-   Sherman–Morrison–Woodbury formula), or by conjugate gradients if the Hessian is too large to be factored.
-2. Penalty with a kink: Newton steps among the free weights in an active-set method (see `_refit_on_kinks`).
-3. Samples for which these steps do not converge: descent on the risk without the sample (see `refit`).
+1. Smooth or ridge penalty: Newton steps for many samples at the same time, with the Hessian at the minimum with all
+   samples minus the curvature of sample μ. It stays fixed, so that each step costs one pass over the tokens (`_newton`,
+   `RisksWithout`).
+2. Penalty with a kink: Newton steps among the free weights in an active-set method (`_refit_on_kinks`).
+3. Samples for which these steps do not converge: descent on the risk without the sample (`refit`).
 
-The responses of the weights to the samples also give the covariance of the errors of different samples, which is a part
-of the standard error of their mean (`variance_of_pairs`).
+The responses of the weights to the samples also give the covariance of the errors of samples (`variance_of_pairs`).
 """
 
 from collections.abc import Callable
@@ -71,7 +69,6 @@ class Refitter:
 
     def refit(self, data: Dataset, Q: np.ndarray, sample: int) -> tuple[np.ndarray, bool]:
         """Return the weights (d, r) after a descent from Q on the risk without a sample, and whether it converged."""
-
         evaluate = partial(without, data, sample=sample)
         tol = max(self.converged * evaluate(Q).gradient_norm, self.smallest * small_unit(data))
         end = descend_risk(data, evaluate, Q, tol, self.max_descent)
@@ -130,10 +127,9 @@ class Refitter:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return steps (m, d, r) and which samples reached a minimum, by an active-set method for kinks of a penalty.
 
-        Weights are free (not zero) or fixed at zero. In turn: a Newton step among the free weights, shortened so that
-        it ends at the first weight that becomes zero, which is then fixed. Once the gradient of the free weights is
-        small, the fixed weight with the largest subgradient becomes free, if it is among the `max_free` weights that
-        are free or have the largest gradients of the losses. The refit ends if all subgradients are small.
+        In turn: a Newton step among the free weights, shortened so that it ends at the first weight that becomes zero,
+        which is then fixed. Once the gradient of the free weights is small, the fixed weight with the largest
+        subgradient becomes free, if it is among the `max_free` considered weights, until all subgradients are small.
         """
         from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
@@ -175,7 +171,12 @@ class Refitter:
                     step = -cho_solve(cho_factor(H, check_finite=False), subgradient[free], check_finite=False)
                 except LinAlgError:
                     break
-                weights[free] = _step_to_first_zero(weights[free], step)
+                with np.errstate(
+                    divide="ignore", invalid="ignore"
+                ):  # the step ends where the first weight becomes zero
+                    crossing = np.where(weights[free] * step < 0, -weights[free] / step, np.inf)
+                length = min(1.0, float(crossing.min(initial=np.inf)))
+                weights[free] = np.where(crossing <= length, 0.0, weights[free] + length * step)
                 free[free] = weights[free] != 0
             steps[k] = weights - Q
         return steps, reached
@@ -363,11 +364,3 @@ def without(data: Dataset, Q: np.ndarray, sample: int) -> RiskAtPoint:
     return replace(
         at, train_loss=train_loss, gradient=gradient, smooth=smooth, gradient_norm=gradient_norm(data, gradient)
     )
-
-
-def _step_to_first_zero(weights: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Return the weights after a step, which is shortened so that it ends where the first weight becomes zero."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        crossing = np.where(weights * step < 0, -weights / step, np.inf)
-    length = min(1.0, float(crossing.min(initial=np.inf)))
-    return np.where(crossing <= length, 0.0, weights + length * step)

@@ -14,6 +14,7 @@ shifted by the change of the parameter on the next finer rule.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,12 +78,10 @@ class BranchCurve:
 
     def residual(self, u: np.ndarray) -> np.ndarray:
         """Return F(x; p) − x (n,) at u (n + 1,); NaN if the overlaps are infeasible or the map breaks down."""
-        try:
+        with suppress(*BREAKDOWNS, ValueError):
             F, x = self.map(u), self.overlaps(u)
             if F.alpha > 0 and is_feasible(F.model, x):
                 return self.packing.pack(F(x)) - u[:-1]
-        except (*BREAKDOWNS, ValueError):
-            pass
         return np.full(len(u) - 1, np.nan)
 
     def derivative(self, u: np.ndarray) -> np.ndarray:
@@ -107,10 +106,9 @@ def walk(curve: BranchCurve, overlaps: Overlaps, first: float, to: float) -> Ite
     while step >= WALK.min_arc:
         ahead, towards = u + step * tangent, tangent
         passed = (ahead[-1] - goal) * (u[-1] - goal) <= 0
-        if not passed:
-            corrected = _correct(curve, ahead, tangent, J)
-            if corrected is not None:
-                passed, towards = (corrected[0][-1] - goal) * (u[-1] - goal) < 0, corrected[0] - u
+        corrected = None if passed else _correct(curve, ahead, tangent, J)
+        if corrected is not None:
+            passed, towards = (corrected[0][-1] - goal) * (u[-1] - goal) < 0, corrected[0] - u
         if passed:  # solve at the goal instead
             ahead = u + (goal - u[-1]) / towards[-1] * towards
             ahead[-1] = goal
@@ -256,8 +254,6 @@ def _rule_shift(curve: BranchCurve, u: np.ndarray, normal: np.ndarray) -> float:
     finer = curve.rule.finer()
     if finer is None:
         return np.nan
-    on_finer = replace(curve, rule=finer)
-    solved = [_correct(each, u, normal, each.derivative(u)) for each in (curve, on_finer)]
-    if solved[0] is None or solved[1] is None:
-        return np.nan
-    return float(solved[1][0][-1] - solved[0][0][-1]) * curve.unit
+    solved = [_correct(each, u, normal, each.derivative(u)) for each in (curve, replace(curve, rule=finer))]
+    here, there = (np.nan if each is None else float(each[0][-1]) for each in solved)
+    return (there - here) * curve.unit

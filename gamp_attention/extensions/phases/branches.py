@@ -209,7 +209,9 @@ def continue_branch(
     check.choice("parameter", parameter, PARAMETERS)
     to = check.real("to", to, low=0, strict=parameter != "omega", high=1 if parameter == "omega" else np.inf)
     start = solve_state_evolution(model, alpha, init, rtol=1e-3, stability=False, raise_on_failure=True)
-    curve = curve_of(model, alpha, parameter, start.overlaps)
+    unit = max(parameter_value(model, alpha, parameter), 0.05)
+    rule = first_rule("auto", model, (0,)).at_level(1)  # of moderate cost
+    curve = BranchCurve(model, alpha, parameter, rule, Packing.of(model, start.overlaps), unit)
     points, end, reason = [], "stalled", None
     for u in arclength.walk(curve, start.overlaps, parameter_value(model, alpha, parameter), to):
         points.append(u)
@@ -234,10 +236,3 @@ def continue_branch(
     losses = [stationary_loss(F, x, F.images(x)[0]) for F, x in zip(maps, overlaps, strict=True)]
     path = Overlaps(**stack_overlaps(overlaps))
     return BranchPath(parameter, values, path, np.array(losses), end, value, error)
-
-
-def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps) -> BranchCurve:
-    """Return the equations of branches with the symmetries of given overlaps, on a rule of moderate cost."""
-    rule = first_rule("auto", model, (0,)).at_level(1)
-    unit = max(parameter_value(model, alpha, parameter), 0.05)
-    return BranchCurve(model, alpha, parameter, rule, Packing.of(model, like), unit)

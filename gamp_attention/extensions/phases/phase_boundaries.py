@@ -73,18 +73,14 @@ class DiagramJob:
                 lines, scans = find_boundaries(self.model, *self.search, task)
         except Exception as error:
             return {"status": "error", "message": f"{type(error).__name__}: {error}"}
-        notes = [
-            f"{name}: {line.note or 'error above the tolerance'}"
-            for name, line in lines.items()
-            if line.note.startswith("not found") or line.error > self.search[2]
-        ]
+        bad = {name: x for name, x in lines.items() if x.note.startswith("not found") or x.error > self.search[2]}
         points = {
             branch: [[alpha, point.train_loss, point.test_error] for alpha, point in sorted(scan.points.items())]
             for branch, scan in scans.items()
         }
         return {
-            "status": "inaccurate" if notes else "converged",
-            "message": "; ".join(notes),
+            "status": "inaccurate" if bad else "converged",
+            "message": "; ".join(f"{name}: {line.note or 'error above the tolerance'}" for name, line in bad.items()),
             "lines": {name: list(line) for name, line in lines.items()},
             "points": points,
         }

@@ -1,9 +1,8 @@
 """Boundaries of the phases of one model.
 
 `Scan` solves a branch of state evolution on a grid of α with the coarsest rule. From scans of the two branches the
-functions below compute the values of α at which a branch appears, ends, and gains or loses stability, at which the two
-branches have equal training loss (α_c), and from which attention is better than the linear baseline (α_l). The roots
-are solved between two α of the grid with accurate solutions, whose stated errors give the error of the root.
+functions below compute where a branch appears, ends, and gains or loses stability, where both have equal training loss
+(α_c), and from where on attention is better than the linear baseline (α_l), with accurate solutions near each root.
 """
 
 from collections.abc import Callable
@@ -83,9 +82,13 @@ class Scan:
         start = Overlaps(**{name: (1 - weight) * a + weight * b for (name, a), (_, b) in pairs})
         return self.step_to(alpha, start, ends[weight > 0.5])
 
+    def map_at(self, alpha: float) -> OverlapMap:
+        """Return the map on the coarsest rule."""
+        return OverlapMap(self.model, alpha, first_rule("auto", self.model, (0,)))
+
     def step_to(self, alpha: float, start: Overlaps, near: Root) -> bool:
         """Solve by Newton steps, with the Jacobian of a nearby root; return whether the branch was found."""
-        F = OverlapMap(self.model, alpha, first_rule("auto", self.model, (0,)))
+        F = self.map_at(alpha)
         try:
             root = newton(F, start, F.rule.initial_tolerance, jacobian=near.jacobian, packing=near.packing)
         except (*BREAKDOWNS, ValueError):
@@ -107,18 +110,6 @@ class Scan:
         if result is None or not np.isfinite(result.relative_error):
             raise ConvergenceError(f"the {self.branch} branch was lost at α = {alpha:.4g}", result)
         return result
-
-    def measure_growth(self, alpha: float, rtol: float) -> tuple[float, float]:
-        """Return the growth of the family that is zero on the branch, minus 1, on successive rules, and its error."""
-        at, F = self.refine(alpha, rtol).overlaps, OverlapMap(self.model, alpha, first_rule("auto", self.model, (0,)))
-        level = 1 + int(rtol < 1e-3)
-        growths = [sector_growth(F.on(F.rule.at_level(level + k)), at, ZERO[self.branch]) for k in (0, 1)]
-        return growths[1] - 1, abs(growths[1] - growths[0]) + rtol
-
-    def trim(self, low: float, high: float) -> None:
-        """Remove points outside of the range in which the branch exists on finer rules; NaN for no limit."""
-        for alpha in [alpha for alpha in self.points if alpha < low or alpha > high]:
-            del self.points[alpha]
 
     def solve_grid(self, low: float, high: float) -> None:
         """Solve on a grid of α: the semantic branch from high to low α, other branches from low to high.
@@ -169,7 +160,8 @@ def find_ends(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary
         none = Boundary.none(f"the {scan.branch} branch does not exist in [{low:g}, {high:g}]")
         return none, none
     ends = _end(scan, low, min, tol), _end(scan, high, max, tol)
-    scan.trim(ends[0].value, ends[1].value)
+    for alpha in [alpha for alpha in scan.points if alpha < ends[0].value or alpha > ends[1].value]:
+        del scan.points[alpha]  # the branch does not exist there on finer rules
     for end, inward in zip(ends, (1 + scan.inside, 1 - scan.inside), strict=True):
         if np.isfinite(end.value) and scan.points:
             scan.at(end.value * inward)
@@ -207,10 +199,18 @@ def find_stable_range(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
     if not scan.points:
         none = Boundary.none(f"none: there is no {scan.branch} branch")
         return none, none
+    family = ZERO[scan.branch]
 
     def coarse(alpha: float) -> float:
         point = scan.at(alpha)
-        return np.nan if point is None else sector_growth(point.root.F, point.root.overlaps, ZERO[scan.branch]) - 1
+        return np.nan if point is None else sector_growth(point.root.F, point.root.overlaps, family) - 1
+
+    def accurate(alpha: float, rtol: float) -> tuple[float, float]:
+        """Return the growth minus 1 and its error, from successive rules."""
+        at, F = scan.refine(alpha, rtol).overlaps, scan.map_at(alpha)
+        levels = [F.rule.at_level(1 + int(rtol < 1e-3) + k) for k in (0, 1)]
+        growths = [sector_growth(F.on(rule), at, family) for rule in levels]
+        return growths[1] - 1, abs(growths[1] - growths[0]) + rtol
 
     values = [(alpha, coarse(alpha)) for alpha in sorted(scan.points)]
     brackets = _brackets(values)
@@ -219,7 +219,7 @@ def find_stable_range(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
         return none, none
     start, end = Boundary.none("none: stable from its lower end on"), Boundary.none("none: stable up to its upper end")
     for bracket in brackets:
-        boundary = Boundary.found(*find_root(coarse, scan.measure_growth, bracket, tol), tol, f"in {ZERO[scan.branch]}")
+        boundary = Boundary.found(*find_root(coarse, accurate, bracket, tol), tol, f"in {family}")
         start, end = (boundary, end) if dict(values)[bracket[1]] < 0 else (start, boundary)
     return start, end
 
@@ -242,11 +242,9 @@ def find_equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
     low, high = (pick(other(scan.points, default=np.nan) for scan in scans) for pick, other in ((max, min), (min, max)))
     alphas = sorted({alpha for scan in scans for alpha in scan.points if low <= alpha <= high})
     values = [(alpha, value) for alpha in alphas if np.isfinite(value := coarse(alpha))]
-    if not values:
-        return Boundary.none("none: there is no α with both branches")
     brackets = _brackets(values)
     if not brackets:
-        lower = "semantic" if values[-1][1] > 0 else "positional"
+        lower = "semantic" if values and values[-1][1] > 0 else "positional"
         return _none(f"the {lower} branch has the lower training loss wherever both exist", values)
     boundary = Boundary.found(*find_root(coarse, gap, brackets[0], tol), tol)
     others = f"{count_noun(len(brackets) - 1, 'further crossing')} at larger α" if len(brackets) > 1 else ""
@@ -268,17 +266,17 @@ def find_equal_test_error(semantic: Scan, baseline: LinearBaseline, tol: float) 
         return np.nan if point is None else baseline.test_error - point.test_error
 
     values = [(alpha, coarse(alpha)) for alpha in sorted(semantic.points)]
-    if not values:
-        return Boundary.none("none: there is no semantic branch")
     brackets = _brackets(values)
     if not brackets:
-        word = "beats" if values[-1][1] > 0 else "does not beat"
+        word = "beats" if values and values[-1][1] > 0 else "does not beat"
         return _none(f"attention {word} the linear baseline wherever the semantic branch exists", values)
     return Boundary.found(*find_root(coarse, gap, brackets[-1], tol), tol)
 
 
 def _none(why: str, values: list[tuple[float, float]]) -> Boundary:
     """Return a boundary without a value, with the reason and the range of α."""
+    if not values:
+        return Boundary.none("none: there is no α with the branches that it compares")
     return Boundary.none(f"none: {why}, from α = {values[0][0]:.4g} to {values[-1][0]:.4g}")
 
 

@@ -2,19 +2,17 @@
 
 **Several starts** are compared by successive halving (Karnin et al., 2013; Jamieson and Talwalkar, 2016).
 
-**Descents.** For samples with many fields a proximal step takes much longer than a gradient, so that descents from all
-starts come first. They are compared at small gradients, and the lowest is completed. If the ends agree, message passing
-continues there: a search for lower minima of the proximal objectives shows whether it would leave the end. If they
-differ, the risk has many minima. Then message passing with searches, which finds lower minima than descents do, is also
-run from the starts of the lower half. A proximal step takes a time of order (L r)³: if samples have too many fields,
-the result is the lowest descent.
+**Descents.** For samples with many fields a proximal step, of order (L r)³, takes much longer than a gradient, so that
+descents from all starts come first. They are compared at small gradients, and the lowest is completed. If the ends
+agree, message passing continues there: a search for lower minima of the proximal objectives shows whether it would
+leave the end. If they differ, message passing with searches, which finds lower minima than descents do, is also run
+from the starts of the lower half. If samples have too many fields, the result is the lowest descent.
 
 **Flips.** At a minimum of the risk, the proximal objectives of many samples have a second local minimum z' besides the
 fields z. To lowest order, the risk changes by the gap between their values at z' and z if the sample moves to z' and
 all weights respond (the cavity argument behind message passing). So message passing starts from the smallest gaps.
 
-**Checkpoints** hold what has been finished, and the states of all loops. A resumed call of `train` goes through all
-phases again, in which whatever has been finished takes no time.
+**Checkpoints** hold what has been finished, and the states of all loops. A resumed call goes through all phases again.
 """
 
 from __future__ import annotations
@@ -201,9 +199,9 @@ class Runs(Resumable):
                 if progress.is_shown():
                     progress.describe(f"{title}, {describe_risk(at)}")
 
-            end = settle(data, plan.risk, state.Q, tol, show, plan.max_iter)
-            limited = limited or (end.gradient_norm > tol and end.n_iter >= plan.max_iter)
-            self.ends.append(Q := end.Q)
+            descent = settle(data, plan.risk, state.Q, tol, show, plan.max_iter)
+            limited = limited or (descent.gradient_norm > tol and descent.n_iter >= plan.max_iter)
+            self.ends.append(Q := descent.Q)
             if plan.options.callback is not None:
                 at = risk_at(data, Q, plan.risk)
                 plan.options.callback(0, read_only(initial_state(data, Q)), read_only(at))  # type: ignore[arg-type]
@@ -321,20 +319,19 @@ class Runs(Resumable):
         loop = self._loops[k]
         ends = [result.train_loss for result in self._results.values() if result.converged]
         ends += [other.final_loss() for number, other in self._loops.items() if number not in self._results]
-        highest = (1 - SAME_LOSS) * min(ends)
 
-        def ends_higher() -> bool:
+        def ends_higher(highest: float = (1 - SAME_LOSS) * min(ends)) -> bool:
             return loop.lower_bound() >= highest
 
         self._asked[k] += 1
         if self.passed.get(k, 0) >= self._asked[k]:
             return True
-        continues = loop.run(until, ends_higher) is not None or not ends_higher()
-        if continues and loop.t < self._plan.max_iter:  # else a later call may continue it
-            self.passed[k] = self._asked[k]
-        if not continues:
+        if loop.run(until, ends_higher) is None and ends_higher():
             self._stop(k)
-        return continues
+            return False
+        if loop.t < self._plan.max_iter:  # else a later call may continue it
+            self.passed[k] = self._asked[k]
+        return True
 
     def _complete(self, k: int) -> GampResult:
         """Return the result of a run.
@@ -377,7 +374,6 @@ class Runs(Resumable):
         return order[:n_continue]
 
     def _stop(self, k: int) -> None:
-        """Stop a run."""
         loop = self._loops.pop(k)
         last_overlaps, norm, loss = loop.record.last
         self.stopped[k] = StoppedRun(loop.t, loss, norm, last_overlaps, loop.recorded_Q)
@@ -444,8 +440,8 @@ def leave_saddle(data: Dataset, risk: str, Q: np.ndarray, direction: np.ndarray)
 
     v is the direction of lowest curvature (d, r); s is doubled while the risk falls.
     """
-    best, lowest = Q, risk_at(data, Q, risk).train_loss
-    start = lowest
+    best, start = Q, risk_at(data, Q, risk).train_loss
+    lowest = start
     for side in (1.0, -1.0):
         size, falling, last = ESCAPE_STEP * np.sqrt(Q.size), False, start
         for _ in range(MAX_TRIALS):

@@ -57,7 +57,11 @@ def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generato
     if not data.student.even:
         starts.insert(0, data.matrix.back_project(z))
     if k > 1:
-        h = hessian_weights(data.loss, params, data.n_tokens, columns)
+        reduced = _of_rank(data.loss, columns)
+        zero = np.zeros((len(params), data.n_tokens, reduced.rank))
+        # the Hessians of the losses at zero fields, for the first of the columns that mix
+        indices = np.arange(zero[0].size).reshape(data.n_tokens, columns, -1)[:, :, 0].ravel()
+        h = sample_derivatives(reduced, params, zero)[2][:, indices[:, None], indices]
         flattest = lowest_eigenvectors(data.matrix, h, columns, size, random)[1]
         if len(flattest):
             starts.insert(1, _side_by_side(list(flattest), size))
@@ -155,14 +159,6 @@ def weights_of_moments(K: np.ndarray) -> np.ndarray:
     h = np.linalg.inv((K / scale if scale > 0 else K) + np.eye(K.shape[1]))
     centered = h - h.mean(axis=0)
     return centered if np.abs(centered).max() > NO_INFORMATION else np.zeros_like(h)
-
-
-def hessian_weights(loss: Any, params: np.ndarray, L: int, columns: int) -> np.ndarray:
-    """Return the Hessians (n, L c, L c) of the losses at zero fields, for the first of the columns that mix."""
-    reduced = _of_rank(loss, columns)
-    full = sample_derivatives(reduced, params, np.zeros((len(params), L, reduced.rank)))[2]
-    indices = np.arange(L * reduced.rank).reshape(L, columns, -1)[:, :, 0].ravel()
-    return full[:, indices[:, None], indices]
 
 
 def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarray:

@@ -45,7 +45,7 @@ from gamp_attention.results import Result
 LADDER = (1.5, 3.0)  # Parisi parameters of the surveys from each start; then one random start for each of them
 REFINED_AT = 3.0  # Parisi parameter of the survey from the lowest minimum
 EQUAL_LOSSES = 1e-6  # standard deviation of losses, in units of their mean, below which all samples count as equal
-NODES_PER_FIELD = {1: 11, 2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
+NODES_PER_FIELD = {2: 4, 3: 3}  # nodes of the product rule in each dimension, by the number of dimensions
 END, SPACING = 7.0, 0.35  # largest node of the rule for samples of a single field, and distance between its nodes
 MAX_GAIN = 0.9  # maximum eigenvalue of y C^{1/2} Δ C^{1/2}; at 1 the average over the inner field would diverge
 OFF_ZERO = 1e-3  # start of a minimization that would begin at zero, in units of √V
@@ -188,7 +188,10 @@ def run_survey(
             ending = SurveyEnd.FAILED
             break
         change = float(np.linalg.norm(after.Q - state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
-        state, t, before, spread = after, t + 1, spread, _spread_of(data, after)
+        sizes = np.broadcast_to(data.spectra, (len(data.spectra), data.dim)) / data.dim
+        moments = np.einsum("li,ia->", sizes, after.Q**2)  # trace of the second moments of the fields
+        state, t, before = after, t + 1, spread
+        spread = float(np.trace(after.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
         if spread < settings.collapsed:
             ending = SurveyEnd.COLLAPSED
         at_rest = change < settings.rest and abs(spread - before) < settings.spread_at_rest * spread
@@ -196,37 +199,21 @@ def run_survey(
     return SurveyRecord(name, parisi, ending, t, spread, risk_at(data, state.Q, risk).train_loss, state.Q)
 
 
-def _spread_of(data: Dataset, state: SurveyState) -> float:
-    """Return the trace of U, in units of the trace of the second moments of the fields of the weights."""
-    moments = np.einsum("li,ia->", np.broadcast_to(data.spectra, (len(data.spectra), data.dim)), state.Q**2) / data.dim
-    return float(np.trace(state.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
-
-
 @lru_cache
 def inner_nodes(n_fields: int) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes (K, n_fields) for the inner field of a sample, and the logarithms of their weights (K,).
 
-    For one field they are equidistant, because the integrand has a kink where the minimum jumps.
+    For one field they are equidistant, because the integrand has a kink where the minimum jumps; for up to three fields
+    the product rule of Gauss and Hermite, else quasi-random points in pairs ±u, at least four for each dimension.
     """
-    if n_fields > 1:
-        return gaussian_nodes(n_fields)
-    u = np.linspace(-END, END, 1 + round(2 * END / SPACING))
-    return u[:, None], -0.5 * u**2 - np.log(np.exp(-0.5 * u**2).sum())
-
-
-@lru_cache
-def gaussian_nodes(dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes (K, dim) of the standard normal distribution and the logarithms of their weights (K,).
-
-    A product rule of Gauss and Hermite up to three dimensions, else quasi-random points in pairs ±u with equal weights,
-    at least four for each dimension.
-    """
-    if dim not in NODES_PER_FIELD:
-        n_points = 1 << (4 * dim - 1).bit_length()
-        points = gaussian_points(n_points, dim, np.random.default_rng(11))
+    if n_fields == 1:
+        u = np.linspace(-END, END, 1 + round(2 * END / SPACING))
+        return u[:, None], -0.5 * u**2 - np.log(np.exp(-0.5 * u**2).sum())
+    if n_fields not in NODES_PER_FIELD:
+        points = gaussian_points(1 << (4 * n_fields - 1).bit_length(), n_fields, np.random.default_rng(11))
         return np.ascontiguousarray(points), np.full(len(points), -np.log(len(points)))
-    x, weight = gauss_hermite(NODES_PER_FIELD[dim])
-    nodes, logs = tensor_grid(x, dim), tensor_grid(np.log(weight / weight.sum()), dim).sum(axis=1)
+    x, weight = gauss_hermite(NODES_PER_FIELD[n_fields])
+    nodes, logs = tensor_grid(x, n_fields), tensor_grid(np.log(weight / weight.sum()), n_fields).sum(axis=1)
     return np.ascontiguousarray(nodes), np.ascontiguousarray(logs)
 
 

@@ -155,9 +155,9 @@ def train(
     n_starts = check.integer("n_starts", n_starts, low=1)
     check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
     ladder = _require_ladder(survey, plan)
-    automatic = (
-        ladder is None and isinstance(survey, str) and n_starts >= SETTINGS.min_starts and _accepts_surveys(plan)
-    )
+    allowed = plan.options.predictable and data.penalty.quadratic and not data.intercept
+    few = data.n_tokens * data.rank <= SETTINGS.max_fields and not is_convex(data)  # few nodes
+    automatic = survey == "auto" and allowed and few and n_starts >= SETTINGS.min_starts
     starts, surveys, file = build_starts(plan, init, n_starts, seed), list[tuple[str, np.ndarray, float]](), None
     if ladder is not None:
         surveys = [(name, state.Q, y) for name, state in starts for y in ladder or LADDER]
@@ -166,8 +166,8 @@ def train(
         surveys += [(name, Q, y) for (name, Q), y in zip(more, LADDER, strict=True)]
     if checkpoint is not None:
         memory = np.asarray(starts[0][1].D) if isinstance(init, GampResult | GampState) else None
-        options = memory, escape, "auto" if automatic else ladder, *(Q for _, Q, _ in surveys)
-        file = _open_checkpoint(checkpoint, plan, starts, *options)
+        kind = "auto" if automatic else ladder
+        file = _open_checkpoint(checkpoint, plan, starts, memory, escape, kind, *(Q for _, Q, _ in surveys))
     runs = Runs(plan, escape, file)
     for planned in surveys:
         if ladder or not runs.agree():
@@ -213,13 +213,6 @@ def _refine_minimum(plan: Plan, runs: Runs, result: GampResult) -> GampResult:
     return result
 
 
-def _accepts_surveys(plan: Plan) -> bool:
-    """Return whether `survey="auto"` may make a survey: data and options allow it, and it takes few nodes."""
-    data = plan.data
-    allowed = plan.options.predictable and data.penalty.quadratic and not data.intercept
-    return allowed and data.n_tokens * data.rank <= SETTINGS.max_fields and not is_convex(data)
-
-
 def _may_improve(plan: Plan, records: tuple[StartRecord, ...]) -> bool:
     """Return whether few starts ended in the lowest minimum, although its loss is low: a lower minimum is likely.
 
@@ -232,12 +225,7 @@ def _may_improve(plan: Plan, records: tuple[StartRecord, ...]) -> bool:
 
 
 def _require_ladder(survey: Any, plan: Plan) -> tuple[float, ...] | None:
-    """Return the Parisi parameters of the surveys: None for no surveys, or () for parameters determined from the data.
-
-    Raises
-    ------
-    TypeError, ValueError : if `survey` is no documented value, or does not fit other arguments.
-    """
+    """Return the Parisi parameters of the surveys: None for no surveys, or () if the data determine them."""
     if survey is False or survey is None or (isinstance(survey, str) and survey == "auto"):
         return None
     if not plan.options.predictable:

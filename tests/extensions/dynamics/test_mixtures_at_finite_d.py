@@ -33,13 +33,3 @@ def test_fixed_points_at_finite_d_agree_with_state_evolution():
         values, expected = np.array([getattr(run.overlaps, name) for run in runs]), getattr(se.overlaps, name)
         error = values.std(axis=0, ddof=1) / np.sqrt(6) + getattr(se.overlaps_error, name)
         assert (np.abs(values.mean(axis=0) - expected) <= 4 * error + expected / np.sqrt(600) / 4).all(), name
-
-
-def test_sweeps_accept_mixtures(tmp_path):
-    model = ga.mixture_model([[0.6, 0], [0, 0.4]], [[0.2, -0.2], [0.2, -0.2]])
-    axes = {"alpha": 3.0, "branch": "semantic", "method": ["SE", "GAMP", "GD"], "descent": "lbfgs"}
-    sweep = ga.sweep(model, tmp_path, **axes, d=100, rtol=1e-2, n_test=50)
-    rows = {row["method"]: row for row in sweep.rows}
-    assert all(row["converged"] for row in rows.values())
-    assert rows["GAMP"]["train_loss"] == pytest.approx(rows["GD"]["train_loss"], abs=1e-9)
-    assert np.shape(rows["SE"]["overlaps"]["q"]) == (4, 1, 1)

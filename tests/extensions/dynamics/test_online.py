@@ -42,6 +42,7 @@ MODELS = {
     "logistic": (lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1), "semantic", {"lr": [0.5, 0.2], "batch": 0.1}),
     "sequence": (sequence, "semantic", {"lr": 0.3, "batch": 0.2}),
     "intercept": (shifted, "semantic", {"lr": 0.3, "batch": 0.1}),
+    "mixture": (lambda: ga.mixture_model([[0.25, 0.25]] * 2, [[0.5, 0.5]] * 2), "semantic", {"lr": 1.0}),
 }
 
 
@@ -100,18 +101,6 @@ def test_an_intercept_has_a_closed_form():
     np.testing.assert_allclose(path.test_error, expected, rtol=0, atol=1e-5)
 
 
-def test_mixtures_and_classes_of_coordinates():
-    """Components that are equal give the trajectory of the model without classes."""
-    means = [[0.5, 0.5], [0.5, 0.5]]
-    mixture = ga.mixture_model([[0.25, 0.25], [0.25, 0.25]], means)
-    path = ga.trajectory(mixture, 1.5, "semantic", ga.SinglePass(lr=1.0), n_iter=3, n_paths=2048, n_replicas=4)
-    how = mixture, 400, 1.5, "semantic", ga.SinglePass(lr=1.0), 3
-    run = [ga.single_pass(*how, risk="asymptotic", seed=s) for s in range(6)]
-    ends = np.array([r.overlaps.theta.ravel() for r in run])
-    error = np.sqrt(ends.var(axis=0, ddof=1) / 6 + path.error.theta[-1].ravel() ** 2)
-    assert (np.abs(ends.mean(axis=0) - path.theta[-1].ravel()) <= 4 * error).all()
-
-
 def test_equal_seeds_give_equal_runs_and_other_seeds_do_not():
     def run(seed):
         return ga.single_pass(ga.paper_model(), 60, 1.5, n_iter=3, seed=seed)
@@ -122,12 +111,6 @@ def test_equal_seeds_give_equal_runs_and_other_seeds_do_not():
     assert first.status is ga.Status.MAX_ITER
     assert first.n_samples == 3 * round(0.1 * 1.5 * 60)
     assert len(first.history.train_loss) == 4
-
-
-@pytest.mark.parametrize("options", [{"batch": 0}, {"lr": 0}])
-def test_bad_settings_are_named(options):
-    with pytest.raises((TypeError, ValueError), match=f"^{next(iter(options))}"):
-        ga.SinglePass(**options)
 
 
 LASSO = ga.glm_model(ga.SquaredLoss(), penalty=ga.ElasticNet(0.1, 0.1))
@@ -147,6 +130,9 @@ PAPER = ga.paper_model()
 def test_bad_arguments_are_named(arguments, options, pattern):
     with pytest.raises((TypeError, ValueError), match=pattern):
         ga.single_pass(*arguments, **options)
+    for name in ("batch", "lr"):
+        with pytest.raises(ValueError, match=f"^{name}"):
+            ga.SinglePass(**{name: 0})
 
 
 def test_steps_end_before_losses_that_are_not_finite():

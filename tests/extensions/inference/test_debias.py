@@ -28,8 +28,7 @@ def test_debiased_weights_are_the_teacher_with_gaussian_noise_of_the_stated_size
 
 def test_debiased_weights_of_attention_are_proportional_to_the_teacher():
     data = ga.sample(ga.paper_model(), d=300, alpha=2.0, seed=1)
-    gamp = ga.run_gamp(data)
-    found, star = ga.debias(data, gamp), data.Q_star
+    found, star = ga.debias(data, ga.run_gamp(data)), data.Q_star
     kappa = np.sum(found.weights * star) / np.sum(star**2)
     scores = (found.weights - kappa * star) / found.std
     assert abs(scores.std() - 1) < 0.12
@@ -125,23 +124,17 @@ def test_debiased_weights_of_correlated_classes_agree_with_regressions_and_refit
         assert found.weights[i, 0] == pytest.approx(Q[i] + v @ forces(Q) / slope, rel=1e-5)
 
 
-RNG = np.random.default_rng(9)
-STAR = RNG.standard_normal(60) / np.sqrt(60)
-VIOLATED = {
-    "few samples": (rows("correlated", RNG, 50, 60), 0.3, "columns are correlated .*: 50 for 60"),
-    "a mean": (RNG.standard_normal((50, 60)) + 1, 0.3, "columns are correlated"),
-    "interpolation": (rows("", RNG, 60, 60), 1e-4, "effective degrees of freedom"),
-}
-
-
-@pytest.mark.parametrize("kind", VIOLATED)
-def test_violated_assumptions_are_named(kind):
-    x, lam, words = VIOLATED[kind]
-    y = 2 * x @ STAR + 0.2 * RNG.standard_normal(len(x))
-    found = fitted(x, y, ga.SquaredLoss(), ga.Ridge(lam))
-    assert not found.trusted
-    assert re.search(f"not to be trusted: .*{words}", found.message), found.message
-    assert found.message in str(found)
+def test_violated_assumptions_are_named():
+    rng = np.random.default_rng(9)
+    for x, lam, words in (
+        (rows("correlated", rng, 50, 60), 0.3, "columns are correlated .*: 50 for 60"),
+        (rng.standard_normal((50, 60)) + 1, 0.3, "columns are correlated"),
+        (rows("", rng, 60, 60), 1e-4, "effective degrees of freedom"),
+    ):
+        y = 2 * x @ rng.standard_normal(60) / np.sqrt(60) + 0.2 * rng.standard_normal(len(x))
+        found = fitted(x, y, ga.SquaredLoss(), ga.Ridge(lam))
+        assert not found.trusted
+        assert re.search(f"not to be trusted: .*{words}", found.message), found.message
 
 
 @pytest.mark.parametrize("kind", ["independent", "correlated", "tokens"])

@@ -128,8 +128,8 @@ def test_weights_that_become_free_without_a_sample_are_found():
 
 def test_an_estimate_that_refits_contradict_is_not_trusted():
     """Few samples decide: by the mean field, and too few refits to correct it."""
-    x, signal, rng = correlated_rows("factor", 400, 380, seed=1)
-    data = ga.LabelledDataset(x, signal + 0.1 * rng.normal(size=400), ga.SquaredLoss(), lam=1e-3)
+    x, signal, rng = correlated_rows("factor", 200, 190, seed=1)
+    data = ga.LabelledDataset(x, signal + 0.1 * rng.normal(size=200), ga.SquaredLoss(), lam=1e-3)
     gamp = ga.run_gamp(data, "random")
     loo, exact = ga.leave_one_out(data, gamp, form="cavity", refits=6), ga.leave_one_out(data, gamp)
     assert exact.trusted
@@ -194,10 +194,12 @@ def test_results_that_no_estimate_can_use_are_refused_or_not_trusted():
             ga.leave_one_out(data, gamp, **options)
     cut = ga.run_gamp(data, max_iter=5, iteration=ga.IterationOptions(settling=False))
     saddle = ga.run_gamp(data, np.zeros((100, 1)))
-    assert saddle.converged
-    assert not saddle.is_minimum
-    for result, words in ((cut, "did not converge"), (saddle, "saddle")):
-        loo = ga.leave_one_out(data, result)
+    rng = np.random.default_rng(0)  # without a penalty, few samples have a flat minimum
+    flat = ga.LabelledDataset(rng.normal(size=(40, 60)), rng.normal(size=40), ga.SquaredLoss(), [0.0])
+    for samples, result, words in (
+        (data, cut, "did not converge"), (data, saddle, "saddle"), (flat, ga.run_gamp(flat), "not determined")
+    ):  # fmt: skip
+        loo = ga.leave_one_out(samples, result)
         assert not loo.trusted
         assert words in loo.message
 
@@ -294,7 +296,6 @@ def test_sorted_labels_are_no_sign_of_dependence(loss, d, lam, sign):
 def test_the_choice_among_minima_extends_the_interval_upwards():
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3, lam=0.01), d=80, alpha=2.0, seed=0)
     loo = ga.leave_one_out(data, ga.run_gamp(data, "random", seed=0))
-    assert "many minima" in loo.message
     assert np.isclose(loo.selection, 0.4 * (loo.test_error - loo.in_training))
     rest = loo.test_error_error**2 - loo.selection**2
     assert np.isclose(rest, loo.errors.var(ddof=1) / len(loo.errors) + loo.covariance)
@@ -313,9 +314,8 @@ def test_near_copies_in_a_random_order_are_not_trusted(spread):
     x = rng.normal(size=(100 // copies, 2, 30))
     if spread is None:  # tokens in a plane have near neighbors, too, at all distances
         x = rng.normal(size=(100, 2, 2)) @ rng.normal(size=(2, 30))
-    y = ga.SoftmaxTeacher(0.0, np.eye(2))(x @ rng.normal(size=(30, 1)) / np.sqrt(30)) @ x + 0.3 * rng.normal(
-        size=x.shape
-    )
+    y = ga.SoftmaxTeacher(0.0, np.eye(2))(x @ rng.normal(size=(30, 1)) / np.sqrt(30)) @ x
+    y += 0.3 * rng.normal(size=x.shape)
     order = rng.permutation(np.arange(100) % len(x))
     jitter = (spread or 0.0) * rng.normal(size=(2, 100, 2, 30))
     data = ga.Dataset(x[order] + jitter[0], y[order] + jitter[1], lam=0.03)
@@ -323,17 +323,6 @@ def test_near_copies_in_a_random_order_are_not_trusted(spread):
     assert loo.dependent == (spread is not None)
     assert loo.trusted == (spread is None)
     assert ("of the samples are nearly equal to a few other samples" in loo.message) == bool(spread)
-
-
-def test_without_penalty_and_with_few_samples_the_weights_are_not_determined():
-    rng = np.random.default_rng(0)
-    data = ga.LabelledDataset(rng.normal(size=(20, 40)), rng.normal(size=20), ga.SquaredLoss(), [0.0])
-    run = ga.run_gamp(data)
-    assert run.is_minimum  # a flat minimum
-    loo = ga.leave_one_out(data, run)
-    assert not loo.trusted
-    assert "not determined" in loo.message
-    assert "saddle" not in loo.message
 
 
 def test_copies_of_rows_with_their_labels_are_not_trusted():

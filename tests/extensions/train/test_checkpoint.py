@@ -1,11 +1,11 @@
 """An interrupted and resumed run makes the same iterations, to the last bit, as an uninterrupted run."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention.extensions.train import survey as surveys
+from tests.conftest import draw_planted
 from tests.extensions.train.conftest import train_one
 
 
@@ -18,48 +18,71 @@ class Interruption(Exception):
     pass
 
 
-def interrupt_at(*iterations):
-    """Return a callback that interrupts the run once at each of the iterations."""
-    left = list(iterations)
+def run_and_count(monkeypatch, data, stop=None, **options):
+    """Return a result, and the number of iterations of surveys and of message passing; interrupt the run at `stop`."""
+    calls, step = [], surveys.survey_step
 
-    def callback(t, state, report):
-        if left and t == left[0]:
-            left.pop(0)
+    def tick(*_):
+        calls.append(1)
+        if len(calls) == stop:
             raise Interruption
 
-    return callback
+    def counted_step(*arguments):
+        tick()
+        return step(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(surveys, "survey_step", counted_step)
+        return train_one(data, **options, iteration=ga.IterationOptions(callback=tick)), len(calls)
 
 
-def run_in_pieces(data, path, iterations, **options):
-    iteration = options.pop("iteration", ga.IterationOptions())
-    options["iteration"] = replace(iteration, callback=interrupt_at(*iterations))
-    for _ in iterations:
+HARD = ga.paper_model(omega=0.2, sigma=0.8)
+RUNS = {  # data, options, and fractions of the run at which it is interrupted
+    "cycle": (lambda: ga.sample(ga.paper_model(), 120, 1.5, seed=0), {"init": "positional"}, (0.02, 0.5)),
+    "fixed": (lambda: ga.sample(HARD, 60, 1.5, seed=0), {"init": "semantic", "tol": 0, "max_iter": 40}, (0.8,)),
+    "saddle": (lambda: ga.sample(HARD, 60, 1.5, seed=0), {"init": np.zeros((60, 1)), "escape": True}, (0.3,)),
+    "several starts": (
+        lambda: ga.sample(HARD, 100, 1.5, seed=0), {"init": "spectral", "n_starts": 5, "seed": 3}, (0.03, 0.2, 0.9)
+    ),
+    "descents agree": (lambda: draw_planted(60, 3, 30, 2, seed=2), {"init": "random", "n_starts": 4}, (0.4,)),
+    "descents differ": (lambda: draw_planted(20, 3, 30, 1, seed=2), {"init": "random", "n_starts": 4}, (0.01, 0.9)),
+    "given surveys": (
+        lambda: ga.sample(HARD, 40, 0.3, seed=0), {"init": "random", "survey": 0.01, "n_starts": 2}, (0.4, 0.9)
+    ),
+    "refined surveys": (lambda: ga.sample(HARD, 40, 0.3, seed=0), {"init": "random", "survey": True}, (0.8,)),
+    "automatic surveys": (
+        lambda: ga.sample(HARD, 100, 0.8, seed=2), {"init": "spectral", "n_starts": 8, "survey": "auto"}, (0.9,)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_interrupted_runs_resume_to_the_last_bit(name, tmp_path, monkeypatch):
+    make, options, fractions = RUNS[name]
+    data, every = make(), 0.1 if "surveys" in name else 0  # seconds; large checkpoints at every iteration take long
+    whole, n_calls = run_and_count(monkeypatch, data, **options)
+    file = ga.Checkpoint(tmp_path / "run.npz", every)
+    for earlier, fraction in zip((0.0, *fractions), fractions, strict=False):
+        stop = max(int((fraction - earlier) * n_calls), 1)
         with pytest.raises(Interruption):
-            train_one(data, checkpoint=ga.Checkpoint(path, 0), **options)
-    return train_one(data, checkpoint=ga.Checkpoint(path, 1e6), **options)  # writes no file
-
-
-def check_equal(one, other):
-    assert one.status is other.status
-    assert one.n_iter == other.n_iter
-    for name, values in vars(one.history).items():
-        assert np.array_equal(values, getattr(other.history, name)), name
-    assert np.array_equal(one.Q, other.Q)
-    assert one.message == other.message
-
-
-@pytest.mark.parametrize("options", [{"init": "positional"}, {"init": "semantic", "tol": 0, "max_iter": 40}])
-def test_resumed_runs_equal_uninterrupted_runs(samples, options, tmp_path):
-    whole = ga.run_gamp(samples, **options)
-    assert whole.n_iter > 30
-    check_equal(run_in_pieces(samples, tmp_path / "run.npz", (1, 9, 30), **options), whole)
+            run_and_count(monkeypatch, data, stop, checkpoint=file, **options)
+    resumed, n_later = run_and_count(monkeypatch, data, checkpoint=file, **options)
+    assert n_later < n_calls or every
+    assert (resumed.status, resumed.n_iter, resumed.n_escapes) == (whole.status, whole.n_iter, whole.n_escapes)
+    assert resumed.message == whole.message
+    for key, values in vars(resumed.history).items():
+        assert np.array_equal(values, getattr(whole.history, key), equal_nan=True), key
+    for one, other in zip(resumed.starts + resumed.surveys, whole.starts + whole.surveys, strict=True):
+        assert one.to_dict() == other.to_dict()
+        assert np.array_equal(one.Q, other.Q)
+    assert np.array_equal(resumed.Q, whole.Q)
 
 
 def test_a_run_may_be_resumed_with_a_larger_max_iter(samples, tmp_path):
     file = ga.Checkpoint(tmp_path / "run.npz", 0)
     train_one(samples, checkpoint=file, max_iter=10, tol=0)
     longer = train_one(samples, checkpoint=file, max_iter=25, tol=0)
-    check_equal(longer, ga.run_gamp(samples, tol=0, max_iter=25))
+    assert np.array_equal(longer.Q, ga.run_gamp(samples, tol=0, max_iter=25).Q)
     with pytest.raises(ValueError, match=r"max_iter: needs at least 25, .* got 10"):
         train_one(samples, checkpoint=file, max_iter=10, tol=0)
 
@@ -69,8 +92,8 @@ def test_checkpoints_of_other_runs_and_damaged_files_raise_errors(samples, tmp_p
     train_one(samples, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5)
     good = path.read_bytes()
     other = ga.sample(ga.paper_model(), 120, 1.5, seed=1)
-    accelerated = {"iteration": ga.IterationOptions(accelerate=True)}
-    for data, options in ((other, {}), (samples, accelerated), (samples, {"risk": "asymptotic"})):
+    changes = [{"iteration": ga.IterationOptions(accelerate=True)}, {"risk": "asymptotic"}, {"survey": True}]
+    for data, options in [(other, {}), *((samples, change) for change in [*changes, {"n_starts": 2}])]:
         with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
             train_one(data, checkpoint=path, tol=0, max_iter=5, **options)
     flipped, middle = bytearray(good), len(good) // 2

@@ -8,20 +8,12 @@ from tests.conftest import draw_planted
 from tests.extensions.train.conftest import train_one
 
 
-class Interruption(Exception):
-    pass
-
-
-def train_and_watch(data, n_starts, stop=None, **options):
+def train_and_watch(data, n_starts, **options):
     """Return a result and weights and training loss at each call of the callback, first at the ends of the descents."""
     seen = []
-
-    def callback(t, state, report):
-        seen.append((np.array(state.Q), report.train_loss))
-        if len(seen) == stop:
-            raise Interruption
-
-    iteration = ga.IterationOptions(callback=callback)
+    iteration = ga.IterationOptions(
+        callback=lambda t, state, report: seen.append((np.array(state.Q), report.train_loss))
+    )
     return train_one(data, "random", n_starts=n_starts, iteration=iteration, **options), seen
 
 
@@ -59,22 +51,6 @@ def test_message_passing_is_also_run_from_the_starts_if_descents_differ(n, seed)
     assert names[4:] == [f"random {np.argmin(losses) + 1}, descent"]
     lower_half = np.argsort(losses)[:2]
     assert [k for k, start in enumerate(result.starts[:4]) if start.n_iter > 0] == sorted(lower_half)
-
-
-@pytest.mark.parametrize(("n", "d", "rank", "seed"), [(60, 30, 2, 2), (20, 30, 1, 2)], ids=["agree", "differ"])
-def test_runs_interrupted_in_the_descents_resume_to_the_last_bit(n, d, rank, seed, tmp_path):
-    data, file = draw_planted(n, 3, d, rank, seed=seed), ga.Checkpoint(tmp_path / "run.npz", 0)
-    whole, seen = train_and_watch(data, 4)
-    for stop in (3, 2):  # the third descent; then after the third, which has not been written, the fourth
-        with pytest.raises(Interruption):
-            train_and_watch(data, 4, stop, checkpoint=file)
-    resumed, rest = train_and_watch(data, 4, checkpoint=file)
-    assert len(rest) == len(seen) - 3
-    assert np.array_equal(resumed.Q, whole.Q)
-    assert resumed.message == whole.message
-    for one, other in zip(resumed.starts, whole.starts, strict=True):
-        assert np.array_equal(one.Q, other.Q)
-        assert one.to_dict() == other.to_dict()
 
 
 def test_samples_with_many_fields_end_at_the_lowest_descent(tmp_path):

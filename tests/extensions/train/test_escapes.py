@@ -27,25 +27,6 @@ def test_a_run_leaves_the_saddle_at_zero_weights(data, risk):
     assert np.linalg.eigvalsh(compute_hessian(data, result.Q, risk))[0] > 0
 
 
-def test_a_run_that_escapes_a_saddle_resumes_from_a_checkpoint(data, tmp_path):
-    zeros, path = np.zeros_like(data.Q_star), tmp_path / "run.npz"
-    whole = train_one(data, zeros, escape=True)
-
-    def cut(t, state, report):
-        if t == 12:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        train_one(
-            data, zeros, escape=True, checkpoint=ga.Checkpoint(path, 0), iteration=ga.IterationOptions(callback=cut)
-        )
-    resumed = train_one(data, zeros, escape=True, checkpoint=ga.Checkpoint(path, 0))
-    assert np.array_equal(resumed.Q, whole.Q)
-    assert np.array_equal(resumed.history.q, whole.history.q)
-    assert resumed.n_escapes == whole.n_escapes
-    assert resumed.message == whole.message
-
-
 @pytest.fixture(scope="module")
 def few():
     """Few samples, for which surveys miss lower minima."""

@@ -1,7 +1,5 @@
 """Several starts: spectral starts reach the minimum of the informed start, and the best of all starts is selected."""
 
-from contextlib import suppress
-
 import numpy as np
 import pytest
 
@@ -49,27 +47,6 @@ def test_the_first_start_may_be_given(samples):
     assert [start.name for start in given.starts] == ["given", "random 1", "random 2"]
     result = train_one(samples, "random", seed=2)
     assert np.array_equal(result.Q, ga.run_gamp(samples, "random", seed=2).Q)
-
-
-def test_interrupted_runs_of_several_starts_resume_with_identical_bits(samples, tmp_path):
-    options = {"init": "spectral", "n_starts": 5, "seed": 3}
-    whole = train_one(samples, **options)
-    calls = []
-
-    def callback(t, state, report):
-        calls.append(t)
-        if len(calls) in (3, 20, 50, 90):
-            raise InterruptedError
-
-    options["iteration"] = ga.IterationOptions(callback=callback)
-    for _ in range(5):
-        with suppress(InterruptedError):
-            pieces = train_one(samples, **options, checkpoint=ga.Checkpoint(tmp_path / "starts.npz", 0))
-    assert np.array_equal(pieces.Q, whole.Q)
-    assert [vars(start)["n_iter"] for start in pieces.starts] == [start.n_iter for start in whole.starts]
-    for one, other in zip(pieces.starts, whole.starts, strict=True):
-        assert np.array_equal(one.Q, other.Q)
-        assert (one.name, one.status, one.train_loss) == (other.name, other.status, other.train_loss)
 
 
 @pytest.mark.parametrize("max_iter", [4, 11, 32])

@@ -243,60 +243,6 @@ def test_automatic_surveys_are_omitted_if_they_rarely_help(model, alpha, init, n
     assert result.message == plain.message
 
 
-# Checkpoints
-
-
-class Interruption(Exception):
-    pass
-
-
-def run_and_count(monkeypatch, data, stop=None, **options):
-    """Return a result, and the number of iterations of surveys and of message passing; interrupt the run at `stop`."""
-    calls, step = [], surveys.survey_step
-
-    def tick(*_):
-        calls.append(1)
-        if len(calls) == stop:
-            raise Interruption
-
-    def counted_step(*arguments):
-        tick()
-        return step(*arguments)
-
-    monkeypatch.setattr(surveys, "survey_step", counted_step)
-    return train_one(data, **options, iteration=ga.IterationOptions(callback=tick)), len(calls)
-
-
-@pytest.mark.parametrize(
-    ("case", "fraction"), [("given parameter", 0.4), ("given parameter", 0.9), ("refined", 0.8), ("automatic", 0.9)]
-)
-def test_interrupted_runs_resume_to_the_last_bit(case, fraction, few_agree, tmp_path, monkeypatch):
-    data, options = ga.sample(MODEL, d=40, alpha=0.3, seed=0), {"init": "random", "survey": True}
-    every = 0.1  # seconds; written at every iteration, large checkpoints would take longer than the runs
-    if case == "given parameter":
-        options["survey"], options["n_starts"], every = 0.01, 2, 0
-    elif case == "automatic":
-        data, options = few_agree[1], {"n_starts": 8, "survey": "auto"}
-    whole, n_calls = run_and_count(monkeypatch, data, **options)
-    stop, file = int(fraction * n_calls), ga.Checkpoint(tmp_path / "run.npz", every)
-    with pytest.raises(Interruption):
-        run_and_count(monkeypatch, data, stop, checkpoint=file, **options)
-    resumed, n_later = run_and_count(monkeypatch, data, checkpoint=file, **options)
-    assert n_later <= (n_calls - stop + 47 if every == 0 else n_calls)  # a survey of 45 iterations begins again
-    assert np.array_equal(resumed.Q, whole.Q)
-    assert resumed.message == whole.message
-    assert [r.to_dict() for r in resumed.surveys] == [r.to_dict() for r in whole.surveys]
-    assert [r.name for r in resumed.starts] == [r.name for r in whole.starts]
-
-
-@pytest.mark.parametrize("other", [{"survey": False}, {"survey": 3.0}, {"seed": 1}])
-def test_checkpoints_of_runs_with_other_surveys_are_refused(small, other, tmp_path):
-    file, options = ga.Checkpoint(tmp_path / "run.npz", 0), {"survey": True, "seed": 0, "max_iter": 4, "tol": 0}
-    train_one(small, "semantic", checkpoint=file, **options)
-    with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
-        train_one(small, "semantic", checkpoint=file, **{**options, **other})
-
-
 # Errors
 
 
