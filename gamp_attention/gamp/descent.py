@@ -67,15 +67,13 @@ def settle(
             callback(at)
 
     visit(evaluate(Q))
-    unit = small_unit(data)
-    best, n_iter, handover = Q, 0, HANDOVER * unit
+    best, n_iter, handover = Q, 0, HANDOVER * (unit := small_unit(data))
     while True:
         best, more = descend(data, evaluate, best, max(tol, handover), max_steps - n_iter, visit, unit)
         n_iter += more
         at, accuracy = evaluate(best), EXACT if data.n_tokens * data.rank <= 2 else INEXACT
         while at.gradient_norm > tol and n_iter < max_steps:
-            trial = best + hessian_step(data, at, best, accuracy)
-            trial_at = evaluate(trial)
+            trial_at = evaluate(trial := best + hessian_step(data, at, best, accuracy))
             n_iter += 1
             if trial_at.gradient_norm < NEWTON_GAIN * at.gradient_norm:
                 best, at = trial, trial_at
