@@ -1,9 +1,8 @@
 """Pointers to structures that many kernels share: scratch arrays of a thread, metrics, results.
 
-Numba passes a NamedTuple by value: each call of a kernel copies all numbers in it, seven or more for each array, to the
-stack. The scratch arrays of a thread are more than 200 numbers, which takes longer to copy than a Newton step takes. A
-`sample_kernel` therefore makes a pointer once (`point_to`) and passes it to the kernels that run for each sample. These
-read fields of the structure (`load_from`), and pass on the pointer.
+Numba passes a NamedTuple by value: each call copies all numbers in it, more than 200 for the scratch arrays of a
+thread, which takes longer than a Newton step. A `sample_kernel` therefore makes a pointer once (`point_to`) and passes
+it to the kernels that run for each sample. These read fields of the structure (`load_from`), and pass on the pointer.
 """
 
 from collections.abc import Sequence
