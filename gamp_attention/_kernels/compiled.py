@@ -296,8 +296,7 @@ def _is_importable(cls: type) -> bool:
 CACHE_LINE = 64  # size in bytes of the unit of memory that a processor loads
 
 
-@intrinsic
-def prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
+def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
     """Start loading the cache line of array[row, column] into the second-level cache.
 
     The index may lie outside the array.
@@ -315,6 +314,9 @@ def prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, row, column), generate
+
+
+prefetch: Any = intrinsic(_prefetch)
 
 
 COMMON: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}  # no entry point for C code
