@@ -1,19 +1,14 @@
-"""Decorators that compile functions with numba, and the disk cache of the compiled code.
+"""Decorators that compile functions with numba, all compile options, and the disk cache of the compiled code.
 
-All compile options are in this module. Kernels release the GIL; `gamp_attention._tools.threads` runs them on blocks of
-rows.
-
-**Kernels** are functions that numba compiles separately, that call each other by symbol, and that are stored on disk.
 By default, numba copies all code that a function calls into it and optimizes the whole, so that a function is
-optimized once for each of its direct and indirect callers. A `Kernel` is compiled once. Its callers contain only
-a symbol, whose address the linker looks up when a caller is loaded. Each stored caller therefore has a list of the
-`Callee` objects that must be loaded before it.
+optimized once for each of its direct and indirect callers. A `Kernel` is compiled once, and stored on disk. Its callers
+contain only a symbol, whose address the linker looks up when a caller is loaded; each stored caller therefore has a
+list of the `Callee` objects that must be loaded before it. Kernels release the GIL.
 
 Numba's disk cache checks the source file of the compiled function only, and identifies types by references to their
-classes. Kernels also contain code from other files (by `overload`) and from the losses, attention maps and penalties
-that users define. `KernelCache` therefore stamps each kernel with a hash of the sources of the package, and identifies
-types by their names and by the content of user-defined classes (`gamp_attention._kernels.content`). If code cannot be
-stored, a process warns once and continues.
+classes. Kernels also contain code from other files (by `overload`) and from classes that users define. `KernelCache`
+therefore stamps each kernel with a hash of the sources of the package, and identifies types by their names and by the
+content of user-defined classes (`gamp_attention._kernels.content`).
 
 Functions that are inlined into kernels need no machine code; `InlinedCompiler` stops before that.
 """
@@ -301,8 +296,7 @@ def _is_importable(cls: type) -> bool:
 CACHE_LINE = 64  # size in bytes of the unit of memory that a processor loads
 
 
-@intrinsic
-def prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
+def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
     """Start loading the cache line of array[row, column] into the second-level cache.
 
     The index may lie outside the array.
@@ -320,6 +314,9 @@ def prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, row, column), generate
+
+
+prefetch: Any = intrinsic(_prefetch)
 
 
 COMMON: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}  # no entry point for C code
@@ -372,12 +369,10 @@ def overload(function: Any, counted: bool = False, strict: bool = True) -> Any:
 def dispatch_on_type(function: Callable[..., Any]) -> Any:
     """Return a stub that compiled code calls, whose code numba selects by the types of the arguments.
 
-    It is the counterpart of `functools.singledispatch` for kernels. The decorated function has no body: its name and
-    docstring state which result all implementations have in common. A module that defines a type, for example a loss,
+    It is the counterpart of `functools.singledispatch` for kernels. A module that defines a type, for example a loss,
     adds the implementation for this type by `overload(stub)`. The function that `overload` decorates receives the numba
-    types of the arguments, not their values. It returns a Python function with the same arguments, which is compiled,
-    or None for types that it does not handle. If no implementation handles the types, numba raises a TypingError. Calls
-    outside of compiled code raise NotImplementedError.
+    types of the arguments, and returns a Python function with the same arguments, which is compiled, or None for types
+    that it does not handle.
     """
 
     @wraps(function)

@@ -1,13 +1,11 @@
 """Hashes of everything that compiled methods of user-defined classes depend on, in all files.
 
 Numba copies the functions that a method calls, and the values of the global variables that it reads, into the compiled
-code. Code on disk may therefore be used only while none of them has changed. `hash_content` follows them from the
-methods of a class: functions that numba compiles, their closures and default arguments, attributes of modules, arrays,
-and nested classes. Comments and other code of the same files have no effect.
-
-Libraries are identified by name: numba checks its version, and the stamp of kernels includes this package. Anything
-else, for example an instance of a user-defined class that is no NamedTuple, is unknown, and code that depends on it is
-not stored.
+code, which may be used again only while none of them has changed. `hash_content` follows them from the methods of a
+class: functions that numba compiles, their closures and default arguments, attributes of modules, arrays, and nested
+classes. Libraries are identified by name: numba checks its version, and the stamp of kernels includes this package.
+Anything else, for example an instance of a user-defined class that is no NamedTuple, is unknown, and code that depends
+on it is not stored.
 """
 
 from collections.abc import Iterator

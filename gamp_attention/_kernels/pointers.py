@@ -1,9 +1,8 @@
 """Pointers to structures that many kernels share: scratch arrays of a thread, metrics, results.
 
-Numba passes a NamedTuple by value: each call of a kernel copies all numbers in it, seven or more for each array, to the
-stack. The scratch arrays of a thread are more than 200 numbers, which takes longer to copy than a Newton step takes. A
-`sample_kernel` therefore makes a pointer once (`point_to`) and passes it to the kernels that run for each sample. These
-read fields of the structure (`load_from`), and pass on the pointer.
+Numba passes a NamedTuple by value: each call copies all numbers in it, more than 200 for the scratch arrays of a
+thread, which takes longer than a Newton step. A `sample_kernel` therefore makes a pointer once (`point_to`) and passes
+it to the kernels that run for each sample. These read fields of the structure (`load_from`), and pass on the pointer.
 """
 
 from collections.abc import Sequence
@@ -19,8 +18,7 @@ def _is_stored_as_is(context: Any, kind: Any) -> bool:
     return bool(context.get_data_type(kind) == context.get_value_type(kind))
 
 
-@intrinsic
-def load_from(typing_context: Any, value: Any) -> Any:
+def _load_from(typing_context: Any, value: Any) -> Any:
     """Return the value that a pointer points to; return any other argument unchanged."""
     if not isinstance(value, types.CPointer):
         return value(value), lambda context, builder, signature, arguments: arguments[0]
@@ -38,8 +36,7 @@ def load_from(typing_context: Any, value: Any) -> Any:
     return value.dtype(value), generate
 
 
-@intrinsic
-def store_at(typing_context: Any, value: Any, address: Any) -> Any:
+def _store_at(typing_context: Any, value: Any, address: Any) -> Any:
     """Store a value at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -51,8 +48,7 @@ def store_at(typing_context: Any, value: Any, address: Any) -> Any:
     return types.void(value, types.int64), generate
 
 
-@intrinsic
-def point_to(typing_context: Any, value: Any) -> Any:
+def _point_to(typing_context: Any, value: Any) -> Any:
     """Return a pointer to a copy of a structure; it is valid until the calling kernel returns.
 
     The calling kernel must not count references, or the arrays of the structure might be freed before.
@@ -70,6 +66,11 @@ def point_to(typing_context: Any, value: Any) -> Any:
         return pointer
 
     return types.CPointer(value)(value), generate
+
+
+load_from: Any = intrinsic(_load_from)
+store_at: Any = intrinsic(_store_at)
+point_to: Any = intrinsic(_point_to)
 
 
 def point_to_field(name: str) -> Any:

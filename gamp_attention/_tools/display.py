@@ -97,12 +97,10 @@ def abbreviate(value: Any) -> str:
 
 def format_fields(name: str, items: Iterable[tuple[str, Any]]) -> str:
     """Return `name(field=value, ...)` with short values, in lines of at most `WIDTH` characters."""
-    words = [f"{field}={abbreviate(value)}" for field, value in items]
-    text = f"{name}({', '.join(words)})"
-    if len(text) <= WIDTH:
-        return text
-    lines = wrap(" ".join(word.replace(" ", "\0") + "," for word in words), WIDTH - 4, break_long_words=False)
-    return "\n    ".join([f"{name}(", *(line.replace("\0", " ") for line in lines)]) + "\n)"
+    text = ", ".join(f"{field}={abbreviate(value)}" for field, value in items)
+    if len(name) + len(text) + 2 <= WIDTH:
+        return f"{name}({text})"
+    return "\n    ".join([f"{name}(", *wrap(f"{text},", WIDTH - 4, break_long_words=False)]) + "\n)"
 
 
 def format_text(rows: Rows) -> str:

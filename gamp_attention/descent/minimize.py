@@ -57,7 +57,7 @@ def is_recorded(t: int, max_iter: int) -> bool:
 
 
 def descend(
-    function: TorchRisk, Q: torch.Tensor, penalty: Any, method: str, steps: DescentSteps, batch: float, seed: Any,
+    function: TorchRisk, Q: torch.Tensor, penalty: Any, method: str, steps: Any, batch: float, seed: Any,
     max_iter: int, tol: float, visit: Visit,
 ) -> tuple[Status, int]:  # fmt: skip
     """Take steps of a first-order method until the gradient norm is at most tol.

@@ -184,17 +184,9 @@ def draw_legend(*axes: Any, columns: int, **style: Any) -> None:
     axes[0].figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **style)
 
 
-def require_matplotlib() -> Any:
-    """Return the module matplotlib, or raise ImportError with the command to install it."""
-    check.require_module("a picture", "matplotlib")
-    import matplotlib
-
-    return matplotlib
-
-
 def require_format(path: str | Path) -> str:
     """Return the format of a picture by the suffix of its name; raise ValueError if matplotlib cannot write it."""
-    require_matplotlib()
+    check.require_module("a picture", "matplotlib")
     from matplotlib.backend_bases import FigureCanvasBase
 
     formats, suffix = FigureCanvasBase.get_supported_filetypes(), Path(path).suffix[1:].lower()
@@ -212,9 +204,11 @@ def figure(
     The figure is `axes[0, 0].figure`. Without a path it is a figure of pyplot and stays open. Unless `overwrite` is
     True, a file at `path` is replaced only if it is a picture that this package saved.
     """
-    matplotlib, kind = require_matplotlib(), None if path is None else require_format(path)
+    kind = require_format("picture.png" if path is None else path)
     check.flag("overwrite", overwrite)
-    with matplotlib.rc_context(STYLE):
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
         if path is None:
             from matplotlib import pyplot
 

@@ -119,8 +119,9 @@ def _submit(chains: Sequence[Sequence[Any]], store: Store, executor: Any, advanc
             count += sum(future.result() for future in done)
             advance()
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and isinstance(executor, _LocalPool):
-            executor.abandon()
+        if isinstance(error, KeyboardInterrupt) and isinstance(executor, ProcessPoolExecutor):
+            for process in list((executor._processes or {}).values()):  # rows that are already stored remain
+                process.terminate()
         else:
             for future in futures:
                 future.cancel()
@@ -136,15 +137,6 @@ def _resume(event: str, store: Store) -> str:
         remedy = "run the same command again, with `folder` to be able to continue it"
         return f"{event}; nothing was stored: {remedy}"
     return f"{event}; finished cells are stored in {store.folder}: run the same command again to continue"
-
-
-class _LocalPool(ProcessPoolExecutor):
-    """Pool of processes that can be ended before their jobs are done."""
-
-    def abandon(self) -> None:
-        """End all processes immediately; rows that are already stored remain."""
-        for process in list((self._processes or {}).values()):
-            process.terminate()
 
 
 def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
@@ -178,7 +170,7 @@ def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
         check.integer("workers", workers, low=1, high=1024)  # all are started at once
     if getattr(current_process(), "_inheriting", False):
         os._exit(1)  # this process is a worker that imports a script without a guard; the parent raises the error
-    return _LocalPool(workers or os.cpu_count() or 1, get_context("spawn"), _prepare_worker)
+    return ProcessPoolExecutor(workers or os.cpu_count() or 1, get_context("spawn"), _prepare_worker)
 
 
 def _prepare_worker() -> None:
