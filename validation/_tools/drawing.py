@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention.extensions.comparison import figures
-from gamp_attention.extensions.comparison.figures import COLORS, require_matplotlib
+from gamp_attention._tools.check import require_module
+from gamp_attention.extensions.comparison.figures import COLORS
 
 PAGE = 736 / 96  # width of the text on a page of the manual, inches: 736 CSS pixels
 SMALLEST = 7.0  # minimum size of a text on such a page, points
@@ -57,7 +58,7 @@ def build_branch_colormap(missing: str) -> Any:
 
     `missing` is the color of cells without a number.
     """
-    require_matplotlib()
+    require_module("a picture", "matplotlib")
     from matplotlib.colors import LinearSegmentedColormap
 
     colors = LinearSegmentedColormap.from_list("two kinds", [COLORS["positional"], "#FFFFFF", COLORS["semantic"]])

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
 
 from gamp_attention._tools.display import Rows, format_to_error
 from gamp_attention._tools.numerics import generator, guard_call
@@ -265,6 +264,7 @@ class AlphaCurve:
 
     def find_crossing(self, alpha: float, low: float, high: float) -> BayesPoint:
         """Return the fixed point at α between two values of log s at which α(s) is on different sides of α."""
+        from scipy.optimize import brentq  # takes long to import
 
         def excess(x: float) -> float:
             return min(float(np.log(self.solve_at(x).alpha / alpha)), 600.0)  # finite for an infinite α
@@ -329,6 +329,8 @@ def _find_fold(alphas: np.ndarray) -> tuple[int, int] | None:
 
 def _maximize_alpha(curve: AlphaCurve, points: list[BayesPoint], k: int) -> float:
     """Return the maximum of α(s) between the neighbors of point k."""
+    from scipy.optimize import minimize_scalar
+
     bounds = points[max(k - 1, 0)].x, points[min(k + 1, len(points) - 1)].x
     options = {"xatol": 1e-4}
     maximum = minimize_scalar(lambda x: -curve.solve_at(x).alpha, bounds=bounds, method="bounded", options=options)
@@ -343,6 +345,8 @@ def _first_order_transition(curve: AlphaCurve, points: list[BayesPoint], first: 
     first, last : indices of the local maximum and minimum of α, between which fixed points are unstable.
     to : α of the local maximum, above which the fixed point before the fold does not exist.
     """
+    from scipy.optimize import brentq
+
     alphas = np.array([point.alpha for point in points])
     low = alphas[last]
     if curve.conjugates_diverge(points) and alphas[-1] < (1 + MIN_DROP) * low:

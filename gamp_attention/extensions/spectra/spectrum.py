@@ -53,7 +53,6 @@ from functools import cached_property
 
 import numpy as np
 from scipy.linalg import block_diag
-from scipy.optimize import brentq
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import psd_root, symmetrize
@@ -378,6 +377,8 @@ def _growths(at: Resolvent) -> np.ndarray:
 
 def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Resolvent:
     """Return the solution at which the j-th eigenvalue of the map of overlaps is 1."""
+    from scipy.optimize import brentq  # takes long to import
+
     solutions = {sum_of_traces(solution.V): solution for solution in path}
 
     def excess(size: float) -> float:
