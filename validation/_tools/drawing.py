@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention.extensions.comparison import figures
 from gamp_attention._tools.check import require_module
+from gamp_attention.extensions.comparison import figures
 from gamp_attention.extensions.comparison.figures import COLORS
 
 PAGE = 736 / 96  # width of the text on a page of the manual, inches: 736 CSS pixels
