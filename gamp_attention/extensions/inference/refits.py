@@ -56,7 +56,7 @@ class Refitter:
         else:
             steps, reached = self._refit_on_kinks(data, at, Q, samples)
         for k in np.flatnonzero(~reached).tolist():
-            weights, reached[k] = self.refit(data, Q, int(samples[k]))
+            weights, reached[k] = self.refit(data, Q, int(samples[k]), H)
             if reached[k]:
                 steps[k] = weights - Q
         fields = at.z[samples] + scaled_rows(data, samples) @ steps
@@ -67,11 +67,31 @@ class Refitter:
             unbounded = np.array([self._grows_on(data, at, Q, sample, step, free) for sample, step in pairs], bool)
         return fields, reached & ~unbounded, unbounded
 
-    def refit(self, data: Dataset, Q: np.ndarray, sample: int) -> tuple[np.ndarray, bool]:
-        """Return the weights (d, r) after a descent from Q on the risk without a sample, and whether it converged."""
-        evaluate = partial(without, data, sample=sample)
+    def refit(
+        self, data: Dataset, Q: np.ndarray, sample: int, H: FactoredHessian | None = None
+    ) -> tuple[np.ndarray, bool]:
+        """Return the weights (d, r) after a descent from Q on the risk without a sample, and whether it converged.
+
+        If the Hessian H at Q is given, L-BFGS begins in coordinates in which it is the identity.
+        """
+        from scipy.optimize import minimize
+
+        evaluate, start = partial(without, data, sample=sample), Q
         tol = max(self.converged * evaluate(Q).gradient_norm, self.smallest * small_unit(data))
-        end = descend_risk(data, evaluate, Q, tol, self.max_descent)
+        if H is not None and data.penalty.smooth:
+
+            def move(w: np.ndarray) -> np.ndarray:
+                return Q + H.unpack(H.whiten(w[:, None], transposed=True))[..., 0]
+
+            def evaluate_white(w: np.ndarray) -> tuple[float, np.ndarray]:
+                at = evaluate(move(w))
+                return at.train_loss * data.dim, H.whiten(H.pack(at.gradient[..., None]))[:, 0]
+
+            white = np.zeros(int(H.free.sum()))
+            gtol = self.converged * float(np.abs(evaluate_white(white)[1]).max())
+            options = {"gtol": gtol, "ftol": 0.0, "maxiter": self.max_descent}
+            start = move(minimize(evaluate_white, white, jac=True, method="L-BFGS-B", options=options).x)
+        end = descend_risk(data, evaluate, start, tol, self.max_descent)
         return end, evaluate(end).gradient_norm <= 1.1 * tol
 
     def _grows_on(
