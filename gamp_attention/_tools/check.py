@@ -44,7 +44,7 @@ def require_attributes(name: str, value: Any, needs: str, *attributes: str) -> N
 
 
 def require_module(purpose: str, module: str) -> None:
-    """Raise ImportError unless an optional module is installed, without importing it; `purpose` is what needs it."""
+    """Raise ImportError unless an optional module is installed, without importing it; `purpose` names its user."""
     if importlib.util.find_spec(module) is None:
         raise ImportError(f"{purpose} needs {module}: pip install 'gamp-attention[{EXTRAS[module]}]'")
 

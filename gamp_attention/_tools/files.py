@@ -92,6 +92,8 @@ def require_replaceable(name: str, path: str | Path, kind: str, overwrite: bool 
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:  # for instance links that name each other
+        raise ForeignFile(f"{name}: needs {needs}, got {str(path)!r}: {error.strerror}") from error
     if not stat.S_ISREG(status.st_mode):
         kind_of_path = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
         raise ForeignFile(f"{name}: needs {needs}, got {str(path)!r}, which is {kind_of_path}; choose another name")

@@ -31,7 +31,7 @@ class GaussianPath:
     def regress(self, with_past: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the coefficients (r, k) of the next vector in the white columns, and the covariance of the rest.
 
-        `with_past` (r, k) are the covariances of the vector with all k earlier components, `covariance` (r, r) its own.
+        `with_past` (r, k): covariances with all k earlier components; `covariance` (r, r): covariance of the vector.
         """
         if not (np.isfinite(with_past).all() and np.isfinite(covariance).all()):
             raise FloatingPointError("the covariances of the fields are not finite numbers")

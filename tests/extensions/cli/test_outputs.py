@@ -31,6 +31,7 @@ def here(tmp_path, monkeypatch):
         np.save(f"folder/{name}.npy", values)
     os.symlink("z.npz", "soft.npz")
     os.symlink("other.npz", "soft_other.npz")
+    os.symlink("loop.npz", "loop.npz")
     (tmp_path / "notes.json").write_text('{"a": 1}\n')
     (tmp_path / "words.txt").write_text("words\n")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n of another program")
@@ -52,6 +53,7 @@ REFUSED = {
     "'other.npz', which this package did not write; choose another name, or replace the file with --force",
     "fit z.npz --out soft_other.npz": NEW,
     "fit z.npz --out words.txt": NEW,
+    "fit z.npz --out loop.npz": f"--out: {NEW}, or of a result of gamp-attention fit that this package wrote, got",
     "fit z.npz --out folder": "it is not the name of a file",
     "fit z.npz --out /dev/null --force": "which is no regular file",
     "fit z.npz --json notes.json": f"--json: {NEW}, or of a report in JSON",
