@@ -30,6 +30,7 @@ from numba.core import cgutils, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import lookup_environment
 from numba.core.funcdesc import ExternalFunctionDescriptor
 from numba.core.registry import CPUDispatcher
@@ -131,14 +132,15 @@ class Kernel(CPUDispatcher):
 
     def compile(self, sig: Any) -> Any:
         """Compile for given argument types, or load from disk."""
-        collects = gc.isenabled()
-        gc.disable()  # the compiler makes many objects: garbage collections took a seventh of its time
-        try:
-            with interruptible():
-                return super().compile(sig)
-        finally:
-            if collects:
-                gc.enable()
+        with global_compiler_lock:
+            collects = gc.isenabled()
+            gc.disable()  # the compiler makes many objects: garbage collections took a seventh of its time
+            try:
+                with interruptible():
+                    return super().compile(sig)
+            finally:
+                if collects:
+                    gc.enable()
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """Return the signature of a call by another kernel; a literal number has the type of any other number."""
@@ -320,9 +322,10 @@ prefetch: Any = intrinsic(_prefetch)
 
 
 COMMON: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}  # no entry point for C code
-INLINED: dict[str, Any] = {  # copied into kernels: no entry point for Python either
-    **COMMON, "forceinline": True, "no_cpython_wrapper": True, "pipeline_class": InlinedCompiler,
-}  # fmt: skip
+# No entry point for Python either. Inner kernels have the same options as the functions that are copied into them, so
+# that these are compiled once for all callers: numba compiles an inlined function again for other options of a caller.
+NO_ENTRY: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True}
+INLINED: dict[str, Any] = {**COMMON, **NO_ENTRY, "pipeline_class": InlinedCompiler}  # copied into kernels
 
 
 def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = False, **options: Any) -> Any:
@@ -337,12 +340,13 @@ def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = Fal
     inner : if True, only kernels can call the function; there is no entry point for Python.
     options : further options of numba.
     """
-    chosen = {"nopython": True, "nogil": True, "_nrt": counted, "no_cpython_wrapper": inner}
-    compiled = Kernel(function, targetoptions={**COMMON, **chosen, **options})
+    chosen = {**COMMON, "nopython": True, "_nrt": counted, **(NO_ENTRY if inner else {"nogil": True}), **options}
+    compiled = Kernel(function, targetoptions=chosen)
     compiled.enable_caching()
     return compiled
 
 
+plain_kernel = partial(kernel, counted=False)
 inner_kernel = partial(kernel, inner=True)
 sample_kernel = partial(kernel, counted=False, inner=True)
 # sums may be reordered in the long dot products over the data only; short sums are computed in the order of the source

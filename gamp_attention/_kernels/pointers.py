@@ -1,4 +1,4 @@
-"""Pointers to structures that many kernels share: scratch arrays of a thread, metrics, results.
+"""Pointers to structures that many kernels share (scratch arrays of a thread, metrics, results), and views of memory.
 
 Numba passes a NamedTuple by value: each call copies all numbers in it, more than 200 for the scratch arrays of a
 thread, which takes longer than a Newton step. A `sample_kernel` therefore makes a pointer once (`point_to`) and passes
@@ -11,6 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
 
 def _is_stored_as_is(context: Any, kind: Any) -> bool:
@@ -68,9 +69,28 @@ def _point_to(typing_context: Any, value: Any) -> Any:
     return types.CPointer(value)(value), generate
 
 
+def _view(typing_context: Any, memory: Any, first: Any, shape: Any) -> Any:
+    """Return an array of a shape, a tuple, whose numbers are those of a vector from index `first` on."""
+    kind = types.Array(memory.dtype, len(shape), "C")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, view = context.make_array(memory)(context, builder, arguments[0]), context.make_array(kind)
+        result, lengths = view(context, builder), cgutils.unpack_tuple(builder, arguments[2])
+        stride = context.get_constant(types.intp, memory.dtype.bitwidth // 8)
+        strides = [stride]
+        for length in lengths[:0:-1]:
+            strides.insert(0, builder.mul(strides[0], length))
+        data = builder.gep(source.data, [arguments[1]])
+        populate_array(result, data, lengths, strides, stride, None)
+        return result._getvalue()
+
+    return kind(memory, types.intp, types.UniTuple(types.intp, len(shape))), generate
+
+
 load_from: Any = intrinsic(_load_from)
 store_at: Any = intrinsic(_store_at)
 point_to: Any = intrinsic(_point_to)
+view: Any = intrinsic(_view)
 
 
 def point_to_field(name: str) -> Any:

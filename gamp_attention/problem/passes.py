@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._kernels.compiled import CACHE_LINE, field_kernel, inline_kernel, kernel, prefetch, sample_kernel
+from gamp_attention._kernels.compiled import CACHE_LINE, field_kernel, inline_kernel, plain_kernel, prefetch
 from gamp_attention._kernels.pointers import point_to
 from gamp_attention._tools import check
 from gamp_attention._tools.check import read_only
@@ -28,6 +28,7 @@ from gamp_attention.problem.denoisers.newton import (
     make_metric,
     make_workspace,
     point_to_loss_scratch,
+    workspace_memory,
 )
 from gamp_attention.problem.denoisers.output import Denoised, allocate_result, denoise_rows, finalize_result, is_long
 from gamp_attention.problem.denoisers.prox import MAX_STARTS, Search, make_search
@@ -91,7 +92,8 @@ class TokenMatrix(NamedTuple):
         sums, totals = np.zeros((-(-n // block), r + r % 2, d)), np.zeros((-(-n // block), L, r))
 
         def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
-            _curve(first, last, FieldRows(stride, rows, columns, shift), hessians, sums[b], totals[b])
+            fields, weights = np.empty((stride * L, r)), np.zeros((stride * L, r + r % 2))
+            _curve(first, last, FieldRows(stride, rows, columns, shift), hessians, fields, weights, sums[b], totals[b])
 
         over_strides(self.tokens, stride, block, work)
         return (sums.sum(axis=0)[:r].T + self.positions.T @ totals.sum(axis=0)) / np.sqrt(d)
@@ -153,7 +155,9 @@ def data_pass(
 
     def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
         output = PassOutput(omega, out, losses, sums[b], totals[b])
-        _pass(first, last, FieldRows(stride, rows, columns, shift), problem, stop, output)
+        fields, weights = np.empty((stride * L, r)), np.zeros((stride * L, 2 * r))
+        memory = workspace_memory(loss), fields, fields.reshape(stride, -1), weights
+        _pass(first, last, FieldRows(stride, rows, columns, shift), problem, stop, output, memory)
 
     over_strides(matrix.tokens, stride, block, work, long)
     both = (sums.sum(axis=0).T + matrix.positions.T @ totals.sum(axis=0)) / np.sqrt(d)
@@ -249,26 +253,17 @@ class PassOutput(NamedTuple):
     totals: np.ndarray  # (L, 2 r) sums of g_l and ∇ℓ_l over its samples
 
 
-@kernel
-def _pass(first, last, tokens, problem, stop, output):
-    """Allocate the scratch memory of one thread, and pass over samples whose rows start with the first sample."""
-    k, r = tokens.shift.shape[0], tokens.columns.shape[0]
-    ws = make_workspace(problem.loss, k, stop)
-    grad, hess, fields = np.empty(k), np.empty((k, k)), np.empty((tokens.stride, k))
-    weights = np.zeros((tokens.stride * (k // r), 2 * r))
-    work = ws, grad, hess, fields, fields.reshape((tokens.stride * (k // r), r)), weights
-    _pass_in_strides(first, last, tokens, problem, work, output)
-
-
-@sample_kernel
-def _pass_in_strides(first, last, tokens, problem, work, output):
-    ws, grad, hess, fields, projections, weights = work  # weights: g and ∇ℓ of rows
+@plain_kernel
+def _pass(first, last, tokens, problem, stop, output, memory):
+    """Pass over samples whose rows start with the first sample. `memory` is scratch of one thread."""
     stride, rows, columns, shift = tokens
     loss, params, metric, most, search, proximal, fresh = problem
     omega, out, losses, sums, totals = output
-    at_metric, at_ws, at_out = point_to(metric), point_to(ws), point_to(out)
+    workspace, projections, fields, weights = memory  # fields (stride L, r) and (stride, L r), and g and ∇ℓ of rows
     k, r = shift.shape[0], columns.shape[0]
     L = k // r
+    ws = make_workspace(loss, k, stop, workspace)
+    at_metric, at_ws, at_out = point_to(metric), point_to(ws), point_to(out)
     for begin in range(first, last, stride):
         if ws.stop[0] != 0:
             return
@@ -295,10 +290,10 @@ def _pass_in_strides(first, last, tokens, problem, work, output):
             denoise_rows(begin, end, loss, params, omega, at_metric, most, search, at_ws, at_out)
         for mu in range(begin, min(begin + stride, last)):
             z = fields[mu - begin]
-            losses[mu] = differentiate(loss, params[mu], z, grad, hess, point_to_loss_scratch(at_ws), False)
+            losses[mu] = differentiate(loss, params[mu], z, ws.grad, ws.hess, point_to_loss_scratch(at_ws), False)
             for l in range(L):
                 for a in range(r):
-                    g, slope = out.g[mu, l * r + a], grad[l * r + a]
+                    g, slope = out.g[mu, l * r + a], ws.grad[l * r + a]
                     weights[(mu - begin) * L + l, a] = g
                     weights[(mu - begin) * L + l, r + a] = slope
                     totals[l, a] += g
@@ -306,13 +301,15 @@ def _pass_in_strides(first, last, tokens, problem, work, output):
         add_up(here, ahead, rows, weights, sums)
 
 
-@kernel
-def _curve(first, last, tokens, hessians, sums, totals):
-    """Add x v and v_l to the sums, with v = H z, for samples whose rows start with the first sample."""
+@plain_kernel
+def _curve(first, last, tokens, hessians, fields, weights, sums, totals):
+    """Add x v and v_l to the sums, with v = H z, for samples whose rows start with the first sample.
+
+    `fields` and `weights` are scratch.
+    """
     stride, rows, columns, shift = tokens
     k, r = shift.shape[0], columns.shape[0]
     L = k // r
-    fields, weights = np.empty((stride * L, r)), np.zeros((stride * L, sums.shape[0]))
     for begin in range(first, last, stride):
         here = (begin - first) * L
         ahead = here + stride * L if begin + stride < last else here

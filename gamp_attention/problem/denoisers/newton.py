@@ -7,7 +7,7 @@ definite, and otherwise increased from a small value until the sum is positive d
 The step is halved until F falls by at least a fraction of the decrease that its slope predicts (Nocedal and Wright,
 2006, chapter 3). Three guards complete the method:
 
-- A stationary point with an indefinite Hessian is a saddle and is left along the most negative curvature.
+- A stationary point with an indefinite Hessian is a saddle and is left along a direction of negative curvature.
 - A minimization that approaches a minimum which the caller has already found ends early.
 - Near a minimum, differences of F are smaller than its rounding error. Then the gradient decides when to stop. The
   rounding error of ℓ can be far larger than ℓ: ½ (1 − tanh z) is 1e-10 at z = 11, with an error of 1e-17 to 1e-16. So
@@ -27,13 +27,12 @@ from numba.core.types import CPointer, Tuple, boolean, float64
 from gamp_attention._kernels.compiled import (
     dispatch_on_type,
     inline_kernel,
-    inner_kernel,
     is_instance,
     overload,
     sample_kernel,
 )
 from gamp_attention._kernels.deferred import deferred_kernel
-from gamp_attention._kernels.pointers import load_from, point_to_field
+from gamp_attention._kernels.pointers import load_from, point_to_field, view
 from gamp_attention.problem.losses.attention import is_dot_product_loss
 from gamp_attention.problem.losses.protocol import (
     VECTOR,
@@ -52,6 +51,7 @@ ROUNDING = 4e-15  # rounding error of the objective, in units of its value plus 
 LAST_STEP = 1e-10  # relative size of a step after which none follows: the next step would be quadratically smaller
 ROUGH_STEP = 1e-2  # the same for iterations whose minimum need not be accurate
 MAX_MINIMA = 16  # number of minima that a global search stores
+N_VECTORS, N_MATRICES = 5 + MAX_MINIMA, 5  # number of vectors and matrices in a `Workspace`
 
 
 class NewtonSettings(NamedTuple):
@@ -61,6 +61,7 @@ class NewtonSettings(NamedTuple):
     # gradient that counts as zero, in units of the largest eigenvalue of V⁻¹ times the fields: a few rounding errors
     stationary: float = 1e-14
     saddle_interval: int = 30  # number of steps between attempts to leave an indefinite point along negative curvature
+    inverse_iterations: int = 20  # for a direction of negative curvature, whose error falls by a third or more in each
     first_shift: float = 0.05  # first shift of an indefinite Hessian, in units of the smallest eigenvalue of V⁻¹
     shift_growth: float = 3.0  # factor between successive shifts; each shift costs a factorization
     sufficient_decrease: float = 1e-4  # decrease of the objective that a step must reach, in units of step times slope
@@ -115,7 +116,7 @@ class Workspace(NamedTuple):
     loss: Any  # returned by make_work(loss)
     minima: np.ndarray  # (MAX_MINIMA, k) minima that a global search has reached
     stop: np.ndarray  # (1,) not zero if the caller was interrupted; see `interruptible_blocks`
-    n_hessians: np.ndarray  # (1,) number of Hessians evaluated so far
+    n_hessians: np.ndarray  # first entry: number of Hessians evaluated so far
     inverse: np.ndarray  # (k, k) inverse of the Hessian, or of its Cholesky factor
     product: np.ndarray  # (k, k) Jacobian ∂z/∂ω, or only its diagonal blocks
 
@@ -123,9 +124,7 @@ class Workspace(NamedTuple):
 # numba types of pointers, for indirect calls
 _V, _M, _B = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1))
 METRIC = CPointer(typeof(Metric(_B, _B, 1.0, 1.0, LAST_STEP)))
-WORKSPACE = CPointer(
-    typeof(Workspace(_V, _M, _M, _M, _V, _V, _V, _V, _V, _M, np.zeros(1, int), np.zeros(1, int), _M, _M))
-)
+WORKSPACE = CPointer(typeof(Workspace(_V, _M, _M, _M, _V, _V, _V, _V, _V, _M, np.zeros(1, int), _V, _M, _M)))
 point_to_loss_scratch = point_to_field("loss")
 
 
@@ -143,13 +142,20 @@ def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
     return Metric(inverse, root, float(1.0 / spectrum.max()), float(1.0 / spectrum.min()), last_step)
 
 
-@inner_kernel
-def make_workspace(loss, n_fields, stop):
-    """Allocate the scratch of one thread; another thread sets `stop` (1,) to end the work of this thread early."""
-    k, minima = n_fields, np.empty((MAX_MINIMA, n_fields))
+def workspace_memory(loss: Any) -> np.ndarray:
+    """Return memory for `make_workspace`: kernels allocate none."""
+    k = loss.n_fields
+    return np.zeros(loss.work_size + N_VECTORS * k + N_MATRICES * k * k + 1)
+
+
+@sample_kernel
+def make_workspace(loss, k, stop, memory):
+    """Return scratch of one thread for k fields; another thread sets `stop` (1,) to end this thread's work early."""
+    vectors, n = view(memory, 0, (N_VECTORS, k)), N_VECTORS * k
+    matrices, n_hessians = view(memory, n, (N_MATRICES, k, k)), memory[n + N_MATRICES * k * k :]
     return Workspace(
-        np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k),
-        np.empty(k), make_work(loss), minima, stop, np.zeros(1, dtype=np.int64), np.empty((k, k)), np.empty((k, k)),
+        vectors[0], matrices[0], matrices[1], matrices[2], vectors[1], vectors[2], vectors[3], vectors[4],
+        make_work(loss, n_hessians[1:]), vectors[5:], stop, n_hessians, matrices[3], matrices[4],
     )  # fmt: skip
 
 
@@ -252,34 +258,58 @@ def objective_derivatives(loss, p, omega, at_metric, z, at_ws):
     return value
 
 
-@inner_kernel
-def fill_lowest_direction(hess, direction):
-    """Fill direction (k,) with the lowest eigenvector; return the smallest and the largest eigenvalue.
+@inline_kernel
+def _fill_step(metric, definite, grad, hess, chol, step):
+    """Fill `step` with the Newton step; return False if no shift makes the Hessian positive definite.
 
-    Both are NaN if the matrix is not finite. Compiled once for all losses.
+    If `definite` is True, chol is the factor of hess; otherwise the Hessian is shifted.
     """
-    k = direction.shape[0]
+    shift = NEWTON.first_shift * metric.smallest
+    while not definite and shift < MAX_SHIFT:
+        definite = cholesky(hess, shift, chol)
+        shift *= NEWTON.shift_growth
+    if definite:
+        assign(step, grad)
+        cholesky_solve(chol, step)
+    return definite
+
+
+@sample_kernel
+def _lowest_curvature(metric, hess, chol, other, direction):
+    """Fill direction (k,) with nearly the lowest eigenvector, of length 1, by inverse iteration; return its curvature.
+
+    The curvature is NaN if the matrix is not finite. Compiled once for all losses.
+    """
+    k, curvature = direction.shape[0], 0.0
+    for i in range(k):
+        other[i] = np.cos(i + 1.0)  # a start without symmetry: most saddles are symmetric, and are left by breaking it
+    for _ in range(NEWTON.inverse_iterations):
+        if not _fill_step(metric, False, other, hess, chol, direction):
+            return np.nan
+        norm = 0.0
+        for i in range(k):
+            norm += direction[i] ** 2
+        for i in range(k):
+            direction[i] /= np.sqrt(norm)
+        assign(other, direction)
     for i in range(k):
         for j in range(k):
-            if not np.isfinite(hess[i, j]):
-                return np.nan, np.nan
-    spectrum, vectors = np.linalg.eigh(hess)
-    for i in range(k):
-        direction[i] = vectors[i, 0]
-    return spectrum[0], spectrum[k - 1]
+            curvature += direction[i] * hess[i, j] * direction[j]
+    return curvature
 
 
-@deferred_kernel(Tuple((boolean, float64)), counted=True)
+@deferred_kernel(Tuple((boolean, float64)))
 def descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws):
-    """Move z along the most negative curvature of ws.hess until the objective is below `value`; overwrites ws.step.
+    """Move z along negative curvature of ws.hess until the objective is below `value`; overwrites ws.step and ws.trial.
 
     Returns True and the objective, with its gradient and Hessian in ws.grad and ws.hess; or False, with z unchanged, if
     there is no negative curvature.
     """
     metric, ws = load_from(at_metric), load_from(at_ws)
-    k = z.shape[0]
-    smallest, largest = fill_lowest_direction(ws.hess, ws.step)
-    if not smallest <= -1e-10 * max(abs(largest), metric.smallest):
+    k, largest = z.shape[0], metric.smallest
+    for i in range(k):
+        largest = max(largest, abs(ws.hess[i, i]))
+    if not _lowest_curvature(metric, ws.hess, ws.chol, ws.trial, ws.step) <= -1e-10 * largest:
         return False, value
     t = 1.0 / np.sqrt(metric.smallest)  # first step length: the largest standard deviation of the fields under V
     for _ in range(60):
@@ -399,22 +429,6 @@ def _heads_for_known_minimum(z, step, minima, n_known):
         if landing <= NEWTON.merge**2 * distance:
             return True
     return False
-
-
-@inline_kernel
-def _fill_step(metric, definite, grad, hess, chol, step):
-    """Fill `step` with the Newton step; return False if no shift makes the Hessian positive definite.
-
-    If `definite` is True, chol is the factor of hess; otherwise the Hessian is shifted.
-    """
-    shift = NEWTON.first_shift * metric.smallest
-    while not definite and shift < MAX_SHIFT:
-        definite = cholesky(hess, shift, chol)
-        shift *= NEWTON.shift_growth
-    if definite:
-        assign(step, grad)
-        cholesky_solve(chol, step)
-    return definite
 
 
 @sample_kernel  # not a `loss_kernel`: compiled once for all registered losses, whose derivatives take most of the time

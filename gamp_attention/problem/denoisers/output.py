@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.core.types import none
 
-from gamp_attention._kernels.compiled import inline_kernel, kernel, sample_kernel
+from gamp_attention._kernels.compiled import inline_kernel, plain_kernel
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from, point_to
 from gamp_attention._tools import check
@@ -23,6 +23,7 @@ from gamp_attention.problem.denoisers.newton import (
     make_workspace,
     minimize_in_scalars,
     point_to_loss_scratch,
+    workspace_memory,
 )
 from gamp_attention.problem.denoisers.prox import (
     MAX_STARTS,
@@ -138,7 +139,7 @@ def denoise(
     loss = for_kernels(loss)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
-        _denoise_block(first, last, loss, params, flat, metric, most, search, stop, out)
+        _denoise_block(first, last, loss, params, flat, metric, most, search, stop, out, workspace_memory(loss))
 
     interruptible_blocks(work, n, BLOCK if L * r > 1 else SMALL_BLOCK, long)
     return finalize_result(out)
@@ -191,14 +192,9 @@ def finalize_result(out: Denoised) -> Denoised:
     return out._replace(z=out.z.reshape(shape), g=out.g.reshape(shape), solved=solved)
 
 
-@kernel
-def _denoise_block(first, last, loss, params, omega, metric, most, search, stop, out):
-    ws = make_workspace(loss, omega.shape[1], stop)
-    _denoise_rows(first, last, loss, params, omega, metric, most, search, ws, out)
-
-
-@sample_kernel
-def _denoise_rows(first, last, loss, params, omega, metric, most, search, ws, out):
+@plain_kernel
+def _denoise_block(first, last, loss, params, omega, metric, most, search, stop, out, memory):
+    ws = make_workspace(loss, omega.shape[1], stop, memory)
     denoise_rows(first, last, loss, params, omega, point_to(metric), most, search, point_to(ws), point_to(out))
 
 
@@ -221,21 +217,35 @@ def denoise_rows(first, last, loss, params, omega, at_metric, most, search, at_w
 def _denoise_in_scalars(mu, loss, p, w, at_metric, most, at_ws, at_out):
     # The steps of `denoise_sample` for two tokens and one column, or for one field, in numbers: half of the time. If
     # the minimum is not known to be unique, or in rare cases, the general form starts again from the initial fields.
-    metric, ws, out = load_from(at_metric), load_from(at_ws), load_from(at_out)
-    z, hess, is_pair = out.z[mu], ws.hess, w.shape[0] > 1
+    ws, out = load_from(at_ws), load_from(at_out)
+    z, is_pair = out.z[mu], w.shape[0] > 1
     x, y = z[0], z[1] if is_pair else 0.0
     value, outcome = minimize_in_scalars(loss, p, w, at_metric, z, at_ws, np.int64(0))
     solved = outcome == OUTCOME.solved
     if solved and most > 0:
-        solved, _ = is_unique(loss, p, w, metric.smallest, value, point_to_loss_scratch(at_ws))
+        solved, _ = is_unique(loss, p, w, load_from(at_metric).smallest, value, point_to_loss_scratch(at_ws))
+    if not (solved and _fill_in_scalars(mu, w, value, at_metric, ws.hess, at_out)):
+        z[0] = x
+        if is_pair:
+            z[1] = y
+        return False
+    out.gap[mu], out.solved[mu], out.n_hessians[mu] = np.inf, True, 1
+    return True
+
+
+@inline_kernel
+def _fill_in_scalars(mu, w, value, at_metric, hess, at_out):
+    """Fill a row as `_fill_row`, for one or two fields in one column; return False if the Hessian is nearly singular.
+
+    Then z has to be a minimum in any case, and the general form shifts the Hessian.
+    """
+    metric, out, is_pair = load_from(at_metric), load_from(at_out), w.shape[0] > 1
+    z = out.z[mu]
     shift = MIN_SHIFT * metric.smallest  # as in `factor_hessian`
     leading, xy, yy = hess[0, 0] + shift, hess[0, 1] if is_pair else 0.0, hess[1, 1] if is_pair else 1.0
     ratio = xy / leading
     pivot = yy + shift - ratio * xy
-    if not (solved and leading > 0.0 and pivot > MIN_PIVOT * yy):
-        z[0] = x
-        if is_pair:
-            z[1] = y
+    if not (leading > 0.0 and pivot > MIN_PIVOT * yy):
         return False
     second = 1.0 / pivot  # entries of the inverse: first and second on the diagonal, and cross
     cross, first = -ratio * second, 1.0 / leading + ratio * ratio * second
@@ -252,7 +262,6 @@ def _denoise_in_scalars(mu, loss, p, w, at_metric, most, at_ws, at_out):
             out.jacobian[mu, 0, 1], out.jacobian[mu, 1, 0] = cross * stiff_y, cross * stiff
             out.jacobian[mu, 1, 1] = second * stiff_y
     out.moreau[mu], out.loss[mu] = value, value - 0.5 * quadratic
-    out.gap[mu], out.solved[mu], out.n_hessians[mu] = np.inf, True, 1
     return True
 
 
@@ -269,12 +278,14 @@ def denoise_sample(mu, loss, p, w, at_metric, most, search, at_ws, at_out):
         value, out.gap[mu], status = minimize_single_field(loss, p, w, at_metric, x, most, search, at_ws)
     else:
         value, out.gap[mu], status = minimize_globally(loss, p, w, at_metric, x, most, search, at_ws)
-    out.moreau[mu], out.n_hessians[mu] = value, ws.n_hessians[0] - before
+    out.moreau[mu], out.n_hessians[mu] = value, np.int64(ws.n_hessians[0] - before)
     out.solved[mu] = status == OUTCOME.solved
-    _fill_row(mu, w, value, at_metric, ws.hess, ws.chol, ws.inverse, ws.product, at_out)
+    is_short = w.shape[0] <= 2 and out.response.shape[2] == 1
+    if not (is_short and _fill_in_scalars(mu, w, value, at_metric, ws.hess, at_out)):
+        _fill_row(mu, w, value, at_metric, ws.hess, ws.chol, ws.inverse, ws.product, at_out)
 
 
-@sample_kernel
+@deferred_kernel(none)
 def _fill_row(mu, w, value, at_metric, hess, chol, inverse, product, at_out):
     """Fill g, the response, the loss and the Jacobian of row mu, from the minimizer and the Hessian there.
 

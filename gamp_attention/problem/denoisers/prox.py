@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numba.core import types
-from numba.core.types import float64, int64
+from numba.core.types import float64, int64, none
 from scipy.special import ndtri
 
-from gamp_attention._kernels.compiled import inline_kernel, sample_kernel
+from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, overload
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from
 from gamp_attention._tools.sobol import sobol_points
@@ -32,7 +32,9 @@ from gamp_attention.problem.denoisers.newton import (
     objective_derivatives,
     point_to_loss_scratch,
 )
+from gamp_attention.problem.losses.attention import is_dot_product_loss
 from gamp_attention.problem.losses.protocol import VECTOR, TableSlots, loss_curvature, loss_floor, loss_kernel
+from gamp_attention.problem.losses.two_tokens import N_STARTS, is_two_tokens, two_token_start
 
 MAX_STARTS = 400  # maximum number of starts of an unbounded search: far more than any tested problem needs
 MIN_SHIFT = 1e-12  # shift of the Hessian at a minimum, in units of the smallest eigenvalue of V⁻¹
@@ -98,7 +100,28 @@ def is_known(z, minima, n_known):
     return False
 
 
-@sample_kernel
+@dispatch_on_type
+def n_special_starts(loss):
+    """Return the number of starts of a search for two tokens, or 0 for other losses. Compiled code only."""
+
+
+@dispatch_on_type
+def special_start(loss, p, omega, z, number, point):
+    """Fill point with one of these starts. Compiled code only."""
+
+
+@overload(n_special_starts)
+def _n_special_starts(loss):
+    has_starts = is_dot_product_loss(loss)
+    return (lambda loss: N_STARTS if is_two_tokens(loss) else 0) if has_starts else (lambda loss: 0)
+
+
+@overload(special_start)
+def _special_start(loss, p, omega, z, number, point):
+    return two_token_start if is_dot_product_loss(loss) else lambda loss, p, omega, z, number, point: None
+
+
+@deferred_kernel(none)
 def next_start(number, loss, p, omega, at_metric, search, radius, z, at_ws):
     """Fill ws.point with start `number` of a search: mirror images first, then points of the ellipsoid."""
     metric, ws = load_from(at_metric), load_from(at_ws)
@@ -149,7 +172,8 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
 
     The search ends if the Bayesian estimate of the number of minima, w (s − 1)/(s − w − 2) after s starts that found w
     minima, exceeds w by at most one half (Boender and Rinnooy Kan, 1987), but not before the number of starts has
-    reached the number of features of ℓ that fit into the ellipsoid. `max_starts` bounds the number of starts. A search
+    reached the number of features of ℓ that fit into the ellipsoid. For two tokens, all minima are next to few starts,
+    see `two_token_start`. `max_starts` bounds the number of starts. A search
     of at most `n_attempts` starts skips an unpromising start. For `max_starts` = 0 the result is
     the local minimum next to z.
     """
@@ -173,20 +197,24 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     runner_up = np.inf
     extent = radius / np.sqrt(metric.smallest)
     n_starts = MAX_STARTS if np.isinf(extent) else int(min(MAX_STARTS, 3.0 * (extent / search.feature) ** 2))
-    n_capacity = ws.minima.shape[0]
+    n_capacity, n_special = ws.minima.shape[0], n_special_starts(loss)
     bounded, first = max_starts <= search.n_attempts, 0
     if bounded:
         if not np.isfinite(radius):  # ℓ has no lower bound: the objective at ω limits the distance instead
             radius = np.sqrt(2.0 * abs(objective(loss, p, omega, at_metric, omega, at_ws) - value))
-        if not max_abs(omega) > 0.0:  # for ω = 0 mirror images and sign changes give no new starts
+        if n_special == 0 and not max_abs(omega) > 0.0:  # for ω = 0 mirror images and sign changes give no new starts
             first = 2 << min(metric.root.shape[0], 4)
     for number in range(first, first + MAX_STARTS):
         # the estimate exceeds n_known by at most 1/2 after more than 2 n_known² + 3 n_known starts
-        if number - first > max(n_starts, 2 * n_known * n_known + 3 * n_known) or ws.stop[0] != 0:
+        n_needed = n_special if n_special > 0 else max(n_starts, 2 * n_known * n_known + 3 * n_known) + 1
+        if number - first >= n_needed or ws.stop[0] != 0:
             break
         if number - first >= (max_starts if n_known > 0 else max(max_starts, search.n_attempts)):
             break
-        next_start(number, loss, p, omega, at_metric, search, radius, z, at_ws)
+        if n_special > 0:
+            special_start(loss, p, omega, z, number, ws.point)
+        else:
+            next_start(number, loss, p, omega, at_metric, search, radius, z, at_ws)
         # Number 0 is −z, which is close to another minimum. If the objective is higher there than at z, this other
         # minimum is nearly always higher, too.
         if bounded and n_known > 0 and number == 0 and objective(loss, p, omega, at_metric, ws.point, at_ws) > value:

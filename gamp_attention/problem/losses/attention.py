@@ -26,9 +26,10 @@ from numba.core.types import float64
 
 from gamp_attention._kernels.compiled import inline_kernel, is_instance, overload
 from gamp_attention._kernels.deferred import deferred_kernel
-from gamp_attention._kernels.pointers import load_from
+from gamp_attention._kernels.pointers import load_from, view
 from gamp_attention._tools import check
 from gamp_attention.problem.losses.protocol import (
+    difference_size,
     loss_curvature,
     loss_derivatives,
     loss_floor,
@@ -40,6 +41,7 @@ from gamp_attention.problem.losses.two_tokens import (
     is_two_tokens,
     two_token_derivatives,
     two_token_floor,
+    two_token_lowest,
     two_token_value,
 )
 
@@ -272,6 +274,15 @@ class AttentionLoss(NamedTuple):
         return 2 * self.n_tokens**2
 
     @property
+    def work_size(self) -> int:
+        """Size of the memory of `make_work`."""
+        L, r = self.n_tokens, self.rank
+        if self.by_differences:
+            return difference_size(L * r)
+        heads = self.attention.heads
+        return (heads + 2 + r * (r + 1) // 2) * L * L + (2 * heads + 2) * L
+
+    @property
     def by_differences(self) -> bool:
         """True for user-defined maps: derivatives are differences of values, and kernels call the loss by a table."""
         return not isinstance(self.attention, DotProductAttention)
@@ -312,17 +323,19 @@ class AttentionWork(NamedTuple):
     blocks: np.ndarray  # (r (r + 1)/2, L²) part of the Hessian in the keys, for each pair of columns
 
 
-@overload(make_work, counted=True)
-def _make_work(loss):
+@overload(make_work)
+def _make_work(loss, memory):
     if not is_dot_product_loss(loss):
         return None
 
-    def attention_work(loss):
+    def attention_work(loss, memory):
         L, H, r = loss.n_tokens, loss.attention.heads, loss.rank
-        n_blocks = r * (r + 1) // 2
+        n_blocks, matrix = r * (r + 1) // 2, L * L
+        matrices = view(memory, 0, (H + 2 + n_blocks, matrix))
+        rows = view(memory, matrices.size, (2 * H + 2, L))
         return AttentionWork(
-            np.empty((H, L, L)), np.empty((L, L)), np.empty((H, L)), np.empty((H, L)), np.empty(L), np.empty((L, L)),
-            np.empty(L), np.empty((n_blocks, L * L)),
+            view(memory, 0, (H, L, L)), view(memory, H * matrix, (L, L)), rows[:H], rows[H : 2 * H], rows[2 * H],
+            view(memory, (H + 1) * matrix, (L, L)), rows[2 * H + 1], matrices[H + 2 :],
         )  # fmt: skip
 
     return attention_work
@@ -576,6 +589,8 @@ def _loss_floor(loss, p, work):
         return None
 
     def floor(loss, p, work):
+        if is_two_tokens(loss):
+            return two_token_lowest(p)
         work = load_from(work)
         return attention_floor(loss.n_tokens, p, loss.attention.softmax, work.chol, work.Bz, work.slack)
 
@@ -602,12 +617,12 @@ def attention_floor(L, p, bounded, chol, x, slack):
     return _simplex_floor(L, p, x, slack) if bounded else _quadratic_floor(L, p, chol, x)
 
 
-@inline_kernel
+@deferred_kernel(float64)
 def _simplex_floor(L, p, S, slack):
     # Lower bound of Σ_i min ½ S·G S − S·M_i over rows S that are positive and add up to 1. G is positive semi-definite,
     # so each row is a convex problem on the simplex. Frank-Wolfe steps with exact line search solve it: the slope of
     # the objective from an iterate toward the best corner, the gap, bounds how far the minimum lies below the iterate,
-    # so value − gap is a lower bound after any number of steps. For L = 2 the first step is exact.
+    # so value − gap is a lower bound after any number of steps.
     floor = 0.0
     for i in range(L):
         for j in range(L):

@@ -43,6 +43,7 @@ from gamp_attention._kernels.compiled import (
     is_instance,
     kernel,
     overload,
+    plain_kernel,
     sample_kernel,
 )
 from gamp_attention._kernels.user_code import Registry
@@ -50,6 +51,7 @@ from gamp_attention._tools.threads import over_blocks
 from gamp_attention.problem.losses.attention import AttentionLoss, attention_floor, is_dot_product_loss, row_loss
 from gamp_attention.problem.losses.protocol import (
     IndirectLoss,
+    difference_size,
     differentiate,
     for_kernels,
     loss_curvature,
@@ -145,6 +147,11 @@ class PointLoss(NamedTuple):
         """Number of local fields per sample, L r."""
         return self.n_tokens * self.rank
 
+    @property
+    def work_size(self) -> int:
+        """Size of the memory of `make_work`."""
+        return difference_size(self.n_fields)
+
     def of_fields(self, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...] | None:
         """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,), by formulas in numpy; None if there are none."""
         formulas = getattr(self.loss, "of_fields", None) if self.n_fields == 1 else None
@@ -167,13 +174,10 @@ def is_by_differences(numba_type: Any) -> bool:
     return is_instance(numba_type, AttentionLoss) and not is_dot_product_loss(numba_type)
 
 
-@overload(make_work, counted=True)
-def _make_work(loss):
-    if is_instance(loss, IndirectLoss):
-        return lambda loss: np.empty((loss.n_fields + 2) * loss.n_fields)
-    if is_by_differences(loss) or is_instance(loss, PointLoss):
-        return lambda loss: np.empty((loss.n_tokens * loss.rank + 2) * loss.n_tokens * loss.rank)
-    return None
+@overload(make_work)
+def _make_work(loss, memory):
+    by_differences = is_instance(loss, IndirectLoss) or is_by_differences(loss) or is_instance(loss, PointLoss)
+    return (lambda loss, memory: memory) if by_differences else None
 
 
 @overload(loss_value)
@@ -277,9 +281,9 @@ def call_map(self: Any, z: Any) -> Any:
     return S.reshape(*z.shape[:-1], L)
 
 
-@kernel
-def _derivatives(first, last, loss, params, z, value, grad, hess):
-    work = make_work(loss)
+@plain_kernel
+def _derivatives(first, last, loss, params, z, value, grad, hess, memory):
+    work = make_work(loss, memory)
     for mu in range(first, last):
         value[mu] = differentiate(loss, params[mu], z[mu], grad[mu], hess[mu], work, True)
 
@@ -295,5 +299,9 @@ def sample_derivatives(loss: Any, params: np.ndarray, z: np.ndarray) -> tuple[np
     flat = np.ascontiguousarray(z).reshape(n, L * r)
     value, grad, hess = np.empty(n), np.empty((n, L * r)), np.empty((n, L * r, L * r))
     block = max(1, min(1024, int(BLOCK / (L**3 * (r * r + 2)))))
-    over_blocks(lambda first, last: _derivatives(first, last, loss, params, flat, value, grad, hess), n, block)
+
+    def work(first: int, last: int) -> None:
+        _derivatives(first, last, loss, params, flat, value, grad, hess, np.empty(loss.work_size))
+
+    over_blocks(work, n, block)
     return value, grad.reshape(n, L, r), hess

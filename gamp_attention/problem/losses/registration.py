@@ -11,7 +11,7 @@ import numpy as np
 from gamp_attention._kernels.compiled import kernel
 from gamp_attention._kernels.user_code import attempt
 from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, attend_all, call_map
-from gamp_attention.problem.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value, make_work
+from gamp_attention.problem.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value
 
 VALUE_ERROR = 1e-10  # allowed relative difference of values that a symmetry requires to be equal
 
@@ -202,17 +202,17 @@ def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
 
 @kernel
 def _value(loss, p, z):
-    return loss_value(loss, p, z, make_work(loss))
+    return loss_value(loss, p, z, z)  # the value of a registered loss needs no scratch
 
 
 @kernel
 def _derivatives(loss, p, z, grad, hess):
-    return loss_derivatives(loss, p, z, grad, hess, make_work(loss), True)
+    return loss_derivatives(loss, p, z, grad, hess, np.empty((len(z) + 2) * len(z)), True)
 
 
 @kernel
 def _floor(loss, p):
-    return loss_floor(loss, p, make_work(loss))
+    return loss_floor(loss, p, p)
 
 
 @kernel

@@ -35,9 +35,16 @@ def _weights(t):
 def _row(p, i, t):
     """Return φ_i at a difference t of scores, and w (1 − w), 1 − 2w and δ."""
     first, second = _weights(t)
+    value, slope = _loss_of_weights(p, i, first, second)
+    return value, first * second, first - second, slope
+
+
+@inline_kernel
+def _loss_of_weights(p, i, first, second):
+    """Return φ_i at weights of the two tokens, and δ."""
     Gs1, Gs2 = p[0] * first + p[1] * second, p[2] * first + p[3] * second  # G S
     value = first * (0.5 * Gs1 - p[4 + i]) + second * (0.5 * Gs2 - p[6 + i])
-    return value, first * second, first - second, Gs2 - p[6 + i] - Gs1 + p[4 + i]
+    return value, Gs2 - p[6 + i] - Gs1 + p[4 + i]
 
 
 @inline_kernel
@@ -116,19 +123,26 @@ def _row_bounds(p, i, b, z, reach, difference, span):
 
 
 N_STARTS = 9  # number of starts of `two_token_start`
-MIN_WEIGHT = 1e-3  # smallest attention weight that the starts aim at, because a weight of zero is at infinity
+# smallest attention weight that the starts aim at: the loss is flat at weights near 0 and 1
+MIN_WEIGHT = 0.06
 MIN_SUM = 0.3  # smallest absolute value of (x + y)/2 in the valley of both rows, in units of 1/√b
-NEAR_ZERO = 0.01  # distance of a start from zero, in the same units
 
 
 @inline_kernel
-def _best_weight(p, i):
-    """Return the attention weight w of row i, within bounds, at which its loss φ_i is lowest."""
+def _best_weight(p, i, least):
+    """Return the attention weight w of row i, from `least` to 1 − `least`, at which its loss φ_i is lowest."""
     kappa = p[0] - p[1] - p[2] + p[3]
     delta_0 = p[2] - p[0] - p[6 + i] + p[4 + i]  # δ at w = 0; δ = delta_0 + κ w
     if kappa > 0.0:
-        return min(max(-delta_0 / kappa, MIN_WEIGHT), 1.0 - MIN_WEIGHT)
-    return MIN_WEIGHT if delta_0 > 0.0 else 1.0 - MIN_WEIGHT
+        return min(max(-delta_0 / kappa, least), 1.0 - least)
+    return least if delta_0 > 0.0 else 1.0 - least
+
+
+@inline_kernel
+def two_token_lowest(p):
+    """Return the minimum of ℓ over all attention weights, a lower bound of ℓ."""
+    w1, w2 = _best_weight(p, 0, 0.0), _best_weight(p, 1, 0.0)
+    return _loss_of_weights(p, 0, 1.0 - w1, w1)[0] + _loss_of_weights(p, 1, 1.0 - w2, w2)[0]
 
 
 @inline_kernel
@@ -138,34 +152,32 @@ def two_token_start(loss, p, omega, z, number, point):
     The loss φ_i of a row has one minimum, at a difference t_i* of scores, and is constant where |t_i| is large. So the
     minima of the objective are near the fields ω, in the valleys t_1 = t_1* or t_2 = t_2* of one row, in their
     intersections, or in the valley x ≈ y of both rows, in which t_1 ≈ t_2. The starts are the points of these sets
-    near ω, zero, the mean of ω, and the mirror image of a known minimum z.
+    near ω, ω itself, and the mirror image of the lowest known minimum z.
     """
     b, x, y = 1.0 / loss.attention.temperature, omega[0], omega[1]
-    w1, w2 = _best_weight(p, 0), _best_weight(p, 1)
+    w1, w2 = _best_weight(p, 0, MIN_WEIGHT), _best_weight(p, 1, MIN_WEIGHT)
     t1, t2 = np.log(w1 / (1.0 - w1)), np.log(w2 / (1.0 - w2))
-    if number == 0:
+    if number == 0 or number == N_STARTS - 1:
         point[0], point[1] = -z[0], -z[1]
     elif number == 1:
         point[0], point[1] = x, y
-    elif number == 2:
-        point[0], point[1] = NEAR_ZERO / np.sqrt(b), -NEAR_ZERO / np.sqrt(b)
-    elif number <= 4:  # intersections of both valleys: b (y − x)² = t_2 − t_1
+    elif number <= 3:  # intersections of both valleys: b (y − x)² = t_2 − t_1
         gap = np.sqrt(max(t2 - t1, 0.05) / b)
-        gap = gap if number == 3 else -gap
+        gap = gap if number == 2 else -gap
         point[0], point[1] = t1 / (b * gap), t2 / (b * gap)
-    elif number == 5:  # valley of the first row: b x (y − x) = t_1 at the given y
+    elif number <= 5:  # both points of the valley of the first row, b x (y − x) = t_1, at the given y
         root = np.sqrt(max(y * y - 4.0 * t1 / b, 0.0))
         along = y + root if y > 0.0 else y - root
-        point[0], point[1] = 2.0 * t1 / (b * along) if along != 0.0 else 0.0, y
+        point[0], point[1] = 0.5 * along, y
+        if number == 5:
+            point[0] = 2.0 * t1 / (b * along) if along != 0.0 else 0.0
     elif number == 6:  # valley of the second row: b y (y − x) = t_2 at the given x
         root = np.sqrt(x * x + 4.0 * max(t2 / b, -0.25 * x * x))
         along = x + root if x > 0.0 else x - root
         point[0], point[1] = x, -2.0 * t2 / (b * along) if along != 0.0 else 0.0
-    elif number == 7:  # valley of both rows: b (y − x) (x + y)/2 is the t at which the sum of both losses is lowest
+    else:  # valley of both rows: b (y − x) (x + y)/2 is the t at which the sum of both losses is lowest
         mean, least, both = 0.5 * (x + y), MIN_SUM / np.sqrt(b), 0.5 * (w1 + w2)
         if abs(mean) < least:
             mean = least if mean > 0.0 else -least
         half = 0.5 * np.log(both / (1.0 - both)) / (b * mean)
         point[0], point[1] = mean - half, mean + half
-    else:
-        point[0], point[1] = 0.5 * (x + y), 0.5 * (x + y)

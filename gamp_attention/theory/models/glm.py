@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gamp_attention._kernels.compiled import kernel
+from gamp_attention._kernels.compiled import plain_kernel
 from gamp_attention._tools import check
 from gamp_attention._tools.threads import over_blocks
 from gamp_attention.problem.losses.attention import RiskTerms
@@ -57,7 +57,7 @@ class LabelTask:
         """Return losses (N,) at fields z (N, L, r)."""
         loss, flat = sample_loss(self.student, z.shape[1], self.rank), np.ascontiguousarray(z).reshape(len(z), -1)
         out = np.empty(len(z))
-        over_blocks(lambda a, b: _losses(a, b, loss, terms.params, flat, out), len(z), 4096)
+        over_blocks(lambda a, b: _losses(a, b, loss, terms.params, flat, out, np.empty(loss.work_size)), len(z), 4096)
         return out
 
     def errors_at(
@@ -67,9 +67,9 @@ class LabelTask:
         return self.errors(z, y, self.terms(y, rng.standard_normal((len(y), self.n_noise))))
 
 
-@kernel
-def _losses(first, last, loss, params, z, out):
-    work = make_work(loss)
+@plain_kernel
+def _losses(first, last, loss, params, z, out, memory):
+    work = make_work(loss, memory)
     for mu in range(first, last):
         out[mu] = loss_value(loss, params[mu], z[mu], work)
 

@@ -25,30 +25,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import erf
 
-from gamp_attention._kernels.compiled import dispatch_on_type, kernel, overload, sample_kernel
+from gamp_attention._kernels.compiled import plain_kernel, sample_kernel
 from gamp_attention._kernels.pointers import load_from, point_to
 from gamp_attention._tools.quadrature import LegendreRule, legendre_panels, legendre_rule
 from gamp_attention._tools.threads import interruptible_blocks
 from gamp_attention.problem.denoisers.newton import (
-    OUTCOME,
     Metric,
     assign,
     make_metric,
     make_workspace,
-    minimize_from,
-    point_to_loss_scratch,
+    workspace_memory,
 )
 from gamp_attention.problem.denoisers.prox import (
     MAX_STARTS,
-    is_known,
-    is_unique,
     make_search,
     minimize_globally,
     minimize_single_field,
 )
-from gamp_attention.problem.losses.attention import is_dot_product_loss
 from gamp_attention.problem.losses.point import for_kernels
-from gamp_attention.problem.losses.two_tokens import N_STARTS, is_two_tokens, two_token_start
 from gamp_attention.theory.equations.channel import AVERAGES, Channel, Moments
 from gamp_attention.theory.equations.symmetry import contrast_basis
 from gamp_attention.theory.rules.minimizer_path import (
@@ -117,72 +111,32 @@ def line_averages(
     loss, search = for_kernels(loss), make_search(k)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
-        _lines(first, last, loss, params, c, u, metric, grid, nodes, tols, search, stop, out)
+        memory = workspace_memory(loss), _make_track(nodes.x.size, k)
+        _lines(first, last, loss, params, c, u, metric, grid, nodes, tols, search, stop, out, memory)
 
     interruptible_blocks(work, n, BLOCK, k > SHORT_FIELDS)
     return out
 
 
-@kernel
-def _lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, stop, out):
+def _make_track(n: int, k: int) -> Track:
+    """Return working memory of one thread for n nodes and k fields."""
+    (z, rate, g), (value, e, weight), slope = np.empty((3, n, k)), np.empty((3, n)), np.empty((n, k, k))
+    return Track(
+        z, value, rate, slope, g, e, weight, *np.empty((5, k)), np.empty((MAX_PANELS, 3)), np.empty((MAX_PANELS, 2, k))
+    )
+
+
+@plain_kernel
+def _lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, stop, out, memory):
     """Average along the lines of a block."""
-    k, n = u.shape[0], nodes.x.shape[0]
-    ws, points, nodal, numbers = make_workspace(loss, k, stop), np.empty((5, k)), np.empty((3, n, k)), np.empty((3, n))
-    track = Track(
-        nodal[0], numbers[0], nodal[1], np.empty((n, k, k)), nodal[2], numbers[1], numbers[2], points[0], points[1],
-        points[2], points[3], points[4], np.empty((MAX_PANELS, 3)), np.empty((MAX_PANELS, 2, k)),
-    )  # fmt: skip
-    _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, out, track, ws)
-
-
-@sample_kernel
-def _average_lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, out, track, ws):
-    at_nodes, at_out, at_track, at_ws = point_to(nodes), point_to(out), point_to(track), point_to(ws)
+    at_nodes, at_out, at_track = point_to(nodes), point_to(out), point_to(memory[1])
+    at_ws = point_to(make_workspace(loss, u.shape[0], stop, memory[0]))
     for line in range(first, last):
-        if ws.stop[0] != 0:
+        if stop[0] != 0:
             return
         p, c = params[line], centers[line]
         at_metric = point_to(Metric(metric.inverse, metric.root, metric.smallest, metric.largest, tol[line, 2]))
         _line(loss, p, c, u, at_metric, grid, at_nodes, tol[line], search, at_out, line, at_track, at_ws)
-
-
-@dispatch_on_type
-def _search_two_tokens(loss, p, omega, at_metric, z, at_ws):
-    """Find the global minimizer for two tokens from the few starts that their loss needs; return whether it was found.
-
-    Compiled code only.
-    """
-
-
-@overload(_search_two_tokens)
-def _search_two_tokens_of(loss, p, omega, at_metric, z, at_ws):
-    if not is_dot_product_loss(loss):
-        return lambda loss, p, omega, at_metric, z, at_ws: False
-
-    def search(loss, p, omega, at_metric, z, at_ws):
-        if not is_two_tokens(loss):
-            return False
-        metric, ws = load_from(at_metric), load_from(at_ws)
-        value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)
-        if outcome != OUTCOME.solved:
-            return False
-        if is_unique(loss, p, omega, metric.smallest, value, point_to_loss_scratch(at_ws))[0]:
-            return True
-        assign(ws.minima[0], z)
-        n_known = 1
-        for number in range(N_STARTS):
-            two_token_start(loss, p, omega, ws.minima[0], number, ws.point)
-            trial, outcome = minimize_from(loss, p, omega, at_metric, ws.point, at_ws, n_known)
-            if outcome != OUTCOME.solved or is_known(ws.point, ws.minima, n_known):
-                continue
-            assign(ws.minima[n_known], ws.point)
-            n_known += 1
-            if trial < value:
-                value = trial
-                assign(z, ws.point)
-        return True
-
-    return search
 
 
 @sample_kernel
@@ -194,7 +148,7 @@ def _search_at(loss, p, c, u, e, start, at_metric, at_track, search, at_ws):
     assign(track.now, start)
     if u.shape[0] == 1:
         minimize_single_field(loss, p, track.omega, at_metric, track.now, MAX_STARTS, search, at_ws)
-    elif not _search_two_tokens(loss, p, track.omega, at_metric, track.now, at_ws):
+    else:
         minimize_globally(loss, p, track.omega, at_metric, track.now, MAX_STARTS, search, at_ws)
 
 

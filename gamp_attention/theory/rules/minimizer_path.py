@@ -11,7 +11,7 @@ The arguments are described in `gamp_attention.theory.rules.lines`, which averag
 from typing import NamedTuple
 
 import numpy as np
-from numba.core.types import float64
+from numba.core.types import float64, none
 
 from gamp_attention._kernels.compiled import inline_kernel, sample_kernel
 from gamp_attention._kernels.deferred import deferred_kernel
@@ -55,22 +55,33 @@ def minimize_at(loss, p, c, u, e, z, at_metric, at_track, at_ws):
 @sample_kernel
 def fill_derivatives(u, at_metric, at_track, m, at_ws):
     """Fill track.rate[m] and track.slope[m] from the Hessian of the last minimization. Compiled once for all losses."""
+    track, inverse, hess = load_from(at_track), load_from(at_metric).inverse, load_from(at_ws).hess
+    rate, slope, is_pair = track.rate[m], track.slope[m], u.shape[0] > 1
+    if inverse.shape[1] > 1 or u.shape[0] > 2:
+        _fill_derivatives(u, at_metric, at_track, m, at_ws)
+        return
+    xy, yy = hess[0, 1] if is_pair else 0.0, hess[1, 1] if is_pair else 1.0
+    determinant = hess[0, 0] * yy - xy * xy
+    if not determinant > MIN_PIVOT * abs(hess[0, 0] * yy):
+        _fill_derivatives(u, at_metric, at_track, m, at_ws)
+        return
+    # the same in scalars, in a third of the time
+    stiff, first = inverse[0, 0, 0], yy / determinant
+    slope[0, 0] = stiff - stiff * stiff * first
+    rate[0] = stiff * first * u[0]
+    if is_pair:
+        stiff_y, cross, second = inverse[1, 0, 0], -xy / determinant, hess[0, 0] / determinant
+        rate[0] += cross * stiff_y * u[1]
+        rate[1] = cross * stiff * u[0] + second * stiff_y * u[1]
+        slope[1, 1], slope[0, 1] = stiff_y - stiff_y * stiff_y * second, -stiff * stiff_y * cross
+        slope[1, 0] = slope[0, 1]
+
+
+@deferred_kernel(none)
+def _fill_derivatives(u, at_metric, at_track, m, at_ws):
     metric, track, ws = load_from(at_metric), load_from(at_track), load_from(at_ws)
     inverse, column, rate, slope = metric.inverse, track.scratch, track.rate[m], track.slope[m]
     L, r = inverse.shape[0], inverse.shape[1]
-    hess, determinant = ws.hess, 0.0
-    if L == 2 and r == 1:
-        determinant = hess[0, 0] * hess[1, 1] - hess[0, 1] * hess[1, 0]
-    if determinant > MIN_PIVOT * abs(
-        hess[0, 0] * hess[1, 1]
-    ):  # the same formula in scalars, which takes a third of the time
-        stiff_x, stiff_y = inverse[0, 0, 0], inverse[1, 0, 0]
-        xx, xy, yy = hess[1, 1] / determinant, -hess[0, 1] / determinant, hess[0, 0] / determinant
-        rate[0] = xx * stiff_x * u[0] + xy * stiff_y * u[1]
-        rate[1] = xy * stiff_x * u[0] + yy * stiff_y * u[1]
-        slope[0, 0], slope[1, 1] = stiff_x - stiff_x * stiff_x * xx, stiff_y - stiff_y * stiff_y * yy
-        slope[0, 1] = slope[1, 0] = -stiff_x * stiff_y * xy
-        return
     factor_hessian(metric, ws.hess, ws.chol)
     rate[:] = 0.0
     for token in range(L):
