@@ -347,7 +347,6 @@ def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = Fal
 
 
 plain_kernel = partial(kernel, counted=False)
-inner_kernel = partial(kernel, inner=True)
 sample_kernel = partial(kernel, counted=False, inner=True)
 # sums may be reordered in the long dot products over the data only; short sums are computed in the order of the source
 field_kernel = partial(kernel, counted=False, fastmath={"reassoc", "contract", "nsz"})
@@ -360,13 +359,12 @@ def user_kernel(function: Any) -> Any:
     return extending.register_jitable(**INLINED, _nrt=True)(function)
 
 
-def overload(function: Any, counted: bool = False, strict: bool = True) -> Any:
+def overload(function: Any, strict: bool = True) -> Any:
     """Return a decorator for the inlined code of a stub for some types of arguments, see `dispatch_on_type`.
 
-    `counted` has the meaning that it has for `kernel`. With `strict`, the code must name its arguments as the decorated
-    function does.
+    With `strict`, the code must name its arguments as the decorated function does.
     """
-    options: Any = {**INLINED, "_nrt": counted}
+    options: Any = {**INLINED, "_nrt": False}
     return extending.overload(function, jit_options=options, strict=strict)
 
 

@@ -19,7 +19,7 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from gamp_attention._kernels.compiled import Kernel, find_kernel, kernel, key_of_types
+from gamp_attention._kernels.compiled import Kernel, find_kernel, key_of_types, sample_kernel
 from gamp_attention._kernels.pointers import emit_call
 
 WORD = ir.IntType(64)
@@ -28,16 +28,16 @@ _REQUESTS: list[tuple[Any, ...]] = []  # kernels that compiled code of this proc
 _CALLBACKS: dict[str, Any] = {}  # references to functions whose addresses compiled code contains, by symbol
 
 
-def deferred_kernel(returns: Any, counted: bool = False) -> Callable[[Any], Any]:
+def deferred_kernel(returns: Any) -> Callable[[Any], Any]:
     """Return a decorator for functions that other kernels call rarely, and whose results have the numba type `returns`.
 
-    `counted` has the meaning that it has for `kernel`. Only kernels can call the function, with positional arguments.
-    The attribute `kernel` is the `Kernel` that is compiled at the first call. `emit(context, builder, kinds, values)`
-    adds a call to the code of an intrinsic.
+    Only kernels can call the function, with positional arguments. It must not allocate arrays. The attribute `kernel`
+    is the `Kernel` that is compiled at the first call. `emit(context, builder, kinds, values)` adds a call to the code
+    of an intrinsic.
     """
 
     def decorate(function: Any) -> Any:
-        compiled = kernel(function, counted=counted, inner=True)
+        compiled = sample_kernel(function)
 
         def emit_deferred(context: Any, builder: Any, others: Sequence[Any], values: Sequence[Any]) -> Any:
             kinds = tuple(map(types.unliteral, others))

@@ -8,6 +8,7 @@ Weideman, 2014); averages over many coordinates are means over replicas of scram
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, lgamma, log, pi
+from operator import itemgetter
 
 import numpy as np
 from scipy.special import chdtri
@@ -110,60 +111,50 @@ def linear_baseline(
     return LinearBaseline(weights, weights_error, float(numbers[-1]), float(errors[-1]), status)
 
 
-Average = tuple[np.ndarray, np.ndarray, float]  # numbers, errors, and the largest error relative to its number
-
-
 def _average(
     mean: Callable[[np.ndarray, np.ndarray], np.ndarray], dim: int, even: bool, rtol: float, max_points: int,
     rng: np.random.Generator,
-) -> Average:  # fmt: skip
-    """Return averages over `dim` standard Gaussians, from grids or, if they are not accurate enough, from replicas.
+) -> tuple[np.ndarray, np.ndarray, float]:  # fmt: skip
+    """Return averages over `dim` standard Gaussians, their errors, and the largest relative error.
 
-    `mean` returns the numbers for points and weights; if `even`, values at opposite points are equal.
+    They are from grids or, if these are not accurate enough, from replicas. `mean` returns the numbers for points and
+    weights; if `even`, values at opposite points are equal.
     """
     if dim == 0:
         numbers = mean(np.zeros((1, 0)), np.ones(1))
         return numbers, np.zeros(len(numbers)), 0.0
-    best = before = None
-    h, radius, last = SPACING, float(np.sqrt(chdtri(dim, 1e-4 * rtol))), np.zeros(1)
+    best, before = (np.zeros(0), np.inf), None
+    h, radius, last = SPACING, float(np.sqrt(chdtri(dim, 1e-4 * rtol))), 0.0
 
     def size(h: float) -> float:  # number of points in a ball
         return exp(min(dim * log(radius / h * pi**0.5) - lgamma(dim / 2 + 1), 500.0)) / (2 if even else 1)
 
-    while (best is None or best[2] > rtol) and size(h) <= max_points:
+    while best[1] > rtol and size(h) <= max_points:
         points = spaced_grid(h, dim, radius, even)
         here = mean(points, gaussian_weights(points))
         if before is not None:
             # if the relative error is exp(−c/h), a ratio of spacings FINER raises it to the power 1/FINER; the
             # difference before the last guards against two grids that agree by accident
-            ratio = _relative(np.abs(here - before), here)
-            best = _complete(here, SAFETY * np.maximum(ratio ** (1 / FINER), last ** (1 / FINER**2)), rtol)
-            last = ratio
+            ratio = _worst(np.abs(here - before), here)
+            best, last = (here, SAFETY * max(ratio ** (1 / FINER), last ** (1 / FINER**2))), ratio
         before, h = here, FINER * h
     n = FIRST_POINTS
-    while (best is None or best[2] > max(rtol, 3e-5)) and n * REPLICAS <= max_points:  # replicas are less accurate
+    while best[1] > max(rtol, 3e-5) and n * REPLICAS <= max_points:  # replicas are less accurate
         half = n // 2 if even else n
         sets = (gaussian_points(n, dim, rng)[:half] for _ in range(REPLICAS))
         samples = np.array([mean(points, np.full(half, 1 / half)) for points in sets])
         numbers = samples.mean(axis=0)
-        averages = _complete(numbers, _relative(half_width(samples), numbers), rtol)
-        best, n = averages if best is None or averages[2] < best[2] else best, 4 * n
-    assert best is not None
-    return best
+        best, n = min((numbers, _worst(half_width(samples), numbers)), best, key=itemgetter(1)), 4 * n
+    numbers, worst = best
+    # small differences may agree by accident
+    return numbers, max(worst, MIN_ERROR * max(rtol, min(worst, 1.0))) * _unit(numbers), worst
 
 
-def _largest(numbers: np.ndarray) -> np.ndarray:
-    """Return for each number the largest of its kind: of the entries of the weights, or the test error."""
-    return np.repeat([np.abs(part).max() for part in (numbers[:-1], numbers[-1:])], [len(numbers) - 1, 1])
+def _unit(numbers: np.ndarray) -> np.ndarray:
+    """Return for each number the largest of its kind, of the weights or the test error."""
+    return np.append(np.full(len(numbers) - 1, np.abs(numbers[:-1]).max()), numbers[-1])
 
 
-def _relative(errors: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Return the largest error of the weights and of the test error, relative to the largest number, for each entry."""
-    return _largest(errors) / np.maximum(_largest(numbers), 1e-300)
-
-
-def _complete(numbers: np.ndarray, relative: np.ndarray, rtol: float) -> Average:
-    """Return numbers with errors that are bounded from below: small differences may agree by accident."""
-    worst = float(relative.max())
-    smallest = MIN_ERROR * max(rtol, min(worst, 1.0))
-    return numbers, np.maximum(relative, smallest) * _largest(numbers), worst
+def _worst(errors: np.ndarray, numbers: np.ndarray) -> float:
+    """Return the largest error in units of `_unit`."""
+    return float((errors / np.maximum(_unit(numbers), 1e-300)).max())

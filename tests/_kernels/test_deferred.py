@@ -16,11 +16,11 @@ from gamp_attention._kernels.deferred import deferred_kernel
 N_THREADS = 8
 
 
-@deferred_kernel(Tuple((float64, int64)), counted=True)
+@deferred_kernel(Tuple((float64, int64)))
 def weigh(a, first, b, flag, second, c, i, j, d):
     """Arguments of all kinds, of which most do not fit into registers."""
     if a > 100.0:
-        raise ValueError("above 100", a)
+        raise ValueError("above 100")
     total = a + 2 * b + 3 * c + 4 * d if flag else 0.0
     for k in range(first.shape[0]):
         total += first[k] * second[k, k]
@@ -74,9 +74,8 @@ def test_deferred_kernels_are_compiled_at_their_first_call():
 
 def test_its_exceptions_reach_python():
     for _ in range(2):
-        with pytest.raises(ValueError, match="above 100") as raised:
+        with pytest.raises(ValueError, match="above 100"):
             weigh_if_positive(200.0, np.ones(1), np.ones((1, 1)))
-        assert raised.value.args == ("above 100", 200.0)
 
 
 def test_threads_that_call_it_first_at_the_same_time_wait_for_its_code():

@@ -10,9 +10,9 @@ from numba.core.errors import TypingError
 from gamp_attention._kernels.compiled import (
     dispatch_on_type,
     inline_kernel,
-    inner_kernel,
     kernel,
     overload,
+    sample_kernel,
 )
 from tests._kernels import test_compile_cache
 from tests.test_imports import PACKAGE
@@ -73,7 +73,7 @@ def sum_of_cubes(x):
     return wrapped(x) + cubed(2) + cubed(3)
 
 
-@inner_kernel
+@sample_kernel
 def doubled(x):
     return 2 * x
 

@@ -42,6 +42,7 @@ from gamp_attention.problem.losses.protocol import (
     loss_kernel,
     loss_value,
     make_work,
+    work_size,
 )
 from gamp_attention.problem.losses.two_tokens import is_two_tokens, two_token_expansion
 
@@ -145,7 +146,7 @@ def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
 def workspace_memory(loss: Any) -> np.ndarray:
     """Return memory for `make_workspace`: kernels allocate none."""
     k = loss.n_fields
-    return np.zeros(loss.work_size + N_VECTORS * k + N_MATRICES * k * k + 1)
+    return np.zeros(work_size(loss) + N_VECTORS * k + N_MATRICES * k * k + 1)
 
 
 @sample_kernel

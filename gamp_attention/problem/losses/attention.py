@@ -29,7 +29,6 @@ from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from, view
 from gamp_attention._tools import check
 from gamp_attention.problem.losses.protocol import (
-    difference_size,
     loss_curvature,
     loss_derivatives,
     loss_floor,
@@ -276,10 +275,9 @@ class AttentionLoss(NamedTuple):
     @property
     def work_size(self) -> int:
         """Size of the memory of `make_work`."""
-        L, r = self.n_tokens, self.rank
+        L, r, heads = self.n_tokens, self.rank, getattr(self.attention, "heads", 1)
         if self.by_differences:
-            return difference_size(L * r)
-        heads = self.attention.heads
+            return (L * r + 2) * L * r
         return (heads + 2 + r * (r + 1) // 2) * L * L + (2 * heads + 2) * L
 
     @property

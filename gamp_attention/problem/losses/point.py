@@ -51,7 +51,6 @@ from gamp_attention._tools.threads import over_blocks
 from gamp_attention.problem.losses.attention import AttentionLoss, attention_floor, is_dot_product_loss, row_loss
 from gamp_attention.problem.losses.protocol import (
     IndirectLoss,
-    difference_size,
     differentiate,
     for_kernels,
     loss_curvature,
@@ -60,6 +59,7 @@ from gamp_attention.problem.losses.protocol import (
     loss_value,
     make_work,
     outer_radius,
+    work_size,
 )
 
 # Central differences of fourth order have errors of order h⁴, plus rounding errors of order ε/h for the gradient and
@@ -146,11 +146,6 @@ class PointLoss(NamedTuple):
     def n_fields(self) -> int:
         """Number of local fields per sample, L r."""
         return self.n_tokens * self.rank
-
-    @property
-    def work_size(self) -> int:
-        """Size of the memory of `make_work`."""
-        return difference_size(self.n_fields)
 
     def of_fields(self, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...] | None:
         """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,), by formulas in numpy; None if there are none."""
@@ -301,7 +296,7 @@ def sample_derivatives(loss: Any, params: np.ndarray, z: np.ndarray) -> tuple[np
     block = max(1, min(1024, int(BLOCK / (L**3 * (r * r + 2)))))
 
     def work(first: int, last: int) -> None:
-        _derivatives(first, last, loss, params, flat, value, grad, hess, np.empty(loss.work_size))
+        _derivatives(first, last, loss, params, flat, value, grad, hess, np.empty(work_size(loss)))
 
     over_blocks(work, n, block)
     return value, grad.reshape(n, L, r), hess

@@ -4,7 +4,7 @@ A loss is a NamedTuple. Numba selects the code of the following functions by its
 in `gamp_attention.problem.losses.attention`, and the code of registered losses and attention maps in `point`. The
 fields z (L, r) of a sample are flat, with z[l * r + a], and p (P,) are the parameters of the sample.
 
-- `make_work(loss, memory)` returns scratch for the other functions, in a vector of `loss.work_size` numbers.
+- `make_work(loss, memory)` returns scratch for the other functions, in a vector of `work_size(loss)` numbers.
 - `loss_value(loss, p, z, work)` returns ℓ(z).
 - `loss_derivatives(loss, p, z, grad, hess, work, second)` returns ℓ(z) and fills its gradient, and its Hessian if
   `second` is True; if not, hess is scratch.
@@ -12,7 +12,7 @@ fields z (L, r) of a sample are flat, with z[l * r + a], and p (P,) are the para
 - `loss_curvature(loss, p, center, reach)` returns a lower bound of the eigenvalues of ∇²ℓ on ‖z − center‖ ≤ reach.
 
 A loss without a bound returns −inf. In Python, a loss has the attributes `n_tokens`, `rank` and `n_fields`, `n_params`
-(the number P, or None if any number is possible), `work_size`, `by_differences` (whether derivatives may be central
+(the number P, or None if any number is possible), `by_differences` (whether derivatives may be central
 differences of values, and kernels call the loss through a table), and the method `torch(params, z)`.
 
 **Indirect calls.** Passes over the tokens, denoisers and searches for minima call a few kernels that depend on the
@@ -64,15 +64,10 @@ class IndirectLoss(NamedTuple):
     table: int  # address of the function table
     n_fields: int  # number of fields per sample, L r
 
-    @property
-    def work_size(self) -> int:
-        """Size of the memory of `make_work`."""
-        return difference_size(self.n_fields)
 
-
-def difference_size(n_fields: int) -> int:
-    """Return the number of numbers that `make_work` needs for a loss whose derivatives are differences of values."""
-    return (n_fields + 2) * n_fields
+def work_size(loss: Any) -> int:
+    """Return the size of the memory of `make_work`: by default enough for derivatives by differences of values."""
+    return int(getattr(loss, "work_size", (loss.n_fields + 2) * loss.n_fields))
 
 
 class TableSlots(IntEnum):

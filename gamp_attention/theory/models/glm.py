@@ -16,7 +16,7 @@ from gamp_attention._tools.threads import over_blocks
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.problem.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.problem.losses.point import sample_loss
-from gamp_attention.problem.losses.protocol import loss_value, make_work
+from gamp_attention.problem.losses.protocol import loss_value, make_work, work_size
 from gamp_attention.problem.penalties.base import Penalty
 from gamp_attention.problem.penalties.standard import InterceptPenalty, require_penalty
 from gamp_attention.problem.students import check_labels, require_loss
@@ -57,7 +57,7 @@ class LabelTask:
         """Return losses (N,) at fields z (N, L, r)."""
         loss, flat = sample_loss(self.student, z.shape[1], self.rank), np.ascontiguousarray(z).reshape(len(z), -1)
         out = np.empty(len(z))
-        over_blocks(lambda a, b: _losses(a, b, loss, terms.params, flat, out, np.empty(loss.work_size)), len(z), 4096)
+        over_blocks(lambda a, b: _losses(a, b, loss, terms.params, flat, out, np.empty(work_size(loss))), len(z), 4096)
         return out
 
     def errors_at(

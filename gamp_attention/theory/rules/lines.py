@@ -121,9 +121,9 @@ def line_averages(
 def _make_track(n: int, k: int) -> Track:
     """Return working memory of one thread for n nodes and k fields."""
     (z, rate, g), (value, e, weight), slope = np.empty((3, n, k)), np.empty((3, n)), np.empty((n, k, k))
-    return Track(
-        z, value, rate, slope, g, e, weight, *np.empty((5, k)), np.empty((MAX_PANELS, 3)), np.empty((MAX_PANELS, 2, k))
-    )
+    omega, now, left, right, scratch = np.empty((5, k))
+    stack = np.empty((MAX_PANELS, 3)), np.empty((MAX_PANELS, 2, k))
+    return Track(z, value, rate, slope, g, e, weight, omega, now, left, right, scratch, *stack)
 
 
 @plain_kernel
