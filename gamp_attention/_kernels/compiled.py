@@ -46,6 +46,13 @@ PACKAGE = Path(__file__).parent.parent
 COMPILED = (b"gamp_attention._kernels.compiled import", b"(NamedTuple)", b"from numba.core")
 
 
+class KernelLibrary(JITCodeLibrary):
+    """Code library of a kernel, which is optimized once: after the inlined functions have been linked to it."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
+
+
 class InlinedLibrary(JITCodeLibrary):
     """Code library without machine code, which is only ever linked into the libraries of its callers."""
 
@@ -65,13 +72,22 @@ class InlinedLibrary(JITCodeLibrary):
         self._finalized = True
 
 
-class InlinedCompiler(Compiler):
-    """Compiler that stops at the intermediate code of a function, which the callers of the function link."""
+class KernelCompiler(Compiler):
+    """Compiler of kernels."""
+
+    library: type[JITCodeLibrary] = KernelLibrary
 
     def _compile_bytecode(self) -> Any:
         state = self.state
-        state.library = InlinedLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()  # so that it can be stored
         return super()._compile_bytecode()
+
+
+class InlinedCompiler(KernelCompiler):
+    """Compiler that stops at the intermediate code of a function, which the callers of the function link."""
+
+    library = InlinedLibrary
 
 
 def set_environments(library: Any) -> list[Any]:
@@ -341,7 +357,7 @@ def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = Fal
     options : further options of numba.
     """
     chosen = {**COMMON, "nopython": True, "_nrt": counted, **(NO_ENTRY if inner else {"nogil": True}), **options}
-    compiled = Kernel(function, targetoptions=chosen)
+    compiled = Kernel(function, targetoptions=chosen, pipeline_class=KernelCompiler)
     compiled.enable_caching()
     return compiled
 

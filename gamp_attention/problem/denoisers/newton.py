@@ -18,6 +18,7 @@ registered losses of one field, the same steps in scalars instead of arrays take
 (saddles, rounding errors, long searches) are left to the general form, which continues from the point that was reached.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -197,7 +198,7 @@ def cholesky(hess, shift, chol):
             if i == j:
                 if not acc > MIN_PIVOT * abs(hess[i, i]):
                     return False
-                chol[i, i] = np.sqrt(acc)
+                chol[i, i] = math.sqrt(acc)
             else:
                 chol[i, j] = acc / chol[j, j]
     return True
@@ -283,7 +284,7 @@ def _lowest_curvature(metric, hess, chol, other, direction):
     """
     k, curvature = direction.shape[0], 0.0
     for i in range(k):
-        other[i] = np.cos(i + 1.0)  # a start without symmetry: most saddles are symmetric, and are left by breaking it
+        other[i] = math.cos(i + 1.0)  # without symmetry: most saddles are symmetric, and are left by breaking it
     for _ in range(NEWTON.inverse_iterations):
         if not _fill_step(metric, False, other, hess, chol, direction):
             return np.nan
@@ -291,7 +292,7 @@ def _lowest_curvature(metric, hess, chol, other, direction):
         for i in range(k):
             norm += direction[i] ** 2
         for i in range(k):
-            direction[i] /= np.sqrt(norm)
+            direction[i] /= math.sqrt(norm)
         assign(other, direction)
     for i in range(k):
         for j in range(k):
@@ -312,7 +313,7 @@ def descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws):
         largest = max(largest, abs(ws.hess[i, i]))
     if not _lowest_curvature(metric, ws.hess, ws.chol, ws.trial, ws.step) <= -1e-10 * largest:
         return False, value
-    t = 1.0 / np.sqrt(metric.smallest)  # first step length: the largest standard deviation of the fields under V
+    t = 1.0 / math.sqrt(metric.smallest)  # first step length: the largest standard deviation of the fields under V
     for _ in range(60):
         for i in range(k):
             ws.trial[i] = z[i] + t * ws.step[i]
@@ -453,7 +454,7 @@ def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
         for i in range(k):
             size = max(size, abs(ws.grad[i]))
             scale = max(scale, abs(z[i]) + abs(omega[i]))
-        if not np.isfinite(size) or ws.stop[0] != 0:
+        if not math.isfinite(size) or ws.stop[0] != 0:
             return value, OUTCOME.failed
         definite = cholesky(ws.hess, 0.0, ws.chol)
 

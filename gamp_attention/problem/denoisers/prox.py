@@ -8,6 +8,7 @@ from many starts, until the stopping rule of Boender and Rinnooy Kan (1987) find
 For a single field the interval is scanned instead.
 """
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -82,8 +83,8 @@ def is_unique(loss, p, omega, smallest, value, work):
     returned in units of V^{1/2}. If the objective is convex there, it has no other minimum. `smallest` is the smallest
     eigenvalue of V⁻¹.
     """
-    radius = np.sqrt(max(0.0, 2.0 * (value - loss_floor(load_from(loss), p, work))))
-    reach = radius / np.sqrt(smallest)
+    radius = math.sqrt(max(0.0, 2.0 * (value - loss_floor(load_from(loss), p, work))))
+    reach = radius / math.sqrt(smallest)
     return loss_curvature(load_from(loss), p, omega, reach) + smallest > 0.0, radius
 
 
@@ -195,13 +196,13 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     else:
         value, few = np.inf, False
     runner_up = np.inf
-    extent = radius / np.sqrt(metric.smallest)
-    n_starts = MAX_STARTS if np.isinf(extent) else int(min(MAX_STARTS, 3.0 * (extent / search.feature) ** 2))
+    extent = radius / math.sqrt(metric.smallest)
+    n_starts = MAX_STARTS if math.isinf(extent) else int(min(MAX_STARTS, 3.0 * (extent / search.feature) ** 2))
     n_capacity, n_special = ws.minima.shape[0], n_special_starts(loss)
     bounded, first = max_starts <= search.n_attempts, 0
     if bounded:
-        if not np.isfinite(radius):  # ℓ has no lower bound: the objective at ω limits the distance instead
-            radius = np.sqrt(2.0 * abs(objective(loss, p, omega, at_metric, omega, at_ws) - value))
+        if not math.isfinite(radius):  # ℓ has no lower bound: the objective at ω limits the distance instead
+            radius = math.sqrt(2.0 * abs(objective(loss, p, omega, at_metric, omega, at_ws) - value))
         if n_special == 0 and not max_abs(omega) > 0.0:  # for ω = 0 mirror images and sign changes give no new starts
             first = 2 << min(metric.root.shape[0], 4)
     for number in range(first, first + MAX_STARTS):
@@ -251,9 +252,9 @@ def minimize_single_field(loss, p, omega, at_metric, z, max_starts, search, at_w
     unique, radius = is_unique(loss, p, omega, metric.smallest, value, point_to_loss_scratch(at_ws))
     if unique and outcome == OUTCOME.solved:
         return value, np.inf, outcome
-    if not (np.isfinite(radius) and outcome == OUTCOME.solved):
+    if not (math.isfinite(radius) and outcome == OUTCOME.solved):
         return minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws)
-    extent, found, runner_up = radius / np.sqrt(metric.smallest), z[0], np.inf
+    extent, found, runner_up = radius / math.sqrt(metric.smallest), z[0], np.inf
     n = int(min(max(2.0 * extent / search.scan_spacing, search.fewest_scanned), search.most_scanned))
     spacing = 2.0 * extent / n
     before, here = np.inf, np.inf

@@ -17,6 +17,7 @@ follows from a lower bound of ℓ. If the Hessian of the objective is positive d
 second minimum in it; see `gamp_attention.problem.denoisers.prox.is_unique`.
 """
 
+import math
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
@@ -361,7 +362,7 @@ def fill_weights(attention, z, r, H, P):
                 top = max(top, b * dot)
             if attention.softmax:
                 for j in range(count):
-                    P[h, i, j] = np.exp(P[h, i, j] - top)
+                    P[h, i, j] = math.exp(P[h, i, j] - top)
                     total += P[h, i, j]
                 total = 1.0 / total
                 for j in range(count):
@@ -667,7 +668,7 @@ def _quadratic_floor(L, p, chol, x):
             if i > j:
                 chol[i, j] = acc / chol[j, j]
             elif acc > 0.0:
-                chol[i, i] = np.sqrt(acc)
+                chol[i, i] = math.sqrt(acc)
             else:
                 return -np.inf
     floor = 0.0
@@ -699,7 +700,7 @@ def _curvature_in_ball(loss, p, radius):
         for j in range(L * L):
             G += p[j] ** 2
             M += p[L * L + j] ** 2
-        return -2.0 * b * factor * (factor * b * np.sqrt(G) * radius * radius + np.sqrt(M))
+        return -2.0 * b * factor * (factor * b * math.sqrt(G) * radius * radius + math.sqrt(M))
     for i in range(L):
         for m in range(L):  # the entries of G S_i − M_i are means of these columns for S_i >= 0 that add up to 1
             low, high = np.inf, -np.inf
@@ -707,7 +708,7 @@ def _curvature_in_ball(loss, p, radius):
                 a = p[j * L + m] - p[L * L + j * L + i]
                 low, high = min(low, a), max(high, a)
             D = max(D, high - low)
-    return -D / loss.attention.heads * factor * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
+    return -D / loss.attention.heads * factor * (b * math.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,6 +32,7 @@ through them raises an exception, numba prints it and continues with an undefine
 kernel from Python would take 0.25 ms to convert the functions.
 """
 
+import math
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -215,4 +216,4 @@ def outer_radius(center, reach):
     total = 0.0
     for i in range(center.shape[0]):
         total += center[i] * center[i]
-    return np.sqrt(total) + reach
+    return math.sqrt(total) + reach

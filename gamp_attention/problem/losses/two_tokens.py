@@ -12,7 +12,7 @@ With u_i = b φ_i' and c_i = b² φ_i'', the Hessian is ∇²ℓ = c_1 a aᵀ + 
 a ball.
 """
 
-import numpy as np
+import math
 
 from gamp_attention._kernels.compiled import inline_kernel
 
@@ -26,7 +26,7 @@ def is_two_tokens(loss):
 @inline_kernel
 def _weights(t):
     """Return 1 − w and w at a difference t of scores, each to full relative accuracy."""
-    small = np.exp(-abs(t))
+    small = math.exp(-abs(t))
     total = 1.0 / (1.0 + small)
     return (small * total, total) if t > 0.0 else (total, small * total)
 
@@ -86,14 +86,14 @@ def two_token_derivatives(loss, p, z, grad, hess):
 def two_token_floor(loss, p, center, reach):
     """Return a lower bound of the eigenvalues of ∇²ℓ in the ball ‖z − center‖ ≤ reach."""
     b, x, y = 1.0 / loss.attention.temperature, center[0], center[1]
-    span = np.sqrt(2.0) * reach  # radius of the interval of y − x
+    span = math.sqrt(2.0) * reach  # radius of the interval of y − x
     u1_low, u1_high, c1 = _row_bounds(p, 0, b, x, reach, y - x, span)
     u2_low, u2_high, c2 = _row_bounds(p, 1, b, y, reach, y - x, span)
-    wide = np.sqrt(5.0) * reach  # radius of the intervals of y − 2x and 2y − x
+    wide = math.sqrt(5.0) * reach  # radius of the intervals of y − 2x and 2y − x
     a = (abs(y - 2.0 * x) + wide) ** 2 + (abs(x) + reach) ** 2
     e = (abs(2.0 * y - x) + wide) ** 2 + (abs(y) + reach) ** 2
     u1, u2 = max(-u1_low, u1_high), max(-u2_low, u2_high)
-    return min(c1, 0.0) * a + min(c2, 0.0) * e + u2_low - u1_high - np.sqrt(2.0 * (u1 * u1 + u2 * u2))
+    return min(c1, 0.0) * a + min(c2, 0.0) * e + u2_low - u1_high - math.sqrt(2.0 * (u1 * u1 + u2 * u2))
 
 
 @inline_kernel
@@ -156,28 +156,28 @@ def two_token_start(loss, p, omega, z, number, point):
     """
     b, x, y = 1.0 / loss.attention.temperature, omega[0], omega[1]
     w1, w2 = _best_weight(p, 0, MIN_WEIGHT), _best_weight(p, 1, MIN_WEIGHT)
-    t1, t2 = np.log(w1 / (1.0 - w1)), np.log(w2 / (1.0 - w2))
+    t1, t2 = math.log(w1 / (1.0 - w1)), math.log(w2 / (1.0 - w2))
     if number == 0 or number == N_STARTS - 1:
         point[0], point[1] = -z[0], -z[1]
     elif number == 1:
         point[0], point[1] = x, y
     elif number <= 3:  # intersections of both valleys: b (y − x)² = t_2 − t_1
-        gap = np.sqrt(max(t2 - t1, 0.05) / b)
+        gap = math.sqrt(max(t2 - t1, 0.05) / b)
         gap = gap if number == 2 else -gap
         point[0], point[1] = t1 / (b * gap), t2 / (b * gap)
     elif number <= 5:  # both points of the valley of the first row, b x (y − x) = t_1, at the given y
-        root = np.sqrt(max(y * y - 4.0 * t1 / b, 0.0))
+        root = math.sqrt(max(y * y - 4.0 * t1 / b, 0.0))
         along = y + root if y > 0.0 else y - root
         point[0], point[1] = 0.5 * along, y
         if number == 5:
             point[0] = 2.0 * t1 / (b * along) if along != 0.0 else 0.0
     elif number == 6:  # valley of the second row: b y (y − x) = t_2 at the given x
-        root = np.sqrt(x * x + 4.0 * max(t2 / b, -0.25 * x * x))
+        root = math.sqrt(x * x + 4.0 * max(t2 / b, -0.25 * x * x))
         along = x + root if x > 0.0 else x - root
         point[0], point[1] = x, -2.0 * t2 / (b * along) if along != 0.0 else 0.0
     else:  # valley of both rows: b (y − x) (x + y)/2 is the t at which the sum of both losses is lowest
-        mean, least, both = 0.5 * (x + y), MIN_SUM / np.sqrt(b), 0.5 * (w1 + w2)
+        mean, least, both = 0.5 * (x + y), MIN_SUM / math.sqrt(b), 0.5 * (w1 + w2)
         if abs(mean) < least:
             mean = least if mean > 0.0 else -least
-        half = 0.5 * np.log(both / (1.0 - both)) / (b * mean)
+        half = 0.5 * math.log(both / (1.0 - both)) / (b * mean)
         point[0], point[1] = mean - half, mean + half

@@ -19,6 +19,7 @@ Arguments of the compiled functions: p are the parameters of the loss for one sa
 fields and minimizers are vectors of k = L r numbers.
 """
 
+import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -188,7 +189,7 @@ def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, search, at_out, line, a
                 assign(track.right, track.now)
             if u.shape[0] == 1:
                 change = metric.inverse[0, 0, 0] * (track.right[0] - track.left[0])
-                scalars[JUMP_CUBE] += NORMAL * np.exp(-0.5 * cut * cut) * change**3
+                scalars[JUMP_CUBE] += NORMAL * math.exp(-0.5 * cut * cut) * change**3
         elif divisible and (
             unresolved_minimum(nodes, track, top) > tol[0]
             or (tol[1] < np.inf and unresolved_derivative(metric, nodes, track, top) > tol[1])
@@ -220,10 +221,10 @@ def _add_panel(c, u, at_metric, at_nodes, at_track, top, at_out, line):
     inverse, g, scalars = metric.inverse, track.g, out.scalars[line]
     L, r, n = inverse.shape[0], inverse.shape[1], nodes.x.shape[0]
     a, b, weight, e = track.ends[top, 0], track.ends[top, 1], track.weight, track.e
-    density_a, density_b = NORMAL * np.exp(-0.5 * a * a), NORMAL * np.exp(-0.5 * b * b)
+    density_a, density_b = NORMAL * math.exp(-0.5 * a * a), NORMAL * math.exp(-0.5 * b * b)
     for m in range(n):
         e[m], quadratic = 0.5 * (a + b) + 0.5 * (b - a) * nodes.x[m], 0.0
-        weight[m] = 0.5 * (b - a) * nodes.weight[m] * NORMAL * np.exp(-0.5 * e[m] * e[m])
+        weight[m] = 0.5 * (b - a) * nodes.weight[m] * NORMAL * math.exp(-0.5 * e[m] * e[m])
         for l in range(L):
             for s in range(r):
                 i, acc = l * r + s, 0.0

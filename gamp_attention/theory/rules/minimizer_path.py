@@ -8,6 +8,7 @@ than the global minimum of the right end, `find_tie` returns the point at which 
 The arguments are described in `gamp_attention.theory.rules.lines`, which averages over the panels of a line.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -237,7 +238,7 @@ def unresolved_minimum(nodes, track, top):
 def largest_density(a, b):
     """Return the largest Gaussian density on [a, b]."""
     nearest = max(a, -b, 0.0)
-    return NORMAL * np.exp(-0.5 * nearest * nearest)
+    return NORMAL * math.exp(-0.5 * nearest * nearest)
 
 
 @inline_kernel
