@@ -173,10 +173,9 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
 
     The search ends if the Bayesian estimate of the number of minima, w (s − 1)/(s − w − 2) after s starts that found w
     minima, exceeds w by at most one half (Boender and Rinnooy Kan, 1987), but not before the number of starts has
-    reached the number of features of ℓ that fit into the ellipsoid. For two tokens, all minima are next to few starts,
-    see `two_token_start`. `max_starts` bounds the number of starts. A search
-    of at most `n_attempts` starts skips an unpromising start. For `max_starts` = 0 the result is
-    the local minimum next to z.
+    reached the number of features of ℓ that fit into the ellipsoid. For two tokens, it ends after the starts of
+    `two_token_start`. `max_starts` bounds the number of starts. A search of at most `n_attempts` starts skips an
+    unpromising start. For `max_starts` = 0 the result is the local minimum next to z.
     """
     metric, ws = load_from(at_metric), load_from(at_ws)
     value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)

@@ -153,6 +153,8 @@ def two_token_start(loss, p, omega, z, number, point):
     minima of the objective are near the fields ω, in the valleys t_1 = t_1* or t_2 = t_2* of one row, in their
     intersections, or in the valley x ≈ y of both rows, in which t_1 ≈ t_2. The starts are the points of these sets
     near ω, ω itself, and the mirror image of the lowest known minimum z.
+    Of 108 000 random problems, in half of which there are several minima, this search missed the lowest one in 52, and
+    the search from points of the ball, in 10 to 30 times the time, in 45.
     """
     b, x, y = 1.0 / loss.attention.temperature, omega[0], omega[1]
     w1, w2 = _best_weight(p, 0, MIN_WEIGHT), _best_weight(p, 1, MIN_WEIGHT)
