@@ -197,7 +197,8 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     runner_up = np.inf
     extent = radius / math.sqrt(metric.smallest)
     n_starts = MAX_STARTS if math.isinf(extent) else int(min(MAX_STARTS, 3.0 * (extent / search.feature) ** 2))
-    n_capacity, n_special = ws.minima.shape[0], n_special_starts(loss)
+    # special starts are near minima; if the first minimization failed, the general search takes more attempts
+    n_capacity, n_special = ws.minima.shape[0], n_special_starts(loss) if n_known > 0 else 0
     bounded, first = max_starts <= search.n_attempts, 0
     if bounded:
         if not math.isfinite(radius):  # ℓ has no lower bound: the objective at ω limits the distance instead
