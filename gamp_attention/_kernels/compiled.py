@@ -73,7 +73,7 @@ class InlinedLibrary(JITCodeLibrary):
 
 
 class KernelCompiler(Compiler):
-    """Compiler of kernels."""
+    """Compiler of a kernel, into a library of a class that subclasses choose."""
 
     library: type[JITCodeLibrary] = KernelLibrary
 
@@ -362,7 +362,7 @@ def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = Fal
     return compiled
 
 
-plain_kernel = partial(kernel, counted=False)
+plain_kernel = partial(kernel, counted=False)  # called from Python, which passes scratch memory
 sample_kernel = partial(kernel, counted=False, inner=True)
 # sums may be reordered in the long dot products over the data only; short sums are computed in the order of the source
 field_kernel = partial(kernel, counted=False, fastmath={"reassoc", "contract", "nsz"})

@@ -70,12 +70,12 @@ def _point_to(typing_context: Any, value: Any) -> Any:
 
 
 def _view(typing_context: Any, memory: Any, first: Any, shape: Any) -> Any:
-    """Return an array of a shape, a tuple, whose numbers are those of a vector from index `first` on."""
+    """Return an array of a shape, a tuple, that shares the numbers of a vector from index `first` on."""
     kind = types.Array(memory.dtype, len(shape), "C")
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, view = context.make_array(memory)(context, builder, arguments[0]), context.make_array(kind)
-        result, lengths = view(context, builder), cgutils.unpack_tuple(builder, arguments[2])
+        source = context.make_array(memory)(context, builder, arguments[0])
+        result, lengths = context.make_array(kind)(context, builder), cgutils.unpack_tuple(builder, arguments[2])
         stride = context.get_constant(types.intp, memory.dtype.bitwidth // 8)
         strides = [stride]
         for length in lengths[:0:-1]:

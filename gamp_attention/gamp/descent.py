@@ -14,10 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.passes import pass_over
 from gamp_attention.problem.penalties.standard import on_kinks, penalty_total, proximal_map
 from gamp_attention.problem.risk import RiskAtPoint, denoise_at, hessian_product, risk_at, small_unit
-from gamp_attention.problem.sources import apply_by_source
 from gamp_attention.results import Result
 
 MAX_STEPS = 5000  # maximum number of steps of a descent
@@ -179,10 +177,8 @@ def hessian_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> 
     return step.reshape(shape)
 
 
-def is_fixed_point(
-    data: Dataset, risk: str, at: RiskAtPoint, Q: np.ndarray, V: np.ndarray, samples: np.ndarray | None = None
-) -> bool:
-    """Return whether a critical point Q is a fixed point of GAMP, if each sample keeps its local proximal minimum.
+def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, samples: np.ndarray | None = None) -> bool:
+    """Return whether a critical point is a fixed point of GAMP, if each sample keeps its local proximal minimum.
 
     Eq. :eq:`critical`. V is halved until the proximal objective of every sample is convex at z; then the proximal step
     at ω = z − V g must return z, up to a relative difference of `UNMOVED`. `samples` are the indices of the samples
@@ -192,10 +188,7 @@ def is_fixed_point(
     lowest = float((hessians if hessians.shape[1] == 1 else np.linalg.eigvalsh(hessians)).min())
     while np.linalg.eigvalsh(V).max() * max(-lowest, 0.0) > 0.9:
         V = 0.5 * V
-    if samples is None:
-        D = -apply_by_source(data.groups, V, at.loss_gradients)
-        out, z = pass_over(data, risk, Q, D, V, at.z, max_starts=0).denoised, at.z
-    else:
-        out, z = denoise_at(data, at, V, samples=samples, hold=True), at.z[samples]
+    out = denoise_at(data, at, V, samples=samples, hold=True)
+    z = at.z if samples is None else at.z[samples]
     residual = np.abs(out.z - z).max() / (np.abs(at.z).max() + np.finfo(float).tiny)
     return bool(out.solved.all() and residual < UNMOVED)

@@ -161,7 +161,7 @@ def _build_result(loop: Loop, ending: Status, descent: Settled | None, at_start:
     status = Status.DIVERGED if grows else status
     fixed_point, curvature = None, None
     if status.converged:
-        fixed_point = is_fixed_point(data, risk, at, Q, V, _samples_to_check(data) if loop.bounded else None)
+        fixed_point = is_fixed_point(data, at, V, samples=_samples_to_check(data) if loop.bounded else None)
         curvature = lowest_curvature(data, at, Q, plan.direction)
     message = _describe_ending(loop, ending, descent, at_start)
     message += GROWS if grows else _advice(data, risk, tol, status, at.gradient_norm, curvature)

@@ -68,11 +68,11 @@ CLOCK = "the speed of the machine varied by a third within minutes"
 END = "an iteration takes a proximal step of each sample, and the time includes the check of the end"
 
 
-def measure_seconds(task, clock=time.process_time):
-    """Return the time of a call, by default processor time."""
-    began = clock()
+def measure_seconds(task):
+    """Return the processor time of a call."""
+    began = time.process_time()
     task()
-    return clock() - began
+    return time.process_time() - began
 
 
 def measure_in_turns(tasks, repeats):
@@ -209,15 +209,22 @@ def measure_prox(n, sampled):
     return {"ratio": measure_seconds(run_bfgs) / sampled / ours, "own": ours}
 
 
+def run_twice(arguments, environment):
+    """Return output and wall-clock time of two processes that run code, with a common, first empty, cache."""
+    ended, command = [], [sys.executable, "-c", *arguments]
+    with tempfile.TemporaryDirectory() as cache:
+        run = partial(subprocess.run, command, capture_output=True, text=True, cwd=ROOT.parent, check=True)
+        for _ in range(2):
+            began = time.perf_counter()
+            output = run(env=environment | {"NUMBA_CACHE_DIR": cache}).stdout
+            ended.append((output, time.perf_counter() - began))
+    return ended
+
+
 def measure_processes(model):
     """Return the compiled functions and the processor time of two processes with a common, first empty, cache."""
-    with tempfile.TemporaryDirectory() as cache:
-        environment, command = os.environ | {"NUMBA_CACHE_DIR": cache}, [sys.executable, "-c", SCRIPT, model]
-        rows = [
-            subprocess.run(command, capture_output=True, text=True, cwd=ROOT.parent, env=environment, check=True).stdout
-            for _ in range(2)
-        ]
-    return {"functions": [int(row.split()[0]) for row in rows], "process": [float(row.split()[1]) for row in rows]}
+    rows = [output.split() for output, _ in run_twice([SCRIPT, model], os.environ)]
+    return {"functions": [int(row[0]) for row in rows], "process": [float(row[1]) for row in rows]}
 
 
 def measure_example(repeats):
@@ -225,13 +232,7 @@ def measure_example(repeats):
     text = (ROOT.parent / "README.md").read_text(encoding="utf-8").split("## Ten lines")[1].split("\n## ")[0]
     lines = [line[4:] for line in text.splitlines() if line.startswith(">>> ")]
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    seconds = []
-    for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as cache:
-            environment["NUMBA_CACHE_DIR"] = cache
-            command = [sys.executable, "-c", "\n".join(lines)]
-            run = partial(subprocess.run, command, cwd=ROOT.parent, env=environment, stdout=subprocess.PIPE, check=True)
-            seconds.append([measure_seconds(run, time.perf_counter) for _ in range(2)])
+    seconds = [[clock for _, clock in run_twice(["\n".join(lines)], environment)] for _ in range(repeats)]
     return {"process": np.min(seconds, axis=0).tolist()}
 
 

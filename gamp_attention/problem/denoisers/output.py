@@ -235,9 +235,9 @@ def _denoise_in_scalars(mu, loss, p, w, at_metric, most, at_ws, at_out):
 
 @inline_kernel
 def _fill_in_scalars(mu, w, value, at_metric, hess, at_out):
-    """Fill a row as `_fill_row`, for one or two fields in one column; return False if the Hessian is nearly singular.
+    """Fill g, the response, the losses and the Jacobian of row mu, for one or two fields in one column.
 
-    Then z has to be a minimum in any case, and the general form shifts the Hessian.
+    If the Hessian is nearly singular, False is returned and nothing is filled: `_fill_row` increases the shift.
     """
     metric, out, is_pair = load_from(at_metric), load_from(at_out), w.shape[0] > 1
     z = out.z[mu]

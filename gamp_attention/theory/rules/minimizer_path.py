@@ -58,12 +58,10 @@ def fill_derivatives(u, at_metric, at_track, m, at_ws):
     """Fill track.rate[m] and track.slope[m] from the Hessian of the last minimization. Compiled once for all losses."""
     track, inverse, hess = load_from(at_track), load_from(at_metric).inverse, load_from(at_ws).hess
     rate, slope, is_pair = track.rate[m], track.slope[m], u.shape[0] > 1
-    if inverse.shape[1] > 1 or u.shape[0] > 2:
-        _fill_derivatives(u, at_metric, at_track, m, at_ws)
-        return
+    is_short = inverse.shape[1] == 1 and u.shape[0] <= 2
     xy, yy = hess[0, 1] if is_pair else 0.0, hess[1, 1] if is_pair else 1.0
     determinant = hess[0, 0] * yy - xy * xy
-    if not determinant > MIN_PIVOT * abs(hess[0, 0] * yy):
+    if not (is_short and determinant > MIN_PIVOT * abs(hess[0, 0] * yy)):
         _fill_derivatives(u, at_metric, at_track, m, at_ws)
         return
     # the same in scalars, in a third of the time
