@@ -88,13 +88,13 @@ def test_two_tokens_match_the_minimum_on_a_dense_grid(V):
 
 @pytest.mark.parametrize("V", [3.0, 300.0])
 def test_few_starts_find_the_lowest_of_many_minima_of_two_tokens(V):
-    """At most 1 of 200 samples has a lower minimum next to one of 60 random starts."""
+    """At most 1 of 500 samples has a lower minimum next to one of 60 random starts; other starts missed 1 of 125."""
     rng, n = np.random.default_rng(5), 2000
     x = rng.standard_normal((n, 2, 3)) / np.sqrt(3)
     G = x @ x.transpose(0, 2, 1)
     M = G @ rng.dirichlet(np.full(2, 0.5), (n, 2)).transpose(0, 2, 1)
     loss, params = ga.AttentionLoss(ga.DotProductAttention(), 2, 1), np.hstack([G.reshape(n, 4), M.reshape(n, 4)])
-    omega, block = 0.3 * np.sqrt(V) * rng.standard_normal((n, 2, 1)), np.full((2, 1, 1), V)
+    omega, block = np.sqrt(V) * rng.standard_normal((n, 2, 1)), np.full((2, 1, 1), V)
     found, lowest = ga.denoise(loss, params, omega, block), np.full(n, np.inf)
     for _ in range(60):
         start = omega + 2 * np.sqrt(V) * rng.standard_normal(omega.shape)
@@ -102,7 +102,7 @@ def test_few_starts_find_the_lowest_of_many_minima_of_two_tokens(V):
         lowest = np.minimum(lowest, np.where(out.solved, out.moreau, np.inf))
     assert found.solved.all()
     assert (np.isfinite(found.gap)).mean() > 0.05
-    assert (found.moreau > lowest + 1e-9).mean() <= 0.005
+    assert (found.moreau > lowest + 1e-9).mean() <= 0.002
 
 
 @pytest.mark.parametrize("name", ["squared", "logistic", "phase retrieval"])
