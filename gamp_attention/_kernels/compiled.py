@@ -29,7 +29,7 @@ from numba import extending
 from numba.core import cgutils, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
+from numba.core.compiler import Compiler, Flags
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import lookup_environment
 from numba.core.funcdesc import ExternalFunctionDescriptor
@@ -72,6 +72,16 @@ class InlinedLibrary(JITCodeLibrary):
         self._finalized = True
 
 
+class QuickFlags(Flags):
+    """Compile options of a function, compared by those that are set: numba compares them at each of its operations."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is QuickFlags and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values))
+
+
 class KernelCompiler(Compiler):
     """Compiler of a kernel, into a library of a class that subclasses choose."""
 
@@ -79,6 +89,7 @@ class KernelCompiler(Compiler):
 
     def _compile_bytecode(self) -> Any:
         state = self.state
+        state.flags = QuickFlags(state.flags)
         state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()  # so that it can be stored
         return super()._compile_bytecode()

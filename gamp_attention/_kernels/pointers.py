@@ -13,6 +13,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+ROOM = 256  # numbers that `place` uses
+
 
 def _is_stored_as_is(context: Any, kind: Any) -> bool:
     """Return whether one instruction stores or loads all fields, because none has another type in memory (bool has)."""
@@ -47,6 +49,20 @@ def _store_at(typing_context: Any, value: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(value, types.int64), generate
+
+
+def _place(typing_context: Any, value: Any, memory: Any) -> Any:
+    """Store a structure in the first `ROOM` numbers of a vector; return a pointer, valid as long as the vector is."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, start = signature.args[0], context.make_array(memory)(context, builder, arguments[1]).data
+        if context.get_abi_sizeof(context.get_data_type(kind)) > ROOM * memory.dtype.bitwidth // 8:
+            raise TypeError(f"place: needs a structure of at most {ROOM} numbers, got {kind}")
+        pointer = builder.bitcast(start, context.get_data_type(kind).as_pointer())
+        context.pack_value(builder, kind, arguments[0], pointer)
+        return pointer
+
+    return types.CPointer(value)(value, memory), generate
 
 
 def _point_to(typing_context: Any, value: Any) -> Any:
@@ -90,6 +106,7 @@ def _view(typing_context: Any, memory: Any, first: Any, shape: Any) -> Any:
 load_from: Any = intrinsic(_load_from)
 store_at: Any = intrinsic(_store_at)
 point_to: Any = intrinsic(_point_to)
+place: Any = intrinsic(_place)
 view: Any = intrinsic(_view)
 
 

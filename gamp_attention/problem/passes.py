@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._kernels.compiled import CACHE_LINE, field_kernel, inline_kernel, plain_kernel, prefetch
-from gamp_attention._kernels.pointers import point_to
+from gamp_attention._kernels.pointers import load_from, point_to
 from gamp_attention._tools import check
 from gamp_attention._tools.check import read_only
 from gamp_attention._tools.numerics import one_thread
@@ -262,8 +262,8 @@ def _pass(first, last, tokens, problem, stop, output, memory):
     workspace, projections, fields, weights = memory  # fields (stride L, r) and (stride, L r), and g and ∇ℓ of rows
     k, r = shift.shape[0], columns.shape[0]
     L = k // r
-    ws = make_workspace(loss, k, stop, workspace)
-    at_metric, at_ws, at_out = point_to(metric), point_to(ws), point_to(out)
+    at_ws = make_workspace(loss, k, stop, workspace)
+    at_metric, at_out, ws = point_to(metric), point_to(out), load_from(at_ws)
     for begin in range(first, last, stride):
         if ws.stop[0] != 0:
             return

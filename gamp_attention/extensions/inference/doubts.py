@@ -44,8 +44,9 @@ def has_many_minima(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> bool:
     """
 
     def descend(part: Dataset, start: np.ndarray, tol: float) -> np.ndarray:
-        return descend_risk(part, lambda weights: risk_at(part, weights, "exact"), start, tol * small_unit(part), 1000)
+        return descend_risk(part, lambda weights: risk_at(part, weights, "exact"), start, tol * unit, 1000)
 
+    unit = small_unit(data)
     errors, rng = sample_errors(data, at.z), np.random.default_rng(0)  # a fixed seed: equal halves along a path
     for _ in range(DIVISIONS):
         for half in np.array_split(rng.permutation(data.n_samples), 2):

@@ -13,9 +13,10 @@ The step is halved until F falls by at least a fraction of the decrease that its
   rounding error of ℓ can be far larger than ℓ: ½ (1 − tanh z) is 1e-10 at z = 11, with an error of 1e-17 to 1e-16. So
   the gradient decides about all Newton steps that are short in units of V^{1/2}, for which F need not fall.
 
-`minimize_from` is the general form. It first calls `minimize_in_scalars`: for two tokens and one column, and for
-registered losses of one field, the same steps in scalars instead of arrays take a third of the time. Rare cases
-(saddles, rounding errors, long searches) are left to the general form, which continues from the point that was reached.
+For two tokens and one column, and for registered losses of one field, `minimize_in_scalars` takes such steps in scalars
+instead of arrays, in a third of the time. There, an indefinite Hessian is replaced by the matrix of the absolute values
+of its eigenvalues (Greenstadt, 1967). In the very rare cases in which this method does not end, and for all other
+losses, `_minimize_generally` continues from the point that was reached; it is compiled at its first call.
 """
 
 import math
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import typeof
-from numba.core.types import CPointer, Tuple, boolean, float64
+from numba.core.types import CPointer, Tuple, boolean, float64, int64
 
 from gamp_attention._kernels.compiled import (
     dispatch_on_type,
@@ -33,7 +34,7 @@ from gamp_attention._kernels.compiled import (
     sample_kernel,
 )
 from gamp_attention._kernels.deferred import deferred_kernel
-from gamp_attention._kernels.pointers import load_from, point_to_field, view
+from gamp_attention._kernels.pointers import ROOM, load_from, place, point_to_field, view
 from gamp_attention.problem.losses.attention import is_dot_product_loss
 from gamp_attention.problem.losses.protocol import (
     VECTOR,
@@ -48,6 +49,7 @@ from gamp_attention.problem.losses.protocol import (
 from gamp_attention.problem.losses.two_tokens import is_two_tokens, two_token_expansion
 
 MIN_PIVOT = 1e-14  # smallest pivot of a positive definite matrix, in units of its diagonal entry
+FLAT = 1e-10  # negative curvature, in units of the largest, below which a stationary point counts as a minimum
 MAX_SHIFT = 1e300  # larger than the shift that any finite Hessian needs
 ROUNDING = 4e-15  # rounding error of the objective, in units of its value plus gradient times fields
 LAST_STEP = 1e-10  # relative size of a step after which none follows: the next step would be quadratically smaller
@@ -71,8 +73,7 @@ class NewtonSettings(NamedTuple):
     short: float = 1e-6  # fraction of a step; two successive steps below it mean that the search is stuck, as at a kink
     shortest: float = 1e-12  # fraction of a step below which the line search fails
     merge: float = 0.3  # ratio of distances to a known minimum, after and before a step, below which it is approached
-    max_scalar: int = 25  # maximum number of evaluations in scalars, before the general form takes over
-    shortest_scalar: float = 1e-3  # fraction of a step below which the general form takes over
+    max_scalar: int = 200  # maximum number of evaluations in scalars, before the general form takes over
 
 
 NEWTON = NewtonSettings()
@@ -109,7 +110,7 @@ class Workspace(NamedTuple):
 
     grad: np.ndarray  # (k,) gradient of the objective
     hess: np.ndarray  # (k, k) Hessian of the objective
-    kept: np.ndarray  # (k, k) Hessian at the minimum that a global search reached first
+    kept: np.ndarray  # (k, k) Hessian at the lowest minimum that a global search has reached
     chol: np.ndarray  # (k, k) Cholesky factor of the Hessian, shifted if necessary
     step: np.ndarray  # (k,) Newton step
     start: np.ndarray  # (k,) point from which the current step is taken
@@ -147,18 +148,22 @@ def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
 def workspace_memory(loss: Any) -> np.ndarray:
     """Return memory for `make_workspace`: kernels allocate none."""
     k = loss.n_fields
-    return np.zeros(work_size(loss) + N_VECTORS * k + N_MATRICES * k * k + 1)
+    return np.zeros(ROOM + work_size(loss) + N_VECTORS * k + N_MATRICES * k * k + 1)
 
 
 @sample_kernel
 def make_workspace(loss, k, stop, memory):
-    """Return scratch of one thread for k fields; another thread sets `stop` (1,) to end this thread's work early."""
-    vectors, n = view(memory, 0, (N_VECTORS, k)), N_VECTORS * k
+    """Return a pointer to a `Workspace` of one thread for k fields, which is stored in `memory` as well.
+
+    Another thread sets `stop` (1,) to end this thread's work early.
+    """
+    vectors, n = view(memory, ROOM, (N_VECTORS, k)), ROOM + N_VECTORS * k
     matrices, n_hessians = view(memory, n, (N_MATRICES, k, k)), memory[n + N_MATRICES * k * k :]
-    return Workspace(
+    ws = Workspace(
         vectors[0], matrices[0], matrices[1], matrices[2], vectors[1], vectors[2], vectors[3], vectors[4],
         make_work(loss, n_hessians[1:]), vectors[5:], stop, n_hessians, matrices[3], matrices[4],
     )  # fmt: skip
+    return place(ws, memory)
 
 
 @inline_kernel
@@ -311,7 +316,7 @@ def descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws):
     k, largest = z.shape[0], metric.smallest
     for i in range(k):
         largest = max(largest, abs(ws.hess[i, i]))
-    if not _lowest_curvature(metric, ws.hess, ws.chol, ws.trial, ws.step) <= -1e-10 * largest:
+    if not _lowest_curvature(metric, ws.hess, ws.chol, ws.trial, ws.step) <= -FLAT * largest:
         return False, value
     t = 1.0 / math.sqrt(metric.smallest)  # first step length: the largest standard deviation of the fields under V
     for _ in range(60):
@@ -320,7 +325,7 @@ def descend_from_saddle(loss, p, omega, at_metric, z, value, at_ws):
         if objective(loss, p, omega, at_metric, ws.trial, at_ws) < value:
             assign(z, ws.trial)
             return True, objective_derivatives(loss, p, omega, at_metric, z, at_ws)
-        t *= 0.5
+        t *= -0.5  # both signs: next to a fold the objective increases in one direction
     return False, value
 
 
@@ -361,8 +366,9 @@ def _expand(loss, p, x, y, at_ws):
 def minimize_in_scalars(loss, p, omega, at_metric, z, at_ws, n_known):
     """Minimize as `minimize_from`, or return OUTCOME.unfinished with z at the point reached.
 
-    The steps are those of `minimize_from`, for fields (x, y) and a Hessian with entries xx, xy and yy; a single field
-    has y = 0. (new_x, new_y) is the point that the line search evaluates.
+    Fields are (x, y), and the Hessian has entries xx, xy and yy; a single field has y = 0. If the Hessian is not
+    positive definite, steps use the absolute values of its eigenvalues. (new_x, new_y) is the point that the line
+    search evaluates.
     """
     metric, ws, is_pair = load_from(at_metric), load_from(at_ws), z.shape[0] > 1
     stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0] if is_pair else 1.0
@@ -376,7 +382,7 @@ def minimize_in_scalars(loss, p, omega, at_metric, z, at_ws, n_known):
         trial += 0.5 * (stiff_x * offset_x * offset_x + stiff_y * offset_y * offset_y)
         if number > 0 and not trial <= value - NEWTON.sufficient_decrease * t * slope + rounding:
             t *= 0.5
-            if t < NEWTON.shortest_scalar:
+            if t < NEWTON.shortest:
                 break
             new_x, new_y = x - t * step_x, y - t * step_y
             continue
@@ -384,35 +390,48 @@ def minimize_in_scalars(loss, p, omega, at_metric, z, at_ws, n_known):
         grad_x, grad_y = grad_x + stiff_x * offset_x, grad_y + stiff_y * offset_y
         xx, yy = xx + stiff_x, yy + stiff_y
         size, scale = max(abs(grad_x), abs(grad_y)), max(abs(x) + abs(omega_x), abs(y) + abs(omega_y))
-        # the general form decides about saddles, NaN, and steps whose decrease of F is below its rounding error, unless
-        # they reduce the gradient by half
-        if not (size < np.inf and (slope > rounding or size < 0.5 * last_size)):
+        if not size < np.inf:
             break
-        if size <= NEWTON.stationary * metric.largest * scale:
-            solved = xx > MIN_PIVOT * abs(xx) and yy - xy / xx * xy > MIN_PIVOT * abs(yy)
-            break
-        last_size = size
-        # LDLᵀ factors of the Hessian: pivots xx + shift and pivot, and the ratio below the diagonal
-        shift, next_shift = 0.0, NEWTON.first_shift * metric.smallest
+        # if rounding hides the decrease of the objective, steps continue while they reduce the gradient by half
+        stationary = size <= NEWTON.stationary * metric.largest * scale or (slope <= rounding and 2 * size >= last_size)
+        last_size, t = size, 1.0
         ratio = xy / xx
-        pivot = yy - ratio * xy
-        while not (xx + shift > MIN_PIVOT * abs(xx) and pivot > MIN_PIVOT * abs(yy)) and shift < MAX_SHIFT:
-            shift, next_shift = next_shift, NEWTON.shift_growth * next_shift
-            ratio = xy / (xx + shift)
-            pivot = yy + shift - ratio * xy
-        step_y = (grad_y - ratio * grad_x) / pivot
-        step_x = grad_x / (xx + shift) - ratio * step_y
-        if shift == 0.0:
+        pivot = yy - ratio * xy  # the second pivot of the Hessian; the first is xx
+        if xx > MIN_PIVOT * abs(xx) and pivot > MIN_PIVOT * abs(yy):
+            step_y = (grad_y - ratio * grad_x) / pivot
+            step_x = grad_x / xx - ratio * step_y
             for c in range(n_known):
                 distance_x, distance_y = x - ws.minima[c, 0], y - ws.minima[c, 1] if is_pair else 0.0
                 landing = (distance_x - step_x) ** 2 + (distance_y - step_y) ** 2
                 if landing <= NEWTON.merge**2 * (distance_x * distance_x + distance_y * distance_y):
                     return value, OUTCOME.merged
-        slope = grad_x * step_x + grad_y * step_y
-        if shift == 0.0 and max(abs(step_x), abs(step_y)) <= metric.last_step * scale:
-            x, y, value, solved = x - step_x, y - step_y, value - 0.5 * slope, True
-            break
-        rounding, t = ROUNDING * (abs(value) + size * scale), 1.0
+            slope = grad_x * step_x + grad_y * step_y
+            length = max(abs(step_x), abs(step_y))
+            solved = stationary or length <= metric.last_step * scale
+            if solved:
+                if not stationary:
+                    x, y, value = x - step_x, y - step_y, value - 0.5 * slope
+                break
+            hidden = length * length * metric.largest <= NEWTON.hidden_step**2
+        else:
+            # eigenvector (cos, sin) of the larger eigenvalue; no step is longer than the standard deviation of V
+            half, root = 0.5 * (xx - yy), math.sqrt(0.25 * (xx - yy) ** 2 + xy * xy)
+            angle = 0.5 * math.atan2(xy, half)
+            cos, sin = math.cos(angle), math.sin(angle)
+            up, down = cos * grad_x + sin * grad_y, cos * grad_y - sin * grad_x
+            high, low = 0.5 * (xx + yy) + root, 0.5 * (xx + yy) - root
+            bound = math.sqrt(metric.smallest)
+            up_step = up / max(abs(high), abs(up) * bound, 1e-300)
+            down_step = down / max(abs(low), abs(down) * bound, 1e-300)
+            if stationary:
+                solved = low > -FLAT * max(high, metric.smallest)
+                if solved:
+                    break
+                # at a saddle, along negative curvature; the gradient grows
+                up_step, down_step, last_size = 0.0, math.copysign(1.0 / bound, down), np.inf
+            step_x, step_y = cos * up_step - sin * down_step, sin * up_step + cos * down_step
+            slope, hidden = up * up_step + down * down_step, False
+        rounding = np.inf if hidden else ROUNDING * (abs(value) + size * scale)
         new_x, new_y = x - step_x, y - step_y
     z[0], ws.hess[0, 0] = x, xx
     if is_pair:
@@ -441,12 +460,19 @@ def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
     of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of
     ws.minima.
     """
-    metric, ws = load_from(at_metric), load_from(at_ws)
+    ws = load_from(at_ws)
     ws.n_hessians[0] += 1
     if in_scalars(loss):
         value, outcome = minimize_in_scalars(loss, p, omega, at_metric, z, at_ws, n_known)
         if outcome != OUTCOME.unfinished:
             return value, outcome
+    return _minimize_generally(loss, p, omega, at_metric, z, at_ws, n_known)
+
+
+@deferred_kernel(Tuple((float64, int64)))
+def _minimize_generally(loss, p, omega, at_metric, z, at_ws, n_known):
+    """Minimize as `minimize_from`, for any number of fields."""
+    metric, ws = load_from(at_metric), load_from(at_ws)
     k, was_short = z.shape[0], False
     value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
     for number in range(NEWTON.max_iter):

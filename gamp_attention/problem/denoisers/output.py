@@ -194,8 +194,8 @@ def finalize_result(out: Denoised) -> Denoised:
 
 @plain_kernel
 def _denoise_block(first, last, loss, params, omega, metric, most, search, stop, out, memory):
-    ws = make_workspace(loss, omega.shape[1], stop, memory)
-    denoise_rows(first, last, loss, params, omega, point_to(metric), most, search, point_to(ws), point_to(out))
+    at_ws = make_workspace(loss, omega.shape[1], stop, memory)
+    denoise_rows(first, last, loss, params, omega, point_to(metric), most, search, at_ws, point_to(out))
 
 
 @inline_kernel

@@ -30,7 +30,6 @@ from gamp_attention.problem.denoisers.newton import (
     max_abs,
     minimize_from,
     objective,
-    objective_derivatives,
     point_to_loss_scratch,
 )
 from gamp_attention.problem.losses.attention import is_dot_product_loss
@@ -169,7 +168,8 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     """Find the global minimum of the proximal objective from the start z, in place.
 
     Returns (objective, gap, outcome). The gap is the difference to the next higher minimum found; it is inf if the
-    minimum is certified to be unique or no other minimum was found. On return, ws.hess is the Hessian at z.
+    minimum is certified to be unique or no other minimum was found. On return, ws.hess is the Hessian at z, as after
+    `minimize_from`.
 
     The search ends if the Bayesian estimate of the number of minima, w (s − 1)/(s − w − 2) after s starts that found w
     minima, exceeds w by at most one half (Boender and Rinnooy Kan, 1987), but not before the number of starts has
@@ -181,20 +181,16 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)
     if max_starts == 0:
         return value, np.inf, outcome
-    unique, radius, few = False, np.inf, max_starts <= search.few_starts
-    if few:
-        copy_matrix(ws.kept, ws.hess)
-    else:  # for long samples the bound takes longer than few starts
+    unique, radius = False, np.inf
+    if max_starts > search.few_starts:  # for long samples the bound takes longer than few starts
         unique, radius = is_unique(loss, p, omega, metric.smallest, value, point_to_loss_scratch(at_ws))
     if unique and outcome == OUTCOME.solved:
         return value, np.inf, outcome
-    n_known = 0
+    n_known, lowest, runner_up = 0, np.inf, np.inf
     if outcome == OUTCOME.solved:
+        n_known, lowest = 1, value
         assign(ws.minima[0], z)
-        n_known = 1
-    else:
-        value, few = np.inf, False
-    runner_up = np.inf
+        copy_matrix(ws.kept, ws.hess)
     extent = radius / math.sqrt(metric.smallest)
     n_starts = MAX_STARTS if math.isinf(extent) else int(min(MAX_STARTS, 3.0 * (extent / search.feature) ** 2))
     # special starts are near minima; if the first minimization failed, the general search takes more attempts
@@ -218,7 +214,7 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
             next_start(number, loss, p, omega, at_metric, search, radius, z, at_ws)
         # Number 0 is −z, which is close to another minimum. If the objective is higher there than at z, this other
         # minimum is nearly always higher, too.
-        if bounded and n_known > 0 and number == 0 and objective(loss, p, omega, at_metric, ws.point, at_ws) > value:
+        if bounded and n_known > 0 and number == 0 and objective(loss, p, omega, at_metric, ws.point, at_ws) > lowest:
             continue
         trial, trial_outcome = minimize_from(loss, p, omega, at_metric, ws.point, at_ws, n_known)
         if trial_outcome != OUTCOME.solved or is_known(ws.point, ws.minima, n_known):
@@ -226,17 +222,17 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
         if n_known < n_capacity:
             assign(ws.minima[n_known], ws.point)
             n_known += 1
-        if trial < value:
-            runner_up, few = value, False
-            value, outcome = trial, trial_outcome
+        if trial < lowest:
+            runner_up = lowest
+            lowest, outcome = trial, trial_outcome
             assign(z, ws.point)
+            copy_matrix(ws.kept, ws.hess)
         elif trial < runner_up:
             runner_up = trial
-    if few:  # as without a search
-        copy_matrix(ws.hess, ws.kept)
-    else:
-        value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
-    return value, runner_up - value, outcome
+    if n_known == 0:
+        return value, np.inf, outcome
+    copy_matrix(ws.hess, ws.kept)
+    return lowest, runner_up - lowest, outcome
 
 
 @deferred_kernel(SEARCHED)
@@ -255,6 +251,7 @@ def minimize_single_field(loss, p, omega, at_metric, z, max_starts, search, at_w
     if not (math.isfinite(radius) and outcome == OUTCOME.solved):
         return minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws)
     extent, found, runner_up = radius / math.sqrt(metric.smallest), z[0], np.inf
+    copy_matrix(ws.kept, ws.hess)
     n = int(min(max(2.0 * extent / search.scan_spacing, search.fewest_scanned), search.most_scanned))
     spacing = 2.0 * extent / n
     before, here = np.inf, np.inf
@@ -271,8 +268,9 @@ def minimize_single_field(loss, p, omega, at_metric, z, max_starts, search, at_w
                     runner_up = value
                     value, outcome = trial, trial_outcome
                     assign(z, ws.point)
+                    copy_matrix(ws.kept, ws.hess)
                 elif trial < runner_up:
                     runner_up = trial
         before, here = here, after
-    value = objective_derivatives(loss, p, omega, at_metric, z, at_ws)
+    copy_matrix(ws.hess, ws.kept)
     return value, runner_up - value, outcome

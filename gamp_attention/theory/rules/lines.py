@@ -8,8 +8,8 @@ with Gauss-Legendre rules, from a stack of panels whose ends carry the global mi
 2. If the minimum that arrives at the right end is not the global minimum there, the global minimizer jumps inside of
    the panel. Find the point at which both minima tie (`find_tie`) and divide the panel there. A global search at the
    tie detects a third, lower minimum.
-3. Otherwise, if the last two Legendre coefficients of z(e) exceed the tolerance (`unresolved_minimum`,
-   `unresolved_derivative`), divide the panel in the middle.
+3. Otherwise, if the last two Legendre coefficients of z(e) exceed the tolerance (`is_unresolved`), divide the panel in
+   the middle.
 4. Otherwise add the panel's contribution to all averages (`_add_panel`).
 
 `gamp_attention.theory.rules.minimizer_path` follows the minimizer through a panel. `FieldLines` applies the
@@ -52,8 +52,7 @@ from gamp_attention.theory.rules.minimizer_path import (
     are_apart,
     find_tie,
     follow_panel,
-    unresolved_derivative,
-    unresolved_minimum,
+    is_unresolved,
 )
 from gamp_attention.theory.rules.rule import WorkExceeded
 
@@ -82,6 +81,13 @@ class LineMoments(NamedTuple):
     scalars: np.ndarray  # (n, 9)
 
 
+class Sums(NamedTuple):
+    """The same as one array: the last axis of `values` (n, P + 2, ·) has the entries of g, gg, response and square."""
+
+    values: np.ndarray
+    scalars: np.ndarray
+
+
 def line_averages(
     loss: Any, params: np.ndarray, centers: np.ndarray, direction: np.ndarray, metric: Metric, grid: np.ndarray,
     nodes: LegendreRule, tol: np.ndarray, tol_square: np.ndarray, last_step: np.ndarray, n_powers: int = 0,
@@ -103,35 +109,36 @@ def line_averages(
     n_powers : number P of further averages with powers of e.
     """
     n, L, r = centers.shape
-    k, matrices = L * r, (n, n_powers + 1, L * r, r)
-    shapes = (n, n_powers + 2, k), matrices, matrices, (n, L, L, r * r, r * r), (n, JUMP_CUBE + 1)
-    out = LineMoments(*map(np.zeros, shapes))
+    k, ends = L * r, np.cumsum([L * r, L * r * r, L * r * r, (L * r * r) ** 2])
+    out = Sums(np.zeros((n, n_powers + 2, ends[-1])), np.zeros((n, JUMP_CUBE + 1)))
     out.scalars[:, JUMP] = np.inf
     c, u = np.ascontiguousarray(centers).reshape(n, k), np.ascontiguousarray(direction).reshape(k)
     tols = np.stack([tol, tol_square, last_step], axis=1)
     loss, search = for_kernels(loss), make_search(k)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
-        memory = workspace_memory(loss), _make_track(nodes.x.size, k)
+        memory = workspace_memory(loss), _make_track(nodes.x.size, k, out.values.shape[2])
         _lines(first, last, loss, params, c, u, metric, grid, nodes, tols, search, stop, out, memory)
 
     interruptible_blocks(work, n, BLOCK, k > SHORT_FIELDS)
-    return out
+    g, gg, response, square = np.split(out.values, ends[:-1], axis=2)
+    matrices = [values[:, :-1].reshape(n, n_powers + 1, k, r) for values in (gg, response)]
+    return LineMoments(g, *matrices, square[:, 0].reshape(n, L, L, r * r, r * r), out.scalars)
 
 
-def _make_track(n: int, k: int) -> Track:
-    """Return working memory of one thread for n nodes and k fields."""
-    (z, rate, g), (value, e, weight), slope = np.empty((3, n, k)), np.empty((3, n)), np.empty((n, k, k))
+def _make_track(n: int, k: int, n_values: int) -> Track:
+    """Return working memory of one thread for n nodes, k fields and a number of averages."""
+    (z, rate), (value, e, weight), slope = np.empty((2, n, k)), np.empty((3, n)), np.empty((n, k, k))
     omega, now, left, right, scratch = np.empty((5, k))
     stack = np.empty((MAX_PANELS, 3)), np.empty((MAX_PANELS, 2, k))
-    return Track(z, value, rate, slope, g, e, weight, omega, now, left, right, scratch, *stack)
+    return Track(z, value, rate, slope, np.empty((n, n_values)), e, weight, omega, now, left, right, scratch, *stack)
 
 
 @plain_kernel
 def _lines(first, last, loss, params, centers, u, metric, grid, nodes, tol, search, stop, out, memory):
     """Average along the lines of a block."""
     at_nodes, at_out, at_track = point_to(nodes), point_to(out), point_to(memory[1])
-    at_ws = point_to(make_workspace(loss, u.shape[0], stop, memory[0]))
+    at_ws = make_workspace(loss, u.shape[0], stop, memory[0])
     for line in range(first, last):
         if stop[0] != 0:
             return
@@ -157,7 +164,7 @@ def _search_at(loss, p, c, u, e, start, at_metric, at_track, search, at_ws):
 def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, search, at_out, line, at_track, at_ws):
     """Average along one line with a stack of panels; the algorithm is in the module's docstring.
 
-    The arguments `at_` are pointers to a `Metric`, a `LegendreRule`, a `LineMoments`, a `Track` and a `Workspace`.
+    The arguments `at_` are pointers to a `Metric`, a `LegendreRule`, `Sums`, a `Track` and a `Workspace`.
     """
     metric, nodes, track, ws = load_from(at_metric), load_from(at_nodes), load_from(at_track), load_from(at_ws)
     scalars = load_from(at_out).scalars[line]
@@ -190,10 +197,7 @@ def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, search, at_out, line, a
             if u.shape[0] == 1:
                 change = metric.inverse[0, 0, 0] * (track.right[0] - track.left[0])
                 scalars[JUMP_CUBE] += NORMAL * math.exp(-0.5 * cut * cut) * change**3
-        elif divisible and (
-            unresolved_minimum(nodes, track, top) > tol[0]
-            or (tol[1] < np.inf and unresolved_derivative(metric, nodes, track, top) > tol[1])
-        ):
+        elif divisible and is_unresolved(metric, nodes, track, top, tol):
             cut, deeper = 0.5 * (track.ends[top, 0] + track.ends[top, 1]), 1
             _search_at(loss, p, c, u, cut, track.z[nodes.x.shape[0] // 2], at_metric, at_track, search, at_ws)
             assign(track.left, track.now)
@@ -216,50 +220,46 @@ def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, search, at_out, line, a
 
 @sample_kernel
 def _add_panel(c, u, at_metric, at_nodes, at_track, top, at_out, line):
-    """Add the contribution of a panel to all averages. Compiled once for all losses."""
+    """Add the contribution of a panel to all averages, in the order of `Sums`. Compiled once for all losses."""
     metric, nodes, track, out = load_from(at_metric), load_from(at_nodes), load_from(at_track), load_from(at_out)
-    inverse, g, scalars = metric.inverse, track.g, out.scalars[line]
+    inverse, scalars, sums = metric.inverse, out.scalars[line], out.values[line]
     L, r, n = inverse.shape[0], inverse.shape[1], nodes.x.shape[0]
+    k, matrices = L * r, L * r * (1 + 2 * r)  # end of the entries of g, and of gg and response
     a, b, weight, e = track.ends[top, 0], track.ends[top, 1], track.weight, track.e
     density_a, density_b = NORMAL * math.exp(-0.5 * a * a), NORMAL * math.exp(-0.5 * b * b)
     for m in range(n):
-        e[m], quadratic = 0.5 * (a + b) + 0.5 * (b - a) * nodes.x[m], 0.0
+        row, slope, at, quadratic = track.values[m], track.slope[m], matrices, 0.0
+        e[m] = 0.5 * (a + b) + 0.5 * (b - a) * nodes.x[m]
         weight[m] = 0.5 * (b - a) * nodes.weight[m] * NORMAL * math.exp(-0.5 * e[m] * e[m])
-        for l in range(L):
-            for s in range(r):
-                i, acc = l * r + s, 0.0
-                for d in range(r):
-                    j = l * r + d
-                    acc += inverse[l, s, d] * (track.z[m, j] - c[j] - e[m] * u[j])
-                g[m, i] = acc
-                quadratic += 0.5 * acc * (track.z[m, i] - c[i] - e[m] * u[i])
+        for i in range(k):
+            token, acc = i // r, 0.0
+            for j in range(token * r, token * r + r):
+                acc += inverse[token, i - token * r, j - token * r] * (track.z[m, j] - c[j] - e[m] * u[j])
+            row[i] = acc
+            quadratic += 0.5 * acc * (track.z[m, i] - c[i] - e[m] * u[i])
+        for i in range(k):
+            for j in range(i // r * r, i // r * r + r):
+                pair = k + i * r + j % r
+                row[pair], row[pair + k * r] = row[i] * row[j], slope[i, j]
+        for token in range(L):
+            for other in range(L):
+                for first in range(r * r):
+                    i, j = token * r + first // r, token * r + first % r
+                    for second in range(r * r):
+                        row[at] = slope[i, other * r + second // r] * slope[j, other * r + second % r]
+                        at += 1
         scalars[MOREAU] += weight[m] * track.value[m]
         scalars[LOSS] += weight[m] * (track.value[m] - quadratic)
-        if u.shape[0] == 1:
-            scalars[BOUNDARY] += (density_b * nodes.ends[1, m] - density_a * nodes.ends[0, m]) * g[m, 0]
-            scalars[CUBE] += weight[m] * e[m] * g[m, 0] ** 3
-    for l in range(L):
-        for other in range(L):
-            for row in range(r * r):
-                s, t = l * r + row // r, l * r + row % r
-                for column in range(r * r):
-                    d, f, acc = other * r + column // r, other * r + column % r, 0.0
-                    for m in range(n):
-                        acc += weight[m] * track.slope[m, s, d] * track.slope[m, t, f]
-                    out.square[line, l, other, row, column] += acc
-    for power in range(out.g.shape[1]):
-        for i in range(L * r):
-            first, acc = i // r * r, 0.0  # first field of the token
+        if k == 1:
+            scalars[BOUNDARY] += (density_b * nodes.ends[1, m] - density_a * nodes.ends[0, m]) * row[0]
+            scalars[CUBE] += weight[m] * e[m] * row[0] ** 3
+    for power in range(sums.shape[0]):  # all averages, then without squares, and of the last power those of g only
+        size = sums.shape[1] if power == 0 else matrices if power < sums.shape[0] - 1 else k
+        for column in range(size):
+            acc = 0.0
             for m in range(n):
-                acc += weight[m] * g[m, i]
-            out.g[line, power, i] += acc
-            for d in range(r if power < out.gg.shape[1] else 0):
-                product, response = 0.0, 0.0
-                for m in range(n):
-                    product += weight[m] * g[m, i] * g[m, first + d]
-                    response += weight[m] * track.slope[m, i, first + d]
-                out.gg[line, power, i, d] += product
-                out.response[line, power, i, d] += response
+                acc += weight[m] * track.values[m, column]
+            sums[power, column] += acc
         for m in range(n):
             weight[m] *= e[m]
 

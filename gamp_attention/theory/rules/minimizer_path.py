@@ -3,7 +3,7 @@
 A panel is an interval of e. `follow_panel` follows the minimum of the left end to all nodes of a Gauss-Legendre rule
 and to the right end: each step extrapolates along the path and minimizes from there. If another minimum arrives there
 than the global minimum of the right end, `find_tie` returns the point at which both have equal values.
-`unresolved_minimum` and `unresolved_derivative` measure whether the nodes resolve the path.
+`is_unresolved` measures whether the nodes resolve the path.
 
 The arguments are described in `gamp_attention.theory.rules.lines`, which averages over the panels of a line.
 """
@@ -32,7 +32,7 @@ class Track(NamedTuple):
     value: np.ndarray  # (n,) minimum of the proximal objective at each node
     rate: np.ndarray  # (n, k) derivative ∂z/∂e
     slope: np.ndarray  # (n, k, k) V⁻¹ − V⁻¹ ∂z/∂ω = −∂g/∂ω
-    g: np.ndarray  # (n, k) output function at each node
+    values: np.ndarray  # (n, ·) functions at each node whose averages are computed
     e: np.ndarray  # (n,) nodes
     weight: np.ndarray  # (n,) quadrature weight of each node times Gaussian density
     omega: np.ndarray  # (k,) fields of the current point
@@ -209,49 +209,32 @@ def find_tie(loss, p, c, u, at_metric, at_track, top, at_ws):
 
 
 @inline_kernel
-def unresolved_minimum(nodes, track, top):
-    """Return the largest of the last two Legendre coefficients of z on a panel, times a weight.
+def is_unresolved(metric, nodes, track, top, tol):
+    """Return whether the nodes of a panel do not resolve z(e) to tol[0], or ‖∂g/∂ω‖² to tol[1] unless that is inf.
 
-    The weight is the largest density on the panel, times the width if that is below 1.
-    For one field, it is at least a fraction of the largest difference, at both ends of the panel, of the polynomial
-    through the nodes from the minimizer. This difference is large if the minimum that was followed ceases to exist
-    between the last node and the right end, or the minimum of the left end before the first node. For more fields this
-    is very improbable.
+    The error of z is the largest of its last two Legendre coefficients, times a weight: the largest density on the
+    panel, times the width if that is below 1. For one field, it is at least a fraction of the largest difference, at
+    both ends of the panel, of the polynomial through the nodes from the minimizer. This difference is large if the
+    minimum that was followed ceases to exist between the last node and the right end, or the minimum of the left end
+    before the first node. For more fields this is very improbable.
+
+    Near the onset of a jump the derivative is large and changes fast on panels on which z hardly changes. Its error is
+    the larger of the two coefficients in units of V⁻², times the largest density and the width.
     """
-    largest = 0.0
-    for i in range(track.z.shape[1]):
-        for s in range(nodes.tail.shape[0]):
+    k, largest, largest_square = track.z.shape[1], 0.0, 0.0
+    for s in range(nodes.tail.shape[0]):
+        square = 0.0
+        for i in range(k):
             coefficient, at_end = 0.0, -track.at_ends[top, s, i]
             for m in range(nodes.x.shape[0]):
                 coefficient += nodes.tail[s, m] * track.z[m, i]
                 at_end += nodes.ends[s, m] * track.z[m, i]
-            largest = max(largest, abs(coefficient))
-            if track.z.shape[1] == 1:
-                largest = max(largest, END_WEIGHT * abs(at_end))
+                for j in range(k if tol[1] < np.inf else 0):
+                    square += nodes.tail[s, m] * track.slope[m, i, j] ** 2
+            largest = max(largest, abs(coefficient), END_WEIGHT * abs(at_end) if k == 1 else 0.0)
+        largest_square = max(largest_square, abs(square))
     a, b = track.ends[top, 0], track.ends[top, 1]
-    return largest * largest_density(a, b) * min(b - a, 1.0)
-
-
-@inline_kernel
-def largest_density(a, b):
-    """Return the largest Gaussian density on [a, b]."""
     nearest = max(a, -b, 0.0)
-    return NORMAL * math.exp(-0.5 * nearest * nearest)
-
-
-@inline_kernel
-def unresolved_derivative(metric, nodes, track, top):
-    """Return the larger of the last two Legendre coefficients of ‖∂g/∂ω‖² on a panel, in units of V⁻², weighted.
-
-    Near the onset of a jump the derivative is large and changes fast on panels on which z hardly changes.
-    """
-    k, largest = track.z.shape[1], 0.0
-    for s in range(nodes.tail.shape[0]):
-        coefficient = 0.0
-        for m in range(nodes.x.shape[0]):
-            for i in range(k):
-                for j in range(k):
-                    coefficient += nodes.tail[s, m] * track.slope[m, i, j] ** 2
-        largest = max(largest, abs(coefficient))
-    a, b = track.ends[top, 0], track.ends[top, 1]
-    return largest / metric.smallest**2 * largest_density(a, b) * (b - a)
+    density, width = NORMAL * math.exp(-0.5 * nearest * nearest), b - a
+    unresolved = largest * density * min(width, 1.0) > tol[0]
+    return unresolved or largest_square / metric.smallest**2 * density * width > tol[1]

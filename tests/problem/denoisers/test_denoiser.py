@@ -105,6 +105,17 @@ def test_few_starts_find_the_lowest_of_many_minima_of_two_tokens(V):
     assert (found.moreau > lowest + 1e-9).mean() <= 0.002
 
 
+def test_minimizations_leave_points_where_a_minimum_is_about_to_exist():
+    """There, the gradient and the curvature along it are about 1e-8: steps must not be as short as the gradient."""
+    loss = ga.AttentionLoss(ga.DotProductAttention(), 2, 1)
+    p = np.array([[0.25, 0.0, 0.0, 0.25, 0.16698503578229162, 0.10533812002903643, 0.08301496421770836]])
+    params = np.append(p, [[0.14466187997096355]], axis=1).repeat(5, axis=0)
+    omega = np.tile([[-0.08302486495459413], [-0.11918558974681986]], (5, 1, 1))
+    start = np.tile([[-0.09051], [-0.10846]], (5, 1, 1)) + 1e-5 * np.arange(-2, 3)[:, None, None] * [[-1], [1]]
+    out = ga.denoise(loss, params, omega, np.full((2, 1, 1), 1 / 0.06242516096215008), start, hold=True)
+    assert out.solved.all()
+
+
 @pytest.mark.parametrize("name", ["squared", "logistic", "phase retrieval"])
 @pytest.mark.parametrize("V", [0.05, 1.0, 30.0])
 def test_a_single_field_matches_the_minimum_on_a_dense_grid(name, V):
