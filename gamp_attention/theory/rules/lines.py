@@ -122,8 +122,8 @@ def line_averages(
 
     interruptible_blocks(work, n, BLOCK, k > SHORT_FIELDS)
     g, gg, response, square = np.split(out.values, ends[:-1], axis=2)
-    matrices = [values[:, :-1].reshape(n, n_powers + 1, k, r) for values in (gg, response)]
-    return LineMoments(g, *matrices, square[:, 0].reshape(n, L, L, r * r, r * r), out.scalars)
+    gg, response = (values[:, :-1].reshape(n, n_powers + 1, k, r) for values in (gg, response))
+    return LineMoments(g, gg, response, square[:, 0].reshape(n, L, L, r * r, r * r), out.scalars)
 
 
 def _make_track(n: int, k: int, n_values: int) -> Track:
