@@ -4,9 +4,6 @@ Numba compiles all functions that a compiled function may call. A kernel that ca
 the address of the called code, which is zero at first. If the address is zero, the kernel calls Python, which compiles
 the called kernel or loads it from disk, and stores the address. Each later call takes one additional comparison.
 Callers only need the type of the result, so that types in the called kernel are not inferred before its first call.
-
-The implementation uses numba's documented `intrinsic`, which adds instructions to the function that is compiled,
-llvmlite's `add_symbol`, and a callback of ctypes.
 """
 
 import _thread

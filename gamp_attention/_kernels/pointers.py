@@ -136,12 +136,7 @@ def emit_call(
 ) -> Any:
     """Add a call of the kernel at an address, an integer; return its result, and propagate its exceptions.
 
-    Parameters
-    ----------
-    context, builder : as numba passes them to the code generator of an intrinsic.
-    address : LLVM value of the address.
-    returns, kinds : numba types of the result and of the arguments for which the kernel was compiled.
-    values : LLVM values of the arguments.
+    `returns` and `kinds` are the numba types of the result and of the arguments, whose LLVM values are `values`.
     """
     convention = context.call_conv
     function = builder.inttoptr(address, convention.get_function_type(returns, kinds).as_pointer())

@@ -71,6 +71,10 @@ class TokenMatrix(NamedTuple):
         over_blocks(partial(_project, rows=rows, columns=columns, z=z), len(rows), block)
         return z.reshape(*self.tokens.shape[:2], -1) + self.positions @ columns.T
 
+    def rows_of(self, samples: np.ndarray) -> np.ndarray:
+        """Return X̃ = (x + p)/√d of samples (m, L, d)."""
+        return (np.asarray(self.tokens)[samples] + self.positions) / np.sqrt(self.tokens.shape[2])
+
     def back_project(self, g: np.ndarray) -> np.ndarray:
         """Return X̃ᵀg = Σ_{μ,l} (x_l + p_l) g_lᵀ/√d (d, s) for g (n, L, s)."""
         rows, g = _as_rows(self.tokens), np.ascontiguousarray(g)
@@ -291,6 +295,8 @@ def _pass(first, last, tokens, problem, stop, output, memory):
         for mu in range(begin, min(begin + stride, last)):
             z = fields[mu - begin]
             losses[mu] = differentiate(loss, params[mu], z, ws.grad, ws.hess, point_to_loss_scratch(at_ws), False)
+            if proximal and k == 1 and out.response[mu, 0, 0, 0] == metric.inverse[0, 0, 0]:
+                ws.grad[0] = -out.g[mu, 0]  # the proximal point is at a kink of ℓ, with this subgradient
             for l in range(L):
                 for a in range(r):
                     g, slope = out.g[mu, l * r + a], ws.grad[l * r + a]

@@ -13,6 +13,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import guard_call, one_thread
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.denoisers.output import Denoised, denoise
+from gamp_attention.problem.losses.kinks import STIFF, has_kinks, subgradients
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.problem.passes import pass_over
 from gamp_attention.problem.penalties.standard import penalty_total, smallest_subgradient
@@ -81,6 +82,13 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
     else:
         no_memory, V = np.zeros((data.n_samples, data.n_tokens, r)), np.tile(np.eye(r), (data.n_sources, 1, 1))
         z, _, losses, _, smooth = pass_over(data, risk, Q, no_memory, V, proximal=False)
+    if has_kinks(data.loss, terms.params):
+        known = subgradients(
+            data.loss, terms.params, z, data.matrix.rows_of,
+            lambda slopes: smallest_subgradient(data.penalty, Q, data.matrix.back_project(slopes)).ravel(),
+            STIFF * data.penalty.strength,
+        )  # fmt: skip
+        smooth = data.matrix.back_project(known[1])
     value, gradient = np.sum(losses + terms.constant), smallest_subgradient(data.penalty, Q, smooth)
     norm = gradient_norm(data, gradient)
     return RiskAtPoint(normalized_risk(data, Q, value), gradient, norm, smooth, data.loss, terms.params, z, known)

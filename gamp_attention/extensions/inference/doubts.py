@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gamp_attention.extensions.inference.hessian import FactoredHessian, scaled_rows
+from gamp_attention.extensions.inference.hessian import FactoredHessian
 from gamp_attention.extensions.inference.refits import descend_risk, sample_errors
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.risk import RiskAtPoint, risk_at, small_unit
@@ -90,7 +90,7 @@ class OrderTest:
         blocks = starts[:, None] + np.arange(size)
         samples = np.unique(blocks)
         # X̃ H⁻¹ X̃ᵀ between the fields of all blocks
-        leverages = H.leverages(scaled_rows(data, samples), len(samples) * k)[0].reshape(len(samples), k, -1, k)
+        leverages = H.leverages(data.matrix.rows_of(samples), len(samples) * k)[0].reshape(len(samples), k, -1, k)
 
         def means_without(parts: np.ndarray) -> np.ndarray:
             """Return the means of errors without their block, and of their roots; `parts` are indices of `samples`."""

@@ -25,11 +25,6 @@ from gamp_attention.problem.susceptibility import hessian_response, susceptibili
 FLAT = 1e-9  # curvature, relative to the largest, that is added to a Hessian that is not positive definite
 
 
-def scaled_rows(data: Dataset, samples: np.ndarray) -> np.ndarray:
-    """Return the tokens (x + p)/√d (m, L, d) of samples (m,)."""
-    return (np.asarray(data.tokens)[samples] + data.positions) / np.sqrt(data.dim)
-
-
 def field_derivatives(x: np.ndarray, free: np.ndarray) -> np.ndarray:
     """Return the derivatives (k, m L r) of the fields in the free weights (d, r), for scaled tokens x (m, L, d)."""
     parts = [np.zeros((count, *x.shape[:2], free.shape[1])) for count in free.sum(axis=0)]

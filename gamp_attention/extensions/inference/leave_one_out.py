@@ -23,13 +23,7 @@ from gamp_attention._tools.display import Rows, count_noun, format_to_error
 from gamp_attention._tools.numerics import guard_call, one_thread
 from gamp_attention._tools.statistics import interval_of_mean, mean_and_error
 from gamp_attention.extensions.inference.doubts import OrderTest, has_many_minima, nearly_repeated, repeated_fraction
-from gamp_attention.extensions.inference.hessian import (
-    FactoredHessian,
-    cavity_fields,
-    has_squared_loss,
-    leave_out,
-    scaled_rows,
-)
+from gamp_attention.extensions.inference.hessian import FactoredHessian, cavity_fields, has_squared_loss, leave_out
 from gamp_attention.extensions.inference.refits import (
     Refitter,
     error_unit,
@@ -39,6 +33,7 @@ from gamp_attention.extensions.inference.refits import (
     variance_of_pairs,
 )
 from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.losses.kinks import has_kinks
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.problem.risk import RiskAtPoint, is_convex, risk_at, small_unit
 from gamp_attention.results import Result
@@ -175,7 +170,7 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
         d r is at most 2000.
     refits : number of samples that are left out by exact refits, which correct the others and decide `trusted`: the
         samples whose errors change the most, and random samples. If not given, all samples of small problems and 64
-        otherwise; none if the Newton step is exact.
+        otherwise; none if the Newton step is exact, or if the loss has kinks.
 
     Returns
     -------
@@ -200,6 +195,8 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     Q, at = require_trained(data, gamp)
     n = data.n_samples
     refits = None if refits is None else check.integer("refits", refits, low=0, high=n)
+    if refits is None and has_kinks(data.loss, data.terms("exact").params):
+        refits = 0  # Newton steps and descents do not find minima at kinks
     form = FORMS[data.dim * data.rank > FACTORED] if form is None else check.choice("form", form, FORMS)
     fields, H = leave_out(data, at, Q) if form == "hessian" else (cavity_fields(data, gamp, at, Q), None)
     faults = _training_faults(gamp, H, fields)
@@ -272,7 +269,7 @@ def _covariance(data: Dataset, at: RiskAtPoint, Q: np.ndarray, fields: np.ndarra
     slopes = sample_derivatives(at.loss, at.params, fields)[1]
     sizes = np.abs(np.einsum("nla,nla->n", slopes, fields - at.z))
     responses = responses_without(data, at, Q, samples, slopes[samples], H)
-    changes = np.einsum("pai,mlp,mla->im", responses, scaled_rows(data, samples), slopes[samples], optimize=True)
+    changes = np.einsum("pai,mlp,mla->im", responses, data.matrix.rows_of(samples), slopes[samples], optimize=True)
     return variance_of_pairs(error_unit(data) * changes, sizes, samples)
 
 

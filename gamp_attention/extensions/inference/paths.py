@@ -17,7 +17,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, count_noun, format_to_error
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention._tools.progress import Progress
-from gamp_attention.extensions.inference.hessian import cavity_fields, scaled_rows
+from gamp_attention.extensions.inference.hessian import cavity_fields
 from gamp_attention.extensions.inference.leave_one_out import (
     FEW_SAMPLES,
     FORMS,
@@ -324,7 +324,7 @@ def _fold_changes(data: Dataset, rows: np.ndarray, Q: np.ndarray, samples: np.nd
     """
     part = data.select_rows(rows)
     at, trained = risk_at(part, Q, "exact"), np.isin(samples, rows)
-    local, new = np.searchsorted(rows, samples[trained]), scaled_rows(data, samples[~trained])
+    local, new = np.searchsorted(rows, samples[trained]), data.matrix.rows_of(samples[~trained])
     responses = responses_without(part, at, Q, local, at.loss_gradients[local], None)  # the changes of the weights
     slopes = sample_derivatives(at.loss, data.terms("exact").params[samples[~trained]], new @ Q)[1]
     changes = np.zeros((len(samples), len(samples)))

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention.extensions.inference.hessian import FactoredHessian, field_derivatives, scaled_rows, solve_all
+from gamp_attention.extensions.inference.hessian import FactoredHessian, field_derivatives, solve_all
 from gamp_attention.gamp.descent import minimize_by_lbfgs, proximal_gradient
 from gamp_attention.problem.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
@@ -59,7 +59,7 @@ class Refitter:
             weights, reached[k] = self.refit(data, Q, int(samples[k]), H)
             if reached[k]:
                 steps[k] = weights - Q
-        fields = at.z[samples] + scaled_rows(data, samples) @ steps
+        fields = at.z[samples] + data.matrix.rows_of(samples) @ steps
         free = smallest_subgradient(data.penalty, np.ones(Q.shape), np.zeros(Q.shape)) == 0  # weights without a penalty
         unbounded = np.zeros(len(samples), bool)
         if free.any():
@@ -107,7 +107,7 @@ class Refitter:
         if np.linalg.norm(along) <= self.growth * np.linalg.norm(Q[free]):
             return False
         beyond = float(np.sum(without(data, Q + step + along, sample).smooth * along))
-        slope = float(np.sum(at.loss_gradients[sample] * (scaled_rows(data, np.array([sample]))[0] @ along)))
+        slope = float(np.sum(at.loss_gradients[sample] * (data.matrix.rows_of(np.array([sample]))[0] @ along)))
         return not beyond > self.flat_slope * abs(slope)
 
     def _newton(self, around: "RisksWithout") -> tuple[np.ndarray, np.ndarray]:
@@ -216,7 +216,7 @@ class RisksWithout:
         self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, H: FactoredHessian | None
     ) -> None:
         self.data, self.at, self.Q, self.samples, self._H = data, at, Q, samples, H
-        self.x = scaled_rows(data, samples)
+        self.x = data.matrix.rows_of(samples)
         if H is None:
             self._prepare_conjugate_gradients()
             return
@@ -376,7 +376,7 @@ def error_unit(data: Dataset) -> float:
 def without(data: Dataset, Q: np.ndarray, sample: int) -> RiskAtPoint:
     """Return the exact risk at Q without a sample; its fields and Hessians contain all samples."""
     at, terms = risk_at(data, Q, "exact"), data.terms("exact")
-    x = scaled_rows(data, np.array([sample]))[0]
+    x = data.matrix.rows_of(np.array([sample]))[0]
     loss, slope, _ = sample_derivatives(at.loss, at.params[sample : sample + 1], (x @ Q)[None])
     smooth = at.smooth - x.T @ slope[0]
     gradient = smallest_subgradient(data.penalty, Q, smooth)

@@ -34,18 +34,8 @@ def prior_response(
     """Return A, C and W for the ridge: A_i = Σ_l γ_l^i V̂_l, C_i = (λ + A_i)⁻¹ and W_l = (1/d) Σ_i γ_l^i C_i.
 
     Eq. :eq:`variances`. Near a maximum of the risk, λ + A is not positive definite. Its eigenvalues are raised to at
-    least MIN_PRECISION λ, also in A, so that fixed points do not change.
-
-    Parameters
-    ----------
-    spectra : (L, K) variances γ_l of K coordinates, or of K classes of coordinates.
-    lam : strength λ of the ridge.
-    V_hat : (L, r, r) V̂.
-    fractions : (K,) fraction of the coordinates in each class; equal if not given.
-
-    Returns
-    -------
-    A, C (K, r, r) and W (L, r, r).
+    least MIN_PRECISION λ, also in A, so that fixed points do not change. `spectra` (L, K) are the variances γ_l of K
+    coordinates, or of K classes of coordinates with `fractions` (K,), and V̂ is (L, r, r).
     """
     return _response(spectra, np.full(V_hat.shape[1], lam), MIN_PRECISION * lam, V_hat, fractions)
 

@@ -50,6 +50,8 @@ from gamp_attention.problem.losses.two_tokens import is_two_tokens, two_token_ex
 
 MIN_PIVOT = 1e-14  # smallest pivot of a positive definite matrix, in units of its diagonal entry
 FLAT = 1e-10  # negative curvature, in units of the largest, below which a stationary point counts as a minimum
+AT_KINK = 1e100  # curvature of a loss at a kink
+KINK_SLOPE = 1e-6  # difference of the slopes on both sides of a kink, relative to their size
 MAX_SHIFT = 1e300  # larger than the shift that any finite Hessian needs
 ROUNDING = 4e-15  # rounding error of the objective, in units of its value plus gradient times fields
 LAST_STEP = 1e-10  # relative size of a step after which none follows: the next step would be quadratically smaller
@@ -73,6 +75,8 @@ class NewtonSettings(NamedTuple):
     short: float = 1e-6  # fraction of a step; two successive steps below it mean that the search is stuck, as at a kink
     shortest: float = 1e-12  # fraction of a step below which the line search fails
     merge: float = 0.3  # ratio of distances to a known minimum, after and before a step, below which it is approached
+    shortest_single: float = 0.1  # the same for a single field, for which the minimum is then found by bisection
+    last_gap: float = 2e-16  # length of an interval, relative to the fields, at which bisection ends
     max_scalar: int = 200  # maximum number of evaluations in scalars, before the general form takes over
 
 
@@ -362,6 +366,37 @@ def _expand(loss, p, x, y, at_ws):
     return expand_single_field
 
 
+@deferred_kernel(Tuple((float64, float64, float64, boolean)))
+def _bisect(loss, p, omega, stiff, x, at_ws):
+    """Return the minimum of a single field that a descent from x reaches, its curvature and value, and if it exists.
+
+    The slope of the objective is negative on the left of a minimum and positive on its right. The minimum is at a kink
+    if the slopes differ at both ends of the shortest interval; the curvature is then `AT_KINK`.
+    """
+    reach = NEWTON.last_gap * (abs(x) + abs(omega))
+    low = high = x
+    slope_low, slope_high, value, curvature = -np.inf, np.inf, np.nan, np.nan
+    for _ in range(NEWTON.max_scalar):
+        trial, slope, _, trial_curvature, _, _ = expand(loss, p, x, 0.0, at_ws)
+        slope += stiff * (x - omega)
+        if not abs(slope) < np.inf:
+            return x, np.nan, np.nan, False
+        if slope > 0.0:
+            high, slope_high = x, slope
+        else:
+            low, slope_low = x, slope
+        if slope_low == -np.inf or slope_high == np.inf:
+            reach *= 4.0
+            x -= math.copysign(reach, slope)
+            continue
+        value, curvature = trial + 0.5 * stiff * (x - omega) ** 2, trial_curvature + stiff
+        x = 0.5 * (low + high)
+        if not low < x < high or high - low <= NEWTON.last_gap * (abs(x) + abs(omega)):
+            is_kink = slope_high - slope_low > KINK_SLOPE * (abs(slope_high) + abs(stiff * (x - omega)))
+            return x, AT_KINK if is_kink else curvature, value, True
+    return x, curvature, value, False
+
+
 @inline_kernel
 def minimize_in_scalars(loss, p, omega, at_metric, z, at_ws, n_known):
     """Minimize as `minimize_from`, or return OUTCOME.unfinished with z at the point reached.
@@ -382,7 +417,7 @@ def minimize_in_scalars(loss, p, omega, at_metric, z, at_ws, n_known):
         trial += 0.5 * (stiff_x * offset_x * offset_x + stiff_y * offset_y * offset_y)
         if number > 0 and not trial <= value - NEWTON.sufficient_decrease * t * slope + rounding:
             t *= 0.5
-            if t < NEWTON.shortest:
+            if t < (NEWTON.shortest if is_pair else NEWTON.shortest_single):
                 break
             new_x, new_y = x - t * step_x, y - t * step_y
             continue
@@ -433,6 +468,8 @@ def minimize_in_scalars(loss, p, omega, at_metric, z, at_ws, n_known):
             slope, hidden = up * up_step + down * down_step, False
         rounding = np.inf if hidden else ROUNDING * (abs(value) + size * scale)
         new_x, new_y = x - step_x, y - step_y
+    if not (solved or is_pair):
+        x, xx, value, solved = _bisect(loss, p, omega_x, stiff_x, x, at_ws)
     z[0], ws.hess[0, 0] = x, xx
     if is_pair:
         z[1], ws.hess[0, 1], ws.hess[1, 0], ws.hess[1, 1] = y, xy, xy, yy

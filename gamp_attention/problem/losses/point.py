@@ -67,6 +67,9 @@ from gamp_attention.problem.losses.protocol import (
 # less accurate, because only the gradient decides when a minimization ends.
 SLOPE_STEP = 5e-4  # step for the gradient, in units of the field or of 1 if that is larger
 CURVATURE_STEP = 4e-3  # step for the Hessian, in the same units
+ROUGH = 1e-15  # fourth difference that rounding can cause, in units of the values
+PREFERRED = 30.0  # ratio of fourth differences above which points on one side of z are better: one has a kink
+DIFFERENCE_NOISE = 1e-12  # error of a minimizer, relative to its size, by derivatives that are differences
 BLOCK = 1e8  # number of operations on a block of samples, between which a run can be interrupted
 
 
@@ -81,13 +84,30 @@ def _probe(loss, p, z, work, i, a, j, b):
     return value
 
 
-@inline_kernel
-def _difference_slope(loss, p, z, work, i):
-    """Return ∂ℓ/∂z_i."""
-    h = SLOPE_STEP * max(1.0, abs(z[i]))
-    near = _probe(loss, p, z, work, i, h, i, 0.0) - _probe(loss, p, z, work, i, -h, i, 0.0)
-    far = _probe(loss, p, z, work, i, 2 * h, i, 0.0) - _probe(loss, p, z, work, i, -2 * h, i, 0.0)
-    return (8 * near - far) / (12 * h)
+@sample_kernel  # not inlined: it would be compiled twice
+def _differences(loss, p, z, work, i, h, here):
+    """Return ∂ℓ/∂z_i and ∂²ℓ/∂z_i² by differences of the step h; `here` is ℓ(z).
+
+    For a single field, the points are on the side of z on which their fourth difference is small, if this difference
+    shows a kink among the points on both sides.
+    """
+    right, left = _probe(loss, p, z, work, i, h, i, 0.0), _probe(loss, p, z, work, i, -h, i, 0.0)
+    far_right, far_left = _probe(loss, p, z, work, i, 2 * h, i, 0.0), _probe(loss, p, z, work, i, -2 * h, i, 0.0)
+    near, far, bend = right - left, far_right - far_left, right + left - 2 * here
+    slope, curvature = (8 * near - far) / (12 * h), (16 * bend - far_right - far_left + 2 * here) / (12 * h * h)
+    smoothest = abs(far_right + far_left - 2 * here - 4 * bend)
+    rounding = ROUGH * (abs(here) + abs(right) + abs(left) + abs(far_right) + abs(far_left))
+    if z.shape[0] == 1 and smoothest > rounding:
+        smoothest /= PREFERRED
+        for side in (1.0, -1.0):
+            a, b = (right, far_right) if side > 0 else (left, far_left)
+            c = _probe(loss, p, z, work, i, 3 * side * h, i, 0.0)
+            d = _probe(loss, p, z, work, i, 4 * side * h, i, 0.0)
+            rough = abs(here - 4 * a + 6 * b - 4 * c + d)
+            if rough < smoothest:
+                smoothest, slope = rough, side * (-25 * here + 48 * a - 36 * b + 16 * c - 3 * d) / (12 * h)
+                curvature = (35 * here - 104 * a + 114 * b - 56 * c + 11 * d) / (12 * h * h)
+    return slope, curvature
 
 
 @inline_kernel
@@ -96,12 +116,10 @@ def difference_derivatives(loss, p, z, grad, hess, work, second):
     here = loss_value(loss, p, z, work)
     k = z.shape[0]
     for i in range(k):
-        grad[i] = _difference_slope(loss, p, z, work, i)
+        grad[i] = _differences(loss, p, z, work, i, SLOPE_STEP * max(1.0, abs(z[i])), here)[0]
     for i in range(k if second else 0):
         h = CURVATURE_STEP * max(1.0, abs(z[i]))
-        near = _probe(loss, p, z, work, i, h, i, 0.0) + _probe(loss, p, z, work, i, -h, i, 0.0)
-        far = _probe(loss, p, z, work, i, 2 * h, i, 0.0) + _probe(loss, p, z, work, i, -2 * h, i, 0.0)
-        hess[i, i] = (16 * near - far - 30 * here) / (12 * h * h)
+        hess[i, i] = _differences(loss, p, z, work, i, h, here)[1]
         for j in range(i):
             e = CURVATURE_STEP * max(1.0, abs(z[j]))
             fine, coarse = 0.0, 0.0
@@ -146,6 +164,11 @@ class PointLoss(NamedTuple):
     def n_fields(self) -> int:
         """Number of local fields per sample, L r."""
         return self.n_tokens * self.rank
+
+    @property
+    def noise(self) -> float:
+        """Relative error of minimizers that derivatives by differences cause."""
+        return 0.0 if hasattr(self.loss, "derivatives") else DIFFERENCE_NOISE
 
     def of_fields(self, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...] | None:
         """Return ℓ, ℓ' and ℓ'' (n,) of samples with one field z (n,), by formulas in numpy; None if there are none."""

@@ -172,12 +172,8 @@ def fold_points(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np.nda
       decreasing order of absolute value), and the last token under reversal;
     - otherwise: the teacher's first field is positive.
 
-    Parameters
-    ----------
-    cube : (N, n_white) uniform points, with fewer columns if columns of the weights may be rotated.
-    symmetry : symmetries of the channel, with `foldable` True.
-    rank : number of columns r.
-    cosines : (L,) correlations of student and teacher fields, used for rotations only.
+    `cube` (N, n_white) has fewer columns if columns of the weights may be rotated. `rank` is the number of columns r,
+    and `cosines` (L,) are the correlations of student and teacher fields, which only rotations use.
     """
     if symmetry.isotropic:
         return _fold_rotations(cube, symmetry, rank, cosines)

@@ -156,12 +156,8 @@ def column_sums(values: np.ndarray) -> np.ndarray:
 def largest_jump_fraction(jump_mass: np.ndarray, V_hat: np.ndarray) -> float:
     """Return the jump mass of a column of the weights relative to V̂, for the column with the largest fraction.
 
-    The sum over all columns would hide the jumps of a column with small V̂.
-
-    Parameters
-    ----------
-    jump_mass : (L, r, r) jump mass.
-    V_hat : (r,) V̂ of each column, summed over tokens. A column that does not enter the loss has V̂ = 0 and fraction 0.
+    The sum over all columns would hide the jumps of a column with small V̂. `V_hat` (r,) is summed over tokens. A column
+    that does not enter the loss has V̂ = 0 and fraction 0.
     """
     masses = column_sums(jump_mass)
     fractions = np.divide(masses, V_hat, out=np.zeros(len(masses)), where=(masses != 0) | (V_hat != 0))

@@ -189,13 +189,8 @@ def point_of(
 ) -> Point:  # fmt: skip
     """Return the point of a root, with the numbers after one more Newton step.
 
-    Parameters
-    ----------
-    root : the solution before that step.
-    slopes : (2, L, r, r, k) derivatives of V̂ in both forms in the packed overlaps.
-    rtol : relative error to which ε_g is computed.
-    test_slopes : (k,) derivatives of ε_g in the packed overlaps, which are computed if not given.
-    left : error that the Newton step leaves, in units of this step.
+    `slopes` (2, L, r, r, k) are the derivatives of V̂ in both forms in the packed overlaps, and `test_slopes` (k,) those
+    of ε_g, which is computed to the relative error `rtol`. The Newton step leaves an error of `left` times this step.
     """
     F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
     assert J is not None

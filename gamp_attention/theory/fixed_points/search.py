@@ -62,13 +62,8 @@ SEARCH = SearchSettings()
 def find_fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_damped: int = 4) -> Root:
     """Return the fixed point to which damped steps from `start` lead, or their end if they do not converge.
 
-    Parameters
-    ----------
-    F : the map. If it has no choices, they are made at the start.
-    start : overlaps.
-    tol : relative change of an overlap by a full step at which damped steps have converged.
-    max_iter : maximum number of damped steps.
-    n_damped : number of damped steps in the first block.
+    If the map F has no choices, they are made at the start. Damped steps, at most `max_iter` and `n_damped` in the
+    first block, have converged if no overlap changes by more than `tol`, relatively, in a full step.
     """
     coarse = F.rule.for_search()
     if F.choices is None and coarse is not F.rule:

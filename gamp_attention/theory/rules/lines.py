@@ -8,7 +8,8 @@ with Gauss-Legendre rules, from a stack of panels whose ends carry the global mi
 2. If the minimum that arrives at the right end is not the global minimum there, the global minimizer jumps inside of
    the panel. Find the point at which both minima tie (`find_tie`) and divide the panel there. A global search at the
    tie detects a third, lower minimum.
-3. Otherwise, if the last two Legendre coefficients of z(e) exceed the tolerance (`is_unresolved`), divide the panel in
+3. Otherwise, if z is at a kink of a loss of one field at some nodes only, divide the panel where it leaves the kink; if
+   the last two Legendre coefficients of z(e) exceed the tolerance (`is_unresolved`), divide the panel in
    the middle.
 4. Otherwise add the panel's contribution to all averages (`_add_panel`).
 
@@ -50,9 +51,11 @@ from gamp_attention.theory.rules.minimizer_path import (
     NORMAL,
     Track,
     are_apart,
+    find_kink,
     find_tie,
     follow_panel,
     is_unresolved,
+    kink_change,
 )
 from gamp_attention.theory.rules.rule import WorkExceeded
 
@@ -197,8 +200,10 @@ def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, search, at_out, line, a
             if u.shape[0] == 1:
                 change = metric.inverse[0, 0, 0] * (track.right[0] - track.left[0])
                 scalars[JUMP_CUBE] += NORMAL * math.exp(-0.5 * cut * cut) * change**3
-        elif divisible and is_unresolved(metric, nodes, track, top, tol):
+        elif divisible and (kink_change(metric, track, top) >= 0 or is_unresolved(metric, nodes, track, top, tol)):
             cut, deeper = 0.5 * (track.ends[top, 0] + track.ends[top, 1]), 1
+            if kink_change(metric, track, top) >= 0:
+                cut = find_kink(loss, p, c, u, at_metric, at_nodes, at_track, top, at_ws)
             _search_at(loss, p, c, u, cut, track.z[nodes.x.shape[0] // 2], at_metric, at_track, search, at_ws)
             assign(track.left, track.now)
             assign(track.right, track.now)
@@ -371,6 +376,7 @@ class FieldLines:
         channel = self._channel
         y, terms = channel.teacher(teacher)
         noise = channel.fields(y, (student @ self._across.T).reshape(len(teacher), *channel.shape[:2]))
+        tol = np.maximum(tol, getattr(channel.loss, "noise", 0.0))
         out = line_averages(
             channel.loss, terms.params, noise + channel.overlaps.m, self._direction, self.metric, self._grid,
             self._nodes, self.size * tol, tol_square, np.clip(LAST_STEP * tol, MIN_LAST_STEP, MAX_LAST_STEP), n_powers,

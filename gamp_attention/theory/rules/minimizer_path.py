@@ -17,11 +17,13 @@ from numba.core.types import float64, none
 from gamp_attention._kernels.compiled import inline_kernel, sample_kernel
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from
-from gamp_attention.problem.denoisers.newton import MIN_PIVOT, assign, cholesky_solve, minimize_from
+from gamp_attention.problem.denoisers.newton import MIN_PIVOT, assign, cholesky_solve, expand, minimize_from
 from gamp_attention.problem.denoisers.prox import SAME_MINIMUM, factor_hessian
 
 NORMAL = 1 / np.sqrt(2 * np.pi)  # density of the standard Gaussian at 0
 END_WEIGHT = 0.1  # weight of differences at the ends of a panel, compared with the last Legendre coefficients
+SIDE_STEP = 1e-9  # relative distance from a kink at which the slope beside it is computed
+MIN_WIDTH = 1e-5  # width of panels that are not divided at kinks any more
 TIE_STEP = 1e-9  # length of the last step in e toward a tie
 
 
@@ -206,6 +208,37 @@ def find_tie(loss, p, c, u, at_metric, at_track, top, at_ws):
         if not low < e < high:
             e = 0.5 * (low + high)
     return e
+
+
+@inline_kernel
+def kink_change(metric, track, top):
+    """Return the first node that differs from the next in whether z is at a kink of the loss of one field; −1 if none.
+
+    At a kink, −∂g/∂ω is exactly V⁻¹. Panels shorter than `MIN_WIDTH` are not examined.
+    """
+    if track.z.shape[1] == 1 and track.ends[top, 1] - track.ends[top, 0] > MIN_WIDTH:
+        stiff = metric.inverse[0, 0, 0]
+        for m in range(track.z.shape[0] - 1):
+            if (track.slope[m, 0, 0] == stiff) != (track.slope[m + 1, 0, 0] == stiff):
+                return m
+    return -1
+
+
+@deferred_kernel(float64)
+def find_kink(loss, p, c, u, at_metric, at_nodes, at_track, top, at_ws):
+    """Return the point at which z leaves a kink k of the loss between two nodes, or else the center of the panel.
+
+    The point is where ω = k + V ℓ'(k), with the slope of the loss on the side of k on which z lies beyond the point.
+    """
+    metric, nodes, track = load_from(at_metric), load_from(at_nodes), load_from(at_track)
+    a, b, m = track.ends[top, 0], track.ends[top, 1], kink_change(metric, track, top)
+    stiff = metric.inverse[0, 0, 0]
+    at, other = (m, m + 1) if track.slope[m, 0, 0] == stiff else (m + 1, m)
+    kink, beyond = track.z[at, 0], track.z[other, 0]
+    slope = expand(loss, p, kink + SIDE_STEP * math.copysign(abs(kink) + abs(beyond), beyond - kink), 0.0, at_ws)[1]
+    cut = (kink + slope / stiff - c[0]) / u[0]
+    first, last = 0.5 * (a + b) + 0.5 * (b - a) * nodes.x[m], 0.5 * (a + b) + 0.5 * (b - a) * nodes.x[m + 1]
+    return cut if first <= cut <= last else 0.5 * (a + b)
 
 
 @inline_kernel

@@ -31,13 +31,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from gamp_attention._tools.breakpoints import find_breakpoints
 from gamp_attention._tools.quadrature import LegendreRule, gauss_hermite, legendre_rule, pruned_product, tensor_grid
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Moments, average_over_reversal, fields_and_terms
 from gamp_attention.theory.equations.scores import ScoreExpansion, Scores, change_of
 from gamp_attention.theory.equations.symmetry import Symmetry, contrast_basis
 from gamp_attention.theory.equations.units import MIN_UNEXPLAINED
-from gamp_attention.theory.rules.breakpoints import find_breakpoints
 from gamp_attention.theory.rules.lines import (
     BOUNDARY,
     JUMP,

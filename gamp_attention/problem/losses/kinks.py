@@ -1,0 +1,69 @@
+"""Kinks of losses of one field: whether a loss has kinks, and the subgradients of samples whose field is at a kink.
+
+At a minimum of the risk, the fields of many samples are exactly at a kink of the loss. There, the risk has no gradient,
+but every slope between the slopes on both sides of the kink is a subgradient of the loss. The minimum is a point at
+which the subgradient of the risk of smallest norm is zero (Rockafellar, 1970).
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._tools.breakpoints import REACH, find_breakpoints
+from gamp_attention.problem.losses.point import sample_derivatives
+
+NEAR = 1e-6  # distance of a field from a kink, relative to the size of the fields, at which it counts as there
+JUMP = 1e-3  # difference of the slopes at a kink, relative to the mean absolute slope of the samples, at least
+STIFF = 1e7  # curvature of the loss at a kink, in units of the penalty's: fields hardly leave the kink
+EXAMINED = 50  # number of samples whose losses are examined for kinks
+
+
+def has_kinks(loss: Any, params: np.ndarray) -> bool:
+    """Return whether the losses of the first samples, with one field and parameters (n, P), have convex kinks."""
+    if loss.n_tokens * loss.rank > 1 or getattr(loss, "smooth", False) or not getattr(loss, "by_differences", False):
+        return False
+    first = np.ascontiguousarray(params[:EXAMINED], dtype=float)
+    return _has_kinks(loss, first.tobytes(), first.shape)
+
+
+@lru_cache(maxsize=64)
+def _has_kinks(loss: Any, content: bytes, shape: tuple[int, int]) -> bool:
+    params = np.frombuffer(content).reshape(shape)
+    scale = 1.0 + np.abs(params).max(initial=0.0) / REACH  # the kink may be at a label
+
+    def values(number: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return sample_derivatives(loss, params[number], scale * x[:, None, None])[0][:, None]
+
+    return any(len(points) for points in find_breakpoints(values, len(params)))
+
+
+def subgradients(
+    loss: Any, params: np.ndarray, z: np.ndarray, rows: Callable[[np.ndarray], np.ndarray],
+    rest: Callable[[np.ndarray], np.ndarray], stiffness: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """Return ℓ (n,), slopes (n, 1, 1) and curvatures (n, 1, 1) at fields z (n, 1, 1), with subgradients at kinks.
+
+    The subgradients minimize the norm of the risk's subgradient. `rows` returns the scaled tokens (m, 1, d) of samples,
+    and `rest` the gradient of the risk (d,) for slopes of the losses. The curvature at a kink is `stiffness`.
+    """
+    value, slope, hess = sample_derivatives(loss, params, z)
+    reach = NEAR * (np.abs(z) + np.sqrt(np.mean(z**2)) + 1e-300)
+    low, high = (sample_derivatives(loss, params, z + side * reach)[1].ravel() for side in (-1, 1))
+    at_kink = np.flatnonzero(high - low > JUMP * np.abs(slope).mean())
+    if len(at_kink):
+        slope[at_kink], hess[at_kink] = 0.0, stiffness
+        low, high, x, target = low[at_kink], high[at_kink], rows(at_kink)[:, 0], -rest(slope)
+        slope[at_kink] = _bounded_least_squares(x.T, target, low, high)[:, None, None]
+    return value, slope, hess
+
+
+def _bounded_least_squares(A: np.ndarray, b: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return the vector between two bounds that minimizes ‖A x − b‖."""
+    from scipy.optimize import lsq_linear
+
+    x = np.linalg.lstsq(A, b, rcond=None)[0]  # at a minimum, no bound is active
+    if ((x >= low) & (x <= high)).all():
+        return x
+    return np.asarray(lsq_linear(A, b, (low, high), lsmr_tol="auto").x)

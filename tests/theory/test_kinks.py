@@ -1,0 +1,182 @@
+"""Losses of one field with kinks: proximal maps, message passing, state evolution and leave-one-out."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.optimize import minimize, root
+from scipy.stats import norm
+
+import gamp_attention as ga
+
+
+@ga.register_loss
+class Hinge(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return max(0.0, 1 - p[0] * z[0, 0])
+
+
+@ga.register_loss
+class Quantile(NamedTuple):
+    """max(τ r, (τ − 1) r) beyond a distance ε of the residual r from zero."""
+
+    tau: float
+    insensitive: float = 0.0
+
+    convex = True  # type: ignore[misc]
+
+    def value(self, p, z):
+        r = p[0] - z[0, 0]
+        return max(self.tau * (r - self.insensitive), (self.tau - 1) * (r + self.insensitive), 0.0)
+
+
+@ga.register_loss
+class ReluSquares(NamedTuple):
+    def value(self, p, z):
+        return 0.5 * (p[0] - max(0.0, z[0, 0])) ** 2
+
+    def floor(self, p):
+        return 0.0
+
+
+@dataclass(frozen=True)
+class SignLabels:
+    even: bool = False
+
+    def n_noise(self, n_tokens, rank):
+        return 0
+
+    def __call__(self, u, noise):
+        return np.sign(u.reshape(len(u), -1)[:, :1])
+
+
+def slopes_of(loss, p, z, step=1e-7):
+    """Return the slopes of a loss on both sides of z, for labels p."""
+    pairs = zip(p, z, strict=True)
+    values = np.array([[loss.value([label], np.array([[x + s * step]])) for s in (-1, 0, 1)] for label, x in pairs])
+    return (values[:, 1] - values[:, 0]) / step, (values[:, 2] - values[:, 1]) / step
+
+
+@pytest.mark.parametrize("loss", [Hinge(), Quantile(0.5), Quantile(0.9), Quantile(0.5, 0.3), ReluSquares()])
+@pytest.mark.parametrize("V", [0.1, 3.0])
+def test_proximal_maps_are_the_minima_on_a_dense_grid(loss, V):
+    """From any start; at a kink, the response is 1/V, and g lies between the slopes on both sides."""
+    rng, n = np.random.default_rng(0), 60
+    p, omega = np.sign(rng.standard_normal((n, 1))), 2 * rng.standard_normal((n, 1, 1))
+    p = p if isinstance(loss, Hinge) else rng.standard_normal((n, 1))
+    sample_loss = ga.LabelledDataset(rng.standard_normal((n, 3)), p, loss).loss
+    start = rng.standard_normal((n, 1, 1))
+    out = ga.denoise(sample_loss, p, omega, np.full((1, 1, 1), V), start)
+    assert out.solved.all()
+    grid = np.linspace(-12, 12, 200001)
+    value = np.vectorize(lambda label, z: loss.value([label], np.array([[z]])))
+    for mu in range(0, n, 6):
+        objective = (grid - omega[mu, 0, 0]) ** 2 / (2 * V) + value(p[mu, 0], grid)
+        assert abs(out.moreau[mu] - objective.min()) <= 2e-4
+    left, right = slopes_of(loss, p[:, 0], out.z[:, 0, 0])
+    at_kink = np.abs(out.response[:, 0, 0, 0] * V - 1) < 1e-9
+    assert (at_kink == (right - left > 1e-3)).all()
+    assert (np.abs(out.g[:, 0, 0] + np.clip(-out.g[:, 0, 0], left, right)) < 1e-5).all()
+
+
+def solve_regression(tau, insensitive, alpha, lam, noise):
+    """Return θ, q and V from a closed form: the residual y − ω is Gaussian, and the proximal map piecewise linear."""
+
+    def equations(x):
+        m, q, V = x
+        s, up, low = np.sqrt(max(1 + noise**2 - 2 * m + q, 1e-9)), tau * V, (tau - 1) * V
+        ends = np.array([low - insensitive, -insensitive, insensitive, up + insensitive]) / s
+        inside = norm.cdf(ends[1]) - norm.cdf(ends[0]) + norm.cdf(ends[3]) - norm.cdf(ends[2])
+
+        def square(r):
+            return (np.clip(abs(s * r) - insensitive, 0, up if r > 0 else -low) / V) ** 2 * norm.pdf(r)
+
+        squares = quad(square, -12, 0)[0] + quad(square, 0, 12)[0]
+        response = inside / V
+        precision = lam + alpha * response
+        new = alpha * response / precision, ((alpha * response) ** 2 + alpha * squares) / precision**2, 1 / precision
+        return np.array(new) - x
+
+    found = root(equations, [0.5, 0.7, 0.5 / lam], tol=1e-10)
+    assert found.success
+    return found.x
+
+
+CASES = {
+    "half the absolute error": (0.5, 0.0, 3.0, 0.5, np.sqrt(0.5)),
+    "quantile": (0.9, 0.0, 2.0, 0.3, 1.0),
+    "insensitive": (0.5, 0.3, 2.0, 0.2, 0.7),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_state_evolution_of_kinked_losses_agrees_with_closed_forms(name):
+    tau, insensitive, alpha, lam, noise = CASES[name]
+    expected = solve_regression(*CASES[name])
+    model = ga.glm_model(Quantile(tau, insensitive), ga.LinearLabels(noise=noise), lam=lam)
+    se = ga.solve_state_evolution(model, alpha, rtol=1e-4)
+    assert se.converged
+    found = np.array([values.item() for values in (se.overlaps.theta, se.overlaps.q, se.overlaps.V)])
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_the_hinge_loss_of_signs_has_the_known_overlaps():
+    """Values of an iteration on a dense grid, with the closed form of the proximal map."""
+    se = ga.solve_state_evolution(ga.glm_model(Hinge(), SignLabels(), lam=0.1), 2.0, rtol=1e-4)
+    assert se.converged
+    found = np.array([values.item() for values in (se.overlaps.theta, se.overlaps.q, se.overlaps.V)])
+    np.testing.assert_allclose(found, [1.5993, 3.6697, 2.0131], rtol=2e-4)
+
+
+def test_message_passing_trains_a_support_vector_machine():
+    """The dual quadratic program has the same weights, and leave-one-out the error of refits."""
+    data = ga.sample(ga.glm_model(Hinge(), SignLabels(), lam=0.1), d=100, alpha=2.0, seed=0)
+    gamp = ga.run_gamp(data, max_iter=2000)
+    assert gamp.converged
+    assert gamp.is_minimum
+    assert gamp.gradient_norm < 1e-6
+
+    def train(rows):
+        """Return the weights Σ_μ a_μ y_μ x_μ/λ that maximize the dual, with 0 ≤ a ≤ 1."""
+        x = data.labels[rows] * data.tokens[rows, 0] / np.sqrt(data.dim)
+
+        def dual(a):
+            w = x.T @ a / 0.1
+            return 0.05 * w @ w - a.sum(), x @ w - 1
+
+        options = {"ftol": 1e-15, "gtol": 1e-9, "maxiter": 20000, "maxfun": 40000}
+        a = minimize(
+            dual, np.full(len(x), 0.5), jac=True, bounds=[(0, 1)] * len(x), method="L-BFGS-B", options=options
+        ).x
+        return x.T @ a / 0.1
+
+    every = np.arange(data.n_samples)
+    np.testing.assert_allclose(gamp.Q[:, 0], train(every), atol=1e-3)
+    loo = ga.leave_one_out(data, gamp)
+    left_out = every[::10]
+    fields = [data.tokens[mu, 0] @ train(np.delete(every, mu)) / np.sqrt(data.dim) for mu in left_out]
+    errors = np.maximum(0, 1 - data.labels[left_out, 0] * fields)
+    assert abs(loo.errors[left_out].mean() - errors.mean()) <= 0.1 * errors.mean()
+    assert loo.test_error > 1.5 * loo.in_training
+
+
+@pytest.mark.parametrize("loss", [Quantile(0.9), Quantile(0.5, 0.3), ReluSquares()])
+def test_fixed_points_satisfy_the_optimality_condition(loss):
+    """λQ = X̃ᵀg with −g between the slopes of the loss on both sides of each field."""
+    lam = 0.2
+    data = ga.sample(ga.glm_model(loss, ga.LinearLabels(noise=0.7), lam=lam), d=100, alpha=2.0, seed=1)
+    gamp = ga.run_gamp(data, max_iter=3000)
+    assert gamp.converged
+    x = data.tokens[:, 0] / np.sqrt(data.dim)
+    left, right = slopes_of(loss, data.labels[:, 0], x @ gamp.Q[:, 0], 1e-5)
+    low, high = np.minimum(left, right) - 1e-4, np.maximum(left, right) + 1e-4
+    free = minimize(
+        lambda s: (0.5 * np.sum((lam * gamp.Q[:, 0] + x.T @ s) ** 2), x @ (lam * gamp.Q[:, 0] + x.T @ s)),
+        0.5 * (low + high), jac=True, bounds=list(zip(low, high, strict=True)), method="L-BFGS-B",
+        options={"maxiter": 5000, "maxfun": 10000},
+    )  # fmt: skip
+    assert np.sqrt(2 * free.fun) <= 2e-3 * np.linalg.norm(lam * gamp.Q)
