@@ -13,6 +13,7 @@ import numpy as np
 
 from gamp_attention._tools.breakpoints import REACH, find_breakpoints
 from gamp_attention.problem.losses.point import sample_derivatives
+from gamp_attention.problem.losses.protocol import for_kernels
 
 NEAR = 1e-6  # distance of a field from a kink, relative to the size of the fields, at which it counts as there
 JUMP = 1e-3  # difference of the slopes at a kink, relative to the mean absolute slope of the samples, at least
@@ -22,7 +23,7 @@ EXAMINED = 50  # number of samples whose losses are examined for kinks
 
 def has_kinks(loss: Any, params: np.ndarray) -> bool:
     """Return whether the losses of the first samples, with one field and parameters (n, P), have convex kinks."""
-    if loss.n_tokens * loss.rank > 1 or getattr(loss, "smooth", False) or not getattr(loss, "by_differences", False):
+    if loss.n_tokens * loss.rank > 1 or for_kernels(loss) is loss:  # kinks are found for registered losses only
         return False
     first = np.ascontiguousarray(params[:EXAMINED], dtype=float)
     return _has_kinks(loss, first.tobytes(), first.shape)
