@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._tools.breakpoints import REACH, find_breakpoints
-from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.losses.protocol import for_kernels
+from gamp_attention.problem.losses.point import for_kernels, sample_derivatives
 
 NEAR = 1e-6  # distance of a field from a kink, relative to the size of the fields, at which it counts as there
 JUMP = 1e-3  # difference of the slopes at a kink, relative to the mean absolute slope of the samples, at least
