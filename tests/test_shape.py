@@ -21,11 +21,11 @@ LINES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path
 CLOSURES = {
     ("gamp_step",): 7586,
     ("run_gamp",): 9339,
-    ("solve_state_evolution",): 12287,
+    ("solve_state_evolution",): 12288,
     ("minimize_risk",): 8362,
-    ("run_gamp", "solve_state_evolution", "minimize_risk"): 16022,
+    ("run_gamp", "solve_state_evolution", "minimize_risk"): 16023,
 }
-LOADED = 16851  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+LOADED = 16852  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
 CONSTANTS = 335  # numbers at module level
 TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function

@@ -184,6 +184,7 @@ def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, search, at_out, line, a
         top = n_panels - 1
         divisible = track.ends[top, 2] < MAX_DEPTH and n_panels < MAX_PANELS - 1
         follow_panel(loss, p, c, u, at_metric, at_nodes, at_track, top, at_ws)
+        kink = kink_change(metric, track, top)
         scalars[N_MINIMIZED] += nodes.x.shape[0] + 1
         if divisible and are_apart(track.now, track.at_ends[top, 1]):
             cut, deeper = find_tie(loss, p, c, u, at_metric, at_track, top, at_ws), CUT_DEPTH
@@ -200,9 +201,9 @@ def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, search, at_out, line, a
             if u.shape[0] == 1:
                 change = metric.inverse[0, 0, 0] * (track.right[0] - track.left[0])
                 scalars[JUMP_CUBE] += NORMAL * math.exp(-0.5 * cut * cut) * change**3
-        elif divisible and (kink_change(metric, track, top) >= 0 or is_unresolved(metric, nodes, track, top, tol)):
+        elif divisible and (kink >= 0 or is_unresolved(metric, nodes, track, top, tol)):
             cut, deeper = 0.5 * (track.ends[top, 0] + track.ends[top, 1]), 1
-            if kink_change(metric, track, top) >= 0:
+            if kink >= 0:
                 cut = find_kink(loss, p, c, u, at_metric, at_nodes, at_track, top, at_ws)
             _search_at(loss, p, c, u, cut, track.z[nodes.x.shape[0] // 2], at_metric, at_track, search, at_ws)
             assign(track.left, track.now)
