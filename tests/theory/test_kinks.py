@@ -162,6 +162,7 @@ def test_message_passing_trains_a_support_vector_machine():
     errors = np.maximum(0, 1 - data.labels[left_out, 0] * fields)
     assert abs(loo.errors[left_out].mean() - errors.mean()) <= 0.1 * errors.mean()
     assert loo.test_error > 1.5 * loo.in_training
+    assert not loo.trusted  # nothing has checked the formula
 
 
 @pytest.mark.parametrize("loss", [Quantile(0.9), Quantile(0.5, 0.3), ReluSquares()])

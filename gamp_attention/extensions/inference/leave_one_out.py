@@ -195,13 +195,13 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     Q, at = require_trained(data, gamp)
     n = data.n_samples
     refits = None if refits is None else check.integer("refits", refits, low=0, high=n)
-    if refits is None and has_kinks(data.loss, data.terms("exact").params):
-        refits = 0  # Newton steps and descents do not find minima at kinks
+    unchecked = refits is None and has_kinks(data.loss, data.terms("exact").params)  # descents at kinks are slow
     form = FORMS[data.dim * data.rank > FACTORED] if form is None else check.choice("form", form, FORMS)
     fields, H = leave_out(data, at, Q) if form == "hessian" else (cavity_fields(data, gamp, at, Q), None)
     faults = _training_faults(gamp, H, fields)
     many_minima = not faults and not is_convex(data) and has_many_minima(data, at, Q)
     reasons = [MANY_MINIMA] if many_minima else list(faults)
+    reasons += ["the loss has kinks, so that no sample was refitted to check the formula"] * unchecked
     # if the risk is quadratic, a Newton step ends at the minimum
     is_exact, covariance = H is not None and has_squared_loss(data) and data.penalty.quadratic, 0.0
     estimate = _CorrectedErrors(data, at, fields)

@@ -259,7 +259,7 @@ def _add_panel(c, u, at_metric, at_nodes, at_track, top, at_out, line):
         if k == 1:
             scalars[BOUNDARY] += (density_b * nodes.ends[1, m] - density_a * nodes.ends[0, m]) * row[0]
             scalars[CUBE] += weight[m] * e[m] * row[0] ** 3
-    for power in range(sums.shape[0]):  # all averages, then without squares, and of the last power those of g only
+    for power in range(sums.shape[0]):  # all averages, then without squares; with the last power, g only
         size = sums.shape[1] if power == 0 else matrices if power < sums.shape[0] - 1 else k
         for column in range(size):
             acc = 0.0

@@ -22,7 +22,7 @@ from gamp_attention.problem.denoisers.prox import SAME_MINIMUM, factor_hessian
 
 NORMAL = 1 / np.sqrt(2 * np.pi)  # density of the standard Gaussian at 0
 END_WEIGHT = 0.1  # weight of differences at the ends of a panel, compared with the last Legendre coefficients
-SIDE_STEP = 1e-9  # relative distance from a kink at which the slope beside it is computed
+SIDE_STEP = 1e-9  # distance from a kink, relative to the fields, at which the slope next to it is computed
 MIN_WIDTH = 1e-5  # width of panels that are not divided at kinks any more
 TIE_STEP = 1e-9  # length of the last step in e toward a tie
 
