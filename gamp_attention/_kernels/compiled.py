@@ -73,13 +73,20 @@ class InlinedLibrary(JITCodeLibrary):
 
 
 class QuickFlags(Flags):
-    """Compile options of a function, compared by those that are set: numba compares them at each of its operations."""
+    """Compile options of a kernel, compared by those that functions copied into it inherit.
+
+    Numba compares options at each operation, and compiles a copied function again for callers that differ in any.
+    """
+
+    INHERITED = ("nrt", "error_model", "fastmath")
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is QuickFlags and self._values == other._values
+        if type(other) is not QuickFlags:
+            return False
+        return all((self._values.get(name) or None) == (other._values.get(name) or None) for name in self.INHERITED)
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._values))
+        return hash(self._values.get("nrt") or None)
 
 
 class KernelCompiler(Compiler):
