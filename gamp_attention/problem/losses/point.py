@@ -46,7 +46,6 @@ from gamp_attention._kernels.compiled import (
     plain_kernel,
     sample_kernel,
 )
-from gamp_attention._kernels.pointers import point_to
 from gamp_attention._kernels.user_code import Registry
 from gamp_attention._tools.threads import over_blocks
 from gamp_attention.problem.losses.attention import AttentionLoss, attention_floor, is_dot_product_loss, row_loss
@@ -302,7 +301,7 @@ def call_map(self: Any, z: Any) -> Any:
 
 @plain_kernel
 def _derivatives(first, last, loss, params, z, value, grad, hess, memory):
-    work = point_to(make_work(loss, memory))
+    work = make_work(loss, memory)
     for mu in range(first, last):
         value[mu] = differentiate(loss, params[mu], z[mu], grad[mu], hess[mu], work, True)
 
