@@ -96,6 +96,25 @@ def test_large_and_small_sample_complexities_are_solved(model, alpha):
     assert se.overlaps.m[0, 0] > 0.1
 
 
+@pytest.mark.parametrize("alpha", [0.9, 1.0, 1.1])
+@pytest.mark.parametrize("lam", [1e-5, 1e-8])
+def test_double_descent_has_no_hole_at_the_interpolation_threshold(alpha, lam):
+    """At α = 1, V is 1/√λ, and far from its start 1/λ."""
+    noise = 0.5
+    se = ga.solve_state_evolution(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=noise), lam=lam), alpha)
+    assert se.converged
+    b = lam + alpha - 1  # V = 1/(λ + α/(1 + V)), hence λV² + bV = 1
+    V = 2 / (b + np.sqrt(b**2 + 4 * lam))
+    m = alpha * V / (1 + V)  # V times α/(1 + V)
+    s = m**2 / alpha
+    q = (m**2 + s * (1 - 2 * m + noise**2)) / (1 - s)
+    for found, error, exact in zip(
+        se.overlaps.arrays().values(), se.overlaps_error.arrays().values(), (q, 0.0, m, V), strict=True
+    ):
+        assert abs(found.item() - exact) <= max(error.item(), 1e-9)
+    assert abs(se.test_error - 0.5 * (1 - 2 * m + q + noise**2)) <= se.test_error_error
+
+
 def test_vanishing_penalty_has_a_clear_status():
     """λ = 1e-8: the semantic branch exists, with θ² near ρ q; nothing is NaN without a status."""
     se = ga.solve_state_evolution(ga.paper_model(0.3, lam=1e-8), 1.5, "semantic", rtol=1e-2, stability=False)

@@ -51,6 +51,7 @@ class SearchSettings:
     resolved_growth: float = 0.05  # distance of a growth or an eigenvalue from 1 that the first rule resolves
     max_level: int = 2  # highest level of the panel rule that resolves a growth close to 1
     min_newton: int = 2  # cost of Newton's method in damped steps, in units of the number of overlaps
+    far_steps: int = 100  # maximum number of Newton steps if there is a single fixed point, however far away
     # residual after which a fixed point of a coarser rule is solved: the refinement takes another Newton step, with the
     # exact Jacobian, before it uses it
     coarse_residual: float = 1e-3
@@ -139,8 +140,18 @@ def _solve_nearby(F: OverlapMap, start: Overlaps, change: float, tol: float) -> 
     In addition, two damped steps from it must hardly move, because Newton steps may stall at a small residual without a
     fixed point. `change` is the last change by a damped step.
     """
-    root = newton(F, start, tol, reach=SEARCH.reach)
-    near = min(STEPS.max_step, SEARCH.near + SEARCH.changes * change)
+    if F.model.task.jumps:
+        root, near = (
+            newton(F, start, tol, reach=SEARCH.reach),
+            min(STEPS.max_step, SEARCH.near + SEARCH.changes * change),
+        )
+    else:  # the loss is convex, so that there is a single fixed point
+        root, near = newton(F, start, tol), np.inf
+        while not root.solves(tol) and len(root.path) <= SEARCH.far_steps:  # in units of the overlaps that were reached
+            further = newton(F, root.overlaps, tol)
+            root = replace(further, path=root.path + further.path[1:])
+            if len(further.path) == 1:
+                break
     if not root.solves(tol) or relative_change(start, root.overlaps) > near:
         return None
     _, drift = iterate(F, root.overlaps, 0.0, 2)
