@@ -1,8 +1,7 @@
 """Extreme eigenvalues and eigenvectors of symmetric operators, which are given by their products with vectors.
 
-The lowest eigenpair is computed by the Lanczos method with all vectors kept, which is restarted from the best vector if
-there are too many. Averages over the whole spectrum use the Gauss quadrature of the Lanczos method (Golub and Welsch,
-1969; Ubaru, Chen and Saad, 2017).
+Extreme eigenpairs are computed by the implicitly restarted Lanczos method of ARPACK. Averages over the whole spectrum
+use the Gauss quadrature of the Lanczos method (Golub and Welsch, 1969; Ubaru, Chen and Saad, 2017).
 """
 
 from collections.abc import Callable, Iterator
@@ -12,12 +11,9 @@ import numpy as np
 
 Product = Callable[[np.ndarray], np.ndarray]  # from a vector (n,) to the product (n,)
 
-MIN_PRODUCTS = 20  # number of products before the Lanczos method accepts an answer
-MAX_VECTORS = 200  # number of Lanczos vectors in memory before the method is restarted from the best vector
-# residual of the eigenvector, relative to the eigenvalue plus the shift. With larger residuals (0.003), the vector was
-# sometimes still a mixture that did not contain the lowest of neighboring eigenvectors.
-ACCURACY = 1e-4
+ACCURACY = 1e-4  # error of the lowest eigenvalue, relative to the eigenvalue plus the shift
 SHIFT = 0.1  # shift of the spectrum, in units of `scale`: accuracy is relative, and the eigenvalue may be 0
+BASIS, MAX_RESTARTS = 40, 100  # number of Lanczos vectors in memory, and of restarts before the shift is increased
 
 
 def all_eigenpairs(product: Product, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -44,36 +40,27 @@ def restarted_lanczos(
 
 
 def lowest_eigenpair(product: Product, start: np.ndarray, scale: float) -> tuple[float, np.ndarray]:
-    """Return the lowest eigenvalue and its eigenvector (n,), whose residual is small compared with the eigenvalue.
+    """Return the lowest eigenvalue of an operator with n > 2 and its eigenvector (n,).
 
     `start` (n,) is the initial vector, and `scale` > 0 the size of a typical eigenvalue, in units of which eigenvalues
-    near zero are accurate. Of two neighboring eigenvectors, the Lanczos method may find the higher one first if the
-    initial vector has a larger part of it. A second iteration, orthogonal to the first result, therefore looks for a
-    lower eigenvalue.
+    near zero are accurate. Of two neighboring eigenvectors, the method may find the higher one first if the initial
+    vector has a larger part of it; therefore the second is computed, too.
     """
     shift = SHIFT * scale
-    value, vector = _converge(product, start, shift)
-
-    def others(x: np.ndarray) -> np.ndarray:
-        image = product(x - vector * (vector @ x))
-        return image - vector * (vector @ image)
-
-    begin = np.random.default_rng(1).standard_normal(len(start))
-    other, lower, _ = _lanczos(others, begin - vector * (vector @ begin), shift, value)
-    if other >= value:
-        return value, vector
-    coupling = float(vector @ product(lower))
-    weights = np.linalg.eigh([[value, coupling], [coupling, other]])[1][:, 0]
-    return _converge(product, weights[0] * vector + weights[1] * lower, shift)
-
-
-def _converge(product: Product, start: np.ndarray, shift: float) -> tuple[float, np.ndarray]:
-    """Return the eigenvalue and eigenvector that the Lanczos method finds from an initial vector, accurately."""
-    value, vector, accurate = _lanczos(product, start, shift)
-    while not accurate:
-        shift *= 1.25  # a larger shift makes the relative accuracy easier to reach
-        value, vector, accurate = _lanczos(product, vector, shift)
-    return value, vector
+    while True:
+        values, vectors = restarted_lanczos(
+            lambda x, shift=shift: product(x) + shift * x,
+            2,
+            "SA",
+            start,
+            ACCURACY,
+            MAX_RESTARTS,
+            min(BASIS, len(start)),
+        )
+        if len(values) == 2:
+            lowest = int(np.argmin(values))
+            return float(values[lowest]) - shift, vectors[:, lowest]
+        shift *= 2  # a larger shift makes the relative accuracy easier to reach
 
 
 def krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
@@ -94,26 +81,6 @@ def krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.ndar
         yield vectors, matrix[: k + 1, : k + 1], size
         matrix[k, k + 1] = matrix[k + 1, k] = size
         basis[k + 1] = image / size
-
-
-def _lanczos(
-    product: Product, start: np.ndarray, shift: float, known: float = np.inf
-) -> tuple[float, np.ndarray, bool]:
-    """Return the lowest Ritz value and vector in a growing Krylov space, and whether they are accurate enough.
-
-    They also are if, after some more products, the Ritz value exceeds the eigenvalue `known` by more than its residual.
-    """
-    most = min(MAX_VECTORS, len(start))
-    for basis, matrix, size in krylov_spaces(product, start):
-        if len(basis) < min(MIN_PRODUCTS, most) and not is_invariant(np.diag(matrix), size):
-            continue
-        values, vectors = np.linalg.eigh(matrix)
-        value, residual = float(values[0]), size * abs(vectors[-1, 0])
-        higher = len(basis) >= 2 * MIN_PRODUCTS and value - residual > known
-        accurate = residual <= ACCURACY * (abs(value) + shift) or higher or is_invariant(values, size)
-        if accurate or len(basis) == most:
-            break
-    return value, basis.T @ vectors[:, 0], accurate
 
 
 def is_invariant(values: np.ndarray, size: float) -> bool:
