@@ -46,6 +46,7 @@ OBJECTS = {
     "FIT": "ga.run_gamp(DATA, 'random')",
     "FIXED_POINT": "ga.solve_state_evolution(SHARP, alpha=1.5, rtol=0.05, stability=False)",
     "LOSS": "DATA.loss",
+    "SOLUTION": "ga.solve_equations(lambda x, average, p: {'m': 0.5 * x.m + p}, {'m': 0.1}, p=0.1)",
     "STATE": "ga.initial_state(DATA, WEIGHTS)",
     "TEACHER": "ga.SoftmaxTeacher(0.3, SQUARE)",
     "LAW": "ga.coordinate_law()",
@@ -116,6 +117,9 @@ LINES = {
         "ga.denoise(LOSS, params=PARAMS, omega=OMEGA, V=WIDE, start=OMEGA, hold=False, jacobian=True, max_starts=3, "
         "last_step=1e-10)"
     ),
+    "follow_equations": (
+        "ga.follow_equations(lambda x, average, p: {'m': 0.5 * x.m + p}, SOLUTION, rtol=0.01, p=(0.1, 0.2))"
+    ),
     "gamp_step": (
         "ga.gamp_step(DATA, 'exact', STATE, damping=0.5, hold=False, V_hat=WIDE, max_starts=3, last_step=1e-10, "
         "exact_below=1.0)"
@@ -180,12 +184,16 @@ LINES = {
         "ga.train(DATA, init=WEIGHTS, risk='exact', n_starts=2, survey=3.0, escape=True, tol=1e-8, "
         "max_iter=60, seed=0, iteration=ga.IterationOptions(V=WIDE, hold_after=20))"
     ),
+    "prox": "ga.prox(ga.LogisticLoss(), PLUS_MINUS, 1.0, PLUS_MINUS, convex=False)",
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64')",
     "sampled_test_error": "ga.sampled_test_error(DATA, Q=WEIGHTS, n_samples=5, seed=0)",
     "solve_bayes_state_evolution": (
         "ga.solve_bayes_state_evolution(SQUARED, alpha=1.5, init='informed', n_points=64, n_replicas=2, seed=0)"
     ),
     "solve_broken": "ga.solve_broken(PHASE, alpha=1.0, init='random', steps=1, parisi=ONE, rtol=0.1)",
+    "solve_equations": (
+        "ga.solve_equations(lambda x, average, p: {'m': 0.5 * x.m + p}, start={'m': 0.1}, rtol=0.1, max_iter=9, p=0.1)"
+    ),
     "solve_state_evolution": (
         "ga.solve_state_evolution(SHARP, alpha=1.5, init='semantic', rtol=0.1, rule='auto', response='stein', "
         "max_iter=10, max_work=1e4, stability=False, seed=0)"
@@ -211,7 +219,8 @@ LINES = {
 # classes of results, and names that take neither a number nor an array
 RESULTS = {
     "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches",
-    "BrokenStateEvolutionResult", "Comparison", "OnlineResult", "ConvergenceError", "DataLaw", "DebiasedWeights",
+    "EquationsCurve", "EquationsSolution", "BrokenStateEvolutionResult", "Comparison", "OnlineResult", "ConvergenceError",
+    "DataLaw", "DebiasedWeights",
     "Denoised", "Departure", "DescentResult", "FitResult", "GLMModel", "GampResult", "HessianSpectrum", "History",
     "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "MixtureModel", "PhaseBoundaries", "RegularizationPath",
     "SequenceModel", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord",

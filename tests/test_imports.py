@@ -29,6 +29,7 @@ EXTENSIONS = {
     "cli": "comparison dynamics inference phases rsb sweeps train",
     "comparison": "dynamics phases train",
     "dynamics": "train",
+    "equations": "phases sequence",
     "estimators": "inference sequence train",
     "inference": "train",
     "phases": "sweeps",

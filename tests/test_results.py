@@ -102,6 +102,13 @@ def make_trajectory():
     return fill(ga.Trajectory, error=ga.Overlaps(**make_arrays(T)), **dict.fromkeys(vectors, np.ones(T)))
 
 
+def make_curve():
+    def equations(x, average, p):
+        return {"m": 0.5 * x.m + p}
+
+    return ga.follow_equations(equations, ga.solve_equations(equations, {"m": 0.1}, p=0.1), p=(0.1, 0.2))
+
+
 def make_path():
     overlaps = ga.Overlaps(**make_arrays(T))
     return ga.BranchPath("alpha", np.linspace(1, 2, T), overlaps, np.ones(T), "fold", 2.0, 1e-4)
@@ -116,6 +123,7 @@ MADE = {
         True,
     ),
     "BranchPath": make_path,
+    "EquationsCurve": make_curve,
     "BrokenStateEvolutionResult": lambda: fill(
         ga.BrokenStateEvolutionResult, stability=make_state_evolution().stability,
         levels=np.full((3, L, R, R), 0.2), levels_error=np.full((3, L, R, R), 1e-3), parisi=PAIR, parisi_error=PAIR,

@@ -46,17 +46,13 @@ def lowest_eigenpair(product: Product, start: np.ndarray, scale: float) -> tuple
     near zero are accurate. Of two neighboring eigenvectors, the method may find the higher one first if the initial
     vector has a larger part of it; therefore the second is computed, too.
     """
-    shift = SHIFT * scale
+    shift, basis = SHIFT * scale, min(BASIS, len(start))
+
+    def shifted(x: np.ndarray) -> np.ndarray:
+        return product(x) + shift * x
+
     while True:
-        values, vectors = restarted_lanczos(
-            lambda x, shift=shift: product(x) + shift * x,
-            2,
-            "SA",
-            start,
-            ACCURACY,
-            MAX_RESTARTS,
-            min(BASIS, len(start)),
-        )
+        values, vectors = restarted_lanczos(shifted, 2, "SA", start, ACCURACY, MAX_RESTARTS, basis)
         if len(values) == 2:
             lowest = int(np.argmin(values))
             return float(values[lowest]) - shift, vectors[:, lowest]

@@ -33,6 +33,15 @@ if TYPE_CHECKING:
     from gamp_attention.extensions.dynamics.stored_times import GradientDescent as GradientDescent
     from gamp_attention.extensions.dynamics.survey_paths import Survey as Survey
     from gamp_attention.extensions.dynamics.trajectory import trajectory as trajectory
+    from gamp_attention.extensions.equations.follow import (
+        EquationsCurve as EquationsCurve,
+        follow_equations as follow_equations,
+    )
+    from gamp_attention.extensions.equations.prox import prox as prox
+    from gamp_attention.extensions.equations.solve import (
+        EquationsSolution as EquationsSolution,
+        solve_equations as solve_equations,
+    )
     from gamp_attention.extensions.estimators.attention import GampAttention as GampAttention
     from gamp_attention.extensions.inference.debias import DebiasedWeights as DebiasedWeights, debias as debias
     from gamp_attention.extensions.inference.law_of import law_of as law_of
@@ -91,6 +100,9 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.dynamics.online_paths": ("OnlineResult", "SinglePass", "single_pass"),
     "extensions.dynamics.survey_paths": ("Survey",),
     "extensions.dynamics.trajectory": ("trajectory",),
+    "extensions.equations.follow": ("EquationsCurve", "follow_equations"),
+    "extensions.equations.prox": ("prox",),
+    "extensions.equations.solve": ("EquationsSolution", "solve_equations"),
     "extensions.estimators.attention": ("GampAttention",),
     "extensions.inference.debias": ("DebiasedWeights", "debias"),
     "extensions.inference.law_of": ("law_of",),

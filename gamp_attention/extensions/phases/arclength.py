@@ -16,9 +16,11 @@ shifted by the change of the parameter on the next finer rule.
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
+from gamp_attention._tools.newton import differences
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, broyden_update, newton
@@ -72,6 +74,11 @@ class BranchCurve:
         alpha = p if self.parameter == "alpha" else self.alpha
         return OverlapMap(with_parameter(self.model, self.parameter, p), alpha, self.rule)
 
+    def finer(self) -> "BranchCurve | None":
+        """Return the curve on the next finer rule; None if there is none."""
+        rule = self.rule.finer()
+        return None if rule is None else replace(self, rule=rule)
+
     def overlaps(self, u: np.ndarray) -> Overlaps:
         """Return the overlaps at u."""
         return self.packing.unpack(u[:-1])
@@ -84,21 +91,38 @@ class BranchCurve:
                 return self.packing.pack(F(x)) - u[:-1]
         return np.full(len(u) - 1, np.nan)
 
-    def derivative(self, u: np.ndarray) -> np.ndarray:
-        """Return the derivative (n, n + 1) of the residual with respect to u, by forward differences."""
-        base, steps = self.residual(u), WALK.difference * np.eye(len(u))
-        return np.stack([(self.residual(u + step) - base) / WALK.difference for step in steps], axis=1)
+
+class Curve(Protocol):
+    """Equations G(u) = 0 of a curve in the unknowns u = (x, p)."""
+
+    @property
+    def unit(self) -> float:
+        """Parameter value at p = 1."""
+
+    def residual(self, u: np.ndarray) -> np.ndarray:
+        """Return G(u) (n,) at u (n + 1,); NaN where it is undefined."""
+
+    def finer(self) -> "Curve | None":
+        """Return the curve with more accurate equations; None if there is none."""
 
 
-def walk(curve: BranchCurve, overlaps: Overlaps, first: float, to: float) -> Iterator[np.ndarray]:
-    """Yield points of the curve from its start toward parameter value `to`, continuing around folds."""
-    goal = to / curve.unit
-    guess = np.append(curve.packing.pack(overlaps), first / curve.unit)
+def derivative(curve: Curve, u: np.ndarray) -> np.ndarray:
+    """Return the derivative (n, n + 1) of the residual in u, by forward differences."""
+    return differences(curve.residual, u, curve.residual(u), WALK.difference)
+
+
+def walk(curve: Curve, guess: np.ndarray, goal: float) -> Iterator[np.ndarray]:
+    """Yield points of the curve from the point next to `guess` toward p = `goal`, continuing around folds.
+
+    Raises
+    ------
+    ConvergenceError : if there is no point next to `guess` with the same parameter.
+    """
     fixed = np.append(np.zeros(len(guess) - 1), 1.0)  # normal of the planes of constant parameter
-    J = curve.derivative(guess)
+    J = derivative(curve, guess)
     corrected = _correct(curve, guess, fixed, J)
     if corrected is None:
-        raise ConvergenceError("continue_branch: found no fixed point at which the branch could start", None)
+        raise ConvergenceError("found no fixed point at which the branch could start", None)
     u, J, _ = corrected
     yield u
     tangent = _tangent(J, np.sign(goal - u[-1]) * fixed)
@@ -120,14 +144,14 @@ def walk(curve: BranchCurve, overlaps: Overlaps, first: float, to: float) -> Ite
             if direction @ tangent >= WALK.min_cosine:
                 u, J = there, J_there
                 if corrections > WALK.few_corrections:
-                    J = curve.derivative(u)
+                    J = derivative(curve, u)
                 tangent = _tangent(J, direction)
                 yield u
                 longer = WALK.longer if corrections <= WALK.few_corrections else 1.0
                 step = min(step * longer, WALK.max_arc)
                 continue
         step *= 0.5
-        J = curve.derivative(u)  # Broyden's updates may have made J inaccurate
+        J = derivative(curve, u)  # Broyden's updates may have made J inaccurate
         tangent = _tangent(J, tangent)
 
 
@@ -138,7 +162,7 @@ def _tangent(J: np.ndarray, towards: np.ndarray) -> np.ndarray:
 
 
 def _correct(
-    curve: BranchCurve, u: np.ndarray, normal: np.ndarray, J: np.ndarray
+    curve: Curve, u: np.ndarray, normal: np.ndarray, J: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int] | None:
     """Solve in the plane through u with a given normal; return the point, J and the number of Newton steps, or None."""
     residual = curve.residual(u)
@@ -183,7 +207,7 @@ def weights_vanish(curve: BranchCurve, points: list[np.ndarray]) -> bool:
     return bool(np.abs(last.q).max() < WALK.zero * np.abs(first.q).max())
 
 
-def locate_fold(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float]:
+def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
     """Return the parameter at a fold from parabolas in arclength, and its error."""
     a, b, c = points[-3:]
     values = []
@@ -194,7 +218,7 @@ def locate_fold(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, fl
         values.append(float(np.polyval(fit, at)) * curve.unit)
         tangent = (c - a) / np.linalg.norm(c - a)
         middle = b + at * tangent
-        corrected = _correct(curve, middle, tangent, curve.derivative(middle))
+        corrected = _correct(curve, middle, tangent, derivative(curve, middle))
         if corrected is None:
             break
         step = max(0.5 * min(-s[0], s[2]), WALK.parabola_arc)
@@ -207,6 +231,9 @@ def locate_fold(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, fl
             break
     spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(a[-1] - c[-1]) * curve.unit
     shift = _rule_shift(curve, b, (c - a) / np.linalg.norm(c - a))
+    J = derivative(curve, b)
+    left = np.linalg.svd(J[:, :-1])[0][:, -1]  # null vector at the fold, where residuals shift the parameter
+    spread += 2 * WALK.residual * curve.unit * float(np.abs(left).sum() / np.abs(left @ J[:, -1]))
     return values[-1] + shift, spread + WALK.shift_error * abs(shift)
 
 
@@ -249,11 +276,11 @@ def locate_vanishing(curve: BranchCurve, points: list[np.ndarray]) -> tuple[floa
     return float(fits[1]) + shift, float(abs(fits[1] - fits[0])) + WALK.shift_error * abs(shift)
 
 
-def _rule_shift(curve: BranchCurve, u: np.ndarray, normal: np.ndarray) -> float:
+def _rule_shift(curve: Curve, u: np.ndarray, normal: np.ndarray) -> float:
     """Return the change of the parameter by the next finer rule, in the plane through u; NaN if it is unknown."""
-    finer = curve.rule.finer()
+    finer = curve.finer()
     if finer is None:
         return np.nan
-    solved = [_correct(each, u, normal, each.derivative(u)) for each in (curve, replace(curve, rule=finer))]
+    solved = [_correct(each, u, normal, derivative(each, u)) for each in (curve, finer)]
     here, there = (np.nan if each is None else float(each[0][-1]) for each in solved)
     return (there - here) * curve.unit

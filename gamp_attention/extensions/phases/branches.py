@@ -213,7 +213,8 @@ def continue_branch(
     rule = first_rule("auto", model, (0,)).at_level(1)  # of moderate cost
     curve = BranchCurve(model, alpha, parameter, rule, Packing.of(model, start.overlaps), unit)
     points, end, reason = [], "stalled", None
-    for u in arclength.walk(curve, start.overlaps, parameter_value(model, alpha, parameter), to):
+    guess = np.append(curve.packing.pack(start.overlaps), parameter_value(model, alpha, parameter) / unit)
+    for u in arclength.walk(curve, guess, to / unit):
         points.append(u)
         reason = arclength.find_end(curve, points)
         end = "reached" if u[-1] == to / curve.unit else end

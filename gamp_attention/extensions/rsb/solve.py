@@ -14,10 +14,11 @@ vanish by symmetry. The equations are the overlap map, output channel followed b
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from gamp_attention._tools.newton import NEWTON, NewtonSettings, Residual, newton
 from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, WeightsUnbounded
 from gamp_attention.results import Status
 from gamp_attention.theory.models.model import Model
@@ -32,7 +33,7 @@ class ClustersCollapsed(FloatingPointError):
     """Error raised if two levels of overlaps become equal, because the grids would need too many nodes."""
 
 
-UNSOLVED = (WeightsUnbounded, FloatingPointError, np.linalg.LinAlgError)  # errors far from solutions
+UNSOLVED = (FloatingPointError, np.linalg.LinAlgError)  # errors far from solutions
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,7 @@ class BrokenSearch:
     damping: float = 0.5  # step of an iteration
     damped_steps: int = 12  # number of iterations before Newton steps
     retreat: tuple[float, float] = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
-    # Newton steps
-    difference: float = 1e-4  # step of finite differences; larger if the averages are not smooth functions
-    newton_steps: int = 40  # maximum number of steps
-    max_move: float = 0.5  # largest change of an unknown in a step
-    shortest: float = 1 / 64  # fraction of a step at which the Jacobian is computed again, or the search ends
-    slow: float = 0.5  # ratio of successive steps above which the Jacobian is computed again
+    newton: NewtonSettings = NEWTON
     old_grids: float = 0.2  # change of an unknown after which the grids are chosen again
     # Maximization over the Parisi parameters
     inner_tol: float = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
@@ -260,7 +256,9 @@ def iterate_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray,
     search = problem.search
     for _ in range(n_steps):
         try:
-            change = np.clip(evaluate(problem, packing, x, ROUGH)[0], -2 * search.max_move, 2 * search.max_move)
+            change = np.clip(
+                evaluate(problem, packing, x, ROUGH)[0], -2 * search.newton.max_move, 2 * search.newton.max_move
+            )
             change[len(x) - packing.n_free :] = 0.0
             x = x + search.damping * change
         except WeightsUnbounded:
@@ -322,13 +320,13 @@ def maximize(
     logs = x[-k:]
     root, here, energy = solve_at(x[:-k], logs)
     slopes, fresh, step = known or differences(), known is None, np.zeros(k)
-    for _ in range(search.newton_steps):
+    for _ in range(search.newton.max_steps):
         concave, step = slopes.concave, -np.linalg.solve(slopes.bends, here)
         if not concave:
-            step = here * search.max_move / np.abs(here).max()
+            step = here * search.newton.max_move / np.abs(here).max()
         elif np.abs(step).max() <= shortest:
             break
-        longest = min(1.0, search.max_move / np.abs(step).max())
+        longest = min(1.0, search.newton.max_move / np.abs(step).max())
         t, accepted = longest, False
         while t >= search.shortest_ascent * longest and not accepted:
             move = t * step
@@ -357,55 +355,26 @@ def solve_levels(
     problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tol: float, resolution: int,
     J: np.ndarray | None = None,
 ) -> LevelRoot:  # fmt: skip
-    """Return the solution of the equations from a start.
+    """Return the end of Newton steps for the equations from a start, on grids that are chosen again on a long way."""
+    hats: dict[bytes, LevelHats] = {}
 
-    A step is accepted if the next step with the same Jacobian is shorter; unlike the norm of the residuals, this test
-    does not depend on their units (natural monotonicity test, Deuflhard, 2011). The search ends below `tol`,
-    after `newton_steps` steps, or if no step along Newton's direction of a fresh Jacobian is accepted.
-    """
-    search, count, hats = problem.search, 0, None
+    def residual_on(fixed: BrokenProblem) -> Residual:
+        def residual(there: np.ndarray) -> np.ndarray:
+            change, hats[there.tobytes()] = evaluate(fixed, packing, there, resolution)
+            return change
 
-    def residual(at: np.ndarray) -> np.ndarray:
-        nonlocal count, hats
-        count += 1
-        change, hats = evaluate(fixed, packing, at, resolution)
-        return change
+        return residual
 
-    fixed, origin = problem.with_fixed_grids(*packing.unpack(x), resolution), x
-    here, fresh = residual(x), False
-    known: Any = hats
-    for _ in range(search.newton_steps):
-        if np.abs(x - origin).max() > search.old_grids:
-            fixed, origin = problem.with_fixed_grids(*packing.unpack(x), resolution), x
-            here = residual(x)
-            known = hats
-        if np.abs(here).max() <= tol:
-            break
-        if J is None:
-            # V is last, because the averages at the same V may share the solutions of the proximal problems
-            shifts = search.difference * np.eye(len(x))[::-1]
-            J, fresh = np.stack([(residual(x + shift) - here) / search.difference for shift in shifts][::-1], 1), True
-        step = -np.linalg.solve(J, here)
-        longest = min(1.0, search.max_move / np.abs(step).max())
-        t, there, ratio = longest, None, np.inf
-        while t >= search.shortest * longest:
-            try:
-                there = residual(x + t * step)
-                ratio = float(np.linalg.norm(np.linalg.solve(J, there)) / np.linalg.norm(step))
-                if ratio < 1 - 0.1 * t:
-                    break
-            except (WeightsUnbounded, FloatingPointError):
-                pass
-            there, t = None, 0.5 * t
-        if there is None and fresh:
-            break
-        if there is not None:
-            move = t * step
-            J = J + np.outer(there - here - J @ move, move) / (move @ move)
-            x, here, known, fresh = x + move, there, hats, False
-        if there is None or ratio > search.slow:
-            J = None
-    return LevelRoot(x, here, float(np.abs(here).max()), count, J, known)
+    residual, origin = residual_on(problem.with_fixed_grids(*packing.unpack(x), resolution)), x
+
+    def residual_near(at: np.ndarray) -> Residual:
+        nonlocal residual, origin
+        if np.abs(at - origin).max() > problem.search.old_grids:
+            residual, origin = residual_on(problem.with_fixed_grids(*packing.unpack(at), resolution)), at
+        return residual
+
+    root = newton(residual_near, x, tol, problem.search.newton, J)
+    return LevelRoot(root.x, root.residual, root.size, root.n_evaluations, root.jacobian, hats[root.x.tobytes()])
 
 
 def refine_levels(

@@ -26,7 +26,7 @@ MARGIN = 1e-9  # smallest 1/c_0 of a class, in units of 1/c_k, at which the aver
 SMALLEST = 1e-8  # smallest variance of the outermost field given the teacher's fields, in units of q_k
 
 
-class WeightsUnbounded(ArithmeticError):
+class WeightsUnbounded(FloatingPointError):
     """Error raised if the average over the weights diverges, 1/c_0 ≤ 0, which happens far from solutions."""
 
 

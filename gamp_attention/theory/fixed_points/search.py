@@ -141,10 +141,8 @@ def _solve_nearby(F: OverlapMap, start: Overlaps, change: float, tol: float) -> 
     fixed point. `change` is the last change by a damped step.
     """
     if F.model.task.jumps:
-        root, near = (
-            newton(F, start, tol, reach=SEARCH.reach),
-            min(STEPS.max_step, SEARCH.near + SEARCH.changes * change),
-        )
+        root = newton(F, start, tol, reach=SEARCH.reach)
+        near = min(STEPS.max_step, SEARCH.near + SEARCH.changes * change)
     else:  # the loss is convex, so that there is a single fixed point
         root, near = newton(F, start, tol), np.inf
         while not root.solves(tol) and len(root.path) <= SEARCH.far_steps:  # in units of the overlaps that were reached

@@ -114,31 +114,26 @@ class Parabola:
     def residual(self, u):
         return np.array([(u[0] - 0.5) ** 2 + 1 - u[1]])
 
-    def derivative(self, u):
-        return np.array([[2 * (u[0] - 0.5), -1.0]])
+    def finer(self):
+        return self
 
     class packing:
         names = ("q",)
-
-        @staticmethod
-        def pack(x):
-            return x
 
         @staticmethod
         def unpack(x):
             return ga.Overlaps(np.full((1, 1, 1), x[0]), np.ones((1, 1)), np.ones((1, 1, 1)), np.ones((1, 1, 1)))
 
 
-def test_a_fold_is_passed_and_located(monkeypatch):
+def test_a_fold_is_passed_and_located():
     curve, points = Parabola(), []
-    for u in arclength.walk(curve, np.array([0.9]), 1.16, 0.5):
+    for u in arclength.walk(curve, np.array([0.9, 1.16]), 0.5):
         points.append(u)
         if arclength.find_end(curve, points):
             break
     assert arclength.find_end(curve, points) == "fold"
     assert points[-1][0] < 0.5 < points[0][0]
     assert not arclength.weights_vanish(curve, points)
-    monkeypatch.setattr(arclength, "_rule_shift", lambda curve, u, normal: 0.0)
     value, error = arclength.locate_fold(curve, points)
     assert value == pytest.approx(1.0, abs=1e-6)
-    assert error < 1e-5
+    assert error < 3e-5

@@ -1,0 +1,275 @@
+"""Fixed points x = F(x) of equations of the user, with errors.
+
+1. Damped steps of any size follow, in the limit of small steps, the flow dx/dt = F(x) − x. Linearly implicit steps,
+   (1/τ + 1 − F') Δx = F(x) − x, follow this flow from the start in few steps, and become Newton steps as τ increases
+   (`follow_flow`; pseudo-transient continuation, Kelley and Keyes, 1998). As τ stays below the inverse of each growth
+   rate of the flow, they leave fixed points that repel. A start that hardly changes counts as near a fixed point, and
+   is solved by Newton steps even if that repels.
+2. Newton steps with more accurate averages give the errors (`refine`): twice the change of the solution, and the last
+   error of the averages, multiplied by the response (1 − F')⁻¹ of the solution to errors of F.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._tools import check
+from gamp_attention._tools.display import Rows, format_to_error
+from gamp_attention._tools.newton import NewtonSettings, Root, differences, newton
+from gamp_attention._tools.numerics import guard_call
+from gamp_attention._tools.progress import describe, show_progress
+from gamp_attention.extensions.equations.system import System, Values, read_start
+from gamp_attention.results import Ended, Status, finish
+
+STEPS = NewtonSettings(difference=1e-3, max_steps=20, max_move=0.3)
+UNDEFINED = (FloatingPointError, np.linalg.LinAlgError)
+
+
+@dataclass(frozen=True)
+class FlowSettings:
+    """Settings of the flow and of the refinement; lengths are in units of the order parameters."""
+
+    first: float = 0.5  # τ of the first step
+    longest: float = 0.5  # largest change of an order parameter in a step
+    last: float = 0.05  # largest Newton step that may remain: without a fixed point, relative changes may be small
+    longer: float = 3.0  # factor of τ after each step
+    shorter: float = 0.25  # factor of τ if a step is too long, or F is not finite at its end
+    shortest: float = 1e-6  # τ at which the steps end
+    below_pole: float = 0.5  # largest τ times the largest growth rate
+    at_start: float = 1e-2  # change of the start by F, below which it counts as near a fixed point
+    near: float = 0.05  # largest distance of this fixed point
+    diverged: float = 1e12  # size of an order parameter, in units of its start if this is above 1, that is no solution
+    tol: float = 1e-4  # tolerance of averages, and of residuals, in the flow, if it is above `average_tol`
+    average_tol: float = 0.1  # tolerance of averages, in units of `rtol`, in the first refinement
+    finer: float = 0.1  # tolerance of averages in units of the last, in the refinement
+    max_finer: int = 4  # maximum number of refinements
+    safety: float = 2.0  # error in units of the last change of the solution
+
+
+FLOW = FlowSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class EquationsSolution(Ended):
+    """Fixed point of equations: each order parameter, with its error, is an attribute, as in `solution.m_error`.
+
+    Attributes
+    ----------
+    status, converged, n_iter, residual : as for every solver; the residual is the largest relative change in a step.
+    values, errors : order parameters, and half-widths of the intervals that contain them, by name.
+    stability : largest real part of the eigenvalues of the Jacobian of F; below 1, damped steps return to the solution.
+    parameters : parameters of the equations.
+    history : values along the flow by name, with the steps as first axis; entry 0 is the start.
+    message : explanation if the status is not CONVERGED.
+    """
+
+    status: Status
+    n_iter: int
+    residual: float
+    values: Values
+    errors: Values
+    stability: float
+    parameters: dict[str, Any]
+    history: Values
+    message: str = ""
+
+    def __getattr__(self, name: str) -> Any:
+        for fields in () if name.startswith("__") else (self.values, self.errors):
+            if (stem := name if fields is self.values else name.removesuffix("_error")) in fields:
+                return fields[stem]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def _rows(self) -> Rows:
+        cells = []
+        for name, value in self.values.items():
+            pairs = zip(np.ravel(value), np.ravel(self.errors[name]), strict=True)
+            cells.append([f"  {name}", " ".join(format_to_error(float(v), float(e)) for v, e in pairs)])
+        return [
+            self._heading(),
+            *cells,
+            ["  stability", f"{self.stability:.4g}"],
+            *[f"  {self.message}"][: bool(self.message)],
+        ]
+
+
+@guard_call
+@show_progress("equations ")
+def solve_equations(
+    equations: Callable[..., Mapping[str, Any]], start: Mapping[str, Any], *, rtol: float = 1e-4, max_iter: int = 200,
+    raise_on_failure: bool = False, **parameters: Any,
+) -> EquationsSolution:  # fmt: skip
+    """Solve x = F(x) for named order parameters, such as the saddle-point equations of a replica calculation.
+
+    The solution is the end of the flow dx/dt = F(x) − x from the start, as of iterations with strong damping.
+
+    Parameters
+    ----------
+    equations : function (x, average, **parameters) that returns a dict of the new order parameters. x has the order
+        parameters as attributes, numbers or arrays. `average(f, n)` is the mean of f(ξ₁, …, ξ_n) over n ≤ 3 standard
+        normals, for a function f of n arrays; its accuracy is chosen by the solver.
+    start : dict of the order parameters at which the flow begins.
+    rtol : requested error of each order parameter, relative to its largest entry.
+    max_iter : maximum number of steps along the flow.
+    raise_on_failure : whether to raise ConvergenceError instead of returning a solution that did not converge.
+    **parameters : further arguments of `equations`.
+
+    Returns
+    -------
+    EquationsSolution
+        The status is INACCURATE if the errors exceed `rtol`, MAX_ITER or DIVERGED if there is no fixed point near, and
+        NONFINITE if an equation returns NaN.
+
+    Raises
+    ------
+    TypeError, ValueError : if `start` is not a dict of finite numbers, or the equations return other names or shapes,
+        or values at the start that are not finite.
+
+    Examples
+    --------
+    Ridge regression with α samples per weight:
+
+    >>> import gamp_attention as ga
+    >>> def equations(x, average, alpha, lam):
+    ...     V_hat = alpha / (1 + x.V)
+    ...     q_hat = alpha * average(lambda u, z: ((u - x.m * u - (x.q - x.m**2) ** 0.5 * z) / (1 + x.V)) ** 2, 2)
+    ...     return dict(m=V_hat / (lam + V_hat), q=(V_hat**2 + q_hat) / (lam + V_hat) ** 2, V=1 / (lam + V_hat))
+    >>> solution = ga.solve_equations(equations, dict(m=0.1, q=0.5, V=1.0), alpha=2.0, lam=0.1)
+    >>> solution.converged, solution.m.round(3).item(), bool(solution.m_error < 1e-4)
+    (True, 0.916, True)
+    """
+    check.function("equations", equations)
+    rtol = check.real("rtol", rtol, low=1e-8, high=0.1)
+    for name, value in parameters.items():
+        if (array := check.read_array(value)).dtype.kind == "f":
+            check.require_finite(name, array)
+    system = System(equations, read_start(start), parameters, max(FLOW.tol, FLOW.average_tol * rtol))
+    x = system.pack(system.start)
+    try:
+        change = _size(system, x, system(x) - x)
+    except FloatingPointError as error:
+        raise ValueError(f"equations: needs finite values at the start, but {error}") from None
+    status, path, message = Status.CONVERGED, [x], ""
+    root = _solve_near(system, x) if change < FLOW.at_start else None
+    if root is not None:
+        path.append(root)
+    else:
+        status, path, message = follow_flow(system, x, check.integer("max_iter", max_iter, low=1))
+    return finish(refine(system, path, rtol, status, message), raise_on_failure, "solve_equations")
+
+
+def follow_flow(system: System, x: np.ndarray, max_iter: int) -> tuple[Status, list[np.ndarray], str]:
+    """Return the status at the end of the flow from x, the points on the way, and the reason if it is no solution."""
+    path, tau, limit = [x], FLOW.first, FLOW.diverged * np.maximum(system.units(x), 1.0)
+    try:
+        change = system(x) - x
+        for _ in range(max_iter):
+            size, unit = _size(system, x, change), system.units(x)
+            describe(f"change {size:.1g} of the order parameters in a step")
+            J = differences(system.scaled(unit), x / unit, change / unit, STEPS.difference)
+            if size <= system.tol and np.abs(np.linalg.solve(J, change / unit)).max() <= FLOW.last:
+                return Status.CONVERGED, path, ""
+            growth = float(np.linalg.eigvals(J).real.max())
+            tau = min(tau, FLOW.below_pole / growth) if growth > 0 else tau
+            while True:
+                step = np.linalg.solve(np.eye(len(x)) / tau - J, change / unit)
+                try:
+                    if np.abs(step).max() <= FLOW.longest:
+                        change = system(x + step * unit) - x - step * unit
+                        break
+                except FloatingPointError:
+                    if tau < FLOW.shortest:
+                        raise
+                tau *= FLOW.shorter
+            x, tau = x + step * unit, min(FLOW.longer * tau, 1 / FLOW.shortest)
+            path.append(x)
+            if (np.abs(x) > limit).any():
+                return Status.DIVERGED, path, f"{_largest(system, change / unit)} grows without bound"
+    except UNDEFINED as error:
+        return Status.NONFINITE, path, str(error)
+    words = f"{_largest(system, change / unit)} still changes by {_size(system, x, change):.1g}, relatively, in a step"
+    return Status.MAX_ITER, path, f"{words}: there may be no fixed point near; otherwise raise max_iter or start closer"
+
+
+def _size(system: System, x: np.ndarray, change: np.ndarray) -> float:
+    """Return the largest change of an order parameter, in its unit."""
+    return float(np.abs(change / system.units(x)).max())
+
+
+def _largest(system: System, change: np.ndarray) -> str:
+    """Return the name of the order parameter with the largest change."""
+    return max(system.start, key=lambda name: float(np.abs(system.unpack(change)[name]).max()))
+
+
+def scaled_newton(system: System, x: np.ndarray, tol: float, jacobian: np.ndarray | None = None) -> Root:
+    """Return the end of Newton steps from x, with all entries of the root in units of x."""
+    unit = system.units(x)
+    residual = system.scaled(unit)
+    return newton(lambda _: residual, x / unit, tol, STEPS, jacobian)
+
+
+def jacobian_of(system: System, x: np.ndarray) -> np.ndarray:
+    """Return the Jacobian of F(x) − x (k, k), in units of x, by central differences."""
+    unit = system.units(x)
+    residual, here = system.scaled(unit), x / unit
+    change = residual(here)
+    ahead, behind = (differences(residual, here, change, side * STEPS.difference) for side in (1, -1))
+    return 0.5 * (ahead + behind)
+
+
+def _solve_near(system: System, x: np.ndarray) -> np.ndarray | None:
+    """Return the fixed point at the end of Newton steps from x; None if it is not near."""
+    with suppress(*UNDEFINED):
+        root, unit = scaled_newton(system, x, system.tol), system.units(x)
+        if root.size <= system.tol and np.abs(root.x - x / unit).max() <= FLOW.near:
+            return root.x * unit
+    return None
+
+
+def stability_of(jacobian: np.ndarray) -> float:
+    """Return the largest real part of the eigenvalues of F, for the Jacobian of F(x) − x."""
+    return float(np.linalg.eigvals(jacobian).real.max()) + 1
+
+
+def refine(system: System, path: list[np.ndarray], rtol: float, status: Status, message: str) -> EquationsSolution:
+    """Return the solution at the end of a path, solved with more and more accurate averages."""
+    x, jacobian, residual = path[-1], np.full((len(path[-1]),) * 2, np.nan), np.nan
+    error = np.full(len(x), np.nan)
+    try:
+        residual = _size(system, x, system(x) - x)
+        for level in range(FLOW.max_finer if status.converged else 0):
+            describe(f"averages to {system.tol:.1g}")
+            jacobian = jacobian_of(system, x)
+            system, unit = replace(system, tol=FLOW.average_tol * rtol * FLOW.finer**level), system.units(x)
+            root = scaled_newton(system, x, system.tol, jacobian)
+            last = np.linalg.solve(jacobian, root.residual)
+            response = np.abs(np.linalg.inv(jacobian)).sum(axis=1) * max(system.tol, system.evaluate(root.x * unit)[1])
+            error = (FLOW.safety * (np.abs(root.x - x / unit) + np.abs(last)) + response) * unit
+            x, residual = root.x * unit, root.size
+            if (error <= rtol * unit).all():
+                break
+        else:
+            if status.converged:
+                name = _largest(system, error / system.units(x))
+                status, message = (
+                    Status.INACCURATE,
+                    f"the relative error of {name} is {np.max(error / unit):.1g}, not rtol = {rtol:g}",
+                )
+    except UNDEFINED as failure:
+        status, message = Status.NONFINITE, str(failure)
+    stability = stability_of(jacobian) if np.isfinite(jacobian).all() else np.nan
+    rows = [system.unpack(point) for point in [*path, x]]
+    history = {name: np.array([row[name] for row in rows]) for name in system.start}
+    return EquationsSolution(
+        status,
+        len(path),
+        residual,
+        system.unpack(x),
+        system.unpack(error),
+        stability,
+        dict(system.parameters),
+        history,
+        message,
+    )

@@ -1,0 +1,51 @@
+"""Curves of solutions over a parameter."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from tests.extensions.equations.test_solve_equations import magnet, ridge
+
+
+def test_both_sides_of_the_folds_of_a_magnet_are_on_one_curve():
+    """Where tanh'(β m + h) β = 1: m = ±√(1 − 1/β)."""
+    start = ga.solve_equations(magnet, {"m": 1.0}, beta=2.0, field=0.5)
+    curve = ga.follow_equations(magnet, start, field=(-0.6, 0.6))
+    m = np.sqrt(0.5)
+    exact = np.arctanh(m) - 2 * m
+    assert (np.abs(np.sort(curve.folds) - [exact, -exact]) <= curve.folds_error.max()).all()
+    assert curve.folds_error.max() < 1e-4
+    assert curve.ends == ("reached", "reached")
+    assert np.diff(np.sign(np.diff(curve.field))).astype(bool).sum() == 2
+    np.testing.assert_allclose(np.tanh(2 * curve.m + curve.field), curve.m, atol=1e-4)
+    middle = np.abs(curve.m) < 0.6
+    assert (curve.stability[middle] > 1).all()
+    assert (curve.stability[np.abs(curve.m) > 0.8] < 1).all()
+    assert len(curve.crossings) == 0
+
+
+def test_crossings_are_located():
+    """At β = 1 the branches with m ≠ 0 leave m = 0."""
+    start = ga.solve_equations(magnet, {"m": 0.0}, beta=0.5)
+    curve = ga.follow_equations(magnet, start, beta=(0.2, 2.0))
+    assert curve.crossings == pytest.approx([1.0], abs=1e-4)
+    assert (curve.m == 0).all()
+    assert curve.converged
+
+
+def test_errors_along_a_curve_hold():
+    start = ga.solve_equations(ridge, {"m": 0.1, "q": 0.5, "V": 1.0}, alpha=2.0, lam=0.1, noise=0.5)
+    curve = ga.follow_equations(ridge, start, alpha=(0.5, 4.0))
+    b = 0.1 + curve.alpha - 1
+    V = 2 / (b + np.sqrt(b**2 + 0.4))
+    assert (np.abs(curve.V - V) <= curve.V_error).all()
+    assert (np.diff(curve.alpha) > 0).all()
+    assert curve.alpha[[0, -1]].tolist() == [0.5, 4.0]
+
+
+def test_wrong_parameters_are_named():
+    start = ga.solve_equations(magnet, {"m": 1.0}, beta=2.0)
+    with pytest.raises(TypeError, match="one of the solution's parameters"):
+        ga.follow_equations(magnet, start, field=(0, 1))
+    with pytest.raises(ValueError, match="beta: needs a range that contains"):
+        ga.follow_equations(magnet, start, beta=(0.0, 1.0))

@@ -1,0 +1,123 @@
+"""Fixed points of the user's equations: values, errors, statuses, messages."""
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.optimize import brentq
+
+import gamp_attention as ga
+from docs.examples import own_equations as papers
+
+START = {"m": 0.1, "q": 0.5, "V": 1.0}
+
+
+def ridge(x, average, alpha, lam, noise):
+    g = average(lambda u, z: (u - x.m * u - np.sqrt(x.q - x.m**2) * z) ** 2, 2) + noise**2
+    along = alpha / (1 + x.V)
+    q = (along**2 + alpha * g / (1 + x.V) ** 2) / (lam + along) ** 2
+    return {"m": along / (lam + along), "q": q, "V": 1 / (lam + along)}
+
+
+def magnet(x, average, beta, field=0.0):
+    return {"m": np.tanh(beta * x.m + field)}
+
+
+@pytest.mark.parametrize(("alpha", "lam"), [(2.0, 0.1), (0.5, 0.01), (1.0, 1e-6)])
+def test_stated_errors_hold_for_ridge_regression(alpha, lam):
+    """At α = 1 and λ = 1e-6, the stability is .998, and V is far from the start."""
+    solution = ga.solve_equations(ridge, START, alpha=alpha, lam=lam, noise=0.5)
+    b = lam + alpha - 1
+    V = 2 / (b + np.sqrt(b**2 + 4 * lam))
+    m = alpha * V / (1 + V)
+    q = (m**2 + m**2 / alpha * (1 - 2 * m + 0.25)) / (1 - m**2 / alpha)
+    assert solution.converged
+    for name, exact in (("m", m), ("q", q), ("V", V)):
+        error = getattr(solution, f"{name}_error")
+        assert abs(getattr(solution, name) - exact) <= error <= 1e-4 * exact
+    assert len(solution.history["m"]) == solution.n_iter + 1
+
+
+def test_averages_locate_kinks_and_jumps():
+    """E max(ξ, .3)², E 1(ξ > .3) and E |ξ₁ + ξ₂ − .5| to the accuracy that the stated error needs."""
+
+    def equations(x, average):
+        return {"a": average(lambda z: np.maximum(z, 0.3) ** 2), "b": average(lambda z: np.array([z > 0.3, z < 0.3]).T),
+                "c": average(lambda z, y: abs(z + y - 0.5), 2), "d": average(lambda z: 2.0)}  # fmt: skip
+
+    solution = ga.solve_equations(equations, {"a": 1.0, "b": [0.5, 0.5], "c": 1.0, "d": 1.0}, rtol=1e-5)
+
+    def exact(f, spread=1.0):
+        density = lambda z: f(spread * z) * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)  # noqa: E731
+        return quad(density, -12, 12, points=[0.3, 0.5 / np.sqrt(2)], epsabs=1e-12, limit=200)[0]
+
+    tail = exact(lambda z: float(z > 0.3))
+    assert abs(solution.a - exact(lambda z: max(z, 0.3) ** 2)) <= solution.a_error <= 1e-5
+    assert (np.abs(solution.b - [tail, 1 - tail]) <= solution.b_error).all()
+    assert abs(solution.c - exact(lambda z: abs(z - 0.5), np.sqrt(2))) <= solution.c_error <= 1e-5
+    assert solution.d == pytest.approx(2, abs=1e-8)
+
+
+def test_the_flow_leaves_fixed_points_that_repel():
+    """A magnetization of 1e-9 grows; zero stays zero, and its stability is β."""
+    exact = brentq(lambda m: np.tanh(1.5 * m) - m, 0.5, 1)
+    grown, zero = (ga.solve_equations(magnet, {"m": m}, beta=1.5) for m in (1e-9, 0.0))
+    assert abs(grown.m - exact) <= grown.m_error < 1e-4
+    assert grown.stability < 1
+    assert zero.m == 0
+    assert zero.stability == pytest.approx(1.5, rel=1e-5)
+
+
+def test_statuses_say_why_there_is_no_solution():
+    def grows(x, average):
+        return {"a": 2 * x.a + 1}
+
+    def shifts(x, average):
+        return {"a": x.a + 1, "b": 0.5 * x.b}
+
+    def breaks(x, average):
+        return {"a": np.sqrt(x.a - 1.5) - 3}
+
+    for equations, start, status, words in (
+        (grows, {"a": 1.0}, "diverged", "a grows"), (shifts, {"a": 1.0, "b": 1.0}, "max_iter", "a still changes"),
+        (breaks, {"a": 2.0}, "nonfinite", "the equation of a returns nan at a = 1."),
+    ):  # fmt: skip
+        solution = ga.solve_equations(equations, start, max_iter=150)
+        assert solution.status.value == status
+        assert words in solution.message
+        assert not solution.converged
+    with pytest.raises(ga.ConvergenceError, match="a grows"):
+        ga.solve_equations(grows, {"a": 1.0}, raise_on_failure=True)
+    critical = ga.solve_equations(magnet, {"m": 0.5}, beta=1.0)
+    assert not critical.converged
+
+
+@pytest.mark.parametrize(("result", "words"), [
+    ({"b": 1.0}, r"names of the start, \['a'\]"), ({"a": np.ones(2)}, r"a of the start's shape \(\)"), (3, "a dict"),
+    ({"a": np.nan}, "the equation of a returns nan"), ({"a": 1j}, "the equation of a returns 1j"),
+])  # fmt: skip
+def test_wrong_results_are_named(result, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        ga.solve_equations(lambda x, average: result, {"a": 1.0})
+
+
+def test_logistic_regression_agrees_with_the_package():
+    solution = ga.solve_equations(papers.logistic, START, alpha=2.0, lam=0.1)
+    model = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(), lam=0.1)
+    o = ga.solve_state_evolution(model, 2.0, rtol=1e-6).overlaps
+    for name, exact in (("m", o.theta.item()), ("q", o.q.item()), ("V", o.V.item())):
+        assert abs(getattr(solution, name) - exact) <= getattr(solution, f"{name}_error")
+
+
+def test_two_bootstrap_samples_have_the_predicted_overlap():
+    predicted, found = ga.solve_equations(papers.bootstrap, START | {"r": 0.1}, alpha=2.0, lam=0.1, noise=0.5), []
+    for seed in range(12):
+        rng, d, n = np.random.default_rng(seed), 300, 600
+        x, teacher = rng.standard_normal((n, d)) / np.sqrt(d), rng.standard_normal(d)
+        y = x @ teacher + 0.5 * rng.standard_normal(n)
+        w = []
+        for _ in range(2):
+            counts = rng.poisson(1.0, n)
+            w.append(np.linalg.solve(x.T @ (counts[:, None] * x) + 0.1 * np.eye(d), x.T @ (counts * y)))
+        found.append([w[0] @ teacher / d, w[0] @ w[0] / d, w[0] @ w[1] / d])
+    mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
+    assert (np.abs(mean - [predicted.m, predicted.q, predicted.r]) < 4 * error + 0.01).all()
