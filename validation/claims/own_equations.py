@@ -1,8 +1,9 @@
 """Equations of six papers in at most 15 lines each have the solutions of trained weights, and of the package.
 
 Method: `docs/examples/own_equations.py` is solved by `solve_equations`. (1) Logistic regression is compared with
-`solve_state_evolution`. (2) Each model is drawn at finite d and trained by L-BFGS of scipy (support vectors by the dual problem, bootstrap by
-linear algebra), without the package; random features are drawn once, and their spectrum enters the equations.
+`solve_state_evolution`. (2) Each model is drawn at finite d and trained by L-BFGS of scipy (support vectors by the dual
+problem, bootstrap by linear algebra), without the package; random features are drawn once, and their spectrum enters
+the equations.
 
 Criterion: differences in (1) are within the stated errors, which are at most 1e-4 of the values. In (2), means over
 instances agree with the solutions within four standard errors plus 2/d of the value. No function has more than 15
