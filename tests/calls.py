@@ -219,12 +219,11 @@ LINES = {
 # classes of results, and names that take neither a number nor an array
 RESULTS = {
     "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches",
-    "EquationsCurve", "EquationsSolution", "BrokenStateEvolutionResult", "Comparison", "OnlineResult", "ConvergenceError",
-    "DataLaw", "DebiasedWeights",
-    "Denoised", "Departure", "DescentResult", "FitResult", "GLMModel", "GampResult", "HessianSpectrum", "History",
-    "LeaveOneOut", "LimitingSpectrum", "LinearBaseline", "MixtureModel", "PhaseBoundaries", "RegularizationPath",
-    "SequenceModel", "Stability", "StartRecord", "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord",
-    "Sweep", "TrainResult", "Trajectory", "__version__",
+    "EquationsCurve", "EquationsSolution", "BrokenStateEvolutionResult", "Comparison", "OnlineResult",
+    "ConvergenceError", "DataLaw", "DebiasedWeights", "Denoised", "Departure", "DescentResult", "FitResult",
+    "GLMModel", "GampResult", "HessianSpectrum", "History", "LeaveOneOut", "LimitingSpectrum", "LinearBaseline",
+    "MixtureModel", "PhaseBoundaries", "RegularizationPath", "SequenceModel", "Stability", "StartRecord",
+    "StateEvolutionResult", "Status", "SurveyEnd", "SurveyRecord", "Sweep", "TrainResult", "Trajectory", "__version__",
 }  # fmt: skip
 TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
     "load_result", "plot_comparison", "plot_phase_diagram",

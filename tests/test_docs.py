@@ -108,6 +108,8 @@ def test_calls_in_the_manual_have_arguments_that_exist():
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for name, call in find_calls(page):
             parameters = inspect.signature(getattr(ga, name)).parameters
+            if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+                continue
             unknown = [word.arg for word in call.keywords if word.arg and word.arg not in parameters]
             assert not unknown, f"{page.name}: {name} has no argument {unknown}"
             n_calls += 1

@@ -26,8 +26,12 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows
 from gamp_attention._tools.numerics import psd_root
+from gamp_attention._tools.quadrature import gaussian_points
+from gamp_attention._tools.statistics import half_width
+from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.results import Overlaps, Result
 from gamp_attention.theory.equations.channel import Hats, select_sources
 from gamp_attention.theory.equations.symmetry import Symmetry
@@ -37,6 +41,7 @@ from gamp_attention.theory.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.rules.panels import average_error, error_within, expand_error
 from gamp_attention.theory.rules.rule import Rule, component_channels
+from gamp_attention.theory.rules.sobol import SobolRule
 
 SECTORS = ("symmetric", "m", "theta")
 
@@ -228,6 +233,39 @@ def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule, replica: 
         for probability, part, channel in component_channels(rule.for_test_error(model.attention), model, overlaps)
     ]
     return np.sum(parts, axis=0)
+
+
+def average_over_channel(
+    model: Model, overlaps: Overlaps, error: Overlaps, f: Callable[..., Any], n_points: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the average of f(target, u, omega, z) over samples at given overlaps, and its error.
+
+    The error is the half-width from independent sets of random points, plus the changes of the average if each family
+    of overlaps changes by its error. Arguments as for `StateEvolutionResult.average`.
+    """
+
+    def average(overlaps: Overlaps, replica: int) -> np.ndarray:
+        total: Any = 0.0
+        rule, seeds = SobolRule(n_points), np.random.SeedSequence([seed, replica]).spawn(model.n_sources)
+        parts: Any = component_channels(rule, model, overlaps)
+        for (probability, part, channel), child in zip(parts, seeds, strict=False):
+            white = gaussian_points(part.n_points, channel.n_white, np.random.default_rng(child))
+            y, terms, noise = channel.at(white)
+            omega = noise + channel.overlaps.m
+            z = denoise(channel.loss, terms.params, omega, channel.overlaps.V).z
+            target = channel.model.teacher(y) if model.attention else terms.params
+            values = np.asarray(f(target, y, omega, z), dtype=float)
+            if values.shape[:1] != (len(y),):
+                raise check.fail_words("f", f"shape {values.shape}", "to return an array with the samples in front")
+            total = total + probability * values.mean(axis=0)
+        return np.asarray(total)
+
+    replicas = np.array([average(overlaps, replica) for replica in range(SobolRule.n_replicas)])
+    width = half_width(replicas)
+    for name, values in overlaps.arrays().items():
+        shifted = replace(overlaps, **{name: values + np.abs(getattr(error, name))})
+        width = width + np.abs(average(shifted, 0) - replicas[0])
+    return replicas.mean(axis=0), np.asarray(width)
 
 
 def deterministic_test_error(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:

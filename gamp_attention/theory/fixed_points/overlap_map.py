@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._tools.display import DisplayMixin
 from gamp_attention._tools.progress import describe
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats, Moments, conjugates
@@ -100,7 +101,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class OverlapMap:
+class OverlapMap(DisplayMixin):
     """Map from overlaps to overlaps."""
 
     # model, alpha: the model and the sample complexity α

@@ -17,12 +17,15 @@ Steps (`refine`), from a fixed point on a coarse quadrature rule:
 The constants are chosen so that stated errors hold in 95 % of cases, which `validation` checks on random models.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
+from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows
 from gamp_attention._tools.progress import Progress
 from gamp_attention._tools.statistics import half_width
@@ -34,6 +37,7 @@ from gamp_attention.theory.fixed_points.newton import Root, newton, newton_step
 from gamp_attention.theory.fixed_points.observables import (
     NEGLIGIBLE_JUMPS,
     Stability,
+    average_over_channel,
     column_sums,
     deterministic_test_error,
     largest_jump_fraction,
@@ -119,6 +123,7 @@ class StateEvolutionResult(Ended):
     consistent, validity : whether the replica-symmetric prediction is consistent, and the reason in words; if the
         proximal map jumps, also how much lower V of minima is expected to be.
     response, rule : form of V̂ that was used, and quadrature rule ("panels" or "sobol").
+    state : map of which the result is a fixed point; None for broken replica symmetry.
     """
 
     status: Status
@@ -144,6 +149,42 @@ class StateEvolutionResult(Ended):
     response: str
     rule: str
     message: str = ""
+    state: Any = None
+
+    def average(self, f: Callable[..., Any], n_points: int = 16384, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Return the average of a function over samples of the training set, for d → ∞, and its error.
+
+        Parameters
+        ----------
+        f : function f(target, u, omega, z) of N samples that returns an array (N, ...): targets, which are labels
+            (N, P) or attention matrices of the teacher (N, L, L); fields of the teacher u (N, L, t); fields ω (N, L, r)
+            of the weights that are trained without the sample, as for a new sample; and fields z (N, L, r) of the
+            weights that are trained with it.
+        n_points : even number of points of each of 8 sets of random points.
+        seed : seed of the points.
+
+        Raises
+        ------
+        TypeError : if `f` is not a function, or replica symmetry is broken.
+        ValueError : if `f` returns an array without the samples in front.
+
+        Examples
+        --------
+        The fraction of new samples whose sign is predicted:
+
+        >>> import numpy as np
+        >>> import gamp_attention as ga
+        >>> model = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(), lam=0.1)
+        >>> mean, error = ga.solve_state_evolution(model, 2.0).average(
+        ...     lambda target, u, omega, z: target[:, 0] * omega[:, 0, 0] > 0
+        ... )
+        >>> mean.round(2).item(), bool(error < 1e-2)
+        (0.58, True)
+        """
+        check.function("f", f)
+        if self.state is None:
+            raise TypeError("average: needs a replica-symmetric solution")
+        return average_over_channel(self.state.model, self.overlaps, self.overlaps_error, f, n_points, seed)
 
     @property
     def n_steps(self) -> int:
@@ -437,6 +478,7 @@ class _Refinement:
             test_error=float(point.numbers[k + 1]), test_error_error=float(errors[k + 1]), V_hat=V_hat,
             V_hat_error=errors[k + LOSSES :].reshape(V_hat.shape), **vars(indicators), stability=None,
             consistent=consistent, validity=explanation, response=F.response, rule=F.rule.name, message=message,
+            state=OverlapMap(F.model, F.alpha, F.rule, F.response),
         ), root  # fmt: skip
 
     def _jump_mass(self, point: Point) -> np.ndarray:

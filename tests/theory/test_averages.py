@@ -1,0 +1,59 @@
+"""Averages of functions of targets and fields at a solution of state evolution."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+
+
+def test_losses_and_moments_of_labels():
+    """Logistic losses of new samples and of training samples, second moments, and the accuracy of trained weights."""
+    model = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(), lam=0.1)
+    se = ga.solve_state_evolution(model, 2.0, rtol=1e-5)
+
+    def loss(fields, y):
+        return np.logaddexp(0, -y * fields)
+
+    def values(target, u, omega, z):
+        y, u, omega, z = target[:, 0], u[:, 0, 0], omega[:, 0, 0], z[:, 0, 0]
+        return np.array([loss(omega, y), loss(z, y), omega**2, omega * u, y * omega > 0, y * z > 0]).T
+
+    mean, error = se.average(values)
+    q, theta = se.overlaps.q.item(), se.overlaps.theta.item()
+    train = (se.train_loss - 0.05 * q) / 2.0  # the ridge is λq/2 a weight, and there are two samples a weight
+    for found, width, exact in zip(mean, error, (se.test_error, train, q, theta), strict=False):
+        assert abs(found - exact) <= width + se.test_error_error < 0.01
+    accuracy = []
+    for seed in range(8):
+        data = ga.sample(model, 400, 2.0, seed)
+        fields = data.tokens[:, 0] @ ga.run_gamp(data).Q[:, 0]
+        accuracy.append(np.mean(fields * data.labels[:, 0] > 0))
+    assert abs(mean[5] - np.mean(accuracy)) < 4 * np.std(accuracy, ddof=1) / np.sqrt(8) + 0.01
+    assert mean[5] > mean[4] + 0.1
+
+
+def test_attention_and_mixtures():
+    se = ga.solve_state_evolution(ga.paper_model(0.3), 1.5, "semantic", rtol=1e-3, stability=False)
+
+    def values(target, u, omega, z):
+        assert target.shape == (len(u), 2, 2)
+        return np.hstack([target.sum(axis=2), omega[:, :, 0], u[:, :, 0] * omega[:, :, 0]])
+
+    mean, error = se.average(values, n_points=1024)
+    exact = [1, 1, *se.overlaps.m[:, 0], *se.overlaps.theta[:, 0, 0]]
+    assert (np.abs(mean - exact) <= error + 1e-9).all()
+    shifted = ga.sequence_model(
+        lambda u, noise, c: u[0, 0] + 1.0 * c, lambda z: z[0, 0], n_tokens=1, rank=1, lam=0.1, classes=[0.3, 0.7]
+    )
+    se = ga.solve_state_evolution(shifted, 2.0, rtol=1e-3, stability=False)
+    mean, error = se.average(lambda y, u, omega, z: np.array([y[:, 0], z[:, 0, 0] ** 2]).T, n_points=1024)
+    assert abs(mean[0] - 0.7) <= error[0] + 1e-9
+    assert error[1] < 0.05 * mean[1]
+
+
+def test_wrong_functions_are_named():
+    se = ga.solve_state_evolution(ga.glm_model(ga.SquaredLoss(), lam=0.1), 2.0, rtol=1e-2)
+    with pytest.raises(ValueError, match="f: needs to return an array with the samples in front"):
+        se.average(lambda target, u, omega, z: 1.0)
+    with pytest.raises(TypeError, match="f: needs a function"):
+        se.average(3)
