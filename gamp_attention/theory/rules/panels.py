@@ -33,6 +33,7 @@ import numpy as np
 
 from gamp_attention._tools.breakpoints import find_breakpoints
 from gamp_attention._tools.quadrature import LegendreRule, gauss_hermite, legendre_rule, pruned_product, tensor_grid
+from gamp_attention.problem.losses.kinks import has_kinks
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Moments, average_over_reversal, fields_and_terms
 from gamp_attention.theory.equations.scores import ScoreExpansion, Scores, change_of
@@ -491,6 +492,8 @@ class _FieldAverage(_Average):
         for name, size in sizes.items():  # averages of g y may vanish by symmetry
             columns = lines.columns_of(name)
             scale[columns] = np.maximum(scale[columns], SMALL * force * size)
+        # the loss is a difference of two averages, which is rounding if the weights interpolate the labels at a kink
+        scale[-1] = max(scale[-1], SMALL * scale[-2])
         scale += 1e-300
         # the tolerance of squares is the square root of the tolerance of other averages, in units of V⁻²
         scale[lines.columns_of("square")] = lines.square_unit / np.sqrt(self.limits.tol) if self.squares else np.inf
@@ -611,7 +614,15 @@ def _average_errors(channel: Channel, tol: float, scores: Scores | None = None) 
         values = channel.model.task.errors(noise + channel.overlaps.m, y, terms)[:, None]
         return values if scores is None else np.hstack([values, values * scores.values(noise, y)])
 
-    size = np.abs(errors(tensor_grid(gauss_hermite(PILOT_NODES)[0], channel.n_white))).mean(axis=0) + 1e-300
+    pilot, of_labels = tensor_grid(gauss_hermite(PILOT_NODES)[0], channel.n_white), label_cuts(channel)
+    kinked = channel.n_white == channel.n_teacher + 1 and has_kinks(channel.loss, channel.at(pilot)[1].params)
+
+    def cuts(prefix: np.ndarray) -> list[np.ndarray] | None:
+        if not kinked or prefix.shape[1] < channel.n_teacher:
+            return of_labels(prefix)
+        return find_breakpoints(lambda k, x: errors(np.column_stack([prefix[k], x]))[:, :1], len(prefix))
+
+    size = np.abs(errors(pilot)).mean(axis=0) + 1e-300
     size[1:] = np.inf
     limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, LABEL_NODES[0])
-    return panel_average(errors, label_cuts(channel), channel.n_white, limits, size, np.array([limits.tol]))
+    return panel_average(errors, cuts, channel.n_white, limits, size, np.array([limits.tol]))
