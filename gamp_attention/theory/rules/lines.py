@@ -204,7 +204,7 @@ def _line(loss, p, c, u, at_metric, grid, at_nodes, tol, search, at_out, line, a
         elif divisible and (kink >= 0 or is_unresolved(metric, nodes, track, top, tol)):
             cut, deeper = 0.5 * (track.ends[top, 0] + track.ends[top, 1]), 1
             if kink >= 0:
-                cut = find_kink(loss, p, c, u, at_metric, at_nodes, at_track, top, at_ws)
+                cut = find_kink(c, u, at_metric, at_nodes, at_track, top)
             _search_at(loss, p, c, u, cut, track.z[nodes.x.shape[0] // 2], at_metric, at_track, search, at_ws)
             assign(track.left, track.now)
             assign(track.right, track.now)

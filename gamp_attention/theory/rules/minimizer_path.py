@@ -17,12 +17,11 @@ from numba.core.types import float64, none
 from gamp_attention._kernels.compiled import inline_kernel, sample_kernel
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from
-from gamp_attention.problem.denoisers.newton import MIN_PIVOT, assign, cholesky_solve, expand, minimize_from
+from gamp_attention.problem.denoisers.newton import MIN_PIVOT, assign, cholesky_solve, minimize_from
 from gamp_attention.problem.denoisers.prox import SAME_MINIMUM, factor_hessian
 
 NORMAL = 1 / np.sqrt(2 * np.pi)  # density of the standard Gaussian at 0
 END_WEIGHT = 0.1  # weight of differences at the ends of a panel, compared with the last Legendre coefficients
-SIDE_STEP = 1e-9  # distance from a kink, relative to the fields, at which the slope next to it is computed
 MIN_WIDTH = 1e-5  # width of panels that are not divided at kinks any more
 TIE_STEP = 1e-9  # length of the last step in e toward a tie
 
@@ -225,19 +224,20 @@ def kink_change(metric, track, top):
 
 
 @deferred_kernel(float64)
-def find_kink(loss, p, c, u, at_metric, at_nodes, at_track, top, at_ws):
+def find_kink(c, u, at_metric, at_nodes, at_track, top):
     """Return the point at which z leaves a kink k of the loss between two nodes, or else the center of the panel.
 
-    The point is where ω = k + V ℓ'(k), with the slope of the loss on the side of k on which z lies beyond the point.
+    The point is where ω = k + V ℓ'(k), with the slope of the loss on the side of k on which z lies beyond the point. It
+    is extrapolated from z there, where ℓ' = (ω − z)/V, by the curvature ℓ'' = R/(1 − V R) for R = −∂g/∂ω.
     """
     metric, nodes, track = load_from(at_metric), load_from(at_nodes), load_from(at_track)
     a, b, m = track.ends[top, 0], track.ends[top, 1], kink_change(metric, track, top)
     stiff = metric.inverse[0, 0, 0]
-    at, other = (m, m + 1) if track.slope[m, 0, 0] == stiff else (m + 1, m)
-    kink, beyond = track.z[at, 0], track.z[other, 0]
-    slope = expand(loss, p, kink + SIDE_STEP * math.copysign(abs(kink) + abs(beyond), beyond - kink), 0.0, at_ws)[1]
-    cut = (kink + slope / stiff - c[0]) / u[0]
     first, last = 0.5 * (a + b) + 0.5 * (b - a) * nodes.x[m], 0.5 * (a + b) + 0.5 * (b - a) * nodes.x[m + 1]
+    at, other, e = (m, m + 1, last) if track.slope[m, 0, 0] == stiff else (m + 1, m, first)
+    kink, z, R = track.z[at, 0], track.z[other, 0], track.slope[other, 0, 0]
+    slope = stiff * (c[0] + e * u[0] - z) - R / (1.0 - R / stiff) * (z - kink)
+    cut = (kink + slope / stiff - c[0]) / u[0]
     return cut if first <= cut <= last else 0.5 * (a + b)
 
 
