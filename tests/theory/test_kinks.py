@@ -98,7 +98,34 @@ def test_proximal_maps_are_the_minima_on_a_dense_grid(loss):
         assert (np.abs(out.g[:, 0, 0] + np.clip(-out.g[:, 0, 0], left, right)) < 1e-5).all()
 
 
-def solve_regression(tau, insensitive, alpha, lam, noise):
+@pytest.mark.parametrize("V", [1e3, 4e5, 1e9])
+def test_steps_that_V_does_not_measure_do_not_leave_a_kink(V):
+    """For λ → 0, z is at the kink for nearly all fields, and steps of size 1e-3 have tiny changes of (z − ω)²/V."""
+    rng, n = np.random.default_rng(0), 2000
+    y, omega = np.sign(rng.standard_normal((n, 1))), 1 + 0.05 * rng.standard_normal(n)
+    omega *= y[:, 0]
+    exact = omega + y[:, 0] * np.clip(1 - y[:, 0] * omega, 0, V)
+    loss = ga.LabelledDataset(rng.standard_normal((n, 3)), y, Hinge()).loss
+    for start in (omega, exact, exact * (1 + 1e-9), exact + 1e-3):
+        metric, z = np.full((1, 1, 1), V), start[:, None, None]
+        out = ga.denoise(loss, y, omega[:, None, None], metric, z, hold=True, last_step=1e-14)
+        np.testing.assert_allclose(out.z[:, 0, 0], exact, atol=1e-8)
+        near = np.abs(y[:, 0] * omega - 1) < 1e-6
+        np.testing.assert_allclose(V * out.response[~near, 0, 0, 0], (y[:, 0] * omega < 1)[~near], atol=1e-6)
+
+
+@pytest.mark.parametrize(("alpha", "lam"), [(0.2, 2e-6), (0.9, 2e-5)])
+def test_samples_interpolated_at_kinks_have_an_accurate_theory(alpha, lam):
+    """The training loss is nearly zero: its averages are rounding errors, and are not resolved."""
+    expected = solve_regression(0.5, 0.0, alpha, lam, 0.5, start=1 / lam)
+    model = ga.glm_model(Quantile(), QuantileLabels(0.5), lam=lam)
+    se = ga.solve_state_evolution(model, alpha)
+    assert se.converged
+    for name, exact in zip(("theta", "q", "V"), expected, strict=True):
+        assert abs(getattr(se.overlaps, name).item() - exact) <= getattr(se.overlaps_error, name).item() + 1e-6 * exact
+
+
+def solve_regression(tau, insensitive, alpha, lam, noise, start=None):
     """Return θ, q and V from a closed form: the residual y − ω is Gaussian, and the proximal map piecewise linear."""
 
     def equations(x):
@@ -114,9 +141,9 @@ def solve_regression(tau, insensitive, alpha, lam, noise):
         response = inside / V
         precision = lam + alpha * response
         new = alpha * response / precision, ((alpha * response) ** 2 + alpha * squares) / precision**2, 1 / precision
-        return np.array(new) - x
+        return (np.array(new) - x) / [1, 1, V]
 
-    found = root(equations, [0.5, 0.7, 0.5 / lam], tol=1e-10)
+    found = root(equations, [0.5, 0.7, start or 0.5 / lam], tol=1e-10)
     assert found.success
     return found.x
 

@@ -51,9 +51,13 @@ from gamp_attention.problem.losses.two_tokens import is_two_tokens, two_token_ex
 MIN_PIVOT = 1e-14  # smallest pivot of a positive definite matrix, in units of its diagonal entry
 FLAT = 1e-10  # negative curvature, in units of the largest, below which a stationary point counts as a minimum
 AT_KINK = 1e100  # curvature of a loss at a kink
-KINK_SLOPE = 1e-6  # difference of the slopes on both sides of a kink, relative to their size
+# difference of the slopes on both sides of a kink, relative to their size and to their change by the curvature
+KINK_SLOPE, KINK_CHANGE = 1e-6, 1e3
 MAX_SHIFT = 1e300  # larger than the shift that any finite Hessian needs
 ROUNDING = 4e-15  # rounding error of the objective, in units of its value plus gradient times fields
+HIDDEN_RISE = (
+    1e5  # rounding errors of an objective along a hidden step of one field, from inexact slopes, in units of these
+)
 LAST_STEP = 1e-10  # relative size of a step after which none follows: the next step would be quadratically smaller
 ROUGH_STEP = 1e-2  # the same for iterations whose minimum need not be accurate
 MAX_MINIMA = 16  # number of minima that a global search stores
@@ -371,7 +375,8 @@ def _bisect(loss, p, omega, stiff, x, at_ws):
     """Return the minimum of a single field that a descent from x reaches, its curvature and value, and if it exists.
 
     The slope of the objective is negative on the left of a minimum and positive on its right. The minimum is at a kink
-    if the slopes differ at both ends of the shortest interval; the curvature is then `AT_KINK`.
+    if the slopes at both ends of the shortest interval differ by more than the curvature explains; the curvature is
+    then `AT_KINK`.
     """
     reach = NEWTON.last_gap * (abs(x) + abs(omega))
     low = high = x
@@ -392,7 +397,9 @@ def _bisect(loss, p, omega, stiff, x, at_ws):
         value, curvature = trial + 0.5 * stiff * (x - omega) ** 2, trial_curvature + stiff
         x = 0.5 * (low + high)
         if not low < x < high or high - low <= NEWTON.last_gap * (abs(x) + abs(omega)):
-            is_kink = slope_high - slope_low > KINK_SLOPE * (abs(slope_high) + abs(stiff * (x - omega)))
+            change = slope_high - slope_low
+            is_kink = change > KINK_SLOPE * (abs(slope_high) + abs(stiff * (x - omega)))
+            is_kink = is_kink and change > KINK_CHANGE * abs(curvature) * (high - low)
             return x, AT_KINK if is_kink else curvature, value, True
     return x, curvature, value, False
 
@@ -466,7 +473,9 @@ def minimize_in_scalars(loss, p, omega, at_metric, z, at_ws, n_known):
                 up_step, down_step, last_size = 0.0, math.copysign(1.0 / bound, down), np.inf
             step_x, step_y = cos * up_step - sin * down_step, sin * up_step + cos * down_step
             slope, hidden = up * up_step + down * down_step, False
-        rounding = np.inf if hidden else ROUNDING * (abs(value) + size * scale)
+        rounding = ROUNDING * (abs(value) + size * scale)
+        if hidden:  # but a step of one field over a kink, which V does not measure, increases the objective much more
+            rounding = np.inf if is_pair else HIDDEN_RISE * rounding
         new_x, new_y = x - step_x, y - step_y
     if not (solved or is_pair):
         x, xx, value, solved = _bisect(loss, p, omega_x, stiff_x, x, at_ws)
