@@ -25,8 +25,8 @@ def prox(
 
     Parameters
     ----------
-    loss : registered loss or a loss of the package; or a function loss(z, *parameters) of numbers ≥ 0, which is traced
-        and compiled, as by `sequence_model`.
+    loss : registered loss or a loss of the package; or a function of z and the parameters that returns a number ≥ 0,
+        which is traced and compiled, as by `sequence_model`.
     omega, V : arrays of any shapes that can be broadcast, V > 0. Different values of V take separate calls.
     *parameters : parameters of the loss, such as labels, in the order of `p[0]`, `p[1]`, …; broadcast as well.
     convex : True if a function `loss` is convex in z, so that no search for a lower minimum is needed.
