@@ -108,8 +108,8 @@ def solve_equations(
     Parameters
     ----------
     equations : function of x, `average` and the parameters that returns a dict of the new order parameters. x has the
-        order parameters as attributes, numbers or arrays. `average(f, n)` is the mean of f(ξ₁, …, ξ_n) over n ≤ 3 standard
-        normals, for a function f of n arrays; its accuracy is chosen by the solver.
+        order parameters as attributes, numbers or arrays. `average(f, n)` is the mean of f(ξ₁, …, ξ_n) over n ≤ 3
+        standard normals, for a function f of n arrays; its accuracy is chosen by the solver.
     start : dict of the order parameters at which the flow begins.
     rtol : requested error of each order parameter, relative to its largest entry.
     max_iter : maximum number of steps along the flow.
