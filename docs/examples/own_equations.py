@@ -116,8 +116,8 @@ def mixture(x, average, alpha, lam, distance, positive):
 
 
 def bootstrap(x, average, alpha, lam, noise):
-    """Overlap r of two ridge regressions on bootstrap samples of the same data (Clarté et al., 2024)."""
-    p, weight = poisson.pmf(COUNTS, 1.0), COUNTS / (1 + COUNTS * x.V)  # g = weight (y − ω)
+    """Overlap r of two ridge regressions on bootstrap samples (Clarté et al., 2024)."""
+    p, weight = poisson.pmf(COUNTS, 1.0), COUNTS / (1 + COUNTS * x.V)  # of y − ω
     first, second = p @ weight, p @ weight**2
     precision = lam + alpha * first
     along = alpha * first
