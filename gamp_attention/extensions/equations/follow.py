@@ -11,7 +11,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
-from gamp_attention.extensions.equations.solve import FLOW, EquationsSolution, refine
+from gamp_attention.extensions.equations.solve import FLOW, EquationsSolution, refined
 from gamp_attention.extensions.equations.system import System, read_start
 from gamp_attention.extensions.phases.arclength import locate_fold, walk
 from gamp_attention.results import Result, Status, spread
@@ -157,7 +157,7 @@ def follow_equations(
     solutions = []
     for number, u in enumerate(points):
         describe(f"point {number + 1} of {len(points)}")
-        solutions.append(refine(curve.at(u), [u[:-1] * curve.units], rtol, Status.CONVERGED, ""))
+        solutions.append(refined(curve.at(u), [u[:-1] * curve.units], rtol, Status.CONVERGED, ""))
     distance = np.array([point.stability - 1 for point in solutions])
     values = np.array([u[-1] * unit for u in points])
     crossings = [

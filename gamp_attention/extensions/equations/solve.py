@@ -5,7 +5,7 @@
    (`follow_flow`; pseudo-transient continuation, Kelley and Keyes, 1998). As τ stays below the inverse of each growth
    rate of the flow, they leave fixed points that repel. A start that hardly changes counts as near a fixed point, and
    is solved by Newton steps even if that repels.
-2. Newton steps with more accurate averages give the errors (`refine`): twice the change of the solution, and the last
+2. Newton steps with more accurate averages give the errors (`refined`): twice the change of the solution, and the last
    error of the averages, multiplied by the response (1 − F')⁻¹ of the solution to errors of F.
 """
 
@@ -18,13 +18,13 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, format_to_error
-from gamp_attention._tools.newton import NewtonSettings, Root, differences, newton
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
+from gamp_attention._tools.roots import FoundRoot, RootSettings, differences, find_root
 from gamp_attention.extensions.equations.system import System, Values, read_start
 from gamp_attention.results import Ended, Status, finish
 
-STEPS = NewtonSettings(difference=1e-3, max_steps=20, max_move=0.3)
+STEPS = RootSettings(difference=1e-3, max_steps=20, max_move=0.3)
 UNDEFINED = (FloatingPointError, np.linalg.LinAlgError)
 
 
@@ -157,7 +157,7 @@ def solve_equations(
         path.append(root)
     else:
         status, path, message = follow_flow(system, x, check.integer("max_iter", max_iter, low=1))
-    return finish(refine(system, path, rtol, status, message), raise_on_failure, "solve_equations")
+    return finish(refined(system, path, rtol, status, message), raise_on_failure, "solve_equations")
 
 
 def follow_flow(system: System, x: np.ndarray, max_iter: int) -> tuple[Status, list[np.ndarray], str]:
@@ -203,11 +203,11 @@ def _largest(system: System, change: np.ndarray) -> str:
     return max(system.start, key=lambda name: float(np.abs(system.unpack(change)[name]).max()))
 
 
-def scaled_newton(system: System, x: np.ndarray, tol: float, jacobian: np.ndarray | None = None) -> Root:
+def scaled_newton(system: System, x: np.ndarray, tol: float, jacobian: np.ndarray | None = None) -> FoundRoot:
     """Return the end of Newton steps from x, with all entries of the root in units of x."""
     unit = system.units(x)
     residual = system.scaled(unit)
-    return newton(lambda _: residual, x / unit, tol, STEPS, jacobian)
+    return find_root(lambda _: residual, x / unit, tol, STEPS, jacobian)
 
 
 def jacobian_of(system: System, x: np.ndarray) -> np.ndarray:
@@ -233,7 +233,7 @@ def stability_of(jacobian: np.ndarray) -> float:
     return float(np.linalg.eigvals(jacobian).real.max()) + 1
 
 
-def refine(system: System, path: list[np.ndarray], rtol: float, status: Status, message: str) -> EquationsSolution:
+def refined(system: System, path: list[np.ndarray], rtol: float, status: Status, message: str) -> EquationsSolution:
     """Return the solution at the end of a path, solved with more and more accurate averages."""
     x, jacobian, residual = path[-1], np.full((len(path[-1]),) * 2, np.nan), np.nan
     error = np.full(len(x), np.nan)

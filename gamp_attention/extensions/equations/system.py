@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
 from gamp_attention._tools.breakpoints import find_breakpoints
-from gamp_attention._tools.newton import Residual
 from gamp_attention._tools.quadrature import gauss_hermite, pruned_product
+from gamp_attention._tools.roots import Residual
 
 Values = dict[str, np.ndarray]
 MAX_NORMALS = 3  # number of standard normals of an average: the time of an adaptive rule increases by 21 with each

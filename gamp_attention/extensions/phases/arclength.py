@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gamp_attention._tools.newton import differences
+from gamp_attention._tools.roots import differences
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, broyden_update, newton

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.newton import NEWTON, NewtonSettings, Residual, newton
+from gamp_attention._tools.roots import DEFAULTS, Residual, RootSettings, find_root
 from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, WeightsUnbounded
 from gamp_attention.results import Status
 from gamp_attention.theory.models.model import Model
@@ -57,7 +57,7 @@ class BrokenSearch:
     damping: float = 0.5  # step of an iteration
     damped_steps: int = 12  # number of iterations before Newton steps
     retreat: tuple[float, float] = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
-    newton: NewtonSettings = NEWTON
+    newton: RootSettings = DEFAULTS
     old_grids: float = 0.2  # change of an unknown after which the grids are chosen again
     # Maximization over the Parisi parameters
     inner_tol: float = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
@@ -373,7 +373,7 @@ def solve_levels(
             residual, origin = residual_on(problem.with_fixed_grids(*packing.unpack(at), resolution)), at
         return residual
 
-    root = newton(residual_near, x, tol, problem.search.newton, J)
+    root = find_root(residual_near, x, tol, problem.search.newton, J)
     return LevelRoot(root.x, root.residual, root.size, root.n_evaluations, root.jacobian, hats[root.x.tobytes()])
 
 

@@ -12,7 +12,7 @@ Residual = Callable[
 
 
 @dataclass(frozen=True)
-class NewtonSettings:
+class RootSettings:
     """Settings of Newton steps; lengths are in units of the unknowns."""
 
     difference: float = 1e-4  # step of finite differences; larger if the equations are not smooth functions
@@ -22,10 +22,10 @@ class NewtonSettings:
     slow: float = 0.5  # ratio of successive steps above which the Jacobian is computed again
 
 
-NEWTON = NewtonSettings()
+DEFAULTS = RootSettings()
 
 
-class Root(NamedTuple):
+class FoundRoot(NamedTuple):
     """Last point of Newton steps."""
 
     x: np.ndarray  # (n,)
@@ -53,10 +53,10 @@ def differences(residual: Residual, x: np.ndarray, here: np.ndarray, step: float
     return np.stack(columns[::-1], axis=1)
 
 
-def newton(
+def find_root(
     residual_near: Callable[[np.ndarray], Residual], x: np.ndarray, tol: float,
-    settings: NewtonSettings, jacobian: np.ndarray | None = None,
-) -> Root:  # fmt: skip
+    settings: RootSettings, jacobian: np.ndarray | None = None,
+) -> FoundRoot:  # fmt: skip
     """Solve for residual zero from a start x, until the largest residual is at most `tol`.
 
     `residual_near` returns the function to use near a point; it may change along the way, for example with the grid of
@@ -99,4 +99,4 @@ def newton(
             x, here, is_new = x + move, there, False
         if there is None or ratio > settings.slow:
             J = None
-    return Root(x, here, J, count)
+    return FoundRoot(x, here, J, count)
