@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-Residual = Callable[
-    [np.ndarray], np.ndarray
-]  # from unknowns (n,) to residuals (n,); FloatingPointError where undefined
+# from unknowns (n,) to residuals (n,); FloatingPointError where they are undefined
+Residual = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ the equations.
 
 Criterion: differences in (1) are within the stated errors, which are at most 1e-4 of the values. In (2), means over
 instances agree with the solutions within four standard errors plus 2/d of the value. No function has more than 15
-lines besides its docstring. (Page "Your own equations" of the manual.)
+lines without its docstring. (Page "Your own equations" of the manual.)
 """
 
 import ast
@@ -25,7 +25,7 @@ from validation._tools.tables import markdown_table
 START = {"m": 0.1, "q": 0.5, "V": 1.0}
 ALPHA, LAM, SIGMAS, MOST_LINES = 2.0, 0.1, 4.0, 15
 FLIPPED, STRENGTH, DISTANCE, POSITIVE, NOISE = 0.1, 0.3, 1.5, 0.2, 0.5
-CASES = {  # equations, start, parameters besides α and λ
+CASES = {  # equations, start, parameters other than α and λ
     "logistic": (papers.logistic, START, {}),
     "support vectors": (papers.support_vectors, START, {"flipped": FLIPPED}),
     "random features": (papers.random_features, START, {}),

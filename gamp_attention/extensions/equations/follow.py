@@ -141,9 +141,9 @@ def follow_equations(
         needs = f"one of the solution's parameters {sorted(solution.parameters)} with its range"
         raise check.fail("follow_equations", sorted(parameter), needs, TypeError)
     (name, limits), rtol = next(iter(parameter.items())), check.real("rtol", rtol, low=1e-8, high=0.1)
-    low, high = (check.real(name, value) for value in check.read_array(limits).tolist())
+    low, high = check.array(name, limits, (2,)).tolist()
     here = float(solution.parameters[name])
-    if not low <= here <= high:
+    if not (low <= here <= high and low < high):
         raise check.fail(name, limits, f"a range that contains the solution's value {here:g}")
     system = System(equations, read_start(solution.values), solution.parameters, FLOW.average_tol * rtol)
     x = system.pack(solution.values)

@@ -142,10 +142,12 @@ def solve_equations(
     """
     check.function("equations", equations)
     rtol = check.real("rtol", rtol, low=1e-8, high=0.1)
+    system = System(equations, read_start(start), parameters, max(FLOW.tol, FLOW.average_tol * rtol))
+    if taken := sorted(set(system.start) & {"converged", *EquationsSolution.__dataclass_fields__}):
+        raise check.fail("start", taken, "names other than the attributes of a solution")
     for name, value in parameters.items():
         if (array := check.read_array(value)).dtype.kind == "f":
             check.require_finite(name, array)
-    system = System(equations, read_start(start), parameters, max(FLOW.tol, FLOW.average_tol * rtol))
     x = system.pack(system.start)
     try:
         change = _size(system, x, system(x) - x)

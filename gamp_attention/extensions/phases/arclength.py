@@ -122,7 +122,7 @@ def walk(curve: Curve, guess: np.ndarray, goal: float) -> Iterator[np.ndarray]:
     J = derivative(curve, guess)
     corrected = _correct(curve, guess, fixed, J)
     if corrected is None:
-        raise ConvergenceError("found no fixed point at which the branch could start", None)
+        raise ConvergenceError("the curve: found no fixed point at which it could start", None)
     u, J, _ = corrected
     yield u
     tangent = _tangent(J, np.sign(goal - u[-1]) * fixed)

@@ -57,7 +57,7 @@ class BrokenSearch:
     damping: float = 0.5  # step of an iteration
     damped_steps: int = 12  # number of iterations before Newton steps
     retreat: tuple[float, float] = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
-    newton: RootSettings = DEFAULTS
+    newton: RootSettings = DEFAULTS  # Newton steps
     old_grids: float = 0.2  # change of an unknown after which the grids are chosen again
     # Maximization over the Parisi parameters
     inner_tol: float = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters

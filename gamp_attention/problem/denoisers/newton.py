@@ -55,9 +55,8 @@ AT_KINK = 1e100  # curvature of a loss at a kink
 KINK_SLOPE, KINK_CHANGE = 1e-6, 1e3
 MAX_SHIFT = 1e300  # larger than the shift that any finite Hessian needs
 ROUNDING = 4e-15  # rounding error of the objective, in units of its value plus gradient times fields
-HIDDEN_RISE = (
-    1e5  # rounding errors of an objective along a hidden step of one field, from inexact slopes, in units of these
-)
+# largest increase of the objective by a hidden step of one field, in units of this error: slopes are inexact
+HIDDEN_RISE = 1e5
 LAST_STEP = 1e-10  # relative size of a step after which none follows: the next step would be quadratically smaller
 ROUGH_STEP = 1e-2  # the same for iterations whose minimum need not be accurate
 MAX_MINIMA = 16  # number of minima that a global search stores

@@ -47,5 +47,11 @@ def test_wrong_parameters_are_named():
     start = ga.solve_equations(magnet, {"m": 1.0}, beta=2.0)
     with pytest.raises(TypeError, match="one of the solution's parameters"):
         ga.follow_equations(magnet, start, field=(0, 1))
-    with pytest.raises(ValueError, match="beta: needs a range that contains"):
-        ga.follow_equations(magnet, start, beta=(0.0, 1.0))
+    for limits in ((0.0, 1.0), (2.0, 2.0)):
+        with pytest.raises(ValueError, match="beta: needs a range that contains"):
+            ga.follow_equations(magnet, start, beta=limits)
+    for limits in (3.0, (1.0, 2.0, 3.0)):
+        with pytest.raises(ValueError, match="beta: needs"):
+            ga.follow_equations(magnet, start, beta=limits)
+    with pytest.raises(ga.ConvergenceError, match="no fixed point at which it could start"):
+        ga.follow_equations(lambda x, average, beta: {"m": x.m + 1.0}, start, beta=(1.0, 3.0))

@@ -100,6 +100,11 @@ def test_wrong_results_are_named(result, words):
         ga.solve_equations(lambda x, average: result, {"a": 1.0})
 
 
+def test_names_of_attributes_are_no_order_parameters():
+    with pytest.raises(ValueError, match=r"start: needs names other than .* got \['stability'\]"):
+        ga.solve_equations(lambda x, average: {"stability": 0.5}, {"stability": 1.0})
+
+
 def test_logistic_regression_agrees_with_the_package():
     solution = ga.solve_equations(papers.logistic, START, alpha=2.0, lam=0.1)
     model = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(), lam=0.1)
