@@ -1,50 +1,117 @@
-"""Guarded Newton steps for systems of equations, with finite differences and Broyden's updates of the Jacobian."""
+"""Solutions of systems of equations G(x) = 0, by Newton steps near a solution and by a flow far from it.
+
+Newton steps (`find_root`) are guarded, with Broyden's updates of the Jacobian (Broyden, 1965).
+
+The flow dx/dt = G(x) (`follow_flow`) leads to the solution to which a start belongs: for G(x) = F(x) − x, damped
+iterations of F follow it in the limit of small steps. Linearly implicit steps, (1/τ − G') Δx = G(x), follow it in few
+steps and become Newton steps as τ increases (pseudo-transient continuation, Kelley and Keyes, 1998). As τ stays below
+the inverse of each growth rate of the flow, they leave solutions that repel.
+"""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-# from unknowns (n,) to residuals (n,); FloatingPointError where they are undefined
-Residual = Callable[[np.ndarray], np.ndarray]
+from gamp_attention._tools.progress import describe
+
+
+class Equations:
+    """Equations G(x) = 0 in k unknowns, base class.
+
+    Attributes
+    ----------
+    difference : step of finite differences in units of the unknowns; larger if G is not smooth.
+    flat : singular value of the scaled Jacobian, relative to the largest, below which a direction is free: steps have
+        no part in it. If it is 0, no direction is free.
+    expands : whether Jacobians hardly take longer than residuals.
+    """
+
+    difference: float = 1e-4
+    flat: float = 0.0
+    expands: bool = False
+
+    def residual(self, x: np.ndarray) -> np.ndarray:
+        """Return G(x) (k,); FloatingPointError where it is undefined."""
+        raise NotImplementedError
+
+    def units(self, x: np.ndarray) -> np.ndarray:
+        """Return the unit of each unknown and its equation (k,)."""
+        return np.ones(len(x))
+
+    def jacobian(self, x: np.ndarray, here: np.ndarray) -> np.ndarray:
+        """Return the Jacobian (k, k) at x, where the residual is `here`."""
+        return differences(self.residual, x, here, self.difference * self.units(x))
+
+    def near(self, x: np.ndarray) -> "Equations":
+        """Return the equations to use near x, which may have another grid of an integral; self if it is the same."""
+        return self
 
 
 @dataclass(frozen=True)
 class RootSettings:
     """Settings of Newton steps; lengths are in units of the unknowns."""
 
-    difference: float = 1e-4  # step of finite differences; larger if the equations are not smooth functions
     max_steps: int = 40  # maximum number of steps
     max_move: float = 0.5  # largest change of an unknown in a step
     shortest: float = 1 / 64  # fraction of a step at which the Jacobian is computed again, or the steps end
     slow: float = 0.5  # ratio of successive steps above which the Jacobian is computed again
+    min_update: float = 0.0  # length of a step below which changes of residuals are rounding errors
+    reach: float = np.inf  # change of an unknown from the start at which the steps end
+    last: float = np.inf  # largest step that may remain: close to the end of a curve, residuals are small elsewhere
 
 
-DEFAULTS = RootSettings()
+@dataclass(frozen=True)
+class FlowSettings:
+    """Settings of the flow; lengths are in units of the unknowns."""
+
+    first: float = 0.5  # τ of the first step
+    longest: float = 0.5  # largest change of an unknown in a step
+    longer: float = 3.0  # factor of τ after each step
+    shorter: float = 0.25  # factor of τ if a step is too long, or G is undefined at its end
+    shortest: float = 1e-6  # τ at which the steps end
+    below_pole: float = 0.5  # largest τ times the largest growth rate
+    neutral: float = 1e-5  # growth rate that counts as zero, as in free directions
+    last: float = 0.05  # largest Newton step that may remain: without a solution, relative changes may be small
+    # error of a predicted residual, in units of the residual before the step, from which the Jacobian is computed again
+    inexact: float = 0.5
+    patience: int = 5  # number of steps without a new smallest residual after which the steps end, if τ is `long`
+    long: float = 100.0
+    at_start: float = 0.02  # residual of a start below which it counts as near a solution
+    near: float = 0.05  # largest change of an unknown from such a start to this solution
+
+
+DEFAULTS, FLOW = RootSettings(), FlowSettings()
 
 
 class FoundRoot(NamedTuple):
-    """Last point of Newton steps."""
+    """Last point of steps toward a solution."""
 
-    x: np.ndarray  # (n,)
-    residual: np.ndarray  # (n,) there
-    jacobian: np.ndarray | None  # (n, n); None if it has to be computed again
+    path: list[np.ndarray]  # points (k,), the start first
+    residual: np.ndarray  # (k,) at the last point
+    jacobian: np.ndarray | None  # (k, k) there; None if it has to be computed again
     n_evaluations: int
+    size: float  # largest residual in its unit
+    arrived: bool  # whether the last point is a solution to the requested tolerance
+    failure: Exception | None = None  # error that ended the steps
 
     @property
-    def size(self) -> float:
-        """Largest residual."""
-        return float(np.abs(self.residual).max())
+    def x(self) -> np.ndarray:
+        """The last point."""
+        return self.path[-1]
 
 
-def differences(residual: Residual, x: np.ndarray, here: np.ndarray, step: float) -> np.ndarray:
-    """Return the Jacobian (n, n) at x by differences from the residual `here`; the first unknown is last.
+def differences(
+    residual: Callable[[np.ndarray], np.ndarray], x: np.ndarray, here: np.ndarray, steps: np.ndarray
+) -> np.ndarray:
+    """Return the Jacobian at x by differences with given steps from the residual `here`; the first unknown is last.
 
     Differences are forward, or backward in unknowns with an undefined residual ahead.
     """
     columns = []
-    for shift in step * np.eye(len(x))[::-1]:
+    for shift, step in zip(np.diag(steps)[::-1], steps[::-1], strict=True):
         try:
             columns.append((residual(x + shift) - here) / step)
         except FloatingPointError:
@@ -52,39 +119,74 @@ def differences(residual: Residual, x: np.ndarray, here: np.ndarray, step: float
     return np.stack(columns[::-1], axis=1)
 
 
-def find_root(
-    residual_near: Callable[[np.ndarray], Residual], x: np.ndarray, tol: float,
-    settings: RootSettings, jacobian: np.ndarray | None = None,
-) -> FoundRoot:  # fmt: skip
-    """Solve for residual zero from a start x, until the largest residual is at most `tol`.
+def broyden_update(J: np.ndarray, step: np.ndarray, change: np.ndarray, unit: float | np.ndarray = 1.0) -> np.ndarray:
+    """Return the Jacobian closest to J, in given units, that predicts the change of the residual by a step."""
+    scaled = step / unit
+    return J + np.outer(change - J @ step, scaled / unit) / (scaled @ scaled)
 
-    `residual_near` returns the function to use near a point; it may change along the way, for example with the grid of
-    an integral. A step is accepted if the next step with the same Jacobian is shorter; unlike the norm of residuals,
-    this test does not depend on their units (natural monotonicity test, Deuflhard, 2011). The Jacobian is updated
-    (Broyden, 1965). The steps also end after `max_steps`, or if no step with a new Jacobian is accepted.
+
+def solve_scaled(matrix: np.ndarray, right: np.ndarray, flat: float) -> np.ndarray:
+    """Return the solution of a linear system without a part in free directions, see `Equations`.
+
+    Rows and columns are scaled to a largest entry of 1 before free directions are identified, because equations may
+    depend much more on some unknowns than on others.
+    """
+    if not np.isfinite(matrix).all():
+        raise np.linalg.LinAlgError("the Jacobian is not finite")
+    if not flat:
+        return np.linalg.solve(matrix, right)
+    rows = 1.0 / np.maximum(np.abs(matrix).max(axis=1), flat)
+    scaled = rows[:, None] * matrix
+    columns = 1.0 / np.maximum(np.abs(scaled).max(axis=0), flat)
+    return columns * np.linalg.lstsq(scaled * columns, rows * right, rcond=flat)[0]
+
+
+def find_root(
+    equations: Equations, x: np.ndarray, tol: float, settings: RootSettings = DEFAULTS,
+    jacobian: np.ndarray | None = None,
+) -> FoundRoot:  # fmt: skip
+    """Take Newton steps from a start x until the largest residual is at most `tol`, in units of the start.
+
+    A step is accepted if the next step with the same Jacobian is shorter; unlike the norm of residuals, this test does
+    not depend on their units (natural monotonicity test, Deuflhard, 2011). The steps also end if no step with a new
+    Jacobian is accepted.
 
     Raises
     ------
-    FloatingPointError, LinAlgError : if the residual at the start, or the Jacobian, is not defined, or if the Jacobian
-        is singular.
+    FloatingPointError, LinAlgError : if the residual at the start, or the Jacobian, is not defined.
     """
-    residual, J, is_new = residual_near(x), jacobian, False
-    here, count = residual(x), 1
-    for _ in range(settings.max_steps):
-        if (other := residual_near(x)) is not residual:
-            residual, here, count = other, other(x), count + 1
-        if np.abs(here).max() <= tol:
-            break
+    unit = equations.units(x)
+    path, J, is_new = [x], jacobian, False
+    near = equations.near(x)
+    here, count = near.residual(x), 1
+
+    def step_for(residual: np.ndarray) -> np.ndarray:
+        return -solve_scaled(J * (unit / unit[:, None]), residual / unit, equations.flat)
+
+    for number in range(settings.max_steps + 1):
+        x, size = path[-1], float(np.abs(here / unit).max())
+        if (other := near.near(x)) is not near:
+            near, here, count = other, other.residual(x), count + 1
+            size = float(np.abs(here / unit).max())
+        if size <= tol and settings.last == np.inf:
+            return FoundRoot(path, here, J, count, size, True)
         if J is None:
-            J, is_new, count = differences(residual, x, here, settings.difference), True, count + len(x)
-        step = -np.linalg.solve(J, here)
-        longest = min(1.0, settings.max_move / np.abs(step).max())
+            J, is_new, count = near.jacobian(x, here), True, count + len(x)
+        step = step_for(here)
+        length = float(np.abs(step).max())
+        if np.abs((x - path[0]) / unit).max() > settings.reach:
+            break
+        if size <= tol and length <= settings.last:
+            return FoundRoot(path, here, J, count, size, True)
+        if number == settings.max_steps or length == 0:
+            break
+        longest = min(1.0, settings.max_move / length)
         t, there, ratio = longest, None, np.inf
         while t >= settings.shortest * longest:
             count += 1
             try:
-                there = residual(x + t * step)
-                ratio = float(np.linalg.norm(np.linalg.solve(J, there)) / np.linalg.norm(step))
+                there = near.residual(x + t * step * unit)
+                ratio = float(np.linalg.norm(step_for(there)) / np.linalg.norm(step))
                 if ratio < 1 - 0.1 * t:
                     break
             except FloatingPointError:
@@ -93,9 +195,81 @@ def find_root(
         if there is None and is_new:
             break
         if there is not None:
-            move = t * step
-            J = J + np.outer(there - here - J @ move, move) / (move @ move)
-            x, here, is_new = x + move, there, False
-        if there is None or ratio > settings.slow:
+            if t * length > settings.min_update:
+                J = broyden_update(J, t * step * unit, there - here, unit)
+            path.append(x + t * step * unit)
+            here, is_new = there, False
+        if there is None or (ratio > settings.slow and np.abs(there / unit).max() > tol):
             J = None
-    return FoundRoot(x, here, J, count)
+    return FoundRoot(path, here, J, count, size, False)
+
+
+def follow_flow(
+    equations: Equations, start: np.ndarray, tol: float, max_iter: int, continued: bool = False
+) -> FoundRoot:
+    """Follow the flow from a start until the largest residual is at most `tol`, in units of the last point.
+
+    A start that hardly moves is near a solution, which Newton steps solve even if it repels; but not if the start is
+    the end of an earlier flow (`continued`), whose steps are long from the beginning. The flow ends at noise of the
+    residual as well, where Newton steps do not reduce it. If the residual is undefined at the start or at the end of
+    the shortest step, or the Jacobian is not finite, the flow ends with a `failure`.
+    """
+    path, here, J, arrived, failure = [start], np.full(len(start), np.nan), None, False, None
+    count, is_new, size, smallest, n_idle = 1, False, np.inf, np.inf, 0
+    tau = FLOW.long if continued else FLOW.first
+    try:
+        here = equations.residual(start)
+        if not continued and np.abs(here / equations.units(start)).max() < FLOW.at_start:
+            with suppress(ArithmeticError, np.linalg.LinAlgError):
+                near = find_root(equations, start, tol, RootSettings(reach=FLOW.near, last=FLOW.last))
+                if near.arrived:
+                    return near
+        while True:
+            x, unit = path[-1], equations.units(path[-1])
+            size = float(np.abs(here / unit).max())
+            describe(f"change {size:.1g} in a step")
+            while True:  # a second time with a new Jacobian if the point seems to be a solution
+                if J is None or (equations.expands and not is_new):
+                    J, is_new, count = equations.jacobian(x, here), True, count + len(x)
+                scaled = J * (unit / unit[:, None])
+                growth = float(np.linalg.eigvals(scaled).real.max())
+                remaining = np.abs(solve_scaled(scaled, here / unit, equations.flat)).max() if size <= tol else np.inf
+                arrived = bool(remaining <= FLOW.last and growth <= FLOW.neutral)
+                if is_new or not arrived:
+                    break
+                J = None
+            n_idle = 0 if size < smallest or tau < FLOW.long else n_idle + 1
+            smallest = min(smallest, size)
+            if arrived or len(path) > max_iter or n_idle == FLOW.patience:
+                break
+            if growth > FLOW.neutral:
+                tau = min(tau, FLOW.below_pole / growth)
+            step, there, tau, evaluations = _implicit_step(equations, x, unit, here, scaled, tau)
+            error = (there - here) / unit - scaled @ step
+            inexact = np.linalg.norm(error) > FLOW.inexact * np.linalg.norm(here / unit)
+            J, is_new = None if inexact else broyden_update(J, step * unit, there - here, unit), False
+            path.append(x + step * unit)
+            here, tau, count = there, min(FLOW.longer * tau, 1 / FLOW.shortest), count + evaluations
+    except (ArithmeticError, np.linalg.LinAlgError) as error:
+        failure = error
+    return FoundRoot(path, here, J, count, size, arrived, failure)
+
+
+def _implicit_step(
+    equations: Equations, x: np.ndarray, unit: np.ndarray, here: np.ndarray, scaled: np.ndarray, tau: float
+) -> tuple[np.ndarray, np.ndarray, float, int]:
+    """Return a step in units, the residual at its end, its τ, at most the given one, and the number of evaluations.
+
+    `here` is the residual at x, and `scaled` the Jacobian in units.
+    """
+    count = 0
+    while True:
+        step = np.linalg.solve(np.eye(len(x)) / tau - scaled, here / unit)
+        if np.abs(step).max() <= FLOW.longest:
+            count += 1
+            try:
+                return step, equations.residual(x + step * unit), tau, count
+            except FloatingPointError:
+                if tau < FLOW.shortest:
+                    raise
+        tau *= FLOW.shorter

@@ -11,7 +11,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
-from gamp_attention.extensions.equations.solve import FLOW, EquationsSolution, refined
+from gamp_attention.extensions.equations.solve import SOLUTION, EquationsSolution, refined
 from gamp_attention.extensions.equations.system import System, read_start
 from gamp_attention.extensions.phases.arclength import locate_fold, walk
 from gamp_attention.results import Result, Status, spread
@@ -95,7 +95,7 @@ class _ParameterCurve:
 
     def finer(self) -> "_ParameterCurve":
         """Return the curve with more accurate averages."""
-        return replace(self, system=replace(self.system, tol=FLOW.finer * self.system.tol))
+        return replace(self, system=replace(self.system, tol=SOLUTION.finer * self.system.tol))
 
 
 @guard_call
@@ -145,7 +145,7 @@ def follow_equations(
     here = float(solution.parameters[name])
     if not (low <= here <= high and low < high):
         raise check.fail(name, limits, f"a range that contains the solution's value {here:g}")
-    system = System(equations, read_start(solution.values), solution.parameters, FLOW.average_tol * rtol)
+    system = System(equations, read_start(solution.values), solution.parameters, SOLUTION.average_tol * rtol)
     x = system.pack(solution.values)
     unit = max(abs(here), MIN_UNIT * (high - low))
     curve = _ParameterCurve(system, name, system.units(x), unit)

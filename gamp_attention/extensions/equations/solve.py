@@ -1,16 +1,12 @@
 """Fixed points x = F(x) of equations of the user, with errors.
 
-1. Damped steps of any size follow, in the limit of small steps, the flow dx/dt = F(x) − x. Linearly implicit steps,
-   (1/τ + 1 − F') Δx = F(x) − x, follow this flow from the start in few steps, and become Newton steps as τ increases
-   (`follow_flow`; pseudo-transient continuation, Kelley and Keyes, 1998). As τ stays below the inverse of each growth
-   rate of the flow, they leave fixed points that repel. A start that hardly changes counts as near a fixed point, and
-   is solved by Newton steps even if that repels.
+1. The flow dx/dt = F(x) − x leads from the start to a fixed point that attracts (`follow_flow`). A start that hardly
+   changes counts as near a fixed point, and is solved by Newton steps even if that repels.
 2. Newton steps with more accurate averages give the errors (`refined`): twice the change of the solution, and the last
    error of the averages, multiplied by the response (1 − F')⁻¹ of the solution to errors of F.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,36 +16,26 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, format_to_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
-from gamp_attention._tools.roots import FoundRoot, RootSettings, differences, find_root
-from gamp_attention.extensions.equations.system import System, Values, read_start
+from gamp_attention._tools.roots import RootSettings, differences, find_root, follow_flow
+from gamp_attention.extensions.equations.system import Diverged, System, Values, read_start
 from gamp_attention.results import Ended, Status, finish
 
-STEPS = RootSettings(difference=1e-3, max_steps=20, max_move=0.3)
+STEPS = RootSettings(max_steps=20, max_move=0.3)
 UNDEFINED = (FloatingPointError, np.linalg.LinAlgError)
 
 
 @dataclass(frozen=True)
-class FlowSettings:
-    """Settings of the flow and of the refinement; lengths are in units of the order parameters."""
+class SolutionSettings:
+    """Settings of solutions and their refinement; lengths are in units of the order parameters."""
 
-    first: float = 0.5  # τ of the first step
-    longest: float = 0.5  # largest change of an order parameter in a step
-    last: float = 0.05  # largest Newton step that may remain: without a fixed point, relative changes may be small
-    longer: float = 3.0  # factor of τ after each step
-    shorter: float = 0.25  # factor of τ if a step is too long, or F is not finite at its end
-    shortest: float = 1e-6  # τ at which the steps end
-    below_pole: float = 0.5  # largest τ times the largest growth rate
-    at_start: float = 1e-2  # change of the start by F, below which it counts as near a fixed point
-    near: float = 0.05  # largest distance of this fixed point
-    diverged: float = 1e12  # size of an order parameter, in units of its start if this is above 1, that is no solution
-    tol: float = 1e-4  # tolerance of averages, and of residuals, in the flow, if it is above `average_tol`
+    tol: float = 1e-4  # tolerance of averages, and of residuals, along the flow, if it is above `average_tol`
     average_tol: float = 0.1  # tolerance of averages, in units of `rtol`, in the first refinement
     finer: float = 0.1  # tolerance of averages in units of the last, in the refinement
     max_finer: int = 4  # maximum number of refinements
     safety: float = 2.0  # error in units of the last change of the solution
 
 
-FLOW = FlowSettings()
+SOLUTION = SolutionSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +128,7 @@ def solve_equations(
     """
     check.function("equations", equations)
     rtol = check.real("rtol", rtol, low=1e-8, high=0.1)
-    system = System(equations, read_start(start), parameters, max(FLOW.tol, FLOW.average_tol * rtol))
+    system = System(equations, read_start(start), parameters, max(SOLUTION.tol, SOLUTION.average_tol * rtol))
     if taken := sorted(set(system.start) & {"converged", *EquationsSolution.__dataclass_fields__}):
         raise check.fail("start", taken, "names other than the attributes of a solution")
     for name, value in parameters.items():
@@ -150,49 +136,24 @@ def solve_equations(
             check.require_finite(name, array)
     x = system.pack(system.start)
     try:
-        change = _size(system, x, system(x) - x)
+        system(x)
     except FloatingPointError as error:
         raise ValueError(f"equations: needs finite values at the start, but {error}") from None
-    status, path, message = Status.CONVERGED, [x], ""
-    root = _solve_near(system, x) if change < FLOW.at_start else None
-    if root is not None:
-        path.append(root)
-    else:
-        status, path, message = follow_flow(system, x, check.integer("max_iter", max_iter, low=1))
+    status, path, message = _follow(system, x, check.integer("max_iter", max_iter, low=1))
     return finish(refined(system, path, rtol, status, message), raise_on_failure, "solve_equations")
 
 
-def follow_flow(system: System, x: np.ndarray, max_iter: int) -> tuple[Status, list[np.ndarray], str]:
+def _follow(system: System, x: np.ndarray, max_iter: int) -> tuple[Status, list[np.ndarray], str]:
     """Return the status at the end of the flow from x, the points on the way, and the reason if it is no solution."""
-    path, tau, limit = [x], FLOW.first, FLOW.diverged * np.maximum(system.units(x), 1.0)
-    try:
-        change = system(x) - x
-        for _ in range(max_iter):
-            size, unit = _size(system, x, change), system.units(x)
-            describe(f"change {size:.1g} of the order parameters in a step")
-            J = differences(system.scaled(unit), x / unit, change / unit, STEPS.difference)
-            if size <= system.tol and np.abs(np.linalg.solve(J, change / unit)).max() <= FLOW.last:
-                return Status.CONVERGED, path, ""
-            growth = float(np.linalg.eigvals(J).real.max())
-            tau = min(tau, FLOW.below_pole / growth) if growth > 0 else tau
-            while True:
-                step = np.linalg.solve(np.eye(len(x)) / tau - J, change / unit)
-                try:
-                    if np.abs(step).max() <= FLOW.longest:
-                        change = system(x + step * unit) - x - step * unit
-                        break
-                except FloatingPointError:
-                    if tau < FLOW.shortest:
-                        raise
-                tau *= FLOW.shorter
-            x, tau = x + step * unit, min(FLOW.longer * tau, 1 / FLOW.shortest)
-            path.append(x)
-            if (np.abs(x) > limit).any():
-                return Status.DIVERGED, path, f"{_largest(system, change / unit)} grows without bound"
-    except UNDEFINED as error:
-        return Status.NONFINITE, path, str(error)
-    words = f"{_largest(system, change / unit)} still changes by {_size(system, x, change):.1g}, relatively, in a step"
-    return Status.MAX_ITER, path, f"{words}: there may be no fixed point near; otherwise raise max_iter or start closer"
+    found = follow_flow(system, x, system.tol, max_iter)
+    if found.failure is not None:
+        status = Status.DIVERGED if isinstance(found.failure, Diverged) else Status.NONFINITE
+        return status, found.path, str(found.failure)
+    if found.arrived:
+        return Status.CONVERGED, found.path, ""
+    change = f"{_largest(system, found.residual / system.units(found.x))} still changes by {found.size:.1g}, relatively"
+    advice = "there may be no fixed point near; otherwise raise max_iter or start closer"
+    return Status.MAX_ITER, found.path, f"{change}, in a step: {advice}"
 
 
 def _size(system: System, x: np.ndarray, change: np.ndarray) -> float:
@@ -205,29 +166,13 @@ def _largest(system: System, change: np.ndarray) -> str:
     return max(system.start, key=lambda name: float(np.abs(system.unpack(change)[name]).max()))
 
 
-def scaled_newton(system: System, x: np.ndarray, tol: float, jacobian: np.ndarray | None = None) -> FoundRoot:
-    """Return the end of Newton steps from x, with all entries of the root in units of x."""
-    unit = system.units(x)
-    residual = system.scaled(unit)
-    return find_root(lambda _: residual, x / unit, tol, STEPS, jacobian)
-
-
 def jacobian_of(system: System, x: np.ndarray) -> np.ndarray:
-    """Return the Jacobian of F(x) − x (k, k), in units of x, by central differences."""
-    unit = system.units(x)
-    residual, here = system.scaled(unit), x / unit
-    change = residual(here)
-    ahead, behind = (differences(residual, here, change, side * STEPS.difference) for side in (1, -1))
+    """Return the Jacobian of F(x) − x (k, k) by central differences."""
+    here = system.residual(x)
+    ahead, behind = (
+        differences(system.residual, x, here, side * system.difference * system.units(x)) for side in (1, -1)
+    )
     return 0.5 * (ahead + behind)
-
-
-def _solve_near(system: System, x: np.ndarray) -> np.ndarray | None:
-    """Return the fixed point at the end of Newton steps from x; None if it is not near."""
-    with suppress(*UNDEFINED):
-        root, unit = scaled_newton(system, x, system.tol), system.units(x)
-        if root.size <= system.tol and np.abs(root.x - x / unit).max() <= FLOW.near:
-            return root.x * unit
-    return None
 
 
 def stability_of(jacobian: np.ndarray) -> float:
@@ -241,15 +186,15 @@ def refined(system: System, path: list[np.ndarray], rtol: float, status: Status,
     error = np.full(len(x), np.nan)
     try:
         residual = _size(system, x, system(x) - x)
-        for level in range(FLOW.max_finer if status.converged else 0):
+        for level in range(SOLUTION.max_finer if status.converged else 0):
             describe(f"averages to {system.tol:.1g}")
             jacobian = jacobian_of(system, x)
-            system, unit = replace(system, tol=FLOW.average_tol * rtol * FLOW.finer**level), system.units(x)
-            root = scaled_newton(system, x, system.tol, jacobian)
+            system, unit = replace(system, tol=SOLUTION.average_tol * rtol * SOLUTION.finer**level), system.units(x)
+            root = find_root(system, x, system.tol, STEPS, jacobian)
             last = np.linalg.solve(jacobian, root.residual)
-            response = np.abs(np.linalg.inv(jacobian)).sum(axis=1) * max(system.tol, system.evaluate(root.x * unit)[1])
-            error = (FLOW.safety * (np.abs(root.x - x / unit) + np.abs(last)) + response) * unit
-            x, residual = root.x * unit, root.size
+            response = np.abs(np.linalg.inv(jacobian)) @ unit * max(system.tol, system.evaluate(root.x)[1])
+            error = SOLUTION.safety * (np.abs(root.x - x) + np.abs(last)) + response
+            x, residual = root.x, root.size
             if (error <= rtol * unit).all():
                 break
         else:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention._tools.breakpoints import find_breakpoints
 from gamp_attention._tools.quadrature import gauss_hermite, pruned_product
-from gamp_attention._tools.roots import Residual
+from gamp_attention._tools.roots import Equations
 
 Values = dict[str, np.ndarray]
 MAX_NORMALS = 3  # number of standard normals of an average: the time of an adaptive rule increases by 21 with each
@@ -85,8 +85,12 @@ class Average:
         return (size * result.estimate)[()]
 
 
+class Diverged(ArithmeticError):
+    """Error raised if an order parameter grows without bound."""
+
+
 @dataclass(frozen=True)
-class System:
+class System(Equations):
     """Equations of named order parameters, with their parameters and the accuracy of their averages.
 
     Attributes
@@ -95,7 +99,9 @@ class System:
     start : values that define the names and shapes.
     parameters : values of the parameters.
     tol : relative error of averages.
-    zero : size of an order parameter, in units of the start, that counts as zero.
+    zero, diverged : sizes of an order parameter, in units of the start, that count as zero and as no solution; for
+        the latter, the unit is at least 1.
+    difference : step of finite differences.
     """
 
     equations: Callable[..., Mapping[str, Any]]
@@ -103,6 +109,8 @@ class System:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     tol: float = 1e-6
     zero: float = 1e-6
+    diverged: float = 1e12
+    difference: float = 1e-3
 
     def pack(self, values: Mapping[str, Any]) -> np.ndarray:
         """Return all entries as one vector (k,)."""
@@ -156,9 +164,13 @@ class System:
                 raise FloatingPointError(f"the equation of {name} returns {value} at {self.describe(x)}")
         return self.pack(new), max(average.errors, default=0.0)
 
-    def scaled(self, unit: np.ndarray) -> Residual:
-        """Return the function F(x) − x of x in units, with values in units."""
-        return lambda x: self(x * unit) / unit - x
+    def residual(self, x: np.ndarray) -> np.ndarray:
+        """Return F(x) − x; Diverged if an order parameter is too large for a solution."""
+        too_large = np.abs(x) > self.diverged * np.maximum(self.units(self.pack(self.start)), 1.0)
+        if too_large.any():
+            name = next(name for name, large in self.unpack(too_large).items() if np.any(large))
+            raise Diverged(f"{name} grows without bound")
+        return self(x) - x
 
 
 def read_start(start: Mapping[str, Any]) -> Values:

@@ -20,10 +20,10 @@ from typing import Protocol
 
 import numpy as np
 
-from gamp_attention._tools.roots import differences
+from gamp_attention._tools.roots import broyden_update, differences
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible
-from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, broyden_update, newton
+from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, newton
 from gamp_attention.theory.fixed_points.observables import family_growth
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.models.model import Model, with_parameter
@@ -108,7 +108,7 @@ class Curve(Protocol):
 
 def derivative(curve: Curve, u: np.ndarray) -> np.ndarray:
     """Return the derivative (n, n + 1) of the residual in u, by forward differences."""
-    return differences(curve.residual, u, curve.residual(u), WALK.difference)
+    return differences(curve.residual, u, curve.residual(u), np.full(len(u), WALK.difference))
 
 
 def walk(curve: Curve, guess: np.ndarray, goal: float) -> Iterator[np.ndarray]:
@@ -177,7 +177,7 @@ def _correct(
         if np.linalg.norm(step) > WALK.max_arc:
             return None
         after = curve.residual(u + step)
-        J = broyden_update(J, step, after - residual - J @ step)
+        J = broyden_update(J, step, after - residual)
         u, residual = u + step, after
     return (u, J, WALK.max_corrections) if np.abs(residual).max() <= WALK.noisy_residual else None
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.roots import DEFAULTS, Residual, RootSettings, find_root
+from gamp_attention._tools.roots import DEFAULTS, Equations, RootSettings, find_root
 from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, WeightsUnbounded
 from gamp_attention.results import Status
 from gamp_attention.theory.models.model import Model
@@ -58,6 +58,7 @@ class BrokenSearch:
     damped_steps: int = 12  # number of iterations before Newton steps
     retreat: tuple[float, float] = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
     newton: RootSettings = DEFAULTS  # Newton steps
+    difference: float = 1e-4  # step of finite differences; larger if the equations are not smooth functions
     old_grids: float = 0.2  # change of an unknown after which the grids are chosen again
     # Maximization over the Parisi parameters
     inner_tol: float = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
@@ -356,25 +357,34 @@ def solve_levels(
     J: np.ndarray | None = None,
 ) -> LevelRoot:  # fmt: skip
     """Return the end of Newton steps for the equations from a start, on grids that are chosen again on a long way."""
-    hats: dict[bytes, LevelHats] = {}
+    equations = _LevelEquations(problem, packing, x, resolution, {})
+    root = find_root(equations, x, tol, problem.search.newton, J)
+    return LevelRoot(
+        root.x, root.residual, root.size, root.n_evaluations, root.jacobian, equations.hats[root.x.tobytes()]
+    )
 
-    def residual_on(fixed: BrokenProblem) -> Residual:
-        def residual(there: np.ndarray) -> np.ndarray:
-            change, hats[there.tobytes()] = evaluate(fixed, packing, there, resolution)
-            return change
 
-        return residual
+class _LevelEquations(Equations):
+    """Equations of the levels, on grids fixed at a point; `hats` keeps the conjugates by point."""
 
-    residual, origin = residual_on(problem.with_fixed_grids(*packing.unpack(x), resolution)), x
+    def __init__(
+        self, problem: BrokenProblem, packing: LevelPacking, origin: np.ndarray, resolution: int,
+        hats: dict[bytes, LevelHats],
+    ) -> None:  # fmt: skip
+        self.problem, self.packing, self.origin, self.resolution, self.hats = problem, packing, origin, resolution, hats
+        self.fixed = problem.with_fixed_grids(*packing.unpack(origin), resolution)
+        self.difference = problem.search.difference
 
-    def residual_near(at: np.ndarray) -> Residual:
-        nonlocal residual, origin
-        if np.abs(at - origin).max() > problem.search.old_grids:
-            residual, origin = residual_on(problem.with_fixed_grids(*packing.unpack(at), resolution)), at
-        return residual
+    def residual(self, x: np.ndarray) -> np.ndarray:
+        """Return the residual of all equations."""
+        change, self.hats[x.tobytes()] = evaluate(self.fixed, self.packing, x, self.resolution)
+        return change
 
-    root = find_root(residual_near, x, tol, problem.search.newton, J)
-    return LevelRoot(root.x, root.residual, root.size, root.n_evaluations, root.jacobian, hats[root.x.tobytes()])
+    def near(self, x: np.ndarray) -> Equations:
+        """Return the equations on grids that are chosen at x, if the point of the present grids is far."""
+        if np.abs(x - self.origin).max() <= self.problem.search.old_grids:
+            return self
+        return _LevelEquations(self.problem, self.packing, x, self.resolution, self.hats)
 
 
 def refine_levels(

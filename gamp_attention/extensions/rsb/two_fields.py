@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._tools.quadrature import gauss_hermite
-from gamp_attention._tools.roots import RootSettings
 from gamp_attention.extensions.rsb.lattice import Lattice, Table, average_table, even_ceil, tabulate
 from gamp_attention.extensions.rsb.solve import BrokenProblem, BrokenSearch
 from gamp_attention.extensions.rsb.weights import LevelHats, Levels, average_labels
@@ -35,7 +34,7 @@ from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.theory.models.model import Model
 
 # breaking is weak on the positional branch; at smaller differences few nodes of the lattice pass a jump
-WEAK_BREAKING = BrokenSearch(strengths=(0.02, 0.05, 0.2), newton=RootSettings(difference=1e-2))
+WEAK_BREAKING = BrokenSearch(strengths=(0.02, 0.05, 0.2), difference=1e-2)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class NewtonOutcome(NamedTuple):
 OUTCOME = NewtonOutcome()
 
 
-class NotPositiveDefinite(ValueError):
+class NotPositiveDefinite(ValueError, FloatingPointError):
     """Error of message passing that broke down, so that V is not symmetric positive definite."""
 
 

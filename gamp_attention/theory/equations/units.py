@@ -26,12 +26,6 @@ def relative_change(old: Overlaps, new: Overlaps) -> float:
     return max(float(np.abs(a[name] - b[name]).max(initial=0) / size[name]) for name in NAMES)
 
 
-def in_units(old: Overlaps, new: Overlaps) -> np.ndarray:
-    """Return the change of all overlaps as one vector, each family in units of `new`."""
-    size, a, b = units(new), old.arrays(), new.arrays()
-    return np.concatenate([((b[name] - a[name]) / size[name]).ravel() for name in NAMES])
-
-
 def is_feasible(model: Model, overlaps: Overlaps, slack: float = 1e-4) -> bool:
     """Return whether V is positive definite and the covariances of (ω̃_l, y_l) nearly so.
 

@@ -1,9 +1,9 @@
 """Fixed points of state evolution, equations (7) to (9), from a named start or given overlaps.
 
 `solve_state_evolution` has three stages: a search from the start on a coarse rule finds the fixed point
-(`find_fixed_point`), in most cases after damped steps on few points (`find_on_branch`); a refinement brings all errors
-within the requested accuracy (`refine`); finally the stability is computed. If the named branch has no fixed
-point, the result describes the point at which the branch was lost. `solve_near` starts from a solution at another α.
+(`find_fixed_point`); a refinement brings all errors within the requested accuracy (`refine`); finally the stability is
+computed. If the named branch has no fixed point, the result describes the point at which the branch was lost.
+`solve_near` starts from a solution at another α.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gamp_attention._tools.progress import describe, show_progress
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained
-from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, breakdown, has_faded, iterate, last_with
+from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, breakdown, has_faded, last_with
 from gamp_attention.theory.fixed_points.observables import (
     NEGLIGIBLE_JUMPS,
     column_sums,
@@ -35,10 +35,9 @@ from gamp_attention.theory.fixed_points.search import find_fixed_point
 from gamp_attention.theory.models.model import Model, require_model
 from gamp_attention.theory.rules.choice import COARSE, first_rule
 from gamp_attention.theory.rules.rule import Rule
-from gamp_attention.theory.rules.sobol import SobolRule
 from gamp_attention.theory.start_law import require_overlaps, start_law
 
-MAX_DAMPED_STEPS = 500  # default maximum number of damped steps of a search
+MAX_STEPS = 200  # default maximum number of steps of a search
 FAMILY_OF = {"semantic": "theta", "positional": "m"}  # family of overlaps that distinguishes a named branch
 VANISHED = "none: all weights go to zero"
 
@@ -65,19 +64,14 @@ class WorkSettings:
 
 @dataclass(frozen=True)
 class StartSettings:
-    """Settings of the first steps of a search, of the search next to the teacher, and from a known solution."""
+    """Settings of the search next to the teacher, and from a known solution."""
 
-    n_steps: int = 20  # maximum number of damped steps on few random points from a named start
-    n_points: int = 256  # number of these points in each of two replicas, enough to come close to the right branch
-    change: float = 0.05  # relative change of the overlaps by a step at which these steps end
-    named_damped: int = 4  # damped steps of the search before its first Newton step, after these steps
-    given_damped: int = 1  # the same from given overlaps, which may be near a fixed point that repels
     small_V: float = 1e-3  # largest entry of V at the start next to the teacher, in units of the largest entry of q
     # part of q that the teacher does not explain after a step from there, up to which the search is done
     max_unexplained: float = 0.01
     same_point: float = 3e-4  # relative change of the overlaps up to which known derivatives hold at the solution
-    # maximum number of damped steps from a known solution; beyond, the solution from a named start is faster
-    near_steps: int = 60
+    # maximum number of steps from a known solution; beyond, the solution from a named start is faster
+    near_steps: int = 30
 
 
 WORK, START = WorkSettings(), StartSettings()
@@ -93,7 +87,7 @@ def solve_state_evolution(
     rtol: float | None = None,
     rule: str = "auto",
     response: str = "stein",
-    max_iter: int = MAX_DAMPED_STEPS,
+    max_iter: int = MAX_STEPS,
     max_work: float | None = None,
     stability: bool = True,
     seed: int = 0,
@@ -123,8 +117,7 @@ def solve_state_evolution(
         "sobol" otherwise.
     response : form of V̂. "stein" counts the jumps of the proximal map; "derivative" averages the almost-everywhere
         derivative.
-    max_iter : maximum number of damped steps of the search. If it is below twice the number of overlaps, there are no
-        Newton steps, because each Jacobian costs as much as that number of damped steps.
+    max_iter : maximum number of steps of the search.
     max_work : maximum number of proximal problems of one average, at least 1e4; a problem takes 1 to 40 µs. Random
         rules take fewer points to respect it. By default 1e8 for panels of attention, which need a hundredth of it for
         `rtol` above 1e-6, 3e6 for panels of labels, and 1e7 for random rules. For labels whose loss is not convex, it
@@ -182,7 +175,7 @@ def solve_state_evolution(
         start = require_overlaps(model, init)
         if not is_feasible(model, start, slack=0.0):
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
-        root = find_fixed_point(F, start, first.initial_tolerance, max_iter, START.given_damped)
+        root = find_fixed_point(F, start, first.initial_tolerance, max_iter)
         result, last = refine_on_branch(root, None, rtol, max_work)
     result = _check_precision(result, model)
     if stability and last is not None:
@@ -216,31 +209,15 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
         return _build_failed(_record_breakdown(last, error), max_work)
 
 
-def find_on_branch(F: OverlapMap, branch: str, max_iter: int) -> tuple[Root, list[Overlaps]]:
-    """Return the fixed point that damped steps from a named start lead to, and the overlaps before the search.
-
-    The search begins after damped steps on few random points. Near the teacher of labels with several fields, Stein's
-    form of V̂ is noise on few points: these steps omit the jumps of V̂. For labels with a deterministic rule, the search
-    begins at the start itself, unless the map breaks down there: the first V are large, so that proximal maps can have
-    more jumps than the work allows.
-    """
-    start, tol = start_law(F.model, branch).overlaps(F.model), F.rule.initial_tolerance
-    if F.rule.deterministic and not F.model.attention:
-        root = find_fixed_point(F, start, tol, max_iter, START.named_damped)
-        if len(root.path) > 1 or root.status.converged:
-            return root, [start]
-    several_fields = not F.model.attention and F.model.n_tokens * F.model.rank > 1
-    few = replace(F.on(SobolRule(START.n_points, 2)), response="derivative" if several_fields else F.response)
-    path = [start]
-    with suppress(*BREAKDOWNS):
-        path = iterate(few.with_choices_at(start), start, START.change, min(START.n_steps, max_iter))[0]
-    return find_fixed_point(F, path[-1], tol, max_iter, START.named_damped), path
+def find_on_branch(F: OverlapMap, branch: str, max_iter: int) -> Root:
+    """Return the fixed point to which a named start belongs."""
+    return find_fixed_point(F, start_law(F.model, branch).overlaps(F.model), F.rule.initial_tolerance, max_iter)
 
 
 def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int) -> Root | None:
-    """Return the fixed point next to the teacher if damped steps lost the semantic branch; None if there is none.
+    """Return the fixed point next to the teacher if the search lost the semantic branch; None if there is none.
 
-    Damped steps start with V of weights without data, of order 1/λ. With few data the first steps then go so far that
+    A search starts with V of weights without data, of order 1/λ. With few data the first steps then go so far that
     they miss a fixed point next to the teacher. A start at the teacher with a small V finds it. Without noise, the
     teacher explains nearly all weights after one step from there; otherwise there is no such fixed point.
     """
@@ -251,7 +228,7 @@ def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int)
     with suppress(*BREAKDOWNS):
         image = F(start)
         if np.abs(subtract_explained(F.model, image)).max() < START.max_unexplained * np.abs(image.q).max():
-            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter, START.named_damped)
+            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter)
             return root if root.status.converged and not is_off(branch, root.overlaps) else None
     return None
 
@@ -260,21 +237,21 @@ def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) 
     """Return the fixed point on the coarsest rule, from a name or Overlaps; LOST if the named branch does not exist."""
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
     if not isinstance(init, str):
-        return find_fixed_point(F, init, F.rule.initial_tolerance, max_iter, START.given_damped)
-    root = find_on_branch(F, init, max_iter)[0]
+        return find_fixed_point(F, init, F.rule.initial_tolerance, max_iter)
+    root = find_on_branch(F, init, max_iter)
     lost = root.status.converged and is_off(init, root.overlaps)
     root = replace(root, status=Status.LOST) if lost else root
     return find_near_teacher(F, init, root.status, max_iter) or root
 
 
 def solve_branch(
-    F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.attention, max_iter: int = MAX_DAMPED_STEPS
+    F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.attention, max_iter: int = MAX_STEPS
 ) -> tuple[StateEvolutionResult, Root | None]:
     """Solve on a named branch; return the result, and the root on the last rule, None without a solution.
 
-    If damped steps lose the branch, it is solved from a start next to the teacher.
+    If the search loses the branch, it is solved from a start next to the teacher.
     """
-    root, path = find_on_branch(F, branch, max_iter)
+    root = find_on_branch(F, branch, max_iter)
     result, last = refine_on_branch(root, branch, rtol, max_work)
     near = find_near_teacher(F, branch, result.status, max_iter)
     if near is not None:
@@ -282,7 +259,7 @@ def solve_branch(
         if last_near is not None:
             return again, last_near
     if branch in FAMILY_OF and result.status is Status.LOST and result.validity != VANISHED:
-        result = _describe_lost_branch(result, F, branch, path)
+        result = _describe_lost_branch(result, F, branch)
     return result, last
 
 
@@ -296,7 +273,7 @@ def solve_near(
     """
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
     if near is not None and is_feasible(model, near):  # infeasible, for example, if columns are zero
-        root = find_fixed_point(F, near, F.rule.initial_tolerance, START.near_steps, START.given_damped)
+        root = find_fixed_point(F, near, F.rule.initial_tolerance, START.near_steps)
         result = refine_on_branch(root, branch, rtol)[0]
         if result.converged:
             return result, True
@@ -346,20 +323,18 @@ def _describe_zero(result: StateEvolutionResult, family: str, n_errors: float = 
     return f"{words} (a smaller rtol shows whether a smaller {family} remains)"
 
 
-def _describe_lost_branch(
-    result: StateEvolutionResult, F: OverlapMap, branch: str, path: list[Overlaps]
-) -> StateEvolutionResult:
+def _describe_lost_branch(result: StateEvolutionResult, F: OverlapMap, branch: str) -> StateEvolutionResult:
     """Return a LOST result with the replicon where the branch was last seen, and a description of its end.
 
-    `F` is the map of the search, and `path` are the overlaps up to the start of the search.
+    `F` is the map of the search.
     """
     history, family = result.history.arrays(), FAMILY_OF[branch]
-    later = [Overlaps(*(history[name][k] for name in history)) for k in range(len(history["q"]))]
+    path = [Overlaps(*(history[name][k] for name in history)) for k in range(len(history["q"]))]
     start = Symmetry.of(F.model, start_law(F.model, branch).overlaps(F.model))
-    at = start.impose(fix_gauge(F.model, last_with(path + later, family)))
+    at = start.impose(fix_gauge(F.model, last_with(path, family)))
     message = result.message or f"no {branch} fixed point was found: its overlap {family} decays to zero"
     try:
-        hats = F.with_choices_at(path[-1]).images(at, squares=True)[0].hats  # with the choices of the search
+        hats = F.with_choices_at(path[0]).images(at, squares=True)[0].hats  # with the choices of the search
         value = replicon(F.model, hats, F.response)
         size = np.maximum(np.abs(column_sums(hats.V)), np.abs(column_sums(hats.V_derivative)))
         jumps = largest_jump_fraction(hats.jump_mass, size)
