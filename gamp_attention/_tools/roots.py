@@ -18,7 +18,7 @@ import numpy as np
 from gamp_attention._tools.progress import describe
 
 
-class Equations:
+class NonlinearSystem:
     """Equations G(x) = 0 in k unknowns, base class.
 
     Attributes
@@ -45,7 +45,7 @@ class Equations:
         """Return the Jacobian (k, k) at x, where the residual is `here`."""
         return differences(self.residual, x, here, self.difference * self.units(x))
 
-    def near(self, x: np.ndarray) -> "Equations":
+    def near(self, x: np.ndarray) -> "NonlinearSystem":
         """Return the equations to use near x, which may have another grid of an integral; self if it is the same."""
         return self
 
@@ -92,7 +92,6 @@ class FoundRoot(NamedTuple):
     path: list[np.ndarray]  # points (k,), the start first
     residual: np.ndarray  # (k,) at the last point
     jacobian: np.ndarray | None  # (k, k) there; None if it has to be computed again
-    n_evaluations: int
     size: float  # largest residual in its unit
     arrived: bool  # whether the last point is a solution to the requested tolerance
     failure: Exception | None = None  # error that ended the steps
@@ -126,7 +125,7 @@ def broyden_update(J: np.ndarray, step: np.ndarray, change: np.ndarray, unit: fl
 
 
 def solve_scaled(matrix: np.ndarray, right: np.ndarray, flat: float) -> np.ndarray:
-    """Return the solution of a linear system without a part in free directions, see `Equations`.
+    """Return the solution of a linear system without a part in free directions, see `NonlinearSystem`.
 
     Rows and columns are scaled to a largest entry of 1 before free directions are identified, because equations may
     depend much more on some unknowns than on others.
@@ -142,7 +141,7 @@ def solve_scaled(matrix: np.ndarray, right: np.ndarray, flat: float) -> np.ndarr
 
 
 def find_root(
-    equations: Equations, x: np.ndarray, tol: float, settings: RootSettings = DEFAULTS,
+    equations: NonlinearSystem, x: np.ndarray, tol: float, settings: RootSettings = DEFAULTS,
     jacobian: np.ndarray | None = None,
 ) -> FoundRoot:  # fmt: skip
     """Take Newton steps from a start x until the largest residual is at most `tol`, in units of the start.
@@ -158,7 +157,7 @@ def find_root(
     unit = equations.units(x)
     path, J, is_new = [x], jacobian, False
     near = equations.near(x)
-    here, count = near.residual(x), 1
+    here = near.residual(x)
 
     def step_for(residual: np.ndarray) -> np.ndarray:
         return -solve_scaled(J * (unit / unit[:, None]), residual / unit, equations.flat)
@@ -166,24 +165,23 @@ def find_root(
     for number in range(settings.max_steps + 1):
         x, size = path[-1], float(np.abs(here / unit).max())
         if (other := near.near(x)) is not near:
-            near, here, count = other, other.residual(x), count + 1
+            near, here = other, other.residual(x)
             size = float(np.abs(here / unit).max())
         if size <= tol and settings.last == np.inf:
-            return FoundRoot(path, here, J, count, size, True)
+            return FoundRoot(path, here, J, size, True)
         if J is None:
-            J, is_new, count = near.jacobian(x, here), True, count + len(x)
+            J, is_new = near.jacobian(x, here), True
         step = step_for(here)
         length = float(np.abs(step).max())
         if np.abs((x - path[0]) / unit).max() > settings.reach:
             break
         if size <= tol and length <= settings.last:
-            return FoundRoot(path, here, J, count, size, True)
+            return FoundRoot(path, here, J, size, True)
         if number == settings.max_steps or length == 0:
             break
         longest = min(1.0, settings.max_move / length)
         t, there, ratio = longest, None, np.inf
         while t >= settings.shortest * longest:
-            count += 1
             try:
                 there = near.residual(x + t * step * unit)
                 ratio = float(np.linalg.norm(step_for(there)) / np.linalg.norm(step))
@@ -201,11 +199,11 @@ def find_root(
             here, is_new = there, False
         if there is None or (ratio > settings.slow and np.abs(there / unit).max() > tol):
             J = None
-    return FoundRoot(path, here, J, count, size, False)
+    return FoundRoot(path, here, J, size, False)
 
 
 def follow_flow(
-    equations: Equations, start: np.ndarray, tol: float, max_iter: int, continued: bool = False
+    equations: NonlinearSystem, start: np.ndarray, tol: float, max_iter: int, continued: bool = False
 ) -> FoundRoot:
     """Follow the flow from a start until the largest residual is at most `tol`, in units of the last point.
 
@@ -215,7 +213,7 @@ def follow_flow(
     the shortest step, or the Jacobian is not finite, the flow ends with a `failure`.
     """
     path, here, J, arrived, failure = [start], np.full(len(start), np.nan), None, False, None
-    count, is_new, size, smallest, n_idle = 1, False, np.inf, np.inf, 0
+    is_new, size, smallest, n_idle = False, np.inf, np.inf, 0
     tau = FLOW.long if continued else FLOW.first
     try:
         here = equations.residual(start)
@@ -230,7 +228,7 @@ def follow_flow(
             describe(f"change {size:.1g} in a step")
             while True:  # a second time with a new Jacobian if the point seems to be a solution
                 if J is None or (equations.expands and not is_new):
-                    J, is_new, count = equations.jacobian(x, here), True, count + len(x)
+                    J, is_new = equations.jacobian(x, here), True
                 scaled = J * (unit / unit[:, None])
                 growth = float(np.linalg.eigvals(scaled).real.max())
                 remaining = np.abs(solve_scaled(scaled, here / unit, equations.flat)).max() if size <= tol else np.inf
@@ -244,31 +242,29 @@ def follow_flow(
                 break
             if growth > FLOW.neutral:
                 tau = min(tau, FLOW.below_pole / growth)
-            step, there, tau, evaluations = _implicit_step(equations, x, unit, here, scaled, tau)
+            step, there, tau = _implicit_step(equations, x, unit, here, scaled, tau)
             error = (there - here) / unit - scaled @ step
             inexact = np.linalg.norm(error) > FLOW.inexact * np.linalg.norm(here / unit)
             J, is_new = None if inexact else broyden_update(J, step * unit, there - here, unit), False
             path.append(x + step * unit)
-            here, tau, count = there, min(FLOW.longer * tau, 1 / FLOW.shortest), count + evaluations
+            here, tau = there, min(FLOW.longer * tau, 1 / FLOW.shortest)
     except (ArithmeticError, np.linalg.LinAlgError) as error:
         failure = error
-    return FoundRoot(path, here, J, count, size, arrived, failure)
+    return FoundRoot(path, here, J, size, arrived, failure)
 
 
 def _implicit_step(
-    equations: Equations, x: np.ndarray, unit: np.ndarray, here: np.ndarray, scaled: np.ndarray, tau: float
-) -> tuple[np.ndarray, np.ndarray, float, int]:
-    """Return a step in units, the residual at its end, its τ, at most the given one, and the number of evaluations.
+    equations: NonlinearSystem, x: np.ndarray, unit: np.ndarray, here: np.ndarray, scaled: np.ndarray, tau: float
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return a step in units, the residual at its end and its τ, at most the given one.
 
     `here` is the residual at x, and `scaled` the Jacobian in units.
     """
-    count = 0
     while True:
         step = np.linalg.solve(np.eye(len(x)) / tau - scaled, here / unit)
         if np.abs(step).max() <= FLOW.longest:
-            count += 1
             try:
-                return step, equations.residual(x + step * unit), tau, count
+                return step, equations.residual(x + step * unit), tau
             except FloatingPointError:
                 if tau < FLOW.shortest:
                     raise

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention._tools.breakpoints import find_breakpoints
 from gamp_attention._tools.quadrature import gauss_hermite, pruned_product
-from gamp_attention._tools.roots import Equations
+from gamp_attention._tools.roots import NonlinearSystem
 
 Values = dict[str, np.ndarray]
 MAX_NORMALS = 3  # number of standard normals of an average: the time of an adaptive rule increases by 21 with each
@@ -90,7 +90,7 @@ class Diverged(ArithmeticError):
 
 
 @dataclass(frozen=True)
-class System(Equations):
+class System(NonlinearSystem):
     """Equations of named order parameters, with their parameters and the accuracy of their averages.
 
     Attributes

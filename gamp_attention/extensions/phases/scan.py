@@ -219,7 +219,7 @@ def find_stable_range(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
         return none, none
     start, end = Boundary.none("none: stable from its lower end on"), Boundary.none("none: stable up to its upper end")
     for bracket in brackets:
-        boundary = Boundary.found(*find_root(coarse, accurate, bracket, tol), tol, f"in {family}")
+        boundary = Boundary.found(*locate_root(coarse, accurate, bracket, tol), tol, f"in {family}")
         start, end = (boundary, end) if dict(values)[bracket[1]] < 0 else (start, boundary)
     return start, end
 
@@ -246,7 +246,7 @@ def find_equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
     if not brackets:
         lower = "semantic" if values and values[-1][1] > 0 else "positional"
         return _none(f"the {lower} branch has the lower training loss wherever both exist", values)
-    boundary = Boundary.found(*find_root(coarse, gap, brackets[0], tol), tol)
+    boundary = Boundary.found(*locate_root(coarse, gap, brackets[0], tol), tol)
     others = f"{count_noun(len(brackets) - 1, 'further crossing')} at larger α" if len(brackets) > 1 else ""
     return boundary._replace(note="; ".join(filter(None, (boundary.note, others))))
 
@@ -270,7 +270,7 @@ def find_equal_test_error(semantic: Scan, baseline: LinearBaseline, tol: float) 
     if not brackets:
         word = "beats" if values and values[-1][1] > 0 else "does not beat"
         return _none(f"attention {word} the linear baseline wherever the semantic branch exists", values)
-    return Boundary.found(*find_root(coarse, gap, brackets[-1], tol), tol)
+    return Boundary.found(*locate_root(coarse, gap, brackets[-1], tol), tol)
 
 
 def _none(why: str, values: list[tuple[float, float]]) -> Boundary:
@@ -285,7 +285,7 @@ def _brackets(values: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(a[0], b[0]) for a, b in pairwise(values) if a[1] * b[1] < 0]
 
 
-def find_root(
+def locate_root(
     coarse: Callable[[float], float], measure: Measure, ends: tuple[float, float], tol: float, rtol: float = 2e-3,
     max_rounds: int = 6,
 ) -> tuple[float, float]:  # fmt: skip

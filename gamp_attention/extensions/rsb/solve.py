@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.roots import DEFAULTS, Equations, RootSettings, find_root
+from gamp_attention._tools.roots import DEFAULTS, NonlinearSystem, RootSettings, find_root
 from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, WeightsUnbounded
 from gamp_attention.results import Status
 from gamp_attention.theory.models.model import Model
@@ -364,7 +364,7 @@ def solve_levels(
     )
 
 
-class _LevelEquations(Equations):
+class _LevelEquations(NonlinearSystem):
     """Equations of the levels, on grids fixed at a point; `hats` keeps the conjugates by point."""
 
     def __init__(
@@ -380,7 +380,7 @@ class _LevelEquations(Equations):
         change, self.hats[x.tobytes()] = evaluate(self.fixed, self.packing, x, self.resolution)
         return change
 
-    def near(self, x: np.ndarray) -> Equations:
+    def near(self, x: np.ndarray) -> NonlinearSystem:
         """Return the equations on grids that are chosen at x, if the point of the present grids is far."""
         if np.abs(x - self.origin).max() <= self.problem.search.old_grids:
             return self

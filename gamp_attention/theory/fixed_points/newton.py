@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gamp_attention._tools.roots import Equations, FoundRoot, RootSettings, find_root, solve_scaled
+from gamp_attention._tools.roots import FoundRoot, NonlinearSystem, RootSettings, find_root, solve_scaled
 from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
 from gamp_attention.results import Overlaps, Status
 from gamp_attention.theory.equations.units import Packing, is_feasible, units
@@ -29,7 +29,7 @@ _CAUSES: dict[type[Exception], tuple[Status, str]] = {
         'use a larger λ, or response="derivative"',
     ),
 }
-BREAKDOWNS = (*_CAUSES, np.linalg.LinAlgError, FloatingPointError)
+BREAKDOWNS: tuple[type[Exception], ...] = (*_CAUSES, np.linalg.LinAlgError, FloatingPointError)
 
 
 NEWTON = RootSettings(max_steps=12, max_move=0.3, shortest=0.05, slow=0.3, min_update=1e-8, last=0.05)
@@ -50,7 +50,7 @@ class SizeSettings:
 SIZES = SizeSettings()
 
 
-class OverlapEquations(Equations):
+class OverlapEquations(NonlinearSystem):
     """Equations F(x) − x = 0 of an overlap map with choices, in packed overlaps.
 
     Attributes
@@ -147,7 +147,7 @@ def weights_are_tiny(model: Model, overlaps: Overlaps) -> bool:
     return bool(0 < np.abs(overlaps.q).max() < SIZES.tiny_weights * np.abs(model.coordinates.rho).max())
 
 
-def weights_vanish(F: OverlapMap, overlaps: Overlaps) -> bool:
+def weights_decay(F: OverlapMap, overlaps: Overlaps) -> bool:
     """Return whether tiny weights decrease about as fast as much smaller weights of the same shape."""
     if not weights_are_tiny(F.model, overlaps):
         return False

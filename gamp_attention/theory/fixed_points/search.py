@@ -23,7 +23,7 @@ from gamp_attention.theory.fixed_points.newton import (
     newton,
     root_of,
     stopped_root,
-    weights_vanish,
+    weights_decay,
 )
 from gamp_attention.theory.fixed_points.observables import family_growth
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap, WeightsVanished
@@ -53,7 +53,7 @@ class _Flow(OverlapEquations):
 
     def residual(self, x: np.ndarray) -> np.ndarray:
         """Return the change of the overlaps in a full step; WeightsVanished if they go to zero."""
-        if weights_vanish(self.F, self.packing.unpack(x)):
+        if weights_decay(self.F, self.packing.unpack(x)):
             raise WeightsVanished
         return super().residual(x)
 
