@@ -91,7 +91,7 @@ class Scan:
         F = self.map_at(alpha)
         try:
             root = newton(F, start, F.rule.initial_tolerance, jacobian=near.jacobian, packing=near.packing)
-        except (*BREAKDOWNS, ValueError):
+        except BREAKDOWNS:
             return False
         return root.status.converged and self._add(alpha, root)
 

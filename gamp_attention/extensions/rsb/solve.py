@@ -359,9 +359,8 @@ def solve_levels(
     """Return the end of Newton steps for the equations from a start, on grids that are chosen again on a long way."""
     equations = _LevelEquations(problem, packing, x, resolution, {})
     root = find_root(equations, x, tol, problem.search.newton, J)
-    return LevelRoot(
-        root.x, root.residual, root.size, root.n_evaluations, root.jacobian, equations.hats[root.x.tobytes()]
-    )
+    hats = equations.hats
+    return LevelRoot(root.x, root.residual, root.size, len(hats), root.jacobian, hats[root.x.tobytes()])
 
 
 class _LevelEquations(NonlinearSystem):
