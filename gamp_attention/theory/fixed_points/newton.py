@@ -1,6 +1,6 @@
 """Newton steps to fixed points of the overlap map, and overlaps that go to zero on the way.
 
-Newton steps (`newton`) solve F(x) = x for the packed overlaps (`OverlapEquations`). Directions that a symmetry leaves
+Newton steps (`newton`) solve F(x) = x for the packed overlaps (`OverlapSystem`). Directions that a symmetry leaves
 free, such as a common rotation of the columns, are left out of the steps.
 
 Overlaps that go to zero have no scale: a family, m or θ, fades while the weights remain; or all weights vanish, and q
@@ -50,7 +50,7 @@ class SizeSettings:
 SIZES = SizeSettings()
 
 
-class OverlapEquations(NonlinearSystem):
+class OverlapSystem(NonlinearSystem):
     """Equations F(x) − x = 0 of an overlap map with choices, in packed overlaps.
 
     Attributes
@@ -63,14 +63,13 @@ class OverlapEquations(NonlinearSystem):
     def __init__(self, F: OverlapMap, packing: Packing, slopes: np.ndarray | None = None) -> None:
         self.F, self.packing, self.slopes, self.expands = F, packing, slopes, F.rule.expands
 
-    def _packing_at(self, x: np.ndarray) -> tuple[Packing, np.ndarray]:
-        """Return the packing with units at x, and these units (k,) in units of the packing."""
-        here = replace(self.packing, like=self.packing.unpack(x))
-        return here, here.sizes / self.packing.sizes
+    def packing_at(self, x: np.ndarray) -> Packing:
+        """Return the packing with units at x."""
+        return replace(self.packing, like=self.packing.unpack(x))
 
     def units(self, x: np.ndarray) -> np.ndarray:
         """Return the unit of each overlap, in units of the packing."""
-        return self._packing_at(x)[1]
+        return self.packing_at(x).sizes / self.packing.sizes
 
     def residual(self, x: np.ndarray) -> np.ndarray:
         """Return the change of the overlaps in a full step; FloatingPointError if they are infeasible."""
@@ -81,7 +80,7 @@ class OverlapEquations(NonlinearSystem):
 
     def jacobian(self, x: np.ndarray, here: np.ndarray) -> np.ndarray:
         """Return the Jacobian of the change, by differences in units at x, and keep the slopes of V̂."""
-        packing, unit = self._packing_at(x)
+        packing, unit = self.packing_at(x), self.units(x)
         J, slopes = self.F.linearize(packing, packing.like)
         self.slopes = slopes / unit
         return J * (unit[:, None] / unit) - np.eye(len(x))
@@ -164,7 +163,7 @@ def _scaled(overlaps: Overlaps, factor: float) -> Overlaps:
 
 def newton_step(jacobian: np.ndarray, residual: np.ndarray) -> np.ndarray:
     """Return the step from x to the fixed point to first order in the residual F(x) − x; zero in free directions."""
-    return solve_scaled(np.eye(len(residual)) - jacobian, residual, OverlapEquations.flat)
+    return solve_scaled(np.eye(len(residual)) - jacobian, residual, OverlapSystem.flat)
 
 
 def newton(
@@ -192,18 +191,20 @@ def newton(
         step with a new Jacobian reduces the residual, or after `n_steps`.
     """
     F, packing = F.with_choices_at(start), packing or Packing.of(F.model, start)
-    equations = OverlapEquations(F, packing, response_slopes)
+    equations = OverlapSystem(F, packing, response_slopes)
     min_update = MIN_NOISY_UPDATE if F.is_noisy else NEWTON.min_update
     settings = replace(NEWTON, max_steps=n_steps, reach=reach, min_update=min_update)
     known = None if jacobian is None else jacobian - np.eye(len(jacobian))
     found = find_root(equations, packing.pack(start), tol, settings, known)
-    return root_of(equations, found)
+    return root_of(equations, found, packing)
 
 
-def root_of(equations: OverlapEquations, found: FoundRoot) -> Root:
-    """Return the last point of steps as overlaps."""
-    F, packing, J = equations.F, equations.packing, found.jacobian
+def root_of(equations: OverlapSystem, found: FoundRoot, packing: Packing) -> Root:
+    """Return the last point of steps as overlaps, with derivatives in the units of a packing of the same overlaps."""
+    J, F = found.jacobian, equations.F
     J = equations.jacobian(found.x, found.residual) if J is None else J
+    unit = packing.sizes / equations.packing.sizes
+    slopes = None if equations.slopes is None else equations.slopes * unit
     status = Status.CONVERGED if found.arrived else Status.STALLED
-    path = [packing.unpack(x) for x in found.path]
-    return Root(status, path, found.size, packing, J + np.eye(len(J)), F, equations.slopes)
+    path = [equations.packing.unpack(x) for x in found.path]
+    return Root(status, path, found.size, packing, J * (unit / unit[:, None]) + np.eye(len(J)), F, slopes)

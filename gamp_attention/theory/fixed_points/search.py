@@ -17,7 +17,7 @@ from gamp_attention.results import Overlaps, Status
 from gamp_attention.theory.equations.units import Packing
 from gamp_attention.theory.fixed_points.newton import (
     BREAKDOWNS,
-    OverlapEquations,
+    OverlapSystem,
     Root,
     family_size,
     newton,
@@ -48,7 +48,7 @@ class SearchSettings:
 SEARCH = SearchSettings()
 
 
-class _Flow(OverlapEquations):
+class _Flow(OverlapSystem):
     """Equations along the flow, on which all weights may go to zero."""
 
     def residual(self, x: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ def find_fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int) 
             path += [equations.packing.unpack(x) for x in found.path[1:]]
             if found.failure is not None:
                 raise found.failure
-            root, continued = root_of(equations, found), True
+            root, continued = root_of(equations, found, equations.packing_at(found.x)), True
             sizes = {name: family_size(path[-1], name) for name in ("m", "theta")}
             unclear = any(0 < size < SEARCH.fading for size in sizes.values()) and not root.attracts(SEARCH.margin)
             finer = F.finer() if F.rule.deterministic and F.rule.level < SEARCH.max_level else None
