@@ -231,8 +231,11 @@ def follow_flow(
                     J, is_new = equations.jacobian(x, here), True
                 scaled = J * (unit / unit[:, None])
                 growth = float(np.linalg.eigvals(scaled).real.max())
-                remaining = np.abs(solve_scaled(scaled, here / unit, equations.flat)).max() if size <= tol else np.inf
-                arrived = bool(remaining <= FLOW.last and growth <= FLOW.neutral)
+                arrived = False
+                if size <= tol and growth <= FLOW.neutral:
+                    with suppress(np.linalg.LinAlgError):  # singular if there is no isolated solution
+                        remaining = solve_scaled(scaled, here / unit, equations.flat)
+                        arrived = bool(np.abs(remaining).max() <= FLOW.last)
                 if is_new or not arrived:
                     break
                 J = None

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 import gamp_attention as ga
 from gamp_attention.extensions.cli.main import main
 from gamp_attention.extensions.phases.phase_boundaries import LINES
-from gamp_attention.extensions.phases.scan import find_equal_loss, find_equal_test_error, find_root
+from gamp_attention.extensions.phases.scan import find_equal_loss, find_equal_test_error, locate_root
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_roots_lie_within_their_errors(function):
         def measure(x, rtol):
             return function(x) + wrong * 1e-2 * rtol, 1e-2 * rtol  # noqa: B023
 
-        value, error = find_root(lambda x: function(x - 0.02), measure, (0.0, 1.5), 1e-3)
+        value, error = locate_root(lambda x: function(x - 0.02), measure, (0.0, 1.5), 1e-3)
         assert error <= 1e-3
         assert abs(value - exact) <= error
 
