@@ -18,7 +18,6 @@ from gamp_attention.extensions.bayes.channels.integrals import (
     FINE,
     IntegralRule,
     average_odds,
-    average_sign,
     average_up_to_sign,
     class_probabilities,
     logistic_nodes,
@@ -147,8 +146,7 @@ class BinaryChannel(SumChannel):
         """
         T = self.labels.temperature
         if np.sqrt(V) > T:
-            tau, weight = logistic_nodes(FINE) if T else (np.zeros(1), np.ones(1))
-            shift = T * tau
+            shift, weight = logistic_nodes(T, FINE)
             mean, variance, logs = truncated_moments(y[:, None], center[:, None] + shift, V)
             mean -= shift
         else:
@@ -161,15 +159,12 @@ class BinaryChannel(SumChannel):
 
     def integrate_sum(self, known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
         """Return E[g²] and E[log Z]."""
-        temperature = self.labels.temperature
-        return average_odds(known, V, temperature, rule) if temperature else average_sign(known, V, rule)
+        return average_odds(known, V, self.labels.temperature, rule)
 
     def label_error(self, V: np.ndarray, known: np.ndarray, rule: IntegralRule) -> float:
         """Return the variance of the label given ω."""
-        determined, unknown = float(known.sum()), float(V.sum())
-        if not self.labels.temperature:  # four times half the probability that two signs differ
-            return 4 / np.pi * float(np.arcsin(np.sqrt(0.5 * unknown / (unknown + determined))))
-        weight, likely, unlikely, _ = class_probabilities(determined, unknown, self.labels.temperature, rule)
+        temperature = self.labels.temperature
+        weight, likely, unlikely, _ = class_probabilities(float(known.sum()), float(V.sum()), temperature, rule)
         return 4 * float(weight @ (likely * unlikely))
 
 
