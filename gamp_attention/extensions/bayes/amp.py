@@ -23,7 +23,6 @@ from gamp_attention.extensions.bayes.messages import (
     amp_step,
     build_start,
     free_entropy,
-    overlap_with,
 )
 from gamp_attention.extensions.bayes.priors import kinds_of
 from gamp_attention.problem.dataset import Dataset, require_dataset
@@ -47,15 +46,16 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
     kinds = kinds_of(model.coordinates)
     gamma = np.broadcast_to(data.spectra, (len(data.spectra), data.dim)).T
     kind = np.zeros(data.dim, dtype=int)
-    if len(kinds) > 1:
+    if len(kinds) == 1:
+        kinds = [kinds[0]._replace(gamma=gamma.mean(axis=0))]
+    else:
         tau = np.sqrt(data.dim) * data.source_means.T
         scales = max(np.abs(law.gamma).max() for law in kinds), max(np.abs(tau).max(), 1e-300)
         rows = np.concatenate([gamma / scales[0], tau / scales[1]], axis=1)
         known = np.array([np.concatenate([law.gamma / scales[0], law.tau / scales[1]]) for law in kinds])
         kind = np.argmin(np.sum((rows[:, None] - known) ** 2, axis=2), axis=1)
-        gamma = np.stack([law.gamma for law in kinds])[kind]  # identical variances for coordinates with the same prior
     y = channel.convert_targets(_labels_or_targets(data))
-    return AmpProblem(data, y, channel, np.asarray(gamma), kind, [law.prior for law in kinds])
+    return AmpProblem(data, y, channel, kinds, kind)
 
 
 def _labels_or_targets(data: Dataset) -> np.ndarray:
@@ -224,16 +224,16 @@ class AmpRun(Run[Status]):
         self._damping, self._tol, self._max_iter = damping, tol, max_iter
         self._change, self._n_reversals, self._residuals = np.zeros_like(start.Q), 0, list[float]()
         Q_star = problem.data.Q_star
-        self._Q_star = Q_star if Q_star is not None and Q_star.shape == start.Q.shape else None
+        is_known = Q_star is not None and Q_star.shape == start.Q.shape
+        self._Q_star = Q_star if is_known else np.full(start.Q.shape, np.nan)
         self._norm = problem.norm
         self._prior_V = np.trace(problem.variances(problem.second_moments), axis1=1, axis2=2)
-        self._may_be_lost = problem.channel.even and not any(prior.first.any() for prior in problem.priors)
         self._history = list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
         self._record()
 
     def _record(self) -> None:
         Q = self.state.Q
-        self._history.append((overlap_with(Q, self._Q_star), Q.T @ Q / len(Q), self.state.V))
+        self._history.append((Q.T @ self._Q_star / len(Q), Q.T @ Q / len(Q), self.state.V))
 
     def advance(self) -> Status | None:
         """Do one iteration; return the status of the run if it has ended, or None if it continues."""
@@ -252,7 +252,7 @@ class AmpRun(Run[Status]):
         self.t += 1
         if np.linalg.norm(after.Q) > settings.max_norm * self._norm:
             return Status.DIVERGED
-        if self._may_be_lost and np.sum(after.Q**2) < settings.lost * self._norm**2:
+        if not self.problem.determines_sign and np.sum(after.Q**2) < settings.lost * self._norm**2:
             return Status.LOST
         is_certain = (np.trace(after.V, axis1=1, axis2=2) < settings.known * self._prior_V).all()
         if self._tol > 0 and (self.residual <= self._tol or is_certain):
