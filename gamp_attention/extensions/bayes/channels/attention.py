@@ -101,5 +101,4 @@ class SignChannel(PosteriorChannel):
 
     def integrate(self, known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float] | None:
         """Return E[g gᵀ] (L, 1, 1) and E[log Z]; None if the known fractions of the tokens differ."""
-        averages = average_up_to_sign(known[:, 0, 0], V[:, 0, 0], rule)
-        return None if averages is None else (averages[0][:, None, None], averages[1])
+        return average_up_to_sign(known, V, rule)

@@ -57,7 +57,7 @@ def logistic_nodes(temperature: float, rule: IntegralRule) -> tuple[np.ndarray, 
 
 
 def average_up_to_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float] | None:
-    """Return E g_l² (L,) and E log Z for fields that are known up to a common sign, with variances known + V (L,).
+    """Return E g_l² (L, 1, 1) and E log Z for fields known up to a common sign, of variances known + V (L, 1, 1).
 
     None if the ratios known/V of the tokens differ, for which these averages are integrals over L numbers.
     """
