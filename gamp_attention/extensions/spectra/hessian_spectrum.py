@@ -188,22 +188,21 @@ def hessian_spectrum(
     if len(flat) and not highest[0] > 0:  # the zeros of the rotations are among the highest eigenvalues
         lowered = -RAISED * float(max(np.abs(highest).max(), np.abs(lowest).max()))
         highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, lowered, rng)
+    values, columns = np.append(lowest, highest), np.append(low_vectors, high_vectors, axis=1)
+    errors = np.linalg.norm(np.apply_along_axis(product, 0, columns) - values * columns, axis=0)
+    all_vectors, k = columns.T.reshape(-1, *Q.shape), len(lowest)
     n_low, n_high = _count_outside(-lowest), _count_outside(highest[::-1])
-    outside = np.concatenate([low_vectors[:, :n_low], high_vectors[:, len(highest) - n_high :]], axis=1)
-    pairs = (lowest, low_vectors), (highest, high_vectors)
-    errors = [np.linalg.norm(np.apply_along_axis(product, 0, v) - values * v, axis=0) for values, v in pairs]
+    outside = np.r_[:n_low, len(values) - n_high : len(values)]
     rules = [lanczos_quadrature(product, rng.standard_normal(Q.size), n_steps) for _ in range(n_probes)]
     length = max(len(nodes) for nodes, _ in rules)
     nodes, weights = (np.array([np.pad(rule[k], (0, length - len(rule[k]))) for rule in rules]) for k in (0, 1))
-    vectors = outside.T.reshape(-1, *Q.shape)
+    vectors = all_vectors[outside]
     teacher = np.full(len(vectors), np.nan) if data.Q_star is None else _projections(vectors, data.Q_star)
     return HessianSpectrum(
-        lowest=lowest, highest=highest, lowest_vectors=low_vectors.T.reshape(-1, *Q.shape),
-        highest_vectors=high_vectors.T.reshape(-1, *Q.shape), lowest_error=errors[0], highest_error=errors[1],
-        eigenvalues=np.concatenate([lowest[:n_low], highest[len(highest) - n_high :]]),
-        eigenvalues_error=np.concatenate([errors[0][:n_low], errors[1][len(highest) - n_high :]]), vectors=vectors,
-        teacher=teacher, weights=_projections(vectors, Q), positions=_projections(vectors, data.source_means.T),
-        nodes=nodes, node_weights=weights,
+        lowest=lowest, highest=highest, lowest_vectors=all_vectors[:k], highest_vectors=all_vectors[k:],
+        lowest_error=errors[:k], highest_error=errors[k:], eigenvalues=values[outside],
+        eigenvalues_error=errors[outside], vectors=vectors, teacher=teacher, weights=_projections(vectors, Q),
+        positions=_projections(vectors, data.source_means.T), nodes=nodes, node_weights=weights,
     )  # fmt: skip
 
 
