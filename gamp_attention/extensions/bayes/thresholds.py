@@ -163,10 +163,8 @@ class CurveSettings:
     max_s: float = 1e30  # largest s
     log_step: float = 0.6  # distance of points in log s
     flat: float = 0.35  # slope of log α in log s below which points are inserted
-    rough_change: float = 1e-6  # relative change of the shape S at which points of the curve have converged
     max_steps: int = 300  # number of iterations of the shape
-    noise_limited: float = 0.9  # ‖E[g gᵀ]‖ over its limit for V → 0, or slope of log α, above which the curve ends
-    slope_from_s: float = 1e4  # s above which the slope of log α may end the curve
+    noise_limited: float = 0.9  # ‖E[g gᵀ]‖ over its limit for V → 0 above which the curve ends
     slope_points: int = 4  # number of intervals over which the slope at the end of the curve is computed
     level: float = 0.02  # slope of log α in log s at the end below which α has a limit for s → ∞
     divergence: float = 0.05  # maximum distance of d log q̂/d log V from −1 at which conjugates grow like 1/V
@@ -197,26 +195,20 @@ class AlphaCurve:
         rho = self.equations.rho
         return float(np.einsum("lab,lba->", hats, rho)) / (rho.shape[0] * rho.shape[1])
 
-    def solve_at(self, x: float, tol: float | None = None) -> BayesPoint:
+    def solve_at(self, x: float) -> BayesPoint:
         """Return the fixed point whose conjugates have size s = exp(x).
 
-        The shape is iterated until its relative change is below `tol`, at most `max_steps` times. α is infinite if
-        E[g gᵀ] is zero or not finite.
+        The shape is iterated until it has converged, at most `max_steps` times. α is infinite if E[g gᵀ] is zero or not
+        finite.
         """
-        tol = self.settings.shape_change if tol is None else tol
-        shape, smallest_change = self._shape, np.inf
         for _ in range(self.settings.max_steps):
-            averages = self.equations.input(np.exp(x) * shape)
+            averages, before = self.equations.input(np.exp(x) * self._shape), self._shape
             output = self.equations.output(averages.V, averages.known)
             size = self.size(output.hats)
             if not size > 0 or not np.isfinite(size):
                 return BayesPoint(x, np.inf, output, averages)
-            new_shape = output.hats / size
-            change = float(np.abs(new_shape - shape).max() / np.abs(shape).max())
-            if change < smallest_change:
-                self._shape, smallest_change = new_shape, change
-            shape = new_shape
-            if change < tol:
+            self._shape = output.hats / size
+            if np.abs(self._shape - before).max() < self.settings.shape_change * np.abs(before).max():
                 break
         return BayesPoint(x, float(np.exp(x) / size), output, averages)
 
@@ -226,9 +218,9 @@ class AlphaCurve:
         limit = np.inf  # ‖E[g gᵀ]‖ for V → 0
         if not self.equations.noiseless:
             limit = self.size(self.equations.output(V, self.equations.rho).hats)
-        points = [self.solve_at(float(np.log(settings.first_s)), settings.rough_change)]
+        points = [self.solve_at(float(np.log(settings.first_s)))]
         while points[-1].x < np.log(settings.max_s) and not self._is_complete(points, limit):
-            points.append(self.solve_at(points[-1].x + settings.log_step, settings.rough_change))
+            points.append(self.solve_at(points[-1].x + settings.log_step))
         return self._refine(points)
 
     def _is_complete(self, points: list[BayesPoint], limit: float) -> bool:
@@ -240,9 +232,7 @@ class AlphaCurve:
         if unknown < settings.nothing_unknown:
             return self.ends_level(points) or unknown < 1e-3 * settings.nothing_unknown
         # with noise ‖E[g gᵀ]‖ has a limit for V → 0, and from there on α increases in proportion to s
-        is_large = len(points) > 2 and last.x > np.log(settings.slope_from_s)
-        linear = is_large and np.isfinite(limit) and _end_slope(points, 1) > settings.noise_limited
-        return bool(last.x > 0 and (self.size(last.output.hats) > settings.noise_limited * limit or linear))
+        return bool(last.x > 0 and self.size(last.output.hats) > settings.noise_limited * limit)
 
     def _refine(self, points: list[BayesPoint]) -> list[BayesPoint]:
         """Return the points with further points inserted where α(s) is nearly flat, at its maxima and minima.
@@ -257,7 +247,7 @@ class AlphaCurve:
             slopes = [np.log(p.alpha / o.alpha) / (p.x - o.x) for o, p in zip(before, after, strict=False)]
             is_flat = min(slopes) < self.settings.flat and np.ptp(slopes) > 1e-3
             if is_flat and b.x - a.x > 2 * finest * (1 + 2 * min(np.abs(slopes))):
-                points.insert(k + 1, self.solve_at(0.5 * (a.x + b.x), self.settings.rough_change))
+                points.insert(k + 1, self.solve_at(0.5 * (a.x + b.x)))
             else:
                 k += 1
         return points
@@ -331,8 +321,7 @@ def _maximize_alpha(curve: AlphaCurve, points: list[BayesPoint], k: int) -> floa
     """Return the maximum of α(s) between the neighbors of point k."""
     from scipy.optimize import minimize_scalar
 
-    bounds = points[max(k - 1, 0)].x, points[min(k + 1, len(points) - 1)].x
-    options = {"xatol": 1e-4}
+    bounds, options = (points[k - 1].x, points[k + 1].x), {"xatol": 1e-4}
     maximum = minimize_scalar(lambda x: -curve.solve_at(x).alpha, bounds=bounds, method="bounded", options=options)
     return float(max(-maximum.fun, points[k].alpha))
 
