@@ -263,21 +263,14 @@ class AlphaCurve:
 
     def ends_level(self, points: list[BayesPoint]) -> bool:
         """Return whether α(s) decreases or has a limit for s → ∞, so that weights are known exactly above some α."""
-        return bool(_end_slope(points, self.settings.slope_points) < self.settings.level)
+        a, b = points[-1 - min(self.settings.slope_points, len(points) - 1)], points[-1]
+        return bool(np.log(b.alpha / a.alpha) < self.settings.level * (b.x - a.x))
 
     def conjugates_diverge(self, points: list[BayesPoint]) -> bool:
         """Return whether conjugates grow like 1/V for V → 0, so that the free entropy of full knowledge is infinite."""
         hats = [np.log(np.abs(point.output.hats).max()) for point in points[-2:]]
         variances = [np.log(np.trace(point.input.V, axis1=1, axis2=2).sum()) for point in points[-2:]]
         return bool(abs(np.diff(hats) / np.diff(variances) + 1) < self.settings.divergence)
-
-
-def _end_slope(points: list[BayesPoint], n_intervals: int) -> float:
-    """Return the slope of log α in log s over the last intervals of the curve; infinite if it cannot be computed."""
-    a, b = points[-1 - min(n_intervals, len(points) - 1)], points[-1]
-    if not np.isfinite(b.alpha) or b.x == a.x:
-        return np.inf
-    return float(np.log(b.alpha / a.alpha) / (b.x - a.x))
 
 
 def _find_thresholds(curve: AlphaCurve, weak: float) -> tuple[float, float, float]:
@@ -340,20 +333,18 @@ def _first_order_transition(curve: AlphaCurve, points: list[BayesPoint], first: 
     low = alphas[last]
     if curve.conjugates_diverge(points) and alphas[-1] < (1 + MIN_DROP) * low:
         return _limit(curve, points)  # above this α the free entropy of full knowledge is infinite
-    prior = curve.equations.input(np.zeros_like(curve.equations.rho))
-    log_z_prior = curve.equations.output(prior.V, prior.known).log_z
 
     def gain(alpha: float) -> float:
         """Return how much larger the free entropy beyond the fold is."""
-        before, point = alpha * log_z_prior, points[-1]
+        before, after = points[0], points[-1]
         if first > 0 and alpha > alphas[0]:
-            other = curve.find_crossing(alpha, points[0].x, points[first].x)
-            before = curve.equations.free_entropy(alpha, other.input.V, other.output)
+            before = curve.find_crossing(alpha, points[0].x, points[first].x)
         beyond = np.nonzero(alphas[last:] > alpha)[0]
         if len(beyond):
             k = last + int(beyond[0])
-            point = curve.find_crossing(alpha, points[k - 1].x, points[k].x)
-        return curve.equations.free_entropy(alpha, point.input.V, point.output) - before
+            after = curve.find_crossing(alpha, points[k - 1].x, points[k].x)
+        high, low = (curve.equations.free_entropy(alpha, point.input.V, point.output) for point in (after, before))
+        return high - low
 
     margin = 1e-3 * (to - low)
     ends = low + margin, min(to, alphas[first]) - margin
