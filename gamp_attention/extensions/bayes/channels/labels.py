@@ -13,7 +13,13 @@ from scipy.special import expit, log_ndtr
 
 from gamp_attention._tools import check
 from gamp_attention.extensions.bayes.channels.attention import attention_channel, posterior_of_sign
-from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, log_normal, softmax_sum
+from gamp_attention.extensions.bayes.channels.channel import (
+    LabelChannel,
+    Posterior,
+    PosteriorChannel,
+    log_normal,
+    softmax_sum,
+)
 from gamp_attention.extensions.bayes.channels.integrals import (
     FINE,
     IntegralRule,
@@ -27,30 +33,6 @@ from gamp_attention.extensions.bayes.channels.teacher import teacher_channel
 from gamp_attention.extensions.sequence.sequence_labels import is_function
 from gamp_attention.theory.models.labels import IntensityLabels, LinearLabels, LogisticLabels
 from gamp_attention.theory.models.model import Model, require_model
-
-
-@dataclass(frozen=True)
-class LabelChannel(PosteriorChannel):
-    """Base class of channels of labels (N, P)."""
-
-    labels: Any  # label model of the teacher
-    shape: tuple[int, int]  # L, t
-
-    @property
-    def n_noise(self) -> int:
-        """Number of random numbers per sample that the label model needs."""
-        return int(self.labels.n_noise(*self.shape))
-
-    def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
-        """Return labels of the fields."""
-        return np.asarray(self.labels(u, white))
-
-    def label_error(self, V: np.ndarray, known: np.ndarray, rule: IntegralRule) -> float:
-        """Return the mean square error of the posterior mean of a new label, noise included.
-
-        `V` and `known` (L, t, t) are the covariances of u − ω and ω.
-        """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.quadrature import inside_cube
 from gamp_attention._tools.sobol import sobol_points
-from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel
+from gamp_attention.extensions.bayes.channels.channel import LabelChannel, Posterior, PosteriorChannel
 from gamp_attention.extensions.bayes.channels.fibers import (
     N_GROUPS,
     Fiber,
@@ -76,11 +76,9 @@ class TeacherSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class TeacherChannel(PosteriorChannel):
+class TeacherChannel(LabelChannel):
     """Observation model of `SequenceLabels`, for teachers that can be traced."""
 
-    labels: SequenceLabels  # label model of the samples
-    shape: tuple[int, int]  # (L, t) of the fields
     used: tuple[int, ...]  # indices of the random numbers on which targets depend
     fiber: Fiber = field(repr=False)  # the targets as functions of the variables, compiled with their Jacobian
     h: Program = field(repr=False)  # the same functions as a program
@@ -96,11 +94,6 @@ class TeacherChannel(PosteriorChannel):
     is_function = True
 
     @property
-    def n_noise(self) -> int:
-        """Number of random numbers that the teacher receives for each sample."""
-        return self.labels.count
-
-    @property
     def even(self) -> bool:
         """True if the sign of each column can be changed without a change of targets, so that E[u | y] = 0."""
         return bool(self.signless_columns.all())
@@ -114,10 +107,6 @@ class TeacherChannel(PosteriorChannel):
     def has_mirror_images(self) -> bool:
         """True if targets do not change if all fields and the noise change sign."""
         return bool((self.flips < 0).all(axis=1).any())
-
-    def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
-        """Return the targets (N, P) of fields (N, L, t), given the noise (N, n_noise)."""
-        return self.labels(u, white)
 
     def convert_targets(self, observed: np.ndarray) -> np.ndarray:
         """Return the targets (N, P)."""
