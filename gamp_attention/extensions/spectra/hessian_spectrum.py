@@ -4,7 +4,7 @@ The Hessian Σ_μ X̃^μᵀ ∇²ℓ_μ X̃^μ + ∇²r is never formed: all res
 one pass over the tokens. The steps are:
 
 1. The highest and the lowest eigenvalues and eigenvectors, by restarted Lanczos iterations. Directions of common
-   rotations of the columns, which have no curvature, are raised above the spectrum for the lowest eigenvalues.
+   rotations of the columns, which have no curvature, are moved beyond the other end of the spectrum.
 2. The eigenvalues outside the bulk: from each end, as long as the distance to the next eigenvalue is much larger than
    the distances between the following eigenvalues (`_count_outside`).
 3. The density, by stochastic Lanczos quadrature: each random vector gives the nodes and weights of a Gauss rule, whose
@@ -34,7 +34,7 @@ ALL_EIGENVECTORS = 60  # largest number of weights for which all eigenvectors ar
 TOL = 1e-3  # relative residual of eigenvectors; the relative error of eigenvalues is about its square
 MAX_RESTARTS = 400  # maximum number of restarts of the Lanczos iteration
 MIN_BASIS = 60  # smallest number of Lanczos vectors between restarts
-RAISED = 2.0  # absolute curvature given to rotations, in units of the largest absolute eigenvalue
+RAISED = 2.0  # absolute curvature given to rotations, in units of an estimate of the norm of the Hessian
 GAP = 4.0  # distance of an eigenvalue outside the bulk from the next, in units of the mean of the following distances
 FOLLOWING = 5  # number of following distances in this mean
 
@@ -181,13 +181,10 @@ def hessian_spectrum(
     def product(x: np.ndarray) -> np.ndarray:
         return hessian_product(data, at, np.asarray(x).reshape(Q.shape), curvature).ravel()
 
-    flat = _flat_rotations(product, rotations(data, Q).reshape(-1, Q.size), rng)
-    highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, 0.0, rng)
-    raised = RAISED * float(np.abs(highest).max())
-    lowest, low_vectors = _extreme(product, Q.size, n_eigenvalues, "SA", flat, raised, rng)
-    if len(flat) and not highest[0] > 0:  # the zeros of the rotations are among the highest eigenvalues
-        lowered = -RAISED * float(max(np.abs(highest).max(), np.abs(lowest).max()))
-        highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, lowered, rng)
+    flat, size = _flat_rotations(product, rotations(data, Q).reshape(-1, Q.size), rng)
+    beyond = RAISED * float(np.sqrt(Q.size)) * size  # outside of the spectrum
+    highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, -beyond, rng)
+    lowest, low_vectors = _extreme(product, Q.size, n_eigenvalues, "SA", flat, beyond, rng)
     values, columns = np.append(lowest, highest), np.append(low_vectors, high_vectors, axis=1)
     errors = np.linalg.norm(np.apply_along_axis(product, 0, columns) - values * columns, axis=0)
     all_vectors, k = columns.T.reshape(-1, *Q.shape), len(lowest)
@@ -219,15 +216,16 @@ def lanczos_quadrature(product: Product, start: np.ndarray, n_steps: int) -> tup
     return nodes, vectors[0] ** 2
 
 
-def _flat_rotations(product: Product, directions: np.ndarray, rng: Any) -> np.ndarray:
+def _flat_rotations(product: Product, directions: np.ndarray, rng: Any) -> tuple[np.ndarray, float]:
     """Return the directions (f, n) of rotations if the Hessian vanishes along all of them, otherwise none (0, n).
 
-    It vanishes at critical points; elsewhere its product with these directions is proportional to the gradient.
+    It vanishes at critical points; elsewhere its product with these directions is proportional to the gradient. Also
+    return the root mean square of its eigenvalues, estimated by a random vector.
     """
     random = rng.standard_normal(directions.shape[1])
-    size = float(np.linalg.norm(product(random)) / np.linalg.norm(random))  # root mean square of the eigenvalues
+    size = float(np.linalg.norm(product(random)) / np.linalg.norm(random))
     is_flat = all(np.linalg.norm(product(direction)) <= TOL * size for direction in directions)
-    return directions if is_flat else directions[:0]
+    return directions if is_flat else directions[:0], size
 
 
 def _extreme(
