@@ -16,14 +16,7 @@ from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention._tools.snapshots import Run
 from gamp_attention.extensions.bayes.channels.labels import channel_of
-from gamp_attention.extensions.bayes.messages import (
-    AmpPosterior,
-    AmpProblem,
-    AmpState,
-    amp_step,
-    build_start,
-    free_entropy,
-)
+from gamp_attention.extensions.bayes.messages import AmpProblem, AmpState, amp_step, build_start
 from gamp_attention.extensions.bayes.priors import kinds_of
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.passes import token_products
@@ -209,8 +202,8 @@ class AmpRun(Run[Status]):
     Attributes
     ----------
     problem : the problem.
-    state, before : the state, and the state before the last iteration.
-    posterior : posteriors of the last iteration; None before the first.
+    state : the state.
+    variance, entropy : posterior variances (d, t) and free entropy of the last iteration.
     residual : last change of Q, divided by the step and by the norm of the prior.
     """
 
@@ -218,9 +211,8 @@ class AmpRun(Run[Status]):
 
     def __init__(self, problem: AmpProblem, start: AmpState, damping: float, tol: float, max_iter: int) -> None:
         super().__init__()
-        self.problem, self.state, self.before = problem, start, start
-        self.posterior: AmpPosterior | None = None
-        self.residual = np.inf
+        self.problem, self.state, self.residual = problem, start, np.inf
+        self.variance, self.entropy = np.full(start.Q.shape, np.nan), -np.inf
         self._damping, self._tol, self._max_iter = damping, tol, max_iter
         self._change, self._n_reversals, self._residuals = np.zeros_like(start.Q), 0, list[float]()
         Q_star = problem.data.Q_star
@@ -238,7 +230,7 @@ class AmpRun(Run[Status]):
     def advance(self) -> Status | None:
         """Do one iteration; return the status of the run if it has ended, or None if it continues."""
         try:
-            after, self.posterior = amp_step(self.problem, self.state, self._damping)
+            after, self.variance, self.entropy = amp_step(self.problem, self.state, self._damping)
         except np.linalg.LinAlgError:
             return Status.NONFINITE
         if not all(np.isfinite(array).all() for array in after):
@@ -246,7 +238,7 @@ class AmpRun(Run[Status]):
         change = after.Q - self.state.Q
         self.residual = float(np.linalg.norm(change)) / (self._damping * self._norm)
         self._adapt_damping(change)
-        self.before, self.state = self.state, after
+        self.state = after
         self._record()
         settings = self.settings
         self.t += 1
@@ -272,15 +264,9 @@ class AmpRun(Run[Status]):
 
     def result(self, status: Status) -> BayesAmpResult:
         """Return the result of a run that ended with `status`."""
-        problem, Q = self.problem, self.state.Q
-        variance, entropy = np.full(Q.shape, np.nan), -np.inf
-        if self.posterior is not None:
-            for k, rows in enumerate(self.posterior.rows):
-                variance[problem.kind == k] = np.diagonal(rows.cov, axis1=1, axis2=2)
-            entropy = free_entropy(problem, self.before, self.posterior)
         overlaps, norms, variances = (np.array(column) for column in zip(*self._history, strict=True))
         return BayesAmpResult(
-            status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
-            variance=variance, overlap=overlaps[-1], V=self.state.V, free_entropy=entropy,
+            status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances),
+            Q=self.state.Q, variance=self.variance, overlap=overlaps[-1], V=self.state.V, free_entropy=self.entropy,
             message=f"{ENDINGS[status]} after {count_noun(self.t, 'iteration')}",
         )  # fmt: skip

@@ -24,7 +24,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import project_psd
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, channel_response
-from gamp_attention.extensions.bayes.priors import InputPosterior, Kind
+from gamp_attention.extensions.bayes.priors import Kind
 from gamp_attention.extensions.train.spectral import lowest_eigenvectors, posterior_weights
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.passes import TokenMatrix
@@ -41,15 +41,6 @@ class AmpState(NamedTuple):
     Q: np.ndarray  # (d, t) posterior mean
     V: np.ndarray  # (L, t, t) variances of the fields
     D: np.ndarray  # (n, L, t) Onsager terms
-
-
-class AmpPosterior(NamedTuple):
-    """Posteriors of fields and weights after an iteration, and the quantities from which they are computed."""
-
-    samples: Posterior
-    rows: list[InputPosterior]  # posterior of the weights, for each kind of coordinate
-    precisions: list[np.ndarray]  # A_i (t, t), for each kind of coordinate
-    b: np.ndarray  # (d, t)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,51 +82,36 @@ class AmpProblem:
         """Token matrix without positions, because the teacher's fields do not contain them."""
         return TokenMatrix(self.data.tokens, np.zeros_like(self.data.positions))
 
-    def fields(self, Q: np.ndarray) -> np.ndarray:
-        """Return the teacher's fields x_l·Q/√d (n, L, t), which do not contain the positions."""
-        return self.matrix.fields(Q)
-
     @cached_property
     def posterior(self) -> Callable[[np.ndarray, np.ndarray], Posterior]:
         """Posterior of the samples as a function of ω and V, which may reuse its points in several iterations."""
         return self.channel.reuse(self.y, self.variances(self.second_moments))
 
 
-def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpState, AmpPosterior]:
-    """Return the state after one iteration with the step `damping`, and the posteriors that it has computed.
+def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpState, np.ndarray, float]:
+    """Return the state after one iteration with the step `damping`, posterior variances (d, t) and free entropy.
 
-    Eq. :eq:`bayes-amp`. With damping, the Onsager terms are averaged like Q and V.
+    Eq. :eq:`bayes-amp`, :eq:`bayes-bethe`. With damping, the Onsager terms are averaged like Q and V. The variances of
+    the weights, and the Bethe free entropy per dimension, are those of the given state.
     """
-    omega = problem.fields(state.Q) - state.D
+    omega = problem.matrix.fields(state.Q) - state.D
     samples = problem.posterior(omega, state.V)
+    entropy = samples.log_z.sum() + 0.5 * np.einsum("nla,lab,nlb->", state.D, np.linalg.inv(state.V), state.D)
     g, slope = channel_response(samples, omega, state.V)
     A = problem.data.alpha * project_psd(slope)  # in small samples, eigenvalues may be negative by chance
     b = problem.matrix.back_project(g)
-    precisions = [np.einsum("l,lab->ab", kind.gamma, A) for kind in problem.kinds]
-    Q, cov, rows = np.empty_like(state.Q), np.empty((len(state.Q), *state.V.shape[1:])), []
-    for k, (kind, precision) in enumerate(zip(problem.kinds, precisions, strict=True)):
-        members = problem.kind == k
+    Q, cov = np.empty_like(state.Q), np.empty((len(state.Q), *state.V.shape[1:]))
+    for k, kind in enumerate(problem.kinds):
+        members, precision = problem.kind == k, np.einsum("l,lab->ab", kind.gamma, A)
         b[members] += state.Q[members] @ precision
-        rows.append(kind.prior.posterior(b[members], precision))
-        Q[members], cov[members] = rows[k].mean, rows[k].cov
+        mean, spread, log_z = kind.prior.posterior(b[members], precision)
+        Q[members], cov[members] = mean, spread
+        second = mean.T @ mean + spread.sum(axis=0)
+        entropy += log_z.sum() - np.sum(b[members] * mean) + 0.5 * np.sum(second * precision)
     W = problem.variances(cov)
     D = np.einsum("lab,nlb->nla", W, g)
     after = AmpState(*((1 - damping) * old + damping * new for old, new in zip(state, (Q, W, D), strict=True)))
-    return after, AmpPosterior(samples, rows, precisions, b)
-
-
-def free_entropy(problem: AmpProblem, state: AmpState, posterior: AmpPosterior) -> float:
-    """Return the Bethe free entropy per dimension, given the state before an iteration and the posteriors of it.
-
-    Eq. :eq:`bayes-bethe`.
-    """
-    total = posterior.samples.log_z.sum() + 0.5 * np.einsum("nla,lab,nlb->", state.D, np.linalg.inv(state.V), state.D)
-    for k, (rows, precision) in enumerate(zip(posterior.rows, posterior.precisions, strict=True)):
-        second = rows.mean.T @ rows.mean + rows.cov.sum(axis=0)
-        total += (
-            rows.log_z.sum() - np.sum(posterior.b[problem.kind == k] * rows.mean) + 0.5 * np.sum(second * precision)
-        )
-    return float(total) / len(state.Q)
+    return after, np.diagonal(cov, axis1=1, axis2=2), float(entropy) / len(Q)
 
 
 def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> AmpState:
