@@ -80,8 +80,8 @@ class TeacherChannel(LabelChannel):
     """Observation model of `SequenceLabels`, for teachers that can be traced."""
 
     used: tuple[int, ...]  # indices of the random numbers on which targets depend
-    fiber: Fiber = field(repr=False)  # the targets as functions of the variables, compiled with their Jacobian
-    h: Program = field(repr=False)  # the same functions as a program
+    program: Program = field(repr=False)  # the targets as functions of the variables, with their Jacobian
+    fiber: Fiber = field(repr=False)  # the program, compiled
     logarithm: np.ndarray  # (P,) whether a target is replaced by its logarithm
     scale: np.ndarray  # (P,) number by which a target is then divided
     subsets: Subsets  # subsets of variables that are solved for
@@ -251,11 +251,13 @@ def _cached_channel(
     u = np.einsum("lab,nlb->nla", psd_root(rho), rng.standard_normal((settings.n_probes, L, t)))
     probes = np.concatenate([u.reshape(len(u), -1), rng.standard_normal((len(u), len(used)))], axis=1)
     h, logarithm, scale = _transform_targets(program, used, probes, settings.positive_at)
-    compiled = _differentiate(h, D)
-    fiber = compile_fiber(compiled, len(scale), D)
-    rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(len(probes), -1, D) * spread, settings)
+    differentiated = _differentiate(h, D)
+    fiber = compile_fiber(differentiated, len(scale), D)
+    rank = _common_rank(
+        evaluate_rows(differentiated, probes)[:, len(scale) :].reshape(len(probes), -1, D) * spread, settings
+    )
     bare = TeacherChannel(
-        labels=labels, shape=(L, t), used=used, fiber=fiber, h=h, logarithm=logarithm, scale=scale,
+        labels=labels, shape=(L, t), used=used, program=differentiated, fiber=fiber, logarithm=logarithm, scale=scale,
         subsets=Subsets(*np.zeros((3, 0))), flips=_find_flips(h, (L, t), spread), spread=spread,
     )  # fmt: skip
     return _select_subsets(bare, rank, rho, probes)
@@ -276,8 +278,7 @@ def _transform_targets(
         inputs[n_fields + number] = graph.inputs[n_fields + index]
     results = graph.include(program, inputs)
     raw = graph.program(results)
-    with np.errstate(all="ignore"):
-        values = [evaluate_rows(raw, size * probes) for size in sizes]
+    values = [evaluate_rows(raw, size * probes) for size in sizes]
     # an exponential that overflows far away gives NaN, which says nothing about the sign
     logarithm = (values[0] > 0).all(axis=0) & ~np.any([(v < 0).any(axis=0) for v in values], axis=0)
     results = [graph.apply("log", k) if log else k for k, log in zip(results, logarithm, strict=True)]
@@ -316,9 +317,7 @@ def _find_flips(h: Program, shape: tuple[int, int], spread: np.ndarray) -> np.nd
     for signs in product((1.0, -1.0), repeat=t):
         for of_noise in (1.0, -1.0) if L * t < D else (1.0,):
             flip = np.concatenate([np.tile(signs, L), np.full(D - L * t, of_noise)])
-            with np.errstate(all="ignore"):
-                changed = evaluate_rows(h, flip * v)
-            if np.abs(changed - values).max() <= SYMMETRY_ERROR * (1 + np.abs(values).max()):
+            if np.abs(evaluate_rows(h, flip * v) - values).max() <= SYMMETRY_ERROR * (1 + np.abs(values).max()):
                 flips.append(flip)
     return np.array(flips)
 
@@ -327,11 +326,10 @@ def _select_subsets(channel: TeacherChannel, p: int, rho: np.ndarray, probes: np
     """Return the channel with the subsets of p variables that are solved for; see the description of the module."""
     D, n_fields, settings = probes.shape[1], rho[:, :, 0].size, channel.settings
     if p == 0:
-        return _with_subsets(channel, [_Test((), True, 1.0, 1.0)] * 2)
-    differentiated = _differentiate(channel.h, D)
+        return _with_subsets(channel, [_Test((), True)] * 2)
 
     def test_subsets(subsets: Iterable[tuple[int, ...]]) -> list[_Test]:
-        return [_test(channel, chosen, differentiated, rho, probes) for chosen in subsets]
+        return [_test(channel, chosen, rho, probes) for chosen in subsets]
 
     noise_only = test_subsets(islice(combinations(range(n_fields, D), p), settings.max_subsets))
     usable = [test for test in noise_only if test.affine and test.found == 1]
@@ -361,35 +359,33 @@ class _Test(NamedTuple):
 
     chosen: tuple[int, ...]
     affine: bool
-    found: float  # fraction of samples whose true variables are found
-    effective: float  # median effective number of points, as a fraction of the number of points
+    found: float = 0.0  # fraction of samples whose true variables are found
+    effective: float = 0.0  # median effective number of points, as a fraction of the number of points
 
 
-def _test(
-    channel: TeacherChannel, chosen: tuple[int, ...], differentiated: Program, rho: np.ndarray, probes: np.ndarray
-) -> _Test:
-    """Return how well a subset of variables can be solved for, given the program of `_differentiate`."""
-    D, P = probes.shape[1], len(channel.scale)
+def _test(channel: TeacherChannel, chosen: tuple[int, ...], rho: np.ndarray, probes: np.ndarray) -> _Test:
+    """Return how well a subset of variables can be solved for."""
+    D, P, (L, t) = probes.shape[1], len(channel.scale), channel.shape
     inputs = [frozenset({i}) for i in range(D)]  # the variables on which each slope depends
     union = lambda name, *read: frozenset().union(*read)  # noqa: E731
-    slopes = differentiated.interpret(inputs, lambda value: frozenset(), union)[P:]
-    affine = not any(slopes[k * D + i] & set(chosen) for k in range(P) for i in chosen)
-    out = evaluate_rows(differentiated, probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
+    slopes = channel.program.interpret(inputs, lambda value: frozenset(), union)[P:]
+    test = _Test(chosen, not any(slopes[k * D + i] & set(chosen) for k in range(P) for i in chosen))
+    out = evaluate_rows(channel.program, probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
     values = np.linalg.svd(out * channel.spread[list(chosen)], compute_uv=False)
-    if len(chosen) > P or np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < channel.settings.rank_error:
-        return _Test(chosen, affine, 0.0, 0.0)
-    one, (L, t) = _with_subsets(channel, [_Test(chosen, affine, 1.0, 1.0)]), channel.shape
+    if np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < channel.settings.rank_error:
+        return test
+    one = _with_subsets(channel, [test])
     white = np.zeros((len(probes), channel.n_noise))
     white[:, list(channel.used)] = probes[:, L * t :]
     y = channel.observe(probes[:, : L * t].reshape(-1, L, t), white)
-    found = float(one.solve(y, probes).mean())
-    if found < channel.settings.min_found:
-        return _Test(chosen, affine, found, 0.0)
+    test = test._replace(found=float(one.solve(y, probes).mean()))
+    if test.found < channel.settings.min_found:
+        return test
     y = y[: channel.settings.n_trials]
     omega = np.zeros((len(y), L, t))
     points = one.draw(y, omega, rho)
     effective, count = points.weigh(omega, rho)[1], one._nodes(1).shape[1] * len(points.flips)
-    return _Test(chosen, affine, found, float(np.median(effective)) / count)
+    return test._replace(effective=float(np.median(effective)) / count)
 
 
 def _with_subsets(channel: TeacherChannel, tests: list[_Test]) -> TeacherChannel:
