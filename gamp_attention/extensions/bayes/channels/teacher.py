@@ -50,7 +50,7 @@ from gamp_attention.extensions.bayes.channels.fibers import (
     fill_points,
 )
 from gamp_attention.extensions.sequence.expressions import Graph, Program
-from gamp_attention.extensions.sequence.sequence_labels import SYMMETRY_ERROR, SequenceLabels, evaluate_rows
+from gamp_attention.extensions.sequence.sequence_labels import SequenceLabels, are_equal, evaluate_rows
 
 
 @dataclass(frozen=True)
@@ -250,15 +250,14 @@ def _cached_channel(
     spread = np.concatenate([np.sqrt(np.diagonal(rho, axis1=1, axis2=2)).ravel(), np.ones(len(used))])
     u = np.einsum("lab,nlb->nla", psd_root(rho), rng.standard_normal((settings.n_probes, L, t)))
     probes = np.concatenate([u.reshape(len(u), -1), rng.standard_normal((len(u), len(used)))], axis=1)
-    h, logarithm, scale = _transform_targets(program, used, probes, settings.positive_at)
-    differentiated = _differentiate(h, D)
-    fiber = compile_fiber(differentiated, len(scale), D)
-    rank = _common_rank(
-        evaluate_rows(differentiated, probes)[:, len(scale) :].reshape(len(probes), -1, D) * spread, settings
-    )
+    targets, logarithm, scale = _transform_targets(program, used, probes, settings.positive_at)
+    P = len(scale)
+    jacobians = evaluate_rows(targets, probes)[:, P:].reshape(-1, P, D)
+    rank = _common_rank(jacobians * spread, settings)
     bare = TeacherChannel(
-        labels=labels, shape=(L, t), used=used, program=differentiated, fiber=fiber, logarithm=logarithm, scale=scale,
-        subsets=Subsets(*np.zeros((3, 0))), flips=_find_flips(h, (L, t), spread), spread=spread,
+        labels=labels, shape=(L, t), used=used, program=targets, fiber=compile_fiber(targets, P, D),
+        logarithm=logarithm, scale=scale, subsets=Subsets(*np.zeros((3, 0))),
+        flips=_find_flips(targets, P, (L, t), spread), spread=spread,
     )  # fmt: skip
     return _select_subsets(bare, rank, rho, probes)
 
@@ -266,9 +265,10 @@ def _cached_channel(
 def _transform_targets(
     program: Program, used: tuple[int, ...], probes: np.ndarray, sizes: tuple[float, ...]
 ) -> tuple[Program, np.ndarray, np.ndarray]:
-    """Return the targets as a program of the variables, in the units and with the logarithms of `TeacherChannel`.
+    """Return targets h (P,) in the form of `TeacherChannel`, their logarithms and their units.
 
-    Targets with a logarithm are not negative at `sizes` times the random variables.
+    The targets are a program of the variables, whose further results are their Jacobian (P, D), row by row. Targets
+    with a logarithm are not negative at `sizes` times the random variables.
     """
     D = probes.shape[1]
     n_fields = D - len(used)
@@ -285,14 +285,7 @@ def _transform_targets(
     scale = evaluate_rows(graph.program(results), probes).std(axis=0)
     scale[scale == 0] = 1.0
     scaled = [graph.apply("mul", k, graph.constant(1 / size)) for k, size in zip(results, scale, strict=True)]
-    return graph.program(scaled), logarithm, scale
-
-
-def _differentiate(h: Program, D: int) -> Program:
-    """Return the program of h (P,) and its Jacobian (P, D), row by row."""
-    graph = Graph(D)
-    results = graph.include(h, graph.inputs)
-    return graph.program(results + [graph.derivative(k, i) for k in results for i in range(D)])
+    return graph.program(scaled + [graph.derivative(k, i) for k in scaled for i in range(D)]), logarithm, scale
 
 
 def _common_rank(jacobians: np.ndarray, settings: TeacherSettings) -> int:
@@ -308,16 +301,15 @@ def _common_rank(jacobians: np.ndarray, settings: TeacherSettings) -> int:
     return rank
 
 
-def _find_flips(h: Program, shape: tuple[int, int], spread: np.ndarray) -> np.ndarray:
-    """Return the changes of sign (F, D) of columns and of all noise under which h does not change."""
+def _find_flips(targets: Program, P: int, shape: tuple[int, int], spread: np.ndarray) -> np.ndarray:
+    """Return the changes of sign (F, D) of columns and of all noise under which the P targets do not change."""
     (L, t), D = shape, len(spread)
     v = spread * np.random.default_rng(4).standard_normal((16, D))
-    values = evaluate_rows(h, v)
-    flips = []
+    values, flips = evaluate_rows(targets, v)[:, :P], []
     for signs in product((1.0, -1.0), repeat=t):
         for of_noise in (1.0, -1.0) if L * t < D else (1.0,):
             flip = np.concatenate([np.tile(signs, L), np.full(D - L * t, of_noise)])
-            if np.abs(evaluate_rows(h, flip * v) - values).max() <= SYMMETRY_ERROR * (1 + np.abs(values).max()):
+            if are_equal(values, evaluate_rows(targets, flip * v)[:, :P]):
                 flips.append(flip)
     return np.array(flips)
 
