@@ -272,8 +272,7 @@ def response_of(second: np.ndarray, rho: np.ndarray, columns: np.ndarray) -> np.
     moments = second.reshape(-1, L, t, L, t)[:, :, columns][:, :, :, :, columns]
     inverse = np.linalg.inv(rho[:, columns[:, None], columns])
     G = np.einsum("lab,nlbmc,mcd->nlamd", inverse, moments, inverse, optimize=True)
-    for l in range(L):
-        G[:, l, :, l] -= inverse[l]
+    G[:, np.arange(L), :, np.arange(L)] -= inverse[:, None]
     return G
 
 

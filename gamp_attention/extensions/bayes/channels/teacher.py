@@ -127,14 +127,37 @@ class TeacherChannel(LabelChannel):
     def draw(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> FiberPoints:
         """Return points on the fibers of n samples, drawn for prior means (n, L, t) and covariances (L, t, t)."""
         n, k, D = len(y), self.shape[0] * self.shape[1], self.fiber.n_variables
-        transformed, error = self._transform(y)
         center, cov = np.zeros((n, D)), np.eye(D)
         center[:, :k] = omega.reshape(n, -1)
         cov[:k, :k] = block_diag(*V)
-        field_flips, subsets, search = np.unique(self.flips[:, :k], axis=0), self.subsets, self.search
-        nodes = self._nodes(n)
-        factors = nodes.shape[1] / subsets.kept.sum(axis=1) * len(field_flips) / len(self.flips)
-        prior = _free_prior(center, cov, subsets.chosen, factors, self.settings.wider)
+        field_flips, nodes = np.unique(self.flips[:, :k], axis=0), self._nodes(n)
+        factors = nodes.shape[1] / self.subsets.kept.sum(axis=1) * len(field_flips) / len(self.flips)
+        prior = _free_prior(center, cov, self.subsets.chosen, factors, self.settings.wider)
+        points, ends = self._fill(y, prior, nodes, k)
+        shift = np.zeros(n)
+        if self.subsets.chosen.shape[1] == len(self.scale):  # log Z is the logarithm of the density of y itself
+            shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
+        return FiberPoints(points, ends, field_flips, shift)
+
+    def solve(self, y: np.ndarray, variables: np.ndarray) -> np.ndarray:
+        """Return whether the given `variables` (n, D) of targets y are found from random starts (n,), for one subset.
+
+        The free variables are given. Variables are found up to changes of sign that keep these.
+        """
+        (n, D), center = variables.shape, variables.copy()
+        center[:, self.subsets.chosen[0]] = 0.0
+        zeros = np.zeros((1, D, D))
+        prior = FreePrior(center, zeros, zeros, np.zeros(1))
+        points, ends = self._fill(y, prior, np.zeros((n, 1, D)), D)
+        sizes = np.diff(ends, prepend=0)
+        truth = np.repeat(variables[:, None] * self.flips[self.subsets.kept[0]], sizes, axis=0)
+        near = np.abs(points.fields[:, None] - truth) <= self.search.same * (1 + np.abs(truth))
+        is_found = np.bincount(np.repeat(np.arange(n), sizes), near.all(axis=2).any(axis=1), minlength=n)
+        return np.asarray(is_found > 0)
+
+    def _fill(self, y: np.ndarray, prior: FreePrior, nodes: np.ndarray, k: int) -> tuple[Points, np.ndarray]:
+        """Return points on the fibers of n targets, with their first k variables, and the end of each sample (n,)."""
+        n, subsets, search, (transformed, error) = len(y), self.subsets, self.search, self._transform(y)
         ends, first = np.empty(n, dtype=np.int64), 0
         size = 2 * n * nodes.shape[1] * len(subsets.chosen) + search.max_branches
         points = Points(np.empty((size, k)), np.empty(size), np.empty(size, dtype=np.int64))
@@ -144,30 +167,7 @@ class TeacherChannel(LabelChannel):
             first = fill_points(fibers, prior, nodes, subsets, search, first, points, ends)
             if first < last:
                 points = Points(*(np.concatenate([array, np.empty_like(array)]) for array in points))
-        shift = np.zeros(n)
-        if subsets.chosen.shape[1] == len(self.scale):  # log Z is the logarithm of the density of y itself
-            shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
-        used = Points(*(array[: ends[-1]].copy() for array in points))
-        return FiberPoints(used, ends, field_flips, shift)
-
-    def solve(self, y: np.ndarray, variables: np.ndarray) -> np.ndarray:
-        """Return whether the given `variables` (n, D) of targets y are found from random starts (n,), for one subset.
-
-        The free variables are given. Variables are found up to changes of sign that keep these.
-        """
-        (n, D), chosen, search = variables.shape, self.subsets.chosen, self.search
-        center, zeros = variables.copy(), np.zeros((1, D, D))
-        center[:, chosen[0]] = 0.0
-        transformed, error = self._transform(y)
-        fibers = Fibers(self.fiber, transformed, error, self.flips)
-        prior, size = FreePrior(center, zeros, zeros, np.zeros(1)), n * search.max_branches
-        points, ends = Points(np.empty((size, D)), np.empty(size), np.empty(size, dtype=np.int64)), np.empty(n, int)
-        fill_points(fibers, prior, np.zeros((n, 1, D)), self.subsets, search, 0, points, ends)
-        sizes = np.diff(ends, prepend=0)
-        truth = np.repeat(variables[:, None] * self.flips[self.subsets.kept[0]], sizes, axis=0)
-        near = np.abs(points.fields[: ends[-1], None] - truth) <= search.same * (1 + np.abs(truth))
-        is_found = np.bincount(np.repeat(np.arange(n), sizes), near.all(axis=2).any(axis=1), minlength=n)
-        return np.asarray(is_found > 0)
+        return Points(*(array[: ends[-1]].copy() for array in points)), ends
 
     @property
     def search(self) -> FiberSearch:
