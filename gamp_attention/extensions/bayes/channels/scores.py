@@ -6,7 +6,6 @@ the steepness a is the largest derivative of the targets with respect to x over 
 factor. Neighboring samples have a grid in common, which needs fewer evaluations of the teacher.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +13,6 @@ import numpy as np
 from gamp_attention._tools.quadrature import gaussian_points, spaced_grid
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, softmax_sum
 from gamp_attention.theory.models.teachers import Teacher
-
-Likelihood = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-Moments = tuple[np.ndarray, np.ndarray, np.ndarray]  # means (n, L) of x − center, covariances (n, L, L), log Z (n,)
 
 
 @dataclass(frozen=True)
@@ -89,48 +85,38 @@ class ScoreChannel(PosteriorChannel):
         return self.settings.spacing / float(np.sqrt(1 + steepness**2))
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        """Return the posterior, as a sum over a grid near ω."""
-        root, y = np.sqrt(V[:, 0, 0]), y.reshape(len(y), -1)
+        """Return the posterior, as a sum over a grid near ω.
 
-        def likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            targets = self.teacher((x * root)[:, :, None]).reshape(len(x), -1)
-            return targets / self.noise**2, -0.5 * np.sum(targets**2, axis=1) / self.noise**2
-
-        mean, cov, log_z = self._sum(omega[:, :, 0] / root, self._spacing(V), likelihood, y)
-        log_z = log_z - 0.5 * np.sum((y / self.noise) ** 2 + np.log(2 * np.pi * self.noise**2), axis=1)
-        return Posterior(omega + (root * mean)[:, :, None], np.outer(root, root) * cov, log_z)
-
-    def _sum(self, centers: np.ndarray, spacing: float, likelihood: Likelihood, y: np.ndarray) -> Moments:
-        """Return moments of the posterior of whitened fields x ~ N(center, I) of n samples, as sums over points.
-
-        Samples with neighboring centers use the same grid, on which f and c are evaluated once. The logarithms of all
+        Samples with neighboring ω use the same grid, on which the teacher is evaluated once. The logarithms of all
         weights are then products of two matrices.
-
-        Parameters
-        ----------
-        centers, y : (n, L) prior means of the whitened fields and (n, P) observations of each sample.
-        spacing : spacing of the grids.
-        likelihood : function that returns f (J, P) and c (J,) at fields (J, L), for the likelihood exp(c + f·y).
         """
-        (n, L), width = centers.shape, self.settings.block_width
+        root, y, spacing, width = (
+            np.sqrt(V[:, 0, 0]),
+            y.reshape(len(y), -1),
+            self._spacing(V),
+            self.settings.block_width,
+        )
+        (n, L), centers = omega.shape[:2], omega[:, :, 0] / root
         cells = np.round(centers / width)
         blocks, block_of_sample, count = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
         points, offsets = spaced_grid(spacing, L, self.settings.reach(L), False), centers - width * cells
-        products = (points[:, :, None] * points[:, None]).reshape(len(points), -1)
-        values, prior = np.concatenate([points, products], axis=1), -0.5 * np.sum(points**2, axis=1)
-        sums, log_z = np.empty((n, L + L * L)), np.empty(n)
+        products, prior = (points[:, :, None] * points[:, None]).reshape(len(points), -1), np.sum(points**2, axis=1)
+        values, sums, log_z = np.concatenate([points, products], axis=1), np.empty((n, L + L * L)), np.empty(n)
         order, step = (
             np.argsort(block_of_sample.ravel(), kind="stable"),
             max(1, self.settings.block_size // len(points)),
         )
         for block, rows in zip(width * blocks, np.split(order, np.cumsum(count)[:-1]), strict=True):
-            f, c = likelihood(block + points)
-            log_factors = np.concatenate([points, f, (prior + c)[:, None]], axis=1).T
+            targets = self.teacher((root * (block + points))[:, :, None]).reshape(len(points), -1) / self.noise
+            logs = -0.5 * (prior + np.sum(targets**2, axis=1))
+            log_factors = np.concatenate([points, targets / self.noise, logs[:, None]], axis=1).T
             for begin in range(0, len(rows), step):
                 part = rows[begin : begin + step]
                 factors = np.concatenate([offsets[part], y[part], np.ones((len(part), 1))], axis=1)
                 weights, log_z[part] = softmax_sum(factors @ log_factors)
                 sums[part] = weights @ values
         mean, second = sums[:, :L], sums[:, L:].reshape(n, L, L)
+        cov = np.outer(root, root) * (second - mean[:, :, None] * mean[:, None])
         log_z += L * np.log(spacing / np.sqrt(2 * np.pi)) - 0.5 * np.sum(offsets**2, axis=1)
-        return mean - offsets, second - mean[:, :, None] * mean[:, None], log_z
+        log_z -= 0.5 * np.sum((y / self.noise) ** 2 + np.log(2 * np.pi * self.noise**2), axis=1)
+        return Posterior(omega + (root * (mean - offsets))[:, :, None], cov, log_z)
