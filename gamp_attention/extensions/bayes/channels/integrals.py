@@ -56,15 +56,13 @@ def logistic_nodes(temperature: float, rule: IntegralRule) -> tuple[np.ndarray, 
     return temperature * tau, weight / weight.sum()
 
 
-def average_up_to_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float] | None:
+def average_up_to_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float]:
     """Return E g_l² (L, 1, 1) and E log Z for fields known up to a common sign, of variances known + V (L, 1, 1).
 
-    None if the ratios known/V of the tokens differ, for which these averages are integrals over L numbers.
+    The ratio known/V is the same for all tokens.
     """
-    L, rho, ratio = len(V), known + V, known / V
-    if np.ptp(ratio) > 1e-9 * ratio.max():
-        return None
-    certain, uncertain, log_term = _sign_averages(L, float(ratio.mean()), rule)
+    L, rho = len(V), known + V
+    certain, uncertain, log_term = _sign_averages(L, float((known / V).mean()), rule)
     # E tanh² h = E tanh h over the distribution of h, so that E g_l² = (ρ_l E[r² n_l² tanh²] − q_l)/V_l²
     total = np.where(known < V, (rho * certain / L - known) / V**2, 1 / V - rho * uncertain / L / V**2)
     return total, log_term - 0.5 * L - np.log(2) - 0.5 * float(np.log(2 * np.pi * V).sum())
