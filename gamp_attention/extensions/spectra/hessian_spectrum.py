@@ -80,9 +80,6 @@ class HessianSpectrum(Result):
         "eigenvalues outside": lambda s: ", ".join(f"{value:.4g}" for value in s.eigenvalues),
     }
 
-    def _heading(self) -> str:
-        return type(self).__name__
-
     def average(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean of a function over all eigenvalues, tr f(∇²R)/(d r), and its standard error.
 

@@ -107,9 +107,6 @@ class LimitingSpectrum(Result):
         ),
     }
 
-    def _heading(self) -> str:
-        return type(self).__name__
-
 
 @guard_call
 def limiting_spectrum(
