@@ -72,7 +72,6 @@ class SpectrumSettings:
     max_size: float = 1e12  # size of V relative to the first, above which the edge is zero: some eigenvalues are zero
     size_rtol: float = 1e-8  # relative error of the sizes of V at which eigenvalues lie
     outside: float = 1e-3  # smallest growth of overlaps at the edge, minus 1, for an eigenvalue below the edge
-    lowered: float = 0.5  # ratio of successive distances η from the real axis
     nearest: float = 1e-7  # η in units of the largest eigenvalue, below which the requested distance follows
     far: float = 4.0  # first η in units of the largest eigenvalue, where V is nearly that of independent weights
 
@@ -415,11 +414,10 @@ def densities(ensemble: Ensemble, x: np.ndarray, width: float) -> np.ndarray:
 def solve_near_axis(ensemble: Ensemble, x: float, width: float) -> Resolvent | None:
     """Return the solution at x + i `width`, from solutions farther from the real axis; None if Newton steps fail."""
     settings, scale = ensemble.settings, ensemble.scale
-    heights = [settings.far * max(scale, abs(x), width)]
-    while heights[-1] > max(width, settings.nearest * scale):
-        heights.append(heights[-1] * settings.lowered)
-    V = np.einsum("l,ab->lab", ensemble.law.trace / -complex(x, heights[0]), np.eye(ensemble.shape[1]))
-    for height in (*heights[:-1], width):
+    highest, lowest = settings.far * max(scale, abs(x), width), max(width, settings.nearest * scale)
+    heights = np.geomspace(highest, lowest, int(np.ceil(np.log2(highest / lowest))), endpoint=False)  # halved each time
+    V = np.einsum("l,ab->lab", ensemble.law.trace / -complex(x, highest), np.eye(ensemble.shape[1]))
+    for height in (*heights, width):
         here = solve(ensemble, complex(x, height), V)
         if here is None:
             break
