@@ -343,8 +343,9 @@ def _first_order_transition(curve: AlphaCurve, points: list[BayesPoint], first: 
         if len(beyond):
             k = last + int(beyond[0])
             after = curve.find_crossing(alpha, points[k - 1].x, points[k].x)
-        high, low = (curve.equations.free_entropy(alpha, point.input.V, point.output) for point in (after, before))
-        return high - low
+        free_entropy = curve.equations.free_entropy
+        higher = free_entropy(alpha, after.input.V, after.output)
+        return higher - free_entropy(alpha, before.input.V, before.output)
 
     margin = 1e-3 * (to - low)
     ends = low + margin, min(to, alphas[first]) - margin
