@@ -105,6 +105,7 @@ class MixturePrior:
             mu, cov = self.mean[0], self.cov[0]
             stretch = np.linalg.inv(np.eye(len(A)) + cov @ A)
             posterior_cov, explained = symmetrize(stretch @ cov), symmetrize(stretch @ cov @ A @ cov)
+            # E log Z = ½ log det + ½ Tr A (Σ + μμᵀ), and Σ is the posterior covariance plus the explained part
             net = 0.5 * float(np.linalg.slogdet(stretch)[1] + np.sum(A * posterior_cov))
             return PriorAverages(posterior_cov, explained + np.outer(mu, mu), net)
         if len(A) > 1:
