@@ -79,11 +79,12 @@ class Result(DisplayMixin):
         return {name: to_json(value) for name, value in plain} | ended
 
     def _heading(self) -> str:
-        """Return the first line of the summary: status, number of iterations, and residual."""
+        """Return the first line of the summary: status, number of iterations, and residual, if the result has them."""
         items = dict(self._items())
+        status = f": {items['status'].value}" if "status" in items else ""
         iterations = f" after {count_noun(items['n_iter'], 'iteration')}" if "n_iter" in items else ""
         residual = f", residual {items['residual']:.1e}" if "residual" in items and "gradient_norm" not in items else ""
-        return f"{type(self).__name__}: {items['status'].value}{iterations}{residual}"
+        return f"{type(self).__name__}{status}{iterations}{residual}"
 
     def _rows(self) -> Rows:
         """Return the heading, a row for each quantity with its error, and the message."""

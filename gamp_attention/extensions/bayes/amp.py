@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,17 +15,8 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.numerics import Stream, generator, guard_call
-from gamp_attention._tools.snapshots import Run
 from gamp_attention.extensions.bayes.channels.labels import channel_of
-from gamp_attention.extensions.bayes.messages import (
-    AmpPosterior,
-    AmpProblem,
-    AmpState,
-    amp_step,
-    build_start,
-    free_entropy,
-    overlap_with,
-)
+from gamp_attention.extensions.bayes.messages import AmpProblem, AmpState, amp_step, build_start
 from gamp_attention.extensions.bayes.priors import kinds_of
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.passes import token_products
@@ -47,15 +39,16 @@ def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
     kinds = kinds_of(model.coordinates)
     gamma = np.broadcast_to(data.spectra, (len(data.spectra), data.dim)).T
     kind = np.zeros(data.dim, dtype=int)
-    if len(kinds) > 1:
+    if len(kinds) == 1:
+        kinds = [kinds[0]._replace(gamma=gamma.mean(axis=0))]
+    else:
         tau = np.sqrt(data.dim) * data.source_means.T
         scales = max(np.abs(law.gamma).max() for law in kinds), max(np.abs(tau).max(), 1e-300)
         rows = np.concatenate([gamma / scales[0], tau / scales[1]], axis=1)
         known = np.array([np.concatenate([law.gamma / scales[0], law.tau / scales[1]]) for law in kinds])
         kind = np.argmin(np.sum((rows[:, None] - known) ** 2, axis=2), axis=1)
-        gamma = np.stack([law.gamma for law in kinds])[kind]  # identical variances for coordinates with the same prior
     y = channel.convert_targets(_labels_or_targets(data))
-    return AmpProblem(data, y, channel, np.asarray(gamma), kind, [law.prior for law in kinds])
+    return AmpProblem(data, y, channel, kinds, kind)
 
 
 def _labels_or_targets(data: Dataset) -> np.ndarray:
@@ -197,90 +190,50 @@ def run_bayes_amp(
     damping = check.real("damping", damping, low=0, high=1, strict=True)
     tol, max_iter = check.real("tol", tol, low=0), check.integer("max_iter", max_iter, low=1)
     problem = build_problem(data, model)
-    run = AmpRun(problem, build_start(problem, init, generator(seed, Stream.STARTS)), damping, tol, max_iter)
-    status = run.run()
-    assert status is not None
-    return finish(run.result(status), raise_on_failure, "run_bayes_amp")
+    start = build_start(problem, init, generator(seed, Stream.STARTS))
+    return finish(_iterate(problem, start, damping, tol, max_iter), raise_on_failure, "run_bayes_amp")
 
 
-class AmpRun(Run[Status]):
-    """A run of Bayes-optimal message passing from a start; the parameters are as for `run_bayes_amp`.
+def _iterate(problem: AmpProblem, state: AmpState, damping: float, tol: float, max_iter: int) -> BayesAmpResult:
+    """Return the outcome of iterations from a start; the parameters are as for `run_bayes_amp`.
 
-    Attributes
-    ----------
-    problem : the problem.
-    state, before : the state, and the state before the last iteration.
-    posterior : posteriors of the last iteration; None before the first.
-    residual : last change of Q, divided by the step and by the norm of the prior.
+    The step is halved if the iterates oscillate, or if the changes have not become smaller for long.
     """
-
-    settings = RunSettings()
-
-    def __init__(self, problem: AmpProblem, start: AmpState, damping: float, tol: float, max_iter: int) -> None:
-        super().__init__()
-        self.problem, self.state, self.before = problem, start, start
-        self.posterior: AmpPosterior | None = None
-        self.residual = np.inf
-        self._damping, self._tol, self._max_iter = damping, tol, max_iter
-        self._change, self._n_reversals, self._residuals = np.zeros_like(start.Q), 0, list[float]()
-        Q_star = problem.data.Q_star
-        self._Q_star = Q_star if Q_star is not None and Q_star.shape == start.Q.shape else None
-        self._norm = problem.norm
-        self._prior_V = np.trace(problem.variances(problem.second_moments), axis1=1, axis2=2)
-        self._may_be_lost = problem.channel.even and not any(prior.first.any() for prior in problem.priors)
-        self._history = list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
-        self._record()
-
-    def _record(self) -> None:
-        Q = self.state.Q
-        self._history.append((overlap_with(Q, self._Q_star), Q.T @ Q / len(Q), self.state.V))
-
-    def advance(self) -> Status | None:
-        """Do one iteration; return the status of the run if it has ended, or None if it continues."""
-        try:
-            after, self.posterior = amp_step(self.problem, self.state, self._damping)
-        except np.linalg.LinAlgError:
-            return Status.NONFINITE
-        if not all(np.isfinite(array).all() for array in after):
-            return Status.NONFINITE
-        change = after.Q - self.state.Q
-        self.residual = float(np.linalg.norm(change)) / (self._damping * self._norm)
-        self._adapt_damping(change)
-        self.before, self.state = self.state, after
-        self._record()
-        settings = self.settings
-        self.t += 1
-        if np.linalg.norm(after.Q) > settings.max_norm * self._norm:
-            return Status.DIVERGED
-        if self._may_be_lost and np.sum(after.Q**2) < settings.lost * self._norm**2:
-            return Status.LOST
-        is_certain = (np.trace(after.V, axis1=1, axis2=2) < settings.known * self._prior_V).all()
-        if self._tol > 0 and (self.residual <= self._tol or is_certain):
-            return Status.CONVERGED
-        return Status.MAX_ITER if self.t == self._max_iter else None
-
-    def _adapt_damping(self, change: np.ndarray) -> None:
-        """Halve the step if the iterates oscillate, or if the changes have not become smaller for long."""
-        self._n_reversals = max(self._n_reversals + (1 if np.sum(change * self._change) < 0 else -1), 0)
-        self._change = change
-        self._residuals.append(self.residual)
-        settings, changes, window = self.settings, self._residuals, self.settings.window
-        stalled = len(changes) >= 2 * window and min(changes[-window:]) > 0.9 * min(changes[:-window])
-        if self._tol > 0 and (self._n_reversals == settings.patience or stalled):
-            self._damping, self._n_reversals = max(0.5 * self._damping, min(settings.min_step, self._damping)), 0
-            self._residuals = changes[-window:] if stalled else changes
-
-    def result(self, status: Status) -> BayesAmpResult:
-        """Return the result of a run that ended with `status`."""
-        problem, Q = self.problem, self.state.Q
-        variance, entropy = np.full(Q.shape, np.nan), -np.inf
-        if self.posterior is not None:
-            for k, rows in enumerate(self.posterior.rows):
-                variance[problem.kind == k] = np.diagonal(rows.cov, axis1=1, axis2=2)
-            entropy = free_entropy(problem, self.before, self.posterior)
-        overlaps, norms, variances = (np.array(column) for column in zip(*self._history, strict=True))
-        return BayesAmpResult(
-            status=status, n_iter=self.t, residual=self.residual, history=BayesHistory(overlaps, norms, variances), Q=Q,
-            variance=variance, overlap=overlaps[-1], V=self.state.V, free_entropy=entropy,
-            message=f"{ENDINGS[status]} after {count_noun(self.t, 'iteration')}",
-        )  # fmt: skip
+    settings, window, norm, Q_star = RunSettings(), RunSettings.window, problem.norm, problem.data.Q_star
+    if Q_star is None or Q_star.shape != state.Q.shape:
+        Q_star = np.full(state.Q.shape, np.nan)
+    prior_V = np.trace(problem.variances(problem.second_moments), axis1=1, axis2=2)
+    history = [(state.Q.T @ Q_star / len(Q_star), state.Q.T @ state.Q / len(Q_star), state.V)]
+    variance, entropy, residual, status = np.full(state.Q.shape, np.nan), -np.inf, np.inf, None
+    change, n_reversals, residuals = np.zeros_like(state.Q), 0, list[float]()
+    while status is None:
+        after = None
+        with suppress(np.linalg.LinAlgError):
+            after, variance, entropy = amp_step(problem, state, damping)
+        if after is None or not all(np.isfinite(array).all() for array in after):
+            status = Status.NONFINITE
+            break
+        last, change, state = change, after.Q - state.Q, after
+        history.append((state.Q.T @ Q_star / len(Q_star), state.Q.T @ state.Q / len(Q_star), state.V))
+        residual = float(np.linalg.norm(change)) / (damping * norm)
+        residuals.append(residual)
+        n_reversals = max(n_reversals + (1 if np.sum(change * last) < 0 else -1), 0)
+        stalled = len(residuals) >= 2 * window and min(residuals[-window:]) > 0.9 * min(residuals[:-window])
+        if tol > 0 and (n_reversals == settings.patience or stalled):
+            damping, n_reversals = max(0.5 * damping, min(settings.min_step, damping)), 0
+            residuals = residuals[-window:] if stalled else residuals
+        is_certain = (np.trace(state.V, axis1=1, axis2=2) < settings.known * prior_V).all()
+        if np.linalg.norm(state.Q) > settings.max_norm * norm:
+            status = Status.DIVERGED
+        elif not problem.determines_sign and np.sum(state.Q**2) < settings.lost * norm**2:
+            status = Status.LOST
+        elif tol > 0 and (residual <= tol or is_certain):
+            status = Status.CONVERGED
+        elif len(history) > max_iter:
+            status = Status.MAX_ITER
+    n_iter, (overlaps, norms, variances) = len(history) - 1, map(np.array, zip(*history, strict=True))
+    return BayesAmpResult(
+        status=status, n_iter=n_iter, residual=residual, history=BayesHistory(overlaps, norms, variances), Q=state.Q,
+        variance=variance, overlap=overlaps[-1], V=state.V, free_entropy=entropy,
+        message=f"{ENDINGS[status]} after {count_noun(n_iter, 'iteration')}",
+    )  # fmt: skip

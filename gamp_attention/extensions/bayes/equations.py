@@ -33,7 +33,7 @@ from gamp_attention.extensions.bayes.channels.fibers import symmetric_product
 from gamp_attention.extensions.bayes.channels.integrals import FINE, IntegralRule
 from gamp_attention.extensions.bayes.channels.labels import channel_of
 from gamp_attention.extensions.bayes.priors import kinds_of
-from gamp_attention.extensions.sequence.sequence_labels import N_SYMMETRY, SequenceLabels, are_equal
+from gamp_attention.extensions.sequence.sequence_labels import N_SYMMETRY, SequenceLabels
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.model import Model
 
@@ -41,7 +41,7 @@ SMALL_OVERLAP = 1e-6  # overlap in units of the prior, at which the growth of ov
 BLURRED_V = 1e-8  # V in units of ρ below which rounding errors dominate the slope −∂g/∂ω
 ALL_ORDERS = 4  # number of columns up to which all orders with all signs are tested
 STEP = 1e-5  # angle of difference quotients
-ROTATION_ERROR = 1e-7  # relative change of targets up to which a rotation by one radian is a symmetry
+TARGET_ERROR = 1e-7  # relative change of targets up to which a matrix, as a rotation by one radian, is a symmetry
 NO_SLOPE = 1e-12  # eigenvalue, relative to the largest, up to which a squared derivative counts as zero
 SAME_MATRIX = 1e-8  # relative difference of matrices up to which they count as equal
 
@@ -77,22 +77,28 @@ class Equations:
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.rho, self.rule, self.kinds = model.coordinates.rho, rule, kinds_of(model.coordinates)
         self.channel = channel_of(model).with_other_points(rng)
-        self._reused: Callable[[np.ndarray, np.ndarray], Posterior] | None = None
         averages = self.input(np.linalg.pinv(self.rho))
         V = averages.V if averages.V.any() else 0.5 * self.rho  # a prior that is certain needs no averages
         self.exact = self.channel.integrate(self.rho - V, V, rule) is not None
         self._n_points, self._rng = n_points, rng
-        self.symmetries = find_column_symmetries(model, self.channel)
+        labels: Any = getattr(self.channel, "labels", None)
+        self.symmetries = find_column_symmetries(model, labels if self.channel.is_function else None)
 
     @cached_property
-    def _points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Standard normal numbers for ω and u − ω (N, L, t) each, and for the noise (N, n_noise)."""
+    def _fields(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Fields u (N, L, t) of the samples, standard normal numbers for ω given u (N, L, t), and the observations."""
         L, t, _ = self.rho.shape
-        white = gaussian_points(self._n_points, 2 * L * t + self.channel.n_noise, self._rng)
+        points = gaussian_points(self._n_points, 2 * L * t + self.channel.n_noise, self._rng)
         if self.channel.has_mirror_images:
-            white = white[: len(white) // 2]
-        shape = -1, L, t
-        return white[:, : L * t].reshape(shape), white[:, L * t : 2 * L * t].reshape(shape), white[:, 2 * L * t :]
+            points = points[: len(points) // 2]
+        white = points[:, : 2 * L * t].reshape(-1, 2, L, t)
+        u = np.einsum("lab,nlb->nla", psd_root(self.rho), white[:, 0])
+        return u, white[:, 1], self.channel.observe(u, points[:, 2 * L * t :])
+
+    @cached_property
+    def _posterior(self) -> Callable[[np.ndarray, np.ndarray], Posterior]:
+        """Posterior of the samples as a function of ω and V, which may reuse its points."""
+        return self.channel.reuse(self._fields[2], self.rho)
 
     def samples(self, V: np.ndarray, known: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return ω (N, L, t) of covariance ρ − V, fields u = ω + N(0, V), and the observations of these samples.
@@ -100,19 +106,15 @@ class Equations:
         u and the observations do not depend on V, so that points of their posteriors can be reused: ω is drawn given u,
         with mean (ρ − V)ρ⁻¹u and covariance (ρ − V)ρ⁻¹V.
         """
-        first, second, noise = self._points
-        known = self.rho - V if known is None else known
-        u = np.einsum("lab,nlb->nla", psd_root(self.rho), first)
-        share = known @ np.linalg.inv(self.rho)
-        omega = np.einsum("lab,nlb->nla", share, u) + np.einsum("lab,nlb->nla", psd_root(share @ V), second)
-        return omega, u, self.channel.observe(u, noise)
+        u, white, y = self._fields
+        share = (self.rho - V if known is None else known) @ np.linalg.inv(self.rho)
+        omega = np.einsum("lab,nlb->nla", share, u) + np.einsum("lab,nlb->nla", psd_root(share @ V), white)
+        return omega, u, y
 
     def posterior(self, V: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, Posterior]:
         """Return ω (N, L, t) and the posteriors of the samples for covariances V of u − ω and `known` of ω."""
-        omega, _, y = self.samples(V, known)
-        if self._reused is None:
-            self._reused = self.channel.reuse(y, self.rho)
-        return omega, self._reused(omega, V)
+        omega = self.samples(V, known)[0]
+        return omega, self._posterior(omega, V)
 
     def output(self, V: np.ndarray, known: np.ndarray | None = None) -> OutputAverages:
         """Return E[g gᵀ] and E[log Z] for covariances V of u − ω and `known` of ω (ρ − V by default).
@@ -270,33 +272,37 @@ def response_of(second: np.ndarray, rho: np.ndarray, columns: np.ndarray) -> np.
     moments = second.reshape(-1, L, t, L, t)[:, :, columns][:, :, :, :, columns]
     inverse = np.linalg.inv(rho[:, columns[:, None], columns])
     G = np.einsum("lab,nlbmc,mcd->nlamd", inverse, moments, inverse, optimize=True)
-    for l in range(L):
-        G[:, l, :, l] -= inverse[l]
+    G[:, np.arange(L), :, np.arange(L)] -= inverse[:, None]
     return G
 
 
-def find_column_symmetries(model: Model, channel: Any) -> np.ndarray:
+@lru_cache(maxsize=16)
+def find_column_symmetries(model: Model, labels: SequenceLabels | None) -> np.ndarray:
     """Return orthogonal matrices O (n, t, t), with the identity, of which each is a symmetry of the columns.
 
     A matrix that commutes with all of them commutes with all symmetries of the search: rotations, exchanges of columns,
     and changes of signs. For more than `ALL_ORDERS` columns, only exchanges of one pair of columns are tested. Averages
-    over labels of generalized linear models have exact symmetries, for which the identity is returned.
+    over labels of generalized linear models have exact symmetries, for which the identity is returned (no `labels`).
     """
     law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
-    if t == 1 or not channel.is_function:
+    if t == 1 or labels is None:
         return np.eye(t)[None]
-    generators, labels = _antisymmetric(t), channel.labels
-    exchanges, slopes = _symmetries_of_targets(labels, L, t)
-    kept = [O for O in exchanges if _keeps_prior(O, law)]
-    rows = [np.concatenate([(A @ law.teacher_cov - law.teacher_cov @ A).ravel(), (law.teacher_mean @ A).ravel()])
-            for A in generators]  # fmt: skip
-    values, vectors = np.linalg.eigh(slopes + np.array(rows) @ np.array(rows).T)
-    for value, weights in zip(values, vectors.T, strict=True):
-        if value <= NO_SLOPE * max(values[-1], 1.0):
-            rotation = np.asarray(expm(np.einsum("k,kab->ab", weights, generators)))
-            if _keeps_targets(labels, L, rotation, ROTATION_ERROR) and _keeps_prior(rotation, law):
-                kept.append(rotation)
-    return np.array(kept)
+    moved = t if t <= ALL_ORDERS else 2  # largest number of columns that are not at their index
+    orders = [order for order in permutations(range(t)) if sum(a != k for k, a in enumerate(order)) <= moved]
+    every = [np.eye(t)[list(order)] * signs for order in orders for signs in product((1.0, -1.0), repeat=t)]
+    rng, units = np.random.default_rng(9), np.eye(t)
+    u, noise = rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, labels.count))
+    generators = np.array([np.outer(a, b) - np.outer(b, a) for a, b in combinations(units, 2)])
+    rows, size = [], max(float(np.abs(labels(u, noise)).max()), 1e-150)
+    for A in generators:
+        ahead, back = (labels(u + sign * STEP * (u @ A), noise).ravel() for sign in (1, -1))
+        of_prior = (A @ law.teacher_cov - law.teacher_cov @ A).ravel(), (law.teacher_mean @ A).ravel()
+        rows.append(np.concatenate([(ahead - back) / (2 * STEP * size), *of_prior]))
+    slopes = np.nan_to_num(rows, nan=1.0, posinf=1.0, neginf=1.0)
+    values, vectors = np.linalg.eigh(slopes @ slopes.T)
+    still = vectors.T[values <= NO_SLOPE * max(values[-1], 1.0)]
+    every += [np.asarray(expm(np.einsum("k,kab->ab", weights, generators))) for weights in still]
+    return np.array([O for O in every if _keeps_prior(O, law) and _keeps_targets(O, labels, u, noise)])
 
 
 def invariant_projector(symmetries: np.ndarray) -> np.ndarray:
@@ -321,44 +327,11 @@ def restrict_symmetries(symmetries: np.ndarray, known: np.ndarray, columns: np.n
     return np.asarray(kept[:, columns[:, None], columns])
 
 
-@lru_cache(maxsize=16)
-def _symmetries_of_targets(labels: SequenceLabels, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return exchanges of columns (n, t, t) that keep targets, and products (K, K) of derivatives along rotations."""
-    moved = t if t <= ALL_ORDERS else 2  # largest number of columns that are not at their index
-    orders = [order for order in permutations(range(t)) if sum(a != k for k, a in enumerate(order)) <= moved]
-    every = (np.eye(t)[list(order)] * signs for order in orders for signs in product((1.0, -1.0), repeat=t))
-    exchanges = np.array([O for O in every if _keeps_targets(labels, L, O)])
-    u, noise = _random_arguments(labels, L, t)
-    derivatives = []
-    for A in _antisymmetric(t):
-        ahead, back = (labels(u + sign * STEP * (u @ A), noise) for sign in (1, -1))
-        derivatives.append((ahead - back).ravel() / (2 * STEP))
-    rows = np.array(derivatives)
-    if not np.isfinite(rows).all():
-        return exchanges, np.eye(len(rows))
-    return exchanges, rows @ rows.T / max(float(np.abs(labels(u, noise)).max()) ** 2, 1e-300)
-
-
-def _antisymmetric(t: int) -> np.ndarray:
-    """Return a basis (t (t − 1)/2, t, t) of the antisymmetric matrices."""
-    return np.array([np.outer(*np.eye(t)[[a, b]]) - np.outer(*np.eye(t)[[b, a]]) for a, b in combinations(range(t), 2)])
-
-
-def _random_arguments(labels: SequenceLabels, L: int, t: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(9)
-    return rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, labels.count))
-
-
-def _keeps_targets(labels: SequenceLabels, L: int, O: np.ndarray, error: float | None = None) -> bool:
-    """Return whether targets are the same for fields u and u O, up to a relative `error`, by default rounding.
-
-    Without `error`, the noise may change its sign.
-    """
-    u, noise = _random_arguments(labels, L, len(O))
-    before, after = labels(u, noise), labels(u @ O, noise)
-    if error is not None:
-        return bool(np.abs(after - before).max() <= error * (1 + np.abs(before).max()))
-    return are_equal(before, after) or (labels.count > 0 and are_equal(before, labels(u @ O, -noise)))
+def _keeps_targets(O: np.ndarray, labels: SequenceLabels, u: np.ndarray, noise: np.ndarray) -> bool:
+    """Return whether targets are the same for fields u and u O, possibly with the other sign of the noise."""
+    before = labels(u, noise)
+    limit = TARGET_ERROR * (1 + np.abs(before).max())
+    return any(np.abs(labels(u @ O, sign * noise) - before).max() <= limit for sign in (1, -1))
 
 
 def _keeps_prior(O: np.ndarray, law: CoordinateLaw) -> bool:

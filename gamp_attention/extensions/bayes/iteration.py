@@ -83,7 +83,9 @@ def solve_fixed_point(few: Equations, equations: Equations, alpha: float, init: 
     if few is not equations:
         x = first.run(x, settings.rough, settings.max_rough)
         if init == "uninformed":
-            zero, known = _decide_small_columns(equations, alpha, first.variances(x)[1], settings.small)
+            known = first.variances(x)[1]
+            zero = _vanishing_columns(equations, alpha, known, settings.small)
+            known = known * np.outer(~zero, ~zero)
             x = first.information(rho - known, known) if zero.any() else x
         last = Iteration(equations, alpha, zero, settings)
     n_rough = first.n_iter
@@ -103,9 +105,8 @@ def solve_fixed_point(few: Equations, equations: Equations, alpha: float, init: 
             V, known = averages.V, averages.known
         solution = Solution(averages.q * kept, V, known, entropy)
     return solution._replace(
-        residual=last.residual, error=last.error, converged=last.error < settings.accepted,
-        n_iter=last.n_iter + n_rough * (first is not last),
-    )  # fmt: skip
+        residual=last.residual, error=last.error, converged=last.error < settings.accepted, n_iter=n_rough + last.n_iter
+    )
 
 
 def _known_exactly(equations: Equations, free_entropy: float) -> Solution:
@@ -114,23 +115,17 @@ def _known_exactly(equations: Equations, free_entropy: float) -> Solution:
     return Solution(equations.prior_second_moment, np.zeros_like(rho), rho, free_entropy, full=True)
 
 
-def _decide_small_columns(
-    equations: Equations, alpha: float, known: np.ndarray, limit: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the columns (t,) whose overlap vanishes, and covariances of ω (L, t, t) for the next iterations.
+def _vanishing_columns(equations: Equations, alpha: float, known: np.ndarray, limit: float) -> np.ndarray:
+    """Return the columns (t,) whose overlap vanishes, for covariances `known` (L, t, t) of ω.
 
     Overlaps below `limit`, in units of the prior, are decided, unless all are below it.
     """
-    rho = equations.rho
-    fractions = np.diagonal(known, axis1=1, axis2=2) / np.diagonal(rho, axis1=1, axis2=2)
+    fractions = np.diagonal(known, axis1=1, axis2=2) / np.diagonal(equations.rho, axis1=1, axis2=2)
     small = (fractions.max(axis=0) < limit) & equations.signless_columns()
     if not small.any() or small.all():
-        return np.zeros_like(small), known
-    without, columns = known * np.outer(~small, ~small), np.nonzero(small)[0]
-    if alpha * equations.growth(without, columns) < 1:
-        return small, without
-    without[:, columns, columns] = limit * rho[:, columns, columns]
-    return np.zeros_like(small), without
+        return np.zeros_like(small)
+    growth = equations.growth(known * np.outer(~small, ~small), np.nonzero(small)[0])
+    return small & (alpha * growth < 1)
 
 
 class Iteration:

@@ -24,7 +24,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import project_psd
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, channel_response
-from gamp_attention.extensions.bayes.priors import InputPosterior, MixturePrior
+from gamp_attention.extensions.bayes.priors import Kind
 from gamp_attention.extensions.train.spectral import lowest_eigenvectors, posterior_weights
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.passes import TokenMatrix
@@ -43,17 +43,6 @@ class AmpState(NamedTuple):
     D: np.ndarray  # (n, L, t) Onsager terms
 
 
-class AmpPosterior(NamedTuple):
-    """Posteriors of fields and weights after an iteration, and the quantities from which they are computed."""
-
-    samples: Posterior
-    rows: list[InputPosterior]  # posterior of the weights, for each kind of coordinate
-    omega: np.ndarray  # (n, L, t)
-    V: np.ndarray  # (L, t, t)
-    A: np.ndarray  # (L, t, t)
-    b: np.ndarray  # (d, t)
-
-
 @dataclass(frozen=True, eq=False)
 class AmpProblem:
     """Data with the channel and the priors of a model."""
@@ -61,19 +50,28 @@ class AmpProblem:
     data: Dataset  # the samples; their student, penalty and positions are not used
     y: Any  # observations in the form of the channel
     channel: PosteriorChannel  # distribution of an observation, given the teacher's fields
-    gamma: np.ndarray  # (d, L) variances of the tokens
+    kinds: list[Kind]  # kinds of coordinates, with their variances of the tokens and their priors
     kind: np.ndarray  # (d,) index of the kind of each coordinate
-    priors: list[MixturePrior]  # prior of the teacher's weights, for each kind of coordinate
 
     @property
     def second_moments(self) -> np.ndarray:
         """Second moments of the prior (d, t, t)."""
-        return np.stack([prior.second for prior in self.priors])[self.kind]
+        return np.stack([kind.prior.second for kind in self.kinds])[self.kind]
 
     @property
     def norm(self) -> float:
         """Norm ‖Q‖ of weights drawn from the prior."""
         return float(np.sqrt(np.trace(self.second_moments.sum(axis=0))))
+
+    @property
+    def determines_sign(self) -> bool:
+        """True if the samples or the prior determine the sign of the weights."""
+        return not self.channel.even or any(kind.prior.first.any() for kind in self.kinds)
+
+    @cached_property
+    def gamma(self) -> np.ndarray:
+        """Variances of the tokens (d, L)."""
+        return np.stack([kind.gamma for kind in self.kinds])[self.kind]
 
     def variances(self, cov: np.ndarray) -> np.ndarray:
         """Return the variances V_l (L, t, t) of the fields, given covariances (d, t, t) of the weights."""
@@ -84,63 +82,36 @@ class AmpProblem:
         """Token matrix without positions, because the teacher's fields do not contain them."""
         return TokenMatrix(self.data.tokens, np.zeros_like(self.data.positions))
 
-    def fields(self, Q: np.ndarray) -> np.ndarray:
-        """Return the teacher's fields x_l·Q/√d (n, L, t), which do not contain the positions."""
-        return self.matrix.fields(Q)
-
     @cached_property
     def posterior(self) -> Callable[[np.ndarray, np.ndarray], Posterior]:
         """Posterior of the samples as a function of ω and V, which may reuse its points in several iterations."""
         return self.channel.reuse(self.y, self.variances(self.second_moments))
 
 
-def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpState, AmpPosterior]:
-    """Return the state after one iteration with the step `damping`, and the posteriors that it has computed.
+def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpState, np.ndarray, float]:
+    """Return the state after one iteration with the step `damping`, posterior variances (d, t) and free entropy.
 
-    Eq. :eq:`bayes-amp`. With damping, the Onsager terms are averaged like Q and V.
+    Eq. :eq:`bayes-amp`, :eq:`bayes-bethe`. With damping, the Onsager terms are averaged like Q and V. The variances of
+    the weights, and the Bethe free entropy per dimension, are those of the given state.
     """
-    omega = problem.fields(state.Q) - state.D
+    omega = problem.matrix.fields(state.Q) - state.D
     samples = problem.posterior(omega, state.V)
+    entropy = samples.log_z.sum() + 0.5 * np.einsum("nla,lab,nlb->", state.D, np.linalg.inv(state.V), state.D)
     g, slope = channel_response(samples, omega, state.V)
     A = problem.data.alpha * project_psd(slope)  # in small samples, eigenvalues may be negative by chance
     b = problem.matrix.back_project(g)
-    Q, cov, rows = np.empty_like(state.Q), np.empty((len(problem.gamma), *state.V.shape[1:])), []
-    for k, prior in enumerate(problem.priors):
-        members = problem.kind == k
-        gamma = problem.gamma[members][0] if members.any() else np.ones(len(A))
-        precision = np.einsum("l,lab->ab", gamma, A)
+    Q, cov = np.empty_like(state.Q), np.empty((len(state.Q), *state.V.shape[1:]))
+    for k, kind in enumerate(problem.kinds):
+        members, precision = problem.kind == k, np.einsum("l,lab->ab", kind.gamma, A)
         b[members] += state.Q[members] @ precision
-        posterior = prior.posterior(b[members], precision)
-        Q[members], cov[members] = posterior.mean, posterior.cov
-        rows.append(posterior)
+        mean, spread, log_z = kind.prior.posterior(b[members], precision)
+        Q[members], cov[members] = mean, spread
+        second = mean.T @ mean + spread.sum(axis=0)
+        entropy += log_z.sum() - np.sum(b[members] * mean) + 0.5 * np.sum(second * precision)
     W = problem.variances(cov)
     D = np.einsum("lab,nlb->nla", W, g)
     after = AmpState(*((1 - damping) * old + damping * new for old, new in zip(state, (Q, W, D), strict=True)))
-    return after, AmpPosterior(samples, rows, omega, state.V, A, b)
-
-
-def free_entropy(problem: AmpProblem, state: AmpState, posterior: AmpPosterior) -> float:
-    """Return the Bethe free entropy per dimension, given the state before an iteration and the posteriors of it.
-
-    Eq. :eq:`bayes-bethe`.
-    """
-    total = float(posterior.samples.log_z.sum())
-    shift = problem.fields(state.Q) - posterior.omega
-    total += 0.5 * float(np.einsum("nla,lab,nlb->", shift, np.linalg.inv(posterior.V), shift))
-    for k, rows in enumerate(posterior.rows):
-        members = problem.kind == k
-        if members.any():
-            precision = np.einsum("l,lab->ab", problem.gamma[members][0], posterior.A)
-            total += float(rows.log_z.sum() - np.sum(posterior.b[members] * rows.mean))
-            total += 0.5 * float(np.einsum("ia,ab,ib->", rows.mean, precision, rows.mean))
-            total += 0.5 * float(np.einsum("iab,ab->", rows.cov, precision))
-    return total / len(problem.gamma)
-
-
-def overlap_with(Q: np.ndarray, Q_star: np.ndarray | None) -> np.ndarray:
-    """Return QᵀQ★/d (t, t), NaN if no teacher is known."""
-    t = Q.shape[1]
-    return np.full((t, t), np.nan) if Q_star is None else Q.T @ Q_star / len(Q)
+    return after, np.diagonal(cov, axis1=1, axis2=2), float(entropy) / len(Q)
 
 
 def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> AmpState:
@@ -151,7 +122,6 @@ def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> 
     d, L = problem.data.dim, problem.data.n_tokens
     second_moments = problem.second_moments
     t = second_moments.shape[1]
-    mean = np.stack([prior.first for prior in problem.priors])[problem.kind]
     deviation = np.sqrt(np.diagonal(second_moments, axis1=1, axis2=2))
     if not isinstance(init, str):
         Q = check.array("init", init, (d, t)).copy()
@@ -161,7 +131,8 @@ def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> 
         if Q_star is None or Q_star.shape != (d, t):
             raise check.fail("init", init, f"data with a teacher of {t} columns")
         Q, fraction = Q_star.copy(), INFORMED
-    elif not problem.channel.even or mean.any():
+    elif problem.determines_sign:
+        mean = np.stack([kind.prior.first for kind in problem.kinds])[problem.kind]
         Q = mean + np.sqrt(RANDOM) * deviation * random.standard_normal((d, t)) * (init == "random")
         fraction = float(np.sum(Q**2)) / problem.norm**2
     else:

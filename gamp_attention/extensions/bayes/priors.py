@@ -17,26 +17,25 @@ class PriorPanels:
     """Panels of Gauss-Legendre nodes for averages over b."""
 
     nodes: int = 12  # number of nodes in each panel
-    reach: float = 10.0  # integration limit, in standard deviations of the component
+    reach: float = 10.0  # integration limit, in standard deviations of each component
     max_panels: int = 80  # maximum number in a standard deviation: separates atoms up to a probability of e^(−200)
     n_doublings: int = 30  # number of panels on each side of a component's mean, each twice as wide as the last
 
-    def component(self, k: int, centers: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return nodes b (J,), and weights times the density of component k.
+    def mixture(self, weight: np.ndarray, centers: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return nodes b (J,), and their weights times the density of a mixture of K Gaussians.
 
         Panels are fine near the means of all components, where the posterior probability of another component may rise.
         """
-        low, high = centers[k] - self.reach * spreads[k], centers[k] + self.reach * spreads[k]
         steps = 0.5 * spreads.min() * 2.0 ** np.arange(self.n_doublings)
         # between two atoms the posterior changes within 1/|μ_j − μ_k|, which is √A |μ_j − μ_k| times less than a spread
         apart = float(np.ptp(centers)) / float(spreads.min())
         parts = int(np.clip(np.ceil(2 * apart), 1, self.max_panels))
-        fine = centers[k] + spreads[k] * np.arange(-self.reach, self.reach + 1 / parts, 1 / parts)
-        ends = np.unique([low, high, *fine, *centers, *np.add.outer(centers, [steps, -steps]).flat])
-        ends = ends[(ends >= low) & (ends <= high)]
-        nodes, weight = legendre_panels(ends, self.nodes)
-        density = np.exp(-0.5 * ((nodes - centers[k]) / spreads[k]) ** 2) / (spreads[k] * np.sqrt(2 * np.pi))
-        return nodes.ravel(), (weight * density).ravel()
+        fine = np.outer(spreads, np.arange(-self.reach, self.reach + 1 / parts, 1 / parts))
+        ends = np.unique([*centers, *(centers[:, None] + fine).flat, *np.add.outer(centers, [steps, -steps]).flat])
+        low, high = (centers - self.reach * spreads).min(), (centers + self.reach * spreads).max()
+        nodes, panel = (part.ravel() for part in legendre_panels(ends[(ends >= low) & (ends <= high)], self.nodes))
+        density = np.exp(-0.5 * ((nodes[:, None] - centers) / spreads) ** 2) @ (weight / spreads) / np.sqrt(2 * np.pi)
+        return nodes, panel * density
 
 
 class PriorAverages(NamedTuple):
@@ -44,8 +43,7 @@ class PriorAverages(NamedTuple):
 
     cov: np.ndarray  # (t, t) E Cov(q | b)
     known: np.ndarray  # (t, t) E q̂ q̂ᵀ, the prior's second moment minus cov, computed without cancellation
-    log_z: float  # E log Z
-    net: float  # E log Z − ½ Tr A known, the contribution of a row to the free entropy
+    net: float  # E log Z − ½ Tr A known, the contribution of a row to the free entropy; Z as in `InputPosterior`
 
 
 class InputPosterior(NamedTuple):
@@ -107,24 +105,18 @@ class MixturePrior:
             mu, cov = self.mean[0], self.cov[0]
             stretch = np.linalg.inv(np.eye(len(A)) + cov @ A)
             posterior_cov, explained = symmetrize(stretch @ cov), symmetrize(stretch @ cov @ A @ cov)
-            # E log Z = ½ log det + ½ μᵀAμ + ½ Tr[C Cov(b)], and C (AΣA + A) = ΣA
-            half_det = 0.5 * float(np.linalg.slogdet(stretch)[1])
-            log_z = half_det + 0.5 * float(mu @ A @ mu) + 0.5 * float(np.trace(cov @ A))
-            net = half_det + 0.5 * float(np.sum(A * posterior_cov))
-            return PriorAverages(posterior_cov, explained + np.outer(mu, mu), log_z, net)
+            # E log Z = ½ log det + ½ Tr A (Σ + μμᵀ), and Σ is the posterior covariance plus the explained part
+            net = 0.5 * float(np.linalg.slogdet(stretch)[1] + np.sum(A * posterior_cov))
+            return PriorAverages(posterior_cov, explained + np.outer(mu, mu), net)
         if len(A) > 1:
             needs = "one column (teacher_rank = 1), or Gaussian teacher rows"
             raise check.fail_words("model", f"a mixture of rows of {len(A)} numbers", needs)
         a = max(float(A[0, 0]), np.finfo(float).tiny)
-        spreads, centers = np.sqrt(a * a * self.cov[:, 0, 0] + a), a * self.mean[:, 0]
-        cov = known = log_z = 0.0
-        for k, weight in enumerate(self.weight):
-            b, density = PriorPanels().component(k, centers, spreads)
-            posterior = self.posterior(b[:, None], np.array([[a]]))
-            cov += weight * float(density @ posterior.cov[:, 0, 0])
-            known += weight * float(density @ posterior.mean[:, 0] ** 2)
-            log_z += weight * float(density @ posterior.log_z)
-        return PriorAverages(np.array([[cov]]), np.array([[known]]), log_z, log_z - 0.5 * a * known)
+        b, weight = PriorPanels().mixture(self.weight, a * self.mean[:, 0], np.sqrt(a * a * self.cov[:, 0, 0] + a))
+        posterior = self.posterior(b[:, None], np.array([[a]]))
+        known = weight @ posterior.mean**2
+        net = float(weight @ posterior.log_z - 0.5 * a * known[0])
+        return PriorAverages(np.einsum("j,jab->ab", weight, posterior.cov), known[:, None], net)
 
 
 class Kind(NamedTuple):

@@ -163,10 +163,8 @@ class CurveSettings:
     max_s: float = 1e30  # largest s
     log_step: float = 0.6  # distance of points in log s
     flat: float = 0.35  # slope of log α in log s below which points are inserted
-    rough_change: float = 1e-6  # relative change of the shape S at which points of the curve have converged
     max_steps: int = 300  # number of iterations of the shape
-    noise_limited: float = 0.9  # ‖E[g gᵀ]‖ over its limit for V → 0, or slope of log α, above which the curve ends
-    slope_from_s: float = 1e4  # s above which the slope of log α may end the curve
+    noise_limited: float = 0.9  # ‖E[g gᵀ]‖ over its limit for V → 0 above which the curve ends
     slope_points: int = 4  # number of intervals over which the slope at the end of the curve is computed
     level: float = 0.02  # slope of log α in log s at the end below which α has a limit for s → ∞
     divergence: float = 0.05  # maximum distance of d log q̂/d log V from −1 at which conjugates grow like 1/V
@@ -197,26 +195,20 @@ class AlphaCurve:
         rho = self.equations.rho
         return float(np.einsum("lab,lba->", hats, rho)) / (rho.shape[0] * rho.shape[1])
 
-    def solve_at(self, x: float, tol: float | None = None) -> BayesPoint:
+    def solve_at(self, x: float) -> BayesPoint:
         """Return the fixed point whose conjugates have size s = exp(x).
 
-        The shape is iterated until its relative change is below `tol`, at most `max_steps` times. α is infinite if
-        E[g gᵀ] is zero or not finite.
+        The shape is iterated until it has converged, at most `max_steps` times. α is infinite if E[g gᵀ] is zero or not
+        finite.
         """
-        tol = self.settings.shape_change if tol is None else tol
-        shape, smallest_change = self._shape, np.inf
         for _ in range(self.settings.max_steps):
-            averages = self.equations.input(np.exp(x) * shape)
+            averages, before = self.equations.input(np.exp(x) * self._shape), self._shape
             output = self.equations.output(averages.V, averages.known)
             size = self.size(output.hats)
             if not size > 0 or not np.isfinite(size):
                 return BayesPoint(x, np.inf, output, averages)
-            new_shape = output.hats / size
-            change = float(np.abs(new_shape - shape).max() / np.abs(shape).max())
-            if change < smallest_change:
-                self._shape, smallest_change = new_shape, change
-            shape = new_shape
-            if change < tol:
+            self._shape = output.hats / size
+            if np.abs(self._shape - before).max() < self.settings.shape_change * np.abs(before).max():
                 break
         return BayesPoint(x, float(np.exp(x) / size), output, averages)
 
@@ -226,9 +218,9 @@ class AlphaCurve:
         limit = np.inf  # ‖E[g gᵀ]‖ for V → 0
         if not self.equations.noiseless:
             limit = self.size(self.equations.output(V, self.equations.rho).hats)
-        points = [self.solve_at(float(np.log(settings.first_s)), settings.rough_change)]
+        points = [self.solve_at(float(np.log(settings.first_s)))]
         while points[-1].x < np.log(settings.max_s) and not self._is_complete(points, limit):
-            points.append(self.solve_at(points[-1].x + settings.log_step, settings.rough_change))
+            points.append(self.solve_at(points[-1].x + settings.log_step))
         return self._refine(points)
 
     def _is_complete(self, points: list[BayesPoint], limit: float) -> bool:
@@ -240,9 +232,7 @@ class AlphaCurve:
         if unknown < settings.nothing_unknown:
             return self.ends_level(points) or unknown < 1e-3 * settings.nothing_unknown
         # with noise ‖E[g gᵀ]‖ has a limit for V → 0, and from there on α increases in proportion to s
-        is_large = len(points) > 2 and last.x > np.log(settings.slope_from_s)
-        linear = is_large and np.isfinite(limit) and _end_slope(points, 1) > settings.noise_limited
-        return bool(last.x > 0 and (self.size(last.output.hats) > settings.noise_limited * limit or linear))
+        return bool(last.x > 0 and self.size(last.output.hats) > settings.noise_limited * limit)
 
     def _refine(self, points: list[BayesPoint]) -> list[BayesPoint]:
         """Return the points with further points inserted where α(s) is nearly flat, at its maxima and minima.
@@ -257,7 +247,7 @@ class AlphaCurve:
             slopes = [np.log(p.alpha / o.alpha) / (p.x - o.x) for o, p in zip(before, after, strict=False)]
             is_flat = min(slopes) < self.settings.flat and np.ptp(slopes) > 1e-3
             if is_flat and b.x - a.x > 2 * finest * (1 + 2 * min(np.abs(slopes))):
-                points.insert(k + 1, self.solve_at(0.5 * (a.x + b.x), self.settings.rough_change))
+                points.insert(k + 1, self.solve_at(0.5 * (a.x + b.x)))
             else:
                 k += 1
         return points
@@ -273,21 +263,14 @@ class AlphaCurve:
 
     def ends_level(self, points: list[BayesPoint]) -> bool:
         """Return whether α(s) decreases or has a limit for s → ∞, so that weights are known exactly above some α."""
-        return bool(_end_slope(points, self.settings.slope_points) < self.settings.level)
+        a, b = points[-1 - min(self.settings.slope_points, len(points) - 1)], points[-1]
+        return bool(np.log(b.alpha / a.alpha) < self.settings.level * (b.x - a.x))
 
     def conjugates_diverge(self, points: list[BayesPoint]) -> bool:
         """Return whether conjugates grow like 1/V for V → 0, so that the free entropy of full knowledge is infinite."""
         hats = [np.log(np.abs(point.output.hats).max()) for point in points[-2:]]
         variances = [np.log(np.trace(point.input.V, axis1=1, axis2=2).sum()) for point in points[-2:]]
         return bool(abs(np.diff(hats) / np.diff(variances) + 1) < self.settings.divergence)
-
-
-def _end_slope(points: list[BayesPoint], n_intervals: int) -> float:
-    """Return the slope of log α in log s over the last intervals of the curve; infinite if it cannot be computed."""
-    a, b = points[-1 - min(n_intervals, len(points) - 1)], points[-1]
-    if not np.isfinite(b.alpha) or b.x == a.x:
-        return np.inf
-    return float(np.log(b.alpha / a.alpha) / (b.x - a.x))
 
 
 def _find_thresholds(curve: AlphaCurve, weak: float) -> tuple[float, float, float]:
@@ -331,8 +314,7 @@ def _maximize_alpha(curve: AlphaCurve, points: list[BayesPoint], k: int) -> floa
     """Return the maximum of α(s) between the neighbors of point k."""
     from scipy.optimize import minimize_scalar
 
-    bounds = points[max(k - 1, 0)].x, points[min(k + 1, len(points) - 1)].x
-    options = {"xatol": 1e-4}
+    bounds, options = (points[k - 1].x, points[k + 1].x), {"xatol": 1e-4}
     maximum = minimize_scalar(lambda x: -curve.solve_at(x).alpha, bounds=bounds, method="bounded", options=options)
     return float(max(-maximum.fun, points[k].alpha))
 
@@ -351,20 +333,19 @@ def _first_order_transition(curve: AlphaCurve, points: list[BayesPoint], first: 
     low = alphas[last]
     if curve.conjugates_diverge(points) and alphas[-1] < (1 + MIN_DROP) * low:
         return _limit(curve, points)  # above this α the free entropy of full knowledge is infinite
-    prior = curve.equations.input(np.zeros_like(curve.equations.rho))
-    log_z_prior = curve.equations.output(prior.V, prior.known).log_z
 
     def gain(alpha: float) -> float:
         """Return how much larger the free entropy beyond the fold is."""
-        before, point = alpha * log_z_prior, points[-1]
+        before, after = points[0], points[-1]
         if first > 0 and alpha > alphas[0]:
-            other = curve.find_crossing(alpha, points[0].x, points[first].x)
-            before = curve.equations.free_entropy(alpha, other.input.V, other.output)
+            before = curve.find_crossing(alpha, points[0].x, points[first].x)
         beyond = np.nonzero(alphas[last:] > alpha)[0]
         if len(beyond):
             k = last + int(beyond[0])
-            point = curve.find_crossing(alpha, points[k - 1].x, points[k].x)
-        return curve.equations.free_entropy(alpha, point.input.V, point.output) - before
+            after = curve.find_crossing(alpha, points[k - 1].x, points[k].x)
+        free_entropy = curve.equations.free_entropy
+        higher = free_entropy(alpha, after.input.V, after.output)
+        return higher - free_entropy(alpha, before.input.V, before.output)
 
     margin = 1e-3 * (to - low)
     ends = low + margin, min(to, alphas[first]) - margin

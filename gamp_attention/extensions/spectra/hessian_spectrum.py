@@ -4,7 +4,7 @@ The Hessian Σ_μ X̃^μᵀ ∇²ℓ_μ X̃^μ + ∇²r is never formed: all res
 one pass over the tokens. The steps are:
 
 1. The highest and the lowest eigenvalues and eigenvectors, by restarted Lanczos iterations. Directions of common
-   rotations of the columns, which have no curvature, are raised above the spectrum for the lowest eigenvalues.
+   rotations of the columns, which have no curvature, are moved beyond the other end of the spectrum.
 2. The eigenvalues outside the bulk: from each end, as long as the distance to the next eigenvalue is much larger than
    the distances between the following eigenvalues (`_count_outside`).
 3. The density, by stochastic Lanczos quadrature: each random vector gives the nodes and weights of a Gauss rule, whose
@@ -34,7 +34,7 @@ ALL_EIGENVECTORS = 60  # largest number of weights for which all eigenvectors ar
 TOL = 1e-3  # relative residual of eigenvectors; the relative error of eigenvalues is about its square
 MAX_RESTARTS = 400  # maximum number of restarts of the Lanczos iteration
 MIN_BASIS = 60  # smallest number of Lanczos vectors between restarts
-RAISED = 2.0  # absolute curvature given to rotations, in units of the largest absolute eigenvalue
+RAISED = 2.0  # absolute curvature given to rotations, in units of an estimate of the norm of the Hessian
 GAP = 4.0  # distance of an eigenvalue outside the bulk from the next, in units of the mean of the following distances
 FOLLOWING = 5  # number of following distances in this mean
 
@@ -79,9 +79,6 @@ class HessianSpectrum(Result):
         "highest": lambda s: format_with_error(float(s.highest[-1]), float(s.highest_error[-1]), 6),
         "eigenvalues outside": lambda s: ", ".join(f"{value:.4g}" for value in s.eigenvalues),
     }
-
-    def _heading(self) -> str:
-        return type(self).__name__
 
     def average(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean of a function over all eigenvalues, tr f(∇²R)/(d r), and its standard error.
@@ -181,29 +178,25 @@ def hessian_spectrum(
     def product(x: np.ndarray) -> np.ndarray:
         return hessian_product(data, at, np.asarray(x).reshape(Q.shape), curvature).ravel()
 
-    flat = _flat_rotations(product, rotations(data, Q).reshape(-1, Q.size), rng)
-    highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, 0.0, rng)
-    raised = RAISED * float(np.abs(highest).max())
-    lowest, low_vectors = _extreme(product, Q.size, n_eigenvalues, "SA", flat, raised, rng)
-    if len(flat) and not highest[0] > 0:  # the zeros of the rotations are among the highest eigenvalues
-        lowered = -RAISED * float(max(np.abs(highest).max(), np.abs(lowest).max()))
-        highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, lowered, rng)
+    flat, size = _flat_rotations(product, rotations(data, Q).reshape(-1, Q.size), rng)
+    beyond = RAISED * float(np.sqrt(Q.size)) * size  # outside of the spectrum
+    highest, high_vectors = _extreme(product, Q.size, n_eigenvalues, "LA", flat, -beyond, rng)
+    lowest, low_vectors = _extreme(product, Q.size, n_eigenvalues, "SA", flat, beyond, rng)
+    values, columns = np.append(lowest, highest), np.append(low_vectors, high_vectors, axis=1)
+    errors = np.linalg.norm(np.apply_along_axis(product, 0, columns) - values * columns, axis=0)
+    all_vectors, k = columns.T.reshape(-1, *Q.shape), len(lowest)
     n_low, n_high = _count_outside(-lowest), _count_outside(highest[::-1])
-    outside = np.concatenate([low_vectors[:, :n_low], high_vectors[:, len(highest) - n_high :]], axis=1)
-    pairs = (lowest, low_vectors), (highest, high_vectors)
-    errors = [np.linalg.norm(np.apply_along_axis(product, 0, v) - values * v, axis=0) for values, v in pairs]
+    outside = np.r_[:n_low, len(values) - n_high : len(values)]
     rules = [lanczos_quadrature(product, rng.standard_normal(Q.size), n_steps) for _ in range(n_probes)]
     length = max(len(nodes) for nodes, _ in rules)
     nodes, weights = (np.array([np.pad(rule[k], (0, length - len(rule[k]))) for rule in rules]) for k in (0, 1))
-    vectors = outside.T.reshape(-1, *Q.shape)
+    vectors = all_vectors[outside]
     teacher = np.full(len(vectors), np.nan) if data.Q_star is None else _projections(vectors, data.Q_star)
     return HessianSpectrum(
-        lowest=lowest, highest=highest, lowest_vectors=low_vectors.T.reshape(-1, *Q.shape),
-        highest_vectors=high_vectors.T.reshape(-1, *Q.shape), lowest_error=errors[0], highest_error=errors[1],
-        eigenvalues=np.concatenate([lowest[:n_low], highest[len(highest) - n_high :]]),
-        eigenvalues_error=np.concatenate([errors[0][:n_low], errors[1][len(highest) - n_high :]]), vectors=vectors,
-        teacher=teacher, weights=_projections(vectors, Q), positions=_projections(vectors, data.source_means.T),
-        nodes=nodes, node_weights=weights,
+        lowest=lowest, highest=highest, lowest_vectors=all_vectors[:k], highest_vectors=all_vectors[k:],
+        lowest_error=errors[:k], highest_error=errors[k:], eigenvalues=values[outside],
+        eigenvalues_error=errors[outside], vectors=vectors, teacher=teacher, weights=_projections(vectors, Q),
+        positions=_projections(vectors, data.source_means.T), nodes=nodes, node_weights=weights,
     )  # fmt: skip
 
 
@@ -220,15 +213,16 @@ def lanczos_quadrature(product: Product, start: np.ndarray, n_steps: int) -> tup
     return nodes, vectors[0] ** 2
 
 
-def _flat_rotations(product: Product, directions: np.ndarray, rng: Any) -> np.ndarray:
+def _flat_rotations(product: Product, directions: np.ndarray, rng: Any) -> tuple[np.ndarray, float]:
     """Return the directions (f, n) of rotations if the Hessian vanishes along all of them, otherwise none (0, n).
 
-    It vanishes at critical points; elsewhere its product with these directions is proportional to the gradient.
+    It vanishes at critical points; elsewhere its product with these directions is proportional to the gradient. Also
+    return the root mean square of its eigenvalues, estimated by a random vector.
     """
     random = rng.standard_normal(directions.shape[1])
-    size = float(np.linalg.norm(product(random)) / np.linalg.norm(random))  # root mean square of the eigenvalues
+    size = float(np.linalg.norm(product(random)) / np.linalg.norm(random))
     is_flat = all(np.linalg.norm(product(direction)) <= TOL * size for direction in directions)
-    return directions if is_flat else directions[:0]
+    return directions if is_flat else directions[:0], size
 
 
 def _extreme(

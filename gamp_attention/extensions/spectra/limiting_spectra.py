@@ -40,7 +40,7 @@ from gamp_attention.problem.penalties.standard import refuse_intercept
 from gamp_attention.problem.sources import Group
 from gamp_attention.results import Columns, Overlaps, Result
 from gamp_attention.theory.equations.channel import Channel, Hats, n_white, select_sources
-from gamp_attention.theory.equations.weights import drift_and_noise, linear_response
+from gamp_attention.theory.equations.weights import drift_and_noise, linear_response, weights_law
 from gamp_attention.theory.fixed_points.observables import NEGLIGIBLE_JUMPS
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
@@ -106,9 +106,6 @@ class LimitingSpectrum(Result):
             format_with_error(float(v), float(e), 4) for v, e in zip(s.eigenvalues, s.eigenvalues_error, strict=True)
         ),
     }
-
-    def _heading(self) -> str:
-        return type(self).__name__
 
 
 @guard_call
@@ -274,17 +271,13 @@ def _with_student(model: Model, hats: Hats, V_hat: np.ndarray) -> tuple[Coordina
 
     The weights of a coordinate are x = C (H (τ, π) + ζ), with the noise ζ of the data.
     """
-    law, S = model.coordinates, model.n_sources
-    H, noise = drift_and_noise(model, hats)
-    _, C, _ = linear_response(model, V_hat)
-    C = np.broadcast_to(C, noise.shape)
-    means = np.concatenate([law.tau, law.teacher_mean], axis=1)
-    x_mean = np.einsum("kab,kbj,kj->ka", C, H, means)
-    on_teacher = C @ H[:, :, S:] @ law.teacher_cov
-    x_cov = on_teacher @ np.swapaxes(C @ H[:, :, S:], 1, 2) + C @ noise @ C
-    covariance = np.block([[law.teacher_cov, np.swapaxes(on_teacher, 1, 2)], [on_teacher, x_cov]])
-    mean = np.concatenate([law.teacher_mean, x_mean], axis=1)
-    return CoordinateLaw(law.weight, law.gamma, law.tau, mean, symmetrize(covariance)), C
+    law, (mean, covariance) = model.coordinates, weights_law(model, hats)  # of b = H (τ, π) + ζ
+    C = np.broadcast_to(linear_response(model, V_hat)[1], covariance.shape)
+    on_teacher = (C @ drift_and_noise(model, hats)[0] @ law.covariance)[:, :, model.n_sources :]
+    joint = np.block([[law.teacher_cov, np.swapaxes(on_teacher, 1, 2)], [on_teacher, C @ covariance @ C]])
+    means = np.concatenate([law.teacher_mean, np.einsum("kab,kb->ka", C, mean)], axis=1)
+    spikes = None if law.spikes is None else np.pad(law.spikes, ((0, 0), (0, model.rank)))
+    return CoordinateLaw(law.weight, law.gamma, law.tau, means, symmetrize(joint), spikes=spikes), C
 
 
 def _solve(ensemble: Ensemble, limit: np.ndarray | None, n_rotations: int) -> dict[str, Any]:

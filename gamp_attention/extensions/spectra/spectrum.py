@@ -66,13 +66,12 @@ class SpectrumSettings:
     """Settings of the solutions below, outside and inside the bulk."""
 
     max_newton: int = 30  # maximum number of Newton steps
-    converged: float = 1e-11  # relative change of V and x at which Newton steps end
+    converged: float = 1e-10  # relative change of V in a step of message passing at which Newton steps end
     growth: float = 1.3  # ratio of the sizes of V of successive solutions
     edge_rtol: float = 1e-6  # relative error of the size at the edge, where x is maximal: its error is of second order
     max_size: float = 1e12  # size of V relative to the first, above which the edge is zero: some eigenvalues are zero
     size_rtol: float = 1e-8  # relative error of the sizes of V at which eigenvalues lie
     outside: float = 1e-3  # smallest growth of overlaps at the edge, minus 1, for an eigenvalue below the edge
-    lowered: float = 0.5  # ratio of successive distances η from the real axis
     nearest: float = 1e-7  # η in units of the largest eigenvalue, below which the requested distance follows
     far: float = 4.0  # first η in units of the largest eigenvalue, where V is nearly that of independent weights
 
@@ -298,25 +297,28 @@ def sum_of_traces(V: np.ndarray) -> float:
     return float(np.trace(V, axis1=1, axis2=2).sum())
 
 
-def solve_at_size(ensemble: Ensemble, size: float, near: Resolvent) -> Resolvent | None:
-    """Return the solution with a given size of V, by Newton steps from a scaled solution; None if they diverge."""
-    V, x = near.V * (size / sum_of_traces(near.V)), near.x
+def solve(ensemble: Ensemble, x: complex, V: np.ndarray, size: float | None = None) -> Resolvent | None:
+    """Return the solution by Newton steps from V, at a complex x or at the real x where V has a given size.
+
+    None if the steps fail.
+    """
+    V = V if size is None else V * (size / sum_of_traces(V))
     identity = np.tile(np.eye(V.shape[1]), (len(V), 1, 1)).ravel()
-    unit = ensemble.law.trace.sum() / size  # typical distance of x from the spectrum
     for _ in range(ensemble.settings.max_newton):
         here = Resolvent(ensemble, x, V)
         if not here.inside:
             return None
-        residual = np.append((here.W - V).ravel(), size - sum_of_traces(V))
+        residual = (here.W - V).ravel()
+        if np.abs(residual).max() <= ensemble.settings.converged * np.abs(V).max():
+            return here
         # a change V' of V lowers V_hat by R V' R, so that the derivative is the transpose of the map of squares
-        system = np.block([[np.eye(V.size) - here.squares, -here.slope.reshape(-1, 1)], [identity, np.zeros(1)]])
+        system = np.eye(V.size) - here.squares
+        if size is not None:
+            system = np.block([[system, -here.slope.reshape(-1, 1)], [identity, np.zeros(1)]])
+            residual = np.append(residual, 0.0)
         step = np.linalg.lstsq(system, residual, rcond=None)[0]
-        change = step[:-1].reshape(V.shape)
-        V, x = V + symmetrize(change), x + float(step[-1])
-        limit = ensemble.settings.converged
-        if np.abs(change).max() <= limit * np.abs(V).max() and abs(step[-1]) <= limit * max(abs(x), unit):
-            here = Resolvent(ensemble, x, V)
-            return here if here.inside else None
+        V = V + symmetrize(step[: V.size].reshape(V.shape))
+        x = x if size is None else x + float(step[-1])
     return None
 
 
@@ -340,14 +342,14 @@ def lowest_edge(ensemble: Ensemble, limit: np.ndarray | None = None) -> list[Res
             return False
         return float(np.abs(np.linalg.eigvals(solution.squares)).max()) < 1
 
-    first = solve_at_size(ensemble, sum_of_traces(V), Resolvent(ensemble, x, V))
+    first = solve(ensemble, x, V, sum_of_traces(V))
     if first is None:
         raise check.fail("model", scale, "a spectrum within the range of doubles")
     path, low, high = [first], sum_of_traces(first.V), np.inf
     settings, largest = ensemble.settings, ensemble.settings.max_size * low
     while low < largest and high - low > settings.edge_rtol * low:
         middle = min(settings.growth * low, 0.5 * (low + high))
-        solution = solve_at_size(ensemble, middle, path[-1])
+        solution = solve(ensemble, path[-1].x, path[-1].V, middle)
         if solution is None or not is_below(solution):
             high = middle
         else:
@@ -384,7 +386,7 @@ def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Reso
     def excess(size: float) -> float:
         if size not in solutions:
             nearest = solutions[min(solutions, key=lambda other: abs(other - size))]
-            solutions[size] = solve_at_size(ensemble, size, nearest) or nearest
+            solutions[size] = solve(ensemble, nearest.x, nearest.V, size) or nearest
         return float(_growths(solutions[size])[j] - 1)
 
     sizes = list(solutions)
@@ -403,7 +405,7 @@ def densities(ensemble: Ensemble, x: np.ndarray, width: float) -> np.ndarray:
     """
     values, near = list[float](), None
     for position in x:
-        near = near and _newton(ensemble, complex(position, width), near.V)
+        near = near and solve(ensemble, complex(position, width), near.V)
         near = near or solve_near_axis(ensemble, position, width)
         values.append(near.density if near else np.nan)
     return np.array(values)
@@ -412,30 +414,12 @@ def densities(ensemble: Ensemble, x: np.ndarray, width: float) -> np.ndarray:
 def solve_near_axis(ensemble: Ensemble, x: float, width: float) -> Resolvent | None:
     """Return the solution at x + i `width`, from solutions farther from the real axis; None if Newton steps fail."""
     settings, scale = ensemble.settings, ensemble.scale
-    heights = [settings.far * max(scale, abs(x), width)]
-    while heights[-1] > max(width, settings.nearest * scale):
-        heights.append(heights[-1] * settings.lowered)
-    V = np.einsum("l,ab->lab", ensemble.law.trace / -complex(x, heights[0]), np.eye(ensemble.shape[1]))
-    for height in (*heights[:-1], width):
-        here = _newton(ensemble, complex(x, height), V)
+    highest, lowest = settings.far * max(scale, abs(x), width), max(width, settings.nearest * scale)
+    heights = np.geomspace(highest, lowest, int(np.ceil(np.log2(highest / lowest))), endpoint=False)  # halved each time
+    V = np.einsum("l,ab->lab", ensemble.law.trace / -complex(x, highest), np.eye(ensemble.shape[1]))
+    for height in (*heights, width):
+        here = solve(ensemble, complex(x, height), V)
         if here is None:
             break
         V = here.V
     return here
-
-
-def _newton(ensemble: Ensemble, x: complex, V: np.ndarray) -> Resolvent | None:
-    """Return the solution at complex x by Newton steps from V; None if they fail."""
-    for _ in range(ensemble.settings.max_newton):
-        try:
-            here = Resolvent(ensemble, x, V)
-            if not here.inside:
-                return None
-            step = np.linalg.solve(np.eye(V.size) - here.squares, (here.W - V).ravel()).reshape(V.shape)
-        except np.linalg.LinAlgError:
-            return None
-        V = V + symmetrize(step)
-        if np.abs(step).max() <= ensemble.settings.converged**0.5 * np.abs(V).max():
-            here = Resolvent(ensemble, x, V)
-            return here if here.inside else None
-    return None

@@ -99,7 +99,7 @@ def test_noisy_scores_agree_with_a_dense_grid(name, n, spread, tolerance):
     V, omega = np.full((2, 1, 1), size), spread * rng.standard_normal((n, 2, 1))
     channel = channel_of(model)
     if tolerance < 1e-4:
-        channel = replace(channel, settings=replace(channel.settings, spacing=0.35, radius=9.0, block_radius=9.0))
+        channel = replace(channel, settings=replace(channel.settings, spacing=0.35, radius=9.0))
     u = omega + np.sqrt(size) * rng.standard_normal((n, 2, 1))
     y = channel.observe(u, rng.standard_normal((n, 4)))
     posterior = channel.posterior(y, omega, V)

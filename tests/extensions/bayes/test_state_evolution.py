@@ -114,12 +114,13 @@ def test_nishimori_identities_of_the_prior(law, A):
     k = rng.choice(len(kind.prior.weight), size=n, p=kind.prior.weight)
     teacher = kind.prior.mean[k] + np.sqrt(kind.prior.cov[k][:, 0]) * rng.standard_normal((n, 1))
     posterior = kind.prior.posterior(A * teacher + np.sqrt(A) * rng.standard_normal((n, 1)), np.array([[A]]))
-    V, known, log_z, _ = kind.prior.averages(np.array([[A]]))
+    V, known, net = kind.prior.averages(np.array([[A]]))
     assert V[0, 0] + known[0, 0] == pytest.approx(kind.prior.second[0, 0], rel=1e-9)
     overlaps = posterior.mean * teacher, posterior.mean**2
     for each in overlaps:
         assert each.mean() == pytest.approx(kind.prior.second[0, 0] - V[0, 0], abs=5 * each.std() / np.sqrt(n))
     assert posterior.cov.mean() == pytest.approx(V[0, 0], abs=5 * posterior.cov.std() / np.sqrt(n) + 1e-12)
+    log_z = net + 0.5 * A * known[0, 0]
     assert posterior.log_z.mean() == pytest.approx(log_z, abs=5 * posterior.log_z.std() / np.sqrt(n))
 
 

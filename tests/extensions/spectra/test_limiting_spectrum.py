@@ -60,6 +60,17 @@ def test_a_spike_has_the_eigenvalue_and_the_overlap_of_a_spiked_covariance(spike
     assert measured.positions[-1:] == pytest.approx(spectrum.positions, abs=0.05)
 
 
+def test_means_of_classes_along_the_teacher_are_a_spike():
+    """Tokens ±Q*/√d + N(0, 1) have a covariance with the spike 1 along the teacher."""
+    model = ga.sequence_model(
+        lambda u, noise, c: 2.0 * c - 1 + 0 * u[0, 0], lambda z: z[0, 0],
+        n_tokens=1, rank=1, lam=RIDGE, classes=[0.5, 0.5], spikes=[[[1.0]], [[-1.0]]],
+    )  # fmt: skip
+    spectrum = ga.limiting_spectrum(model, 2.0, solve(model, 2.0, "random"), [1.0], n_points=64, n_replicas=2)
+    assert spectrum.eigenvalues == pytest.approx([RIDGE + 6], rel=1e-4)
+    assert spectrum.teacher == pytest.approx([3**-0.5], rel=1e-3)
+
+
 def test_correlated_coordinates_agree_with_eigenvalues_at_finite_d():
     model = linear_model(spectrum=ga.power_law_spectrum(1.0, n_classes=4, variance=1.0))
     x, width = np.linspace(0.2, 5.0, 20), 0.1

@@ -5,6 +5,7 @@ The fields have a Gaussian prior u_l ~ N(ω_l, V_l), independent over the tokens
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -105,6 +106,30 @@ class PosteriorChannel:
         rule : nodes of the quadrature rule.
         """
         return None
+
+
+@dataclass(frozen=True)
+class LabelChannel(PosteriorChannel):
+    """Base class of channels of labels (N, P)."""
+
+    labels: Any  # label model of the teacher
+    shape: tuple[int, int]  # L, t
+
+    @property
+    def n_noise(self) -> int:
+        """Number of random numbers per sample that the label model needs."""
+        return int(self.labels.n_noise(*self.shape))
+
+    def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
+        """Return labels (N, P) of fields (N, L, t), given the noise (N, n_noise)."""
+        return np.asarray(self.labels(u, white))
+
+    def label_error(self, V: np.ndarray, known: np.ndarray, rule: Any) -> float:
+        """Return the mean square error of the posterior mean of a new label, noise included.
+
+        `V` and `known` (L, t, t) are the covariances of u − ω and ω.
+        """
+        raise NotImplementedError
 
 
 def channel_response(posterior: Posterior, omega: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import typeof
-from numba.core import cgutils, types
+from numba.core import types
 from numba.extending import intrinsic
 from scipy.linalg import block_diag
 
@@ -140,18 +140,14 @@ def _emit_evaluation(typing_context: Any, fiber: Any, v: Any, out: Any) -> Any:
     program: Program = fiber.dtype.instance_class.program
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kinds = signature.args[1:3]
-        views = [context.make_array(k)(context, builder, a) for k, a in zip(kinds, arguments[1:3], strict=True)]
+        read, write = (context.make_array(VECTOR)(context, builder, vector).data for vector in arguments[1:])
 
-        def place(which: int, index: int) -> Any:
-            at = [context.get_constant(types.intp, index)]
-            return cgutils.get_item_pointer(
-                context, builder, kinds[which], views[which], at, wraparound=False, boundscheck=False
-            )
+        def entry(data: Any, index: int) -> Any:
+            return builder.gep(data, [context.get_constant(types.intp, index)])
 
-        inputs = [builder.load(place(0, i)) for i in range(program.n_inputs)]
+        inputs = [builder.load(entry(read, i)) for i in range(program.n_inputs)]
         for number, result in enumerate(emit(context, builder, program, inputs)):
-            builder.store(result, place(1, number))
+            builder.store(result, entry(write, number))
         return context.get_dummy_value()
 
     return types.void(fiber, v, out), generate

@@ -10,7 +10,7 @@ smallest panels of Gauss-Legendre nodes, near zero, have the width that V requir
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit, gammaln, log_ndtr, ndtr
+from scipy.special import expit, gammaln, ndtr
 
 from gamp_attention._tools.quadrature import gaussian_weights, legendre_panels, spaced_grid
 
@@ -49,22 +49,20 @@ def normal_nodes(rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
     return z[:, 0], gaussian_weights(z)
 
 
-def logistic_nodes(rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
-    """Return equally spaced nodes and weights for the standard logistic distribution."""
-    tau = np.arange(-rule.logistic, rule.logistic + rule.spacing, 4 * rule.spacing)
+def logistic_nodes(temperature: float, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
+    """Return equally spaced nodes and weights of T τ with the standard logistic distribution of τ, one for T = 0."""
+    tau = np.arange(-rule.logistic, rule.logistic + rule.spacing, 4 * rule.spacing) if temperature else np.zeros(1)
     weight = expit(tau) * expit(-tau)
-    return tau, weight / weight.sum()
+    return temperature * tau, weight / weight.sum()
 
 
-def average_up_to_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float] | None:
-    """Return E g_l² (L,) and E log Z for fields that are known up to a common sign, with variances known + V (L,).
+def average_up_to_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float]:
+    """Return E g_l² (L, 1, 1) and E log Z for fields known up to a common sign, of variances known + V (L, 1, 1).
 
-    None if the ratios known/V of the tokens differ, for which these averages are integrals over L numbers.
+    The ratio known/V is the same for all tokens.
     """
-    L, rho, ratio = len(V), known + V, known / V
-    if np.ptp(ratio) > 1e-9 * ratio.max():
-        return None
-    certain, uncertain, log_term = _sign_averages(L, float(ratio.mean()), rule)
+    L, rho = len(V), known + V
+    certain, uncertain, log_term = _sign_averages(L, float((known / V).mean()), rule)
     # E tanh² h = E tanh h over the distribution of h, so that E g_l² = (ρ_l E[r² n_l² tanh²] − q_l)/V_l²
     total = np.where(known < V, (rho * certain / L - known) / V**2, 1 / V - rho * uncertain / L / V**2)
     return total, log_term - 0.5 * L - np.log(2) - 0.5 * float(np.log(2 * np.pi * V).sum())
@@ -89,21 +87,11 @@ def _sign_averages(L: int, strength: float, rule: IntegralRule) -> tuple[float, 
     return certain, uncertain, log_term
 
 
-def average_sign(known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
-    """Return E g² and E log Z for a sum whose sign is observed."""
-    at, weight = _panels(np.sqrt(V / max(known, V)), rule)
-    weight = 2 * weight * np.exp(-0.5 * at**2) / np.sqrt(2 * np.pi)
-    at = at * np.sqrt(known / V)
-    logs = np.stack([log_ndtr(at), log_ndtr(-at)])
-    squares = np.exp(-(at**2) - np.log(2 * np.pi) - logs).sum(axis=0)
-    return float(weight @ squares) / V, float(weight @ np.sum(np.exp(logs) * logs, axis=0))
-
-
 def average_odds(known: float, V: float, temperature: float, rule: IntegralRule) -> tuple[float, float]:
-    """Return E g² and E log Z for a sum whose class has logistic odds."""
+    """Return E g² and E log Z for a sum whose class has logistic odds, or whose sign is observed (T = 0)."""
     weight, likely, unlikely, slope = class_probabilities(known, V, temperature, rule)
     tiny = np.finfo(float).tiny
-    logs = likely * np.log(likely) + unlikely * np.log(np.maximum(unlikely, tiny))
+    logs = likely * np.log1p(-unlikely) + unlikely * np.log(np.maximum(unlikely, tiny))
     return float(weight @ (slope**2 / np.maximum(likely * unlikely, tiny))), float(weight @ logs)
 
 
@@ -112,7 +100,7 @@ def class_probabilities(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return weights of nodes ω ≥ 0, the probabilities of both classes given ω, and the derivative of the larger.
 
-    The class is the sign with probability 1/(1 + exp(−S/T)) of S ~ N(ω, V), and ω ~ N(0, known), T > 0.
+    The class is the sign with probability 1/(1 + exp(−S/T)) of S ~ N(ω, V), and ω ~ N(0, known).
     """
     deviation = np.sqrt(V)
     z, weight = _panels(max(deviation, temperature) / np.sqrt(max(known, 1e-300)), rule)
@@ -124,7 +112,7 @@ def class_probabilities(
         up, down = expit(odds), expit(-odds)
         return weight, up @ normal, down @ normal, (up * down) @ normal / temperature
     # T < √V: the noise of the class is narrower than V, so the nodes resolve a logistic variable
-    tau, logistic = logistic_nodes(rule)
-    at = (omega - temperature * tau) / deviation
+    shift, logistic = logistic_nodes(temperature, rule)
+    at = (omega - shift) / deviation
     density = np.exp(-0.5 * at**2) / np.sqrt(2 * np.pi) / deviation
     return weight, ndtr(at) @ logistic, ndtr(-at) @ logistic, density @ logistic

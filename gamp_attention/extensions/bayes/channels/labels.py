@@ -13,12 +13,17 @@ from scipy.special import expit, log_ndtr
 
 from gamp_attention._tools import check
 from gamp_attention.extensions.bayes.channels.attention import attention_channel, posterior_of_sign
-from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, log_normal, softmax_sum
+from gamp_attention.extensions.bayes.channels.channel import (
+    LabelChannel,
+    Posterior,
+    PosteriorChannel,
+    log_normal,
+    softmax_sum,
+)
 from gamp_attention.extensions.bayes.channels.integrals import (
     FINE,
     IntegralRule,
     average_odds,
-    average_sign,
     average_up_to_sign,
     class_probabilities,
     logistic_nodes,
@@ -28,32 +33,6 @@ from gamp_attention.extensions.bayes.channels.teacher import teacher_channel
 from gamp_attention.extensions.sequence.sequence_labels import is_function
 from gamp_attention.theory.models.labels import IntensityLabels, LinearLabels, LogisticLabels
 from gamp_attention.theory.models.model import Model, require_model
-
-SumMoments = tuple[np.ndarray, np.ndarray, np.ndarray]  # mean (N,), variance (N,) and log Z (N,) of a sum
-
-
-@dataclass(frozen=True)
-class LabelChannel(PosteriorChannel):
-    """Base class of channels of labels (N, P)."""
-
-    labels: Any  # label model of the teacher
-    shape: tuple[int, int]  # L, t
-
-    @property
-    def n_noise(self) -> int:
-        """Number of random numbers per sample that the label model needs."""
-        return int(self.labels.n_noise(*self.shape))
-
-    def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
-        """Return labels of the fields."""
-        return np.asarray(self.labels(u, white))
-
-    def label_error(self, V: np.ndarray, known: np.ndarray, rule: IntegralRule) -> float:
-        """Return the mean square error of the posterior mean of a new label, noise included.
-
-        `V` and `known` (L, t, t) are the covariances of u − ω and ω.
-        """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -82,27 +61,29 @@ class LinearChannel(LabelChannel):
 
 @dataclass(frozen=True)
 class SumChannel(LabelChannel):
-    """Channel of labels that depend on S = Σ_l u_l of one column only; the fields are Gaussian given S."""
+    """Channel of labels that depend on S = Σ_l u_l of one column only; the fields are Gaussian given S.
+
+    The sum is treated as the field of a single token.
+    """
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Return the posterior of the fields, from the posterior of their sum."""
-        v, center = V[:, 0, 0], omega[:, :, 0].sum(axis=1)
+        center, total, v = omega.sum(axis=1, keepdims=True), V.sum(axis=0, keepdims=True), V[:, 0, 0]
+        mean, cov, log_z, _ = self.of_sum(y[:, :, None], center, total)
         gain = v / v.sum()
-        mean, variance, log_z = self.of_sum(y[:, 0], center, float(v.sum()))
-        means = omega + gain[:, None] * (mean - center)[:, None, None]
-        cov = np.diag(v) + np.outer(gain, gain) * (variance - v.sum())[:, None, None]
-        return Posterior(means, cov, log_z)
-
-    def of_sum(self, y: np.ndarray, center: np.ndarray, V: float) -> SumMoments:
-        """Return moments of the posterior of the sum, for the prior N(center, V) and labels y (N,)."""
-        raise NotImplementedError
+        cov = np.diag(v) + np.outer(gain, gain) * (cov - total)
+        return Posterior(omega + gain[:, None] * (mean - center), cov, log_z)
 
     def integrate(self, known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float] | None:
         """Return E[g gᵀ] (L, 1, 1) and E[log Z]; g is the same for all tokens."""
-        square, log_z = self.integrate_sum(float(known.sum()), float(V.sum()), rule)
+        square, log_z = self.integrate_sum(known.sum(axis=0, keepdims=True), V.sum(axis=0, keepdims=True), rule)
         return np.full(V.shape, square), log_z
 
-    def integrate_sum(self, known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
+    def of_sum(self, y: np.ndarray, center: np.ndarray, V: np.ndarray) -> Posterior:
+        """Return the posterior of the sum for its prior N(center, V), given labels (N, 1, 1)."""
+        raise NotImplementedError
+
+    def integrate_sum(self, known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[Any, float]:
         """Return E[g²] and E[log Z] for a sum N(ω, V) with ω ~ N(0, known)."""
         raise NotImplementedError
 
@@ -118,17 +99,13 @@ class IntensityChannel(SumChannel):
             needs = "0, or a teacher of sequence_model with noise: lambda u, noise: u.sum() ** 2 + s * noise[0]"
             raise check.fail("model.teacher.noise", self.labels.noise, needs)
 
-    def of_sum(self, y: np.ndarray, center: np.ndarray, V: float) -> SumMoments:
-        """Return moments of the posterior of the sum."""
-        size = np.sqrt(np.maximum(y, 0))[:, None, None]
-        mean, cov, log_z, _ = posterior_of_sign(size, center[:, None, None], np.full((1, 1, 1), V))
-        return mean[:, 0, 0], cov[:, 0, 0], log_z
+    def of_sum(self, y: np.ndarray, center: np.ndarray, V: np.ndarray) -> Posterior:
+        """Return the posterior of the sum, over its sign."""
+        return posterior_of_sign(np.sqrt(np.maximum(y, 0)), center, V)
 
-    def integrate_sum(self, known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
+    def integrate_sum(self, known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[Any, float]:
         """Return E[g²] and E[log Z]."""
-        averages = average_up_to_sign(np.array([known]), np.array([V]), rule)
-        assert averages is not None
-        return float(averages[0][0]), averages[1]
+        return average_up_to_sign(known, V, rule)
 
     def label_error(self, V: np.ndarray, known: np.ndarray, rule: IntegralRule) -> float:
         """Return the variance of the intensity given ω."""
@@ -139,46 +116,37 @@ class IntensityChannel(SumChannel):
 class BinaryChannel(SumChannel):
     """Channel of labels ±1, the sign of the sum or a class with logistic odds."""
 
-    def of_sum(self, y: np.ndarray, center: np.ndarray, V: float) -> SumMoments:
-        """Return moments of the posterior of the sum.
+    def of_sum(self, y: np.ndarray, center: np.ndarray, V: np.ndarray) -> Posterior:
+        """Return the posterior of the sum.
 
         A class with logistic odds is the sign of S + T τ with logistic noise τ, so that S has a truncated normal
         distribution for each node of τ. If T is above √V, the likelihood is averaged over nodes of S.
         """
-        T = self.labels.temperature
-        if np.sqrt(V) > T:
-            tau, weight = logistic_nodes(FINE) if T else (np.zeros(1), np.ones(1))
-            shift = T * tau
-            mean, variance, logs = truncated_moments(y[:, None], center[:, None] + shift, V)
-            mean -= shift
+        T, v, y, center = self.labels.temperature, V.item(), y[:, :, 0], center[:, :, 0]
+        if np.sqrt(v) > T:
+            shift, weight = logistic_nodes(T, FINE)
+            at = y * (center + shift) / np.sqrt(v)  # S + T τ of this sign has a normal distribution truncated at zero
+            logs = log_ndtr(at)
+            hazard = np.exp(-0.5 * at**2 - 0.5 * np.log(2 * np.pi) - logs)
+            mean, variance = center + y * np.sqrt(v) * hazard, v * np.clip(1 - hazard * (at + hazard), 0, 1)
         else:
             x, weight = normal_nodes(FINE)
-            mean = center[:, None] + np.sqrt(V) * x
-            variance, logs = np.zeros_like(mean), np.log(expit(y[:, None] * mean / T))
+            mean = center + np.sqrt(v) * x
+            variance, logs = np.zeros_like(mean), np.log(expit(y * mean / T))
         weights, log_z = softmax_sum(logs + np.log(np.maximum(weight, np.finfo(float).tiny)))
-        average = np.sum(weights * mean, axis=1)
-        return average, np.sum(weights * (variance + (mean - average[:, None]) ** 2), axis=1), log_z
+        average = np.sum(weights * mean, axis=1, keepdims=True)
+        total = np.sum(weights * (variance + (mean - average) ** 2), axis=1, keepdims=True)
+        return Posterior(average[:, :, None], total[:, :, None], log_z)
 
-    def integrate_sum(self, known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
+    def integrate_sum(self, known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[Any, float]:
         """Return E[g²] and E[log Z]."""
-        temperature = self.labels.temperature
-        return average_odds(known, V, temperature, rule) if temperature else average_sign(known, V, rule)
+        return average_odds(known.item(), V.item(), self.labels.temperature, rule)
 
     def label_error(self, V: np.ndarray, known: np.ndarray, rule: IntegralRule) -> float:
         """Return the variance of the label given ω."""
-        determined, unknown = float(known.sum()), float(V.sum())
-        if not self.labels.temperature:  # four times half the probability that two signs differ
-            return 4 / np.pi * float(np.arcsin(np.sqrt(0.5 * unknown / (unknown + determined))))
-        weight, likely, unlikely, _ = class_probabilities(determined, unknown, self.labels.temperature, rule)
+        temperature = self.labels.temperature
+        weight, likely, unlikely, _ = class_probabilities(float(known.sum()), float(V.sum()), temperature, rule)
         return 4 * float(weight @ (likely * unlikely))
-
-
-def truncated_moments(y: np.ndarray, center: np.ndarray, V: float) -> SumMoments:
-    """Return mean, variance and log Z of S ~ N(center, V) given its sign y: a normal distribution truncated at zero."""
-    at = y * center / np.sqrt(V)
-    log_z = log_ndtr(at)
-    hazard = np.exp(-0.5 * at**2 - 0.5 * np.log(2 * np.pi) - log_z)
-    return center + y * np.sqrt(V) * hazard, V * np.clip(1 - hazard * (at + hazard), 0, 1), log_z
 
 
 LABEL_CHANNELS: dict[type, type[LabelChannel]] = {

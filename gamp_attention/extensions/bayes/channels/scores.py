@@ -3,20 +3,16 @@
 The whitened fields x = u/√V have the prior N(ω/√V, I). For a Gaussian of unit width the error of a sum over a grid of
 equal spacing h is of the order of exp(−2π²/h²). The posterior is narrower than the prior by at most √(1 + a²), where
 the steepness a is the largest derivative of the targets with respect to x over the noise, and h is reduced by this
-factor. Neighboring samples have a grid in common, if that needs fewer evaluations of the teacher (`_sum_in_blocks`).
+factor. Neighboring samples have a grid in common, which needs fewer evaluations of the teacher.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from gamp_attention._tools.quadrature import gaussian_points, gaussian_weights, spaced_grid
+from gamp_attention._tools.quadrature import gaussian_points, spaced_grid
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, softmax_sum
 from gamp_attention.theory.models.teachers import Teacher
-
-Likelihood = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-Moments = tuple[np.ndarray, np.ndarray, np.ndarray]  # means (n, L) of x − center, covariances (n, L, L), log Z (n,)
 
 
 @dataclass(frozen=True)
@@ -26,20 +22,21 @@ class GridSettings:
     Measured errors of posterior means for two tokens, s = 0.3 and 3000 samples, in units of the posterior's standard
     deviation: median up to 3e-5, and up to 5e-3 in the samples whose slope is above the quantile (2e-2 for a
     user-defined map at s = 0.5). Averages over samples have relative errors up to 4e-6, which decrease below 1e-9
-    with `spacing` 0.4 and both radii 9.
+    with `spacing` 0.4 and `radius` 9.
     """
 
-    spacing: float = 0.9  # spacing of the grid of a sample, in units of the smallest width of the posterior
-    radius: float = 6.5  # radius in units of the prior's width
+    spacing: float = 0.99  # spacing of a grid, in units of the smallest width of the posterior
+    radius: float = 6.0  # smallest distance of the ends of a grid from ω, in units of the prior's width
     max_points: int = 1 << 16  # maximum number of points of a grid
-    block_size: int = 1 << 17  # maximum number of points times samples in memory
-    block_spacing: float = 1.1  # spacing of the grid of a block, in units of the spacing of separate grids
-    block_radius: float = 6.0  # radius in units of the prior's width
-    block_width: float = 1.5  # width of a block, in units of the prior's width
-    min_per_block: float = 3.0  # minimum mean number of samples in a block; below it, every sample has a separate grid
+    block_size: int = 1 << 20  # maximum number of points times samples in memory
+    block_width: float = 1.5  # width of the blocks of samples with a common grid, in units of the prior's width
     n_probes: int = 2048  # number of random fields at which the slope of a teacher is evaluated
     slope_step: float = 1e-4  # step of its difference quotients, in units of the standard deviation of the fields
     slope_quantile: float = 0.99  # quantile of the slopes for which grids are fine enough
+
+    def reach(self, L: int) -> float:
+        """Return the radius of the grid of a block, in units of the prior's width."""
+        return self.radius + 0.5 * self.block_width * float(np.sqrt(L))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +76,8 @@ class ScoreChannel(PosteriorChannel):
 
     def is_affordable(self, rho: np.ndarray) -> bool:
         """Return whether grids for variances up to rho (L, 1, 1) have at most `max_points` points."""
-        settings = self.settings
-        return self.shape[0] * np.log(2 * settings.radius / self._spacing(rho)) < np.log(settings.max_points)
+        L = self.shape[0]
+        return L * np.log(2 * self.settings.reach(L) / self._spacing(rho)) < np.log(self.settings.max_points)
 
     def _spacing(self, V: np.ndarray) -> float:
         """Return the spacing of a grid that resolves posteriors of fields that are whitened with V (L, 1, 1)."""
@@ -88,76 +85,38 @@ class ScoreChannel(PosteriorChannel):
         return self.settings.spacing / float(np.sqrt(1 + steepness**2))
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        """Return the posterior, as a sum over a grid around ω."""
-        root, y = np.sqrt(V[:, 0, 0]), y.reshape(len(y), -1)
+        """Return the posterior, as a sum over a grid near ω.
 
-        def likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            targets = self.teacher((x * root)[:, :, None]).reshape(len(x), -1)
-            return targets / self.noise**2, -0.5 * np.sum(targets**2, axis=1) / self.noise**2
-
-        mean, cov, log_z = self._sum(omega[:, :, 0] / root, self._spacing(V), likelihood, y)
-        log_z = log_z - 0.5 * np.sum((y / self.noise) ** 2 + np.log(2 * np.pi * self.noise**2), axis=1)
-        return Posterior(omega + (root * mean)[:, :, None], np.outer(root, root) * cov, log_z)
-
-    def _sum(self, centers: np.ndarray, spacing: float, likelihood: Likelihood, y: np.ndarray) -> Moments:
-        """Return moments of the posterior of whitened fields x ~ N(center, I) of n samples, as sums over points.
-
-        Parameters
-        ----------
-        centers, y : (n, L) prior means of the whitened fields and (n, P) observations of each sample.
-        spacing : spacing of the grid of a sample.
-        likelihood : function that returns f (J, P) and c (J,) at fields (J, L), for the likelihood exp(c + f·y).
-        """
-        of_blocks = self._sum_in_blocks(centers, spacing, likelihood, y)
-        if of_blocks is not None:
-            return of_blocks
-        (n, L), points = centers.shape, spaced_grid(spacing, centers.shape[1], self.settings.radius, False)
-        prior = np.log(gaussian_weights(points))
-        mean, cov, log_z = np.empty((n, L)), np.empty((n, L, L)), np.empty(n)
-        step = max(1, self.settings.block_size // len(points))
-        for begin in range(0, n, step):
-            rows = slice(begin, begin + step)
-            f, c = likelihood((centers[rows, None] + points).reshape(-1, L))
-            logs = c.reshape(-1, len(points)) + prior
-            logs += (f.reshape(*logs.shape, -1) @ y[rows, :, None])[:, :, 0]
-            mean[rows], cov[rows], log_z[rows] = _moments(logs, points)
-        return mean, cov, log_z
-
-    def _sum_in_blocks(
-        self, centers: np.ndarray, spacing: float, likelihood: Likelihood, y: np.ndarray
-    ) -> Moments | None:
-        """Return the moments by grids of blocks; None if there are fewer than `min_per_block` samples in a block.
-
-        Samples with neighboring centers use the same grid, on which f and c are evaluated once. The logarithms of all
+        Samples with neighboring ω use the same grid, on which the teacher is evaluated once. The logarithms of all
         weights are then products of two matrices.
         """
-        (n, L), settings = centers.shape, self.settings
-        cells = np.round(centers / settings.block_width)
+        root, y, spacing, width = (
+            np.sqrt(V[:, 0, 0]),
+            y.reshape(len(y), -1),
+            self._spacing(V),
+            self.settings.block_width,
+        )
+        (n, L), centers = omega.shape[:2], omega[:, :, 0] / root
+        cells = np.round(centers / width)
         blocks, block_of_sample, count = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
-        if n < settings.min_per_block * len(blocks):
-            return None
-        h = settings.block_spacing * spacing
-        points = spaced_grid(h, L, settings.block_radius + 0.5 * settings.block_width * np.sqrt(L), False)
-        prior = -0.5 * np.sum(points**2, axis=1)
-        mean, cov, log_z = np.empty((n, L)), np.empty((n, L, L)), np.empty(n)
-        order, step = np.argsort(block_of_sample.ravel(), kind="stable"), max(1, settings.block_size * 8 // len(points))
-        for block, rows in zip(blocks * settings.block_width, np.split(order, np.cumsum(count)[:-1]), strict=True):
-            f, c = likelihood(block + points)
-            log_factors = np.concatenate([points, f, (prior + c)[:, None]], axis=1).T
+        points, offsets = spaced_grid(spacing, L, self.settings.reach(L), False), centers - width * cells
+        products, prior = (points[:, :, None] * points[:, None]).reshape(len(points), -1), np.sum(points**2, axis=1)
+        values, sums, log_z = np.concatenate([points, products], axis=1), np.empty((n, L + L * L)), np.empty(n)
+        order, step = (
+            np.argsort(block_of_sample.ravel(), kind="stable"),
+            max(1, self.settings.block_size // len(points)),
+        )
+        for block, rows in zip(width * blocks, np.split(order, np.cumsum(count)[:-1]), strict=True):
+            targets = self.teacher((root * (block + points))[:, :, None]).reshape(len(points), -1) / self.noise
+            logs = -0.5 * (prior + np.sum(targets**2, axis=1))
+            log_factors = np.concatenate([points, targets / self.noise, logs[:, None]], axis=1).T
             for begin in range(0, len(rows), step):
                 part = rows[begin : begin + step]
-                offsets = centers[part] - block
-                logs = np.concatenate([offsets, y[part], np.ones((len(part), 1))], axis=1) @ log_factors
-                first, cov[part], log_z[part] = _moments(logs, points)
-                mean[part] = first - offsets
-                log_z[part] -= 0.5 * np.sum(offsets**2, axis=1)
-        return mean, cov, log_z + L * np.log(h / np.sqrt(2 * np.pi))
-
-
-def _moments(logs: np.ndarray, points: np.ndarray) -> Moments:
-    """Return mean (n, L), covariance (n, L, L) and log Z (n,) of points with logarithms of weights (n, J)."""
-    weights, log_z = softmax_sum(logs)
-    mean = weights @ points
-    products = (points[:, :, None] * points[:, None]).reshape(len(points), -1)
-    second = (weights @ products).reshape(len(mean), *points.shape[1:], -1)
-    return mean, second - mean[:, :, None] * mean[:, None], log_z
+                factors = np.concatenate([offsets[part], y[part], np.ones((len(part), 1))], axis=1)
+                weights, log_z[part] = softmax_sum(factors @ log_factors)
+                sums[part] = weights @ values
+        mean, second = sums[:, :L], sums[:, L:].reshape(n, L, L)
+        cov = np.outer(root, root) * (second - mean[:, :, None] * mean[:, None])
+        log_z += L * np.log(spacing / np.sqrt(2 * np.pi)) - 0.5 * np.sum(offsets**2, axis=1)
+        log_z -= 0.5 * np.sum((y / self.noise) ** 2 + np.log(2 * np.pi * self.noise**2), axis=1)
+        return Posterior(omega + (root * (mean - offsets))[:, :, None], cov, log_z)

@@ -35,7 +35,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.quadrature import inside_cube
 from gamp_attention._tools.sobol import sobol_points
-from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel
+from gamp_attention.extensions.bayes.channels.channel import LabelChannel, Posterior, PosteriorChannel
 from gamp_attention.extensions.bayes.channels.fibers import (
     N_GROUPS,
     Fiber,
@@ -50,7 +50,7 @@ from gamp_attention.extensions.bayes.channels.fibers import (
     fill_points,
 )
 from gamp_attention.extensions.sequence.expressions import Graph, Program
-from gamp_attention.extensions.sequence.sequence_labels import SYMMETRY_ERROR, SequenceLabels, evaluate_rows
+from gamp_attention.extensions.sequence.sequence_labels import SequenceLabels, are_equal, evaluate_rows
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,12 @@ class TeacherSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class TeacherChannel(PosteriorChannel):
+class TeacherChannel(LabelChannel):
     """Observation model of `SequenceLabels`, for teachers that can be traced."""
 
-    labels: SequenceLabels  # label model of the samples
-    shape: tuple[int, int]  # (L, t) of the fields
     used: tuple[int, ...]  # indices of the random numbers on which targets depend
-    fiber: Fiber = field(repr=False)  # the targets as functions of the variables, compiled with their Jacobian
-    h: Program = field(repr=False)  # the same functions as a program
+    program: Program = field(repr=False)  # the targets as functions of the variables, with their Jacobian
+    fiber: Fiber = field(repr=False)  # the program, compiled
     logarithm: np.ndarray  # (P,) whether a target is replaced by its logarithm
     scale: np.ndarray  # (P,) number by which a target is then divided
     subsets: Subsets  # subsets of variables that are solved for
@@ -94,11 +92,6 @@ class TeacherChannel(PosteriorChannel):
     settings: TeacherSettings = TeacherSettings()
 
     is_function = True
-
-    @property
-    def n_noise(self) -> int:
-        """Number of random numbers that the teacher receives for each sample."""
-        return self.labels.count
 
     @property
     def even(self) -> bool:
@@ -114,10 +107,6 @@ class TeacherChannel(PosteriorChannel):
     def has_mirror_images(self) -> bool:
         """True if targets do not change if all fields and the noise change sign."""
         return bool((self.flips < 0).all(axis=1).any())
-
-    def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
-        """Return the targets (N, P) of fields (N, L, t), given the noise (N, n_noise)."""
-        return self.labels(u, white)
 
     def convert_targets(self, observed: np.ndarray) -> np.ndarray:
         """Return the targets (N, P)."""
@@ -138,14 +127,37 @@ class TeacherChannel(PosteriorChannel):
     def draw(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> FiberPoints:
         """Return points on the fibers of n samples, drawn for prior means (n, L, t) and covariances (L, t, t)."""
         n, k, D = len(y), self.shape[0] * self.shape[1], self.fiber.n_variables
-        transformed, error = self._transform(y)
         center, cov = np.zeros((n, D)), np.eye(D)
         center[:, :k] = omega.reshape(n, -1)
         cov[:k, :k] = block_diag(*V)
-        field_flips, subsets, search = np.unique(self.flips[:, :k], axis=0), self.subsets, self.search
-        nodes = self._nodes(n)
-        factors = nodes.shape[1] / subsets.kept.sum(axis=1) * len(field_flips) / len(self.flips)
-        prior = _free_prior(center, cov, subsets.chosen, factors, self.settings.wider)
+        field_flips, nodes = np.unique(self.flips[:, :k], axis=0), self._nodes(n)
+        factors = nodes.shape[1] / self.subsets.kept.sum(axis=1) * len(field_flips) / len(self.flips)
+        prior = _free_prior(center, cov, self.subsets.chosen, factors, self.settings.wider)
+        points, ends = self._fill(y, prior, nodes, k)
+        shift = np.zeros(n)
+        if self.subsets.chosen.shape[1] == len(self.scale):  # log Z is the logarithm of the density of y itself
+            shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
+        return FiberPoints(points, ends, field_flips, shift)
+
+    def solve(self, y: np.ndarray, variables: np.ndarray) -> np.ndarray:
+        """Return whether the given `variables` (n, D) of targets y are found from random starts (n,), for one subset.
+
+        The free variables are given. Variables are found up to changes of sign that keep these.
+        """
+        (n, D), center = variables.shape, variables.copy()
+        center[:, self.subsets.chosen[0]] = 0.0
+        zeros = np.zeros((1, D, D))
+        prior = FreePrior(center, zeros, zeros, np.zeros(1))
+        points, ends = self._fill(y, prior, np.zeros((n, 1, D)), D)
+        sizes = np.diff(ends, prepend=0)
+        truth = np.repeat(variables[:, None] * self.flips[self.subsets.kept[0]], sizes, axis=0)
+        near = np.abs(points.fields[:, None] - truth) <= self.search.same * (1 + np.abs(truth))
+        is_found = np.bincount(np.repeat(np.arange(n), sizes), near.all(axis=2).any(axis=1), minlength=n)
+        return np.asarray(is_found > 0)
+
+    def _fill(self, y: np.ndarray, prior: FreePrior, nodes: np.ndarray, k: int) -> tuple[Points, np.ndarray]:
+        """Return points on the fibers of n targets, with their first k variables, and the end of each sample (n,)."""
+        n, subsets, search, (transformed, error) = len(y), self.subsets, self.search, self._transform(y)
         ends, first = np.empty(n, dtype=np.int64), 0
         size = 2 * n * nodes.shape[1] * len(subsets.chosen) + search.max_branches
         points = Points(np.empty((size, k)), np.empty(size), np.empty(size, dtype=np.int64))
@@ -155,30 +167,7 @@ class TeacherChannel(PosteriorChannel):
             first = fill_points(fibers, prior, nodes, subsets, search, first, points, ends)
             if first < last:
                 points = Points(*(np.concatenate([array, np.empty_like(array)]) for array in points))
-        shift = np.zeros(n)
-        if subsets.chosen.shape[1] == len(self.scale):  # log Z is the logarithm of the density of y itself
-            shift = -np.log(self.scale).sum() - np.log(y[:, self.logarithm]).sum(axis=1)
-        used = Points(*(array[: ends[-1]].copy() for array in points))
-        return FiberPoints(used, ends, field_flips, shift)
-
-    def solve(self, y: np.ndarray, variables: np.ndarray) -> np.ndarray:
-        """Return whether the given `variables` (n, D) of targets y are found from random starts (n,), for one subset.
-
-        The free variables are given. Variables are found up to changes of sign that keep these.
-        """
-        (n, D), chosen, search = variables.shape, self.subsets.chosen, self.search
-        center, zeros = variables.copy(), np.zeros((1, D, D))
-        center[:, chosen[0]] = 0.0
-        transformed, error = self._transform(y)
-        fibers = Fibers(self.fiber, transformed, error, self.flips)
-        prior, size = FreePrior(center, zeros, zeros, np.zeros(1)), n * search.max_branches
-        points, ends = Points(np.empty((size, D)), np.empty(size), np.empty(size, dtype=np.int64)), np.empty(n, int)
-        fill_points(fibers, prior, np.zeros((n, 1, D)), self.subsets, search, 0, points, ends)
-        sizes = np.diff(ends, prepend=0)
-        truth = np.repeat(variables[:, None] * self.flips[self.subsets.kept[0]], sizes, axis=0)
-        near = np.abs(points.fields[: ends[-1], None] - truth) <= search.same * (1 + np.abs(truth))
-        is_found = np.bincount(np.repeat(np.arange(n), sizes), near.all(axis=2).any(axis=1), minlength=n)
-        return np.asarray(is_found > 0)
+        return Points(*(array[: ends[-1]].copy() for array in points)), ends
 
     @property
     def search(self) -> FiberSearch:
@@ -261,13 +250,14 @@ def _cached_channel(
     spread = np.concatenate([np.sqrt(np.diagonal(rho, axis1=1, axis2=2)).ravel(), np.ones(len(used))])
     u = np.einsum("lab,nlb->nla", psd_root(rho), rng.standard_normal((settings.n_probes, L, t)))
     probes = np.concatenate([u.reshape(len(u), -1), rng.standard_normal((len(u), len(used)))], axis=1)
-    h, logarithm, scale = _transform_targets(program, used, probes, settings.positive_at)
-    compiled = _differentiate(h, D)
-    fiber = compile_fiber(compiled, len(scale), D)
-    rank = _common_rank(evaluate_rows(compiled, probes)[:, len(scale) :].reshape(len(probes), -1, D) * spread, settings)
+    targets, logarithm, scale = _transform_targets(program, used, probes, settings.positive_at)
+    P = len(scale)
+    jacobians = evaluate_rows(targets, probes)[:, P:].reshape(-1, P, D)
+    rank = _common_rank(jacobians * spread, settings)
     bare = TeacherChannel(
-        labels=labels, shape=(L, t), used=used, fiber=fiber, h=h, logarithm=logarithm, scale=scale,
-        subsets=Subsets(*np.zeros((3, 0))), flips=_find_flips(h, (L, t), spread), spread=spread,
+        labels=labels, shape=(L, t), used=used, program=targets, fiber=compile_fiber(targets, P, D),
+        logarithm=logarithm, scale=scale, subsets=Subsets(*np.zeros((3, 0))),
+        flips=_find_flips(targets, P, (L, t), spread), spread=spread,
     )  # fmt: skip
     return _select_subsets(bare, rank, rho, probes)
 
@@ -275,9 +265,10 @@ def _cached_channel(
 def _transform_targets(
     program: Program, used: tuple[int, ...], probes: np.ndarray, sizes: tuple[float, ...]
 ) -> tuple[Program, np.ndarray, np.ndarray]:
-    """Return the targets as a program of the variables, in the units and with the logarithms of `TeacherChannel`.
+    """Return targets h (P,) in the form of `TeacherChannel`, their logarithms and their units.
 
-    Targets with a logarithm are not negative at `sizes` times the random variables.
+    The targets are a program of the variables, whose further results are their Jacobian (P, D), row by row. Targets
+    with a logarithm are not negative at `sizes` times the random variables.
     """
     D = probes.shape[1]
     n_fields = D - len(used)
@@ -287,22 +278,14 @@ def _transform_targets(
         inputs[n_fields + number] = graph.inputs[n_fields + index]
     results = graph.include(program, inputs)
     raw = graph.program(results)
-    with np.errstate(all="ignore"):
-        values = [evaluate_rows(raw, size * probes) for size in sizes]
+    values = [evaluate_rows(raw, size * probes) for size in sizes]
     # an exponential that overflows far away gives NaN, which says nothing about the sign
     logarithm = (values[0] > 0).all(axis=0) & ~np.any([(v < 0).any(axis=0) for v in values], axis=0)
     results = [graph.apply("log", k) if log else k for k, log in zip(results, logarithm, strict=True)]
     scale = evaluate_rows(graph.program(results), probes).std(axis=0)
     scale[scale == 0] = 1.0
     scaled = [graph.apply("mul", k, graph.constant(1 / size)) for k, size in zip(results, scale, strict=True)]
-    return graph.program(scaled), logarithm, scale
-
-
-def _differentiate(h: Program, D: int) -> Program:
-    """Return the program of h (P,) and its Jacobian (P, D), row by row."""
-    graph = Graph(D)
-    results = graph.include(h, graph.inputs)
-    return graph.program(results + [graph.derivative(k, i) for k in results for i in range(D)])
+    return graph.program(scaled + [graph.derivative(k, i) for k in scaled for i in range(D)]), logarithm, scale
 
 
 def _common_rank(jacobians: np.ndarray, settings: TeacherSettings) -> int:
@@ -318,18 +301,15 @@ def _common_rank(jacobians: np.ndarray, settings: TeacherSettings) -> int:
     return rank
 
 
-def _find_flips(h: Program, shape: tuple[int, int], spread: np.ndarray) -> np.ndarray:
-    """Return the changes of sign (F, D) of columns and of all noise under which h does not change."""
+def _find_flips(targets: Program, P: int, shape: tuple[int, int], spread: np.ndarray) -> np.ndarray:
+    """Return the changes of sign (F, D) of columns and of all noise under which the P targets do not change."""
     (L, t), D = shape, len(spread)
     v = spread * np.random.default_rng(4).standard_normal((16, D))
-    values = evaluate_rows(h, v)
-    flips = []
+    values, flips = evaluate_rows(targets, v)[:, :P], []
     for signs in product((1.0, -1.0), repeat=t):
         for of_noise in (1.0, -1.0) if L * t < D else (1.0,):
             flip = np.concatenate([np.tile(signs, L), np.full(D - L * t, of_noise)])
-            with np.errstate(all="ignore"):
-                changed = evaluate_rows(h, flip * v)
-            if np.abs(changed - values).max() <= SYMMETRY_ERROR * (1 + np.abs(values).max()):
+            if are_equal(values, evaluate_rows(targets, flip * v)[:, :P]):
                 flips.append(flip)
     return np.array(flips)
 
@@ -338,11 +318,10 @@ def _select_subsets(channel: TeacherChannel, p: int, rho: np.ndarray, probes: np
     """Return the channel with the subsets of p variables that are solved for; see the description of the module."""
     D, n_fields, settings = probes.shape[1], rho[:, :, 0].size, channel.settings
     if p == 0:
-        return _with_subsets(channel, [_Test((), True, 1.0, 1.0)] * 2)
-    differentiated = _differentiate(channel.h, D)
+        return _with_subsets(channel, [_Test((), True)] * 2)
 
     def test_subsets(subsets: Iterable[tuple[int, ...]]) -> list[_Test]:
-        return [_test(channel, chosen, differentiated, rho, probes) for chosen in subsets]
+        return [_test(channel, chosen, rho, probes) for chosen in subsets]
 
     noise_only = test_subsets(islice(combinations(range(n_fields, D), p), settings.max_subsets))
     usable = [test for test in noise_only if test.affine and test.found == 1]
@@ -372,35 +351,33 @@ class _Test(NamedTuple):
 
     chosen: tuple[int, ...]
     affine: bool
-    found: float  # fraction of samples whose true variables are found
-    effective: float  # median effective number of points, as a fraction of the number of points
+    found: float = 0.0  # fraction of samples whose true variables are found
+    effective: float = 0.0  # median effective number of points, as a fraction of the number of points
 
 
-def _test(
-    channel: TeacherChannel, chosen: tuple[int, ...], differentiated: Program, rho: np.ndarray, probes: np.ndarray
-) -> _Test:
-    """Return how well a subset of variables can be solved for, given the program of `_differentiate`."""
-    D, P = probes.shape[1], len(channel.scale)
+def _test(channel: TeacherChannel, chosen: tuple[int, ...], rho: np.ndarray, probes: np.ndarray) -> _Test:
+    """Return how well a subset of variables can be solved for."""
+    D, P, (L, t) = probes.shape[1], len(channel.scale), channel.shape
     inputs = [frozenset({i}) for i in range(D)]  # the variables on which each slope depends
     union = lambda name, *read: frozenset().union(*read)  # noqa: E731
-    slopes = differentiated.interpret(inputs, lambda value: frozenset(), union)[P:]
-    affine = not any(slopes[k * D + i] & set(chosen) for k in range(P) for i in chosen)
-    out = evaluate_rows(differentiated, probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
+    slopes = channel.program.interpret(inputs, lambda value: frozenset(), union)[P:]
+    test = _Test(chosen, not any(slopes[k * D + i] & set(chosen) for k in range(P) for i in chosen))
+    out = evaluate_rows(channel.program, probes)[:, P:].reshape(-1, P, D)[:, :, list(chosen)]
     values = np.linalg.svd(out * channel.spread[list(chosen)], compute_uv=False)
-    if len(chosen) > P or np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < channel.settings.rank_error:
-        return _Test(chosen, affine, 0.0, 0.0)
-    one, (L, t) = _with_subsets(channel, [_Test(chosen, affine, 1.0, 1.0)]), channel.shape
+    if np.median(values[:, -1] / np.maximum(values[:, 0], 1e-300)) < channel.settings.rank_error:
+        return test
+    one = _with_subsets(channel, [test])
     white = np.zeros((len(probes), channel.n_noise))
     white[:, list(channel.used)] = probes[:, L * t :]
     y = channel.observe(probes[:, : L * t].reshape(-1, L, t), white)
-    found = float(one.solve(y, probes).mean())
-    if found < channel.settings.min_found:
-        return _Test(chosen, affine, found, 0.0)
+    test = test._replace(found=float(one.solve(y, probes).mean()))
+    if test.found < channel.settings.min_found:
+        return test
     y = y[: channel.settings.n_trials]
     omega = np.zeros((len(y), L, t))
     points = one.draw(y, omega, rho)
     effective, count = points.weigh(omega, rho)[1], one._nodes(1).shape[1] * len(points.flips)
-    return _Test(chosen, affine, found, float(np.median(effective)) / count)
+    return test._replace(effective=float(np.median(effective)) / count)
 
 
 def _with_subsets(channel: TeacherChannel, tests: list[_Test]) -> TeacherChannel:
