@@ -100,10 +100,8 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> FactoredH
     free = movable > 0
     size = int(free.sum())
     check.require_memory("data", size, size)
-    H = data_hessian(scaled_blocks(data), at.hessians, tuple(np.flatnonzero(column) for column in free.T))
+    H, flat = data_hessian(data, at.hessians, free), rotations(data, Q).swapaxes(1, 2)[:, free.T]
     H[np.diag_indices(size)] += curvature.T[free.T]
-    directions = rotations(data, Q)
-    flat = np.array([direction.T[free.T] for direction in directions]).reshape(len(directions), size)
     level = float(np.trace(H) / max(size, 1))
     raised = H + level * flat.T @ flat
     try:
