@@ -118,13 +118,22 @@ def leave_out(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> tuple[np.ndarray
     Eq. :eq:`leave-one-out`; Rahnama Rad and Maleki (2020). The step begins at the minimum Q (d, r).
     """
     n, k = data.n_samples, data.n_tokens * data.rank
-    g, A = -at.loss_gradients.reshape(n, k), np.empty((n, k, k))
     with one_thread():
         H = factored_hessian(data, at, Q)
-        for rows, x in scaled_blocks(data):
-            A[rows] = H.leverages(x, k)
-        shifts = solve_all(np.eye(k) - A @ at.hessians, A @ g[..., None])  # (1 − A D)⁻¹ A g
-    return at.z - shifts.reshape(at.z.shape), H
+        A = np.concatenate([H.leverages(x, k) for _, x in scaled_blocks(data)])
+        return fields_without(at, np.arange(n)[:, None], A), H
+
+
+def fields_without(at: RiskAtPoint, blocks: np.ndarray, A: np.ndarray) -> np.ndarray:
+    """Return z − (1 − A D)⁻¹ A g (b m, L, r) of the samples in blocks (b, m), after a Newton step without their block.
+
+    A are the leverages between all fields of a block.
+    """
+    z, g, D = (part[blocks] for part in (at.z, -at.loss_gradients, at.hessians))
+    k = D.shape[-1]
+    AD = np.einsum("bpmi,bmij->bpmj", A.reshape(*A.shape[:2], -1, k), D, optimize=True).reshape(A.shape)
+    shifts = solve_all(np.eye(A.shape[1]) - AD, A @ g.reshape(*A.shape[:2], 1))
+    return (z - shifts.reshape(z.shape)).reshape(-1, *at.z.shape[1:])
 
 
 def solve_all(matrices: np.ndarray, right: np.ndarray) -> np.ndarray:
