@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gamp_attention.extensions.inference.hessian import FactoredHessian, fields_without
-from gamp_attention.extensions.inference.refits import descend_risk, sample_errors
+from gamp_attention.extensions.inference.refits import sample_errors
+from gamp_attention.gamp.descent import settle
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.risk import RiskAtPoint, risk_at, small_unit
 from gamp_attention.problem.stores import hash_samples, token_blocks
@@ -42,17 +43,14 @@ def has_many_minima(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> bool:
     `at` is the exact risk at Q. Minima are compared by the errors of the samples, which do not change if columns of Q
     are rotated.
     """
-
-    def descend(part: Dataset, start: np.ndarray, tol: float) -> np.ndarray:
-        return descend_risk(part, lambda weights: risk_at(part, weights, "exact"), start, tol * unit, 1000)
-
     unit = small_unit(data)
     errors, rng = sample_errors(data, at.z), np.random.default_rng(0)  # a fixed seed: equal halves along a path
     for _ in range(DIVISIONS):
         for half in np.array_split(rng.permutation(data.n_samples), 2):
             if not len(half):  # there is one sample only
                 continue
-            weights = descend(data, descend(data.select_rows(np.sort(half)), Q, AWAY), BACK)
+            away = settle(data.select_rows(np.sort(half)), "exact", Q, AWAY * unit, max_steps=1000).Q
+            weights = settle(data, "exact", away, BACK * unit, max_steps=1000).Q
             end = risk_at(data, weights, "exact")
             change = np.abs(sample_errors(data, end.z) - errors).sum() / max(np.abs(errors).sum(), 1e-300)
             is_low = end.train_loss < (1 + EQUAL) * at.train_loss

@@ -91,7 +91,8 @@ class Refitter:
             gtol = self.converged * float(np.abs(evaluate_white(white)[1]).max())
             options = {"gtol": gtol, "ftol": 0.0, "maxiter": self.max_descent}
             start = move(minimize(evaluate_white, white, jac=True, method="L-BFGS-B", options=options).x)
-        end = descend_risk(data, evaluate, start, tol, self.max_descent)
+        descend = minimize_by_lbfgs if data.penalty.smooth else proximal_gradient
+        end = descend(data, evaluate, start, tol, self.max_descent, unit=small_unit(data))[0]
         return end, evaluate(end).gradient_norm <= 1.1 * tol
 
     def _grows_on(
@@ -352,14 +353,6 @@ def variance_of_pairs(
     if not (computed > 0 and total > 0):
         return 0.0
     return max(total / computed * float(np.sum((changes * changes.T)[others])), 0.0) / n**2
-
-
-def descend_risk(
-    data: Dataset, evaluate: Callable[[np.ndarray], RiskAtPoint], Q: np.ndarray, tol: float, max_steps: int
-) -> np.ndarray:
-    """Return the end of a descent from Q (d, r) on a risk, to the gradient norm `tol`."""
-    method = minimize_by_lbfgs if data.penalty.smooth else proximal_gradient
-    return method(data, evaluate, Q, tol, max_steps, None, small_unit(data))[0]
 
 
 def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
