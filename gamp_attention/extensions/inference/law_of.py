@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
-from gamp_attention._tools.numerics import Stream, generator, guard_call
+from gamp_attention._tools.numerics import Stream, generator, guard_call, project_psd
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.attention import DotProductAttention
 from gamp_attention.problem.stores import hash_samples
@@ -127,8 +127,7 @@ def law_of(
     target = _default_target(data, target)
     outside, s = 0.0, 0.0
     if not data.is_labelled and (data.dim > data.n_tokens or noise is None):
-        outside, estimated = _residuals(data, rows, seen.tokens, weights, target)
-        s = estimated if noise is None else s
+        outside, s = _residuals(data, rows, seen.tokens, weights, target)
     s = s if noise is None else check.real("noise", noise, low=0)
     parts = [part_covariances(seen.unit[:, l]) for l in range(data.n_tokens)]
     pooled = np.sum(parts, axis=0) / data.n_tokens
@@ -154,7 +153,10 @@ def _departures(
     seen: SeenTokens, weights: np.ndarray | None, resolvent: SampleResolvent, spectrum: Spectrum, size: np.ndarray,
     shapes: list[Estimate], differ: bool,
 ) -> tuple[Departure, ...]:  # fmt: skip
-    """Return all departures of tokens from their estimated distribution; arguments as in `law_of`."""
+    """Return all departures of tokens from their estimated distribution; arguments as in `law_of`.
+
+    A departure is mild or strong if it exceeds its standard errors and the limits of `MEASURES`.
+    """
     n, L, d = seen.tokens.shape
     measured = {"dimensions / number of tokens": Estimate(d / (n * L))}
     if shapes:
@@ -169,18 +171,22 @@ def _departures(
             float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1))
         ),
     }
-    treatment = (
-        {"differences between covariances": "each Σ_l has its eigenvalues along common vectors"} if differ else {}
-    )
     # standard errors for Gaussian tokens; heavy tails make the jackknife errors large, too
     second, fourth = (float(spectrum.weight @ spectrum.gamma**power) for power in (2, 4))
     kurtosis_of_norms = 12 * fourth / (d * max(second, 1e-300) ** 2)
     by_chance = dict.fromkeys((name for name in MEASURES if name.startswith("kurtosis")), float(np.sqrt(24 / (n * L))))
     by_chance["variance of norms / Gaussian variance"] = float(np.sqrt((2 + kurtosis_of_norms) / (n * L)))
-    return tuple(
-        _build_departure(name, estimate, treatment.get(name), by_chance.get(name, np.inf))
-        for name, estimate in measured.items()
-    )
+    departures = []
+    for name, (value, error) in measured.items():
+        limits, expected, meaning = MEASURES[name]
+        if differ and name == "differences between covariances":
+            meaning = "each Σ_l has its eigenvalues along common vectors"
+        difference = abs(value - expected)
+        # a difference counts above three of either standard error; unknown errors (NaN) count as zero
+        significant = not (3 * error > difference and 3 * by_chance.get(name, np.inf) > difference)
+        step = sum(significant and difference > limit for limit in limits)
+        departures.append(Departure(name, value, error, expected, VERDICTS[step], meaning))
+    return tuple(departures)
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,10 +355,8 @@ def _classes_of_moments(
             coefficient = second[n_fixed:, :n_fixed] @ vector / np.sqrt(square)
             fixed[row], mean[row] = np.sqrt(rank * square) * vector, np.sqrt(rank) * coefficient
             remainder = remainder - np.outer(coefficient, coefficient)
-        values, vectors = np.linalg.eigh(remainder)
-        remainder = (vectors * values.clip(0)) @ vectors.T
-        weights = np.full(rank, fraction / rank)
-        parts.append((weights, np.tile(value, (rank, 1)), fixed, mean, np.tile(remainder, (rank, 1, 1))))
+        weights, covariances = np.full(rank, fraction / rank), np.tile(project_psd(remainder), (rank, 1, 1))
+        parts.append((weights, np.tile(value, (rank, 1)), fixed, mean, covariances))
     return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -371,32 +375,17 @@ def _model(
     return Model(target, coordinates, data.penalty, data.rank, data.student, score_noise=noise)
 
 
-def _build_departure(
-    name: str, measured: Estimate, treatment: str | None, by_chance: float, min_errors: float = 3.0
-) -> Departure:
-    """Return a departure with its verdict: mild or strong if it exceeds its errors and the limits of `MEASURES`.
-
-    `by_chance` is the standard error of the measured value for tokens as assumed, infinite if it is not known. A
-    departure counts if it differs from the assumption by `min_errors` standard errors.
-    """
-    limits, expected, meaning = MEASURES[name]
-    difference = abs(measured.value - expected)
-    # unknown errors (NaN) count as zero
-    significant = not (measured.error * min_errors > difference and by_chance * min_errors > difference)
-    step = int(significant and difference > limits[0]) + int(significant and difference > limits[1])
-    return Departure(name, measured.value, measured.error, expected, VERDICTS[step], treatment or meaning)
-
-
 def _spread(seen: SeenTokens, size: np.ndarray, spectrum: Spectrum) -> dict[str, Estimate]:
     """Return measures of the spectrum and of the token norms: heavy eigenvalues, norms that vary too much."""
     d, (gamma, weight) = seen.tokens.shape[2], spectrum
     norms = np.einsum("nld,nld->nl", seen.unit, seen.unit) / d
-    moments = np.array([[norms[b::N_PARTS].mean(), (norms[b::N_PARTS] ** 2).mean()] for b in range(N_PARTS)])
     gaussian = 2 * mean_product(size) / d**2
     return {
         "largest eigenvalue / median eigenvalue": Estimate(gamma[-1] / gamma[np.searchsorted(np.cumsum(weight), 0.5)]),
         "effective dimensions / d": Estimate(d / max(mean_product(size), 1e-300)),  # tr Σ = d: (tr Σ)²/(d tr Σ²)
-        "variance of norms / Gaussian variance": jackknife(lambda m: (m[1] - m[0] ** 2) / gaussian, moments),
+        "variance of norms / Gaussian variance": jackknife(
+            norms, (1, 2), lambda mean, square: (square - mean**2) / gaussian
+        ),
     }
 
 
@@ -407,13 +396,11 @@ def _kurtosis_of_fields(
     random = generator(0, Stream.PERTURBATIONS).standard_normal((seen.tokens.shape[2], n_directions))
     named = {"kurtosis of random fields": random, "kurtosis along the leading direction": vectors[:, -1:]}
     named |= {} if teacher is None else {"kurtosis of the teacher's fields": teacher}
-    kurtosis = {}
-    for name, directions in named.items():
-        fields = seen.unit @ directions
-        parts = [fields[b::N_PARTS] for b in range(N_PARTS)]
-        moments = np.stack([np.stack([(part**k).mean(axis=(0, 1)) for k in (2, 4)]) for part in parts])
-        kurtosis[name] = jackknife(lambda m: float(np.mean(m[1] / np.maximum(m[0], 1e-300) ** 2)) - 3, moments)
-    return kurtosis
+
+    def kurtosis(square: np.ndarray, fourth: np.ndarray) -> float:
+        return float(np.mean(fourth / np.maximum(square, 1e-300) ** 2)) - 3
+
+    return {name: jackknife(seen.unit @ directions, (2, 4), kurtosis) for name, directions in named.items()}
 
 
 class SampleResolvent(NamedTuple):
@@ -522,10 +509,12 @@ class Estimate(NamedTuple):
     error: float = np.nan
 
 
-def jackknife(of: Callable[..., float], parts: np.ndarray) -> Estimate:
-    """Return a function of the mean of B parts (B, …), with the jackknife error from leaving each part out."""
-    values = [of(mean) for mean in (parts.sum(axis=0)[None] - parts) / (len(parts) - 1)]
-    return Estimate(float(of(parts.mean(axis=0))), jackknife_error(values))
+def jackknife(values: np.ndarray, powers: tuple[int, int], of: Callable[..., float]) -> Estimate:
+    """Return a function of two moments of values (n, L, …) over samples and tokens, with its jackknife error."""
+    parts = [values[b::N_PARTS] for b in range(N_PARTS)]
+    moments = np.array([[(part**power).mean(axis=(0, 1)) for power in powers] for part in parts])  # (B, 2, …)
+    without = (moments.sum(axis=0) - moments) / (N_PARTS - 1)
+    return Estimate(float(of(*moments.mean(axis=0))), jackknife_error([of(*pair) for pair in without]))
 
 
 def jackknife_error(values: list[float]) -> float:
