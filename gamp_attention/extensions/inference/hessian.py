@@ -17,7 +17,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import one_thread, over_panels
 from gamp_attention.problem.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.denoisers.input import denoise_weights, precisions, quadratic_response
+from gamp_attention.problem.denoisers.input import input_step
 from gamp_attention.problem.penalties.standard import on_kinks
 from gamp_attention.problem.risk import RiskAtPoint
 from gamp_attention.problem.susceptibility import hessian_response, susceptibility
@@ -154,13 +154,7 @@ def cavity_fields(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> n
     if not np.isfinite(V).all():  # a rough value is sufficient, since refits correct the size of the shifts
         V = np.tile(np.eye(data.rank), (data.n_sources, 1, 1))
         V *= (data.spectra.mean(axis=1) / (1 + data.penalty.strength))[:, None, None]
-    V_hat = hessian_response(data, at.hessians, V)
-    if data.penalty.quadratic:
-        C = quadratic_response(data.penalty, data.spectra, V_hat)[1]
-    else:
-        A = precisions(data.penalty, data.spectra, V_hat)
-        b = np.einsum("iab,ib->ia", np.broadcast_to(A, (data.dim, *A.shape[1:])), Q) - at.smooth
-        C = denoise_weights(data.penalty, b, A)[1]
+    _, C, _ = input_step(data.penalty, data.spectra, hessian_response(data, at.hessians, V), -at.smooth, Q)
     g, fields = -at.loss_gradients, at.z.copy()
     for rows, x in scaled_blocks(data):
         for a, b in np.ndindex(C.shape[1:]):
