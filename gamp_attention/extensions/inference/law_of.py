@@ -26,7 +26,8 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
-from gamp_attention._tools.numerics import Stream, generator, guard_call, project_psd
+from gamp_attention._tools.numerics import Stream, generator, guard_call, project_psd, psd_root
+from gamp_attention._tools.statistics import mean_and_error
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.attention import DotProductAttention
 from gamp_attention.problem.stores import hash_samples
@@ -167,9 +168,7 @@ def _departures(
     measured |= {
         "norm of the mean token": seen.largest_mean(),
         "fraction of duplicate samples": Estimate(1 - len(np.unique(hash_samples(seen.tokens))) / n),
-        "correlation of consecutive samples": Estimate(
-            float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1))
-        ),
+        "correlation of consecutive samples": Estimate(*mean_and_error(products)),
     }
     # standard errors for Gaussian tokens; heavy tails make the jackknife errors large, too
     second, fourth = (float(spectrum.weight @ spectrum.gamma**power) for power in (2, 4))
@@ -256,12 +255,9 @@ class SeenTokens:
         gram = means @ means.T
         if (np.diag(gram) - chance < SIGNIFICANCE * np.sqrt(2 / effective_dim) * chance).all():
             return np.zeros_like(means)
-        size, vectors = np.linalg.eigh(gram)
-        spanned = size > 1e-12 * max(size.max(), 1e-300)
-        inverse_root = (vectors[:, spanned] / np.sqrt(size[spanned])) @ vectors[:, spanned].T
         # the means of different tokens are over the same samples
-        size, vectors = np.linalg.eigh(gram - self.correlation * np.sqrt(np.outer(chance, chance)))
-        return (vectors * np.sqrt(size.clip(0))) @ vectors.T @ inverse_root @ means
+        root = psd_root(gram - self.correlation * np.sqrt(np.outer(chance, chance)))
+        return root @ np.linalg.pinv(psd_root(gram), rcond=1e-6, hermitian=True) @ means
 
 
 def _default_target(data: Dataset, target: Any) -> Any:
@@ -348,14 +344,13 @@ def _classes_of_moments(
     for fraction, value, second in zip(weight, gamma, moments / weight[:, None, None], strict=True):
         size, vectors = np.linalg.eigh(second[:n_fixed, :n_fixed])
         is_nonzero = size > 1e-9 * max(size.max(initial=0.0), 1e-300)
-        rank = max(1, int(is_nonzero.sum()))
+        rank, root, vectors = max(1, int(is_nonzero.sum())), np.sqrt(size[is_nonzero]), vectors[:, is_nonzero]
+        coefficients = second[n_fixed:, :n_fixed] @ vectors / root
         fixed, mean = np.zeros((rank, n_fixed)), np.zeros((rank, len(second) - n_fixed))
-        remainder = second[n_fixed:, n_fixed:]  # second moments of the teacher that the fixed columns do not explain
-        for row, (square, vector) in enumerate(zip(size[is_nonzero], vectors.T[is_nonzero], strict=True)):
-            coefficient = second[n_fixed:, :n_fixed] @ vector / np.sqrt(square)
-            fixed[row], mean[row] = np.sqrt(rank * square) * vector, np.sqrt(rank) * coefficient
-            remainder = remainder - np.outer(coefficient, coefficient)
-        weights, covariances = np.full(rank, fraction / rank), np.tile(project_psd(remainder), (rank, 1, 1))
+        fixed[: len(root)], mean[: len(root)] = np.sqrt(rank) * (vectors * root).T, np.sqrt(rank) * coefficients.T
+        # second moments of the teacher that the fixed columns do not explain
+        remainder = project_psd(second[n_fixed:, n_fixed:] - coefficients @ coefficients.T)
+        weights, covariances = np.full(rank, fraction / rank), np.tile(remainder, (rank, 1, 1))
         parts.append((weights, np.tile(value, (rank, 1)), fixed, mean, covariances))
     return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
