@@ -23,7 +23,7 @@ from gamp_attention.gamp.descent import minimize_by_lbfgs, proximal_gradient
 from gamp_attention.problem.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.standard import on_kinks, smallest_subgradient
+from gamp_attention.problem.penalties.standard import on_kinks, smallest_subgradient, unpenalized
 from gamp_attention.problem.risk import RiskAtPoint, gradient_norm, risk_at, small_unit
 
 
@@ -60,11 +60,8 @@ class Refitter:
             if reached[k]:
                 steps[k] = weights - Q
         fields = at.z[samples] + data.matrix.rows_of(samples) @ steps
-        free = smallest_subgradient(data.penalty, np.ones(Q.shape), np.zeros(Q.shape)) == 0  # weights without a penalty
-        unbounded = np.zeros(len(samples), bool)
-        if free.any():
-            pairs = zip(samples.tolist(), steps, strict=True)
-            unbounded = np.array([self._grows_on(data, at, Q, sample, step, free) for sample, step in pairs], bool)
+        pairs = zip(samples.tolist(), steps, strict=True)
+        unbounded = np.array([self._grows_on(data, at, Q, sample, step) for sample, step in pairs], bool)
         return fields, reached & ~unbounded, unbounded
 
     def refit(
@@ -95,15 +92,14 @@ class Refitter:
         end = descend(data, evaluate, start, tol, self.max_descent, unit=small_unit(data))[0]
         return end, evaluate(end).gradient_norm <= 1.1 * tol
 
-    def _grows_on(
-        self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, sample: int, step: np.ndarray, free: np.ndarray
-    ) -> bool:
-        """Return whether `free` weights without a penalty grow without bound if a sample is left out.
+    def _grows_on(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, sample: int, step: np.ndarray) -> bool:
+        """Return whether weights without a penalty grow without bound if a sample is left out.
 
         The losses of all other samples then decrease along the changes of these weights, a part of the `step` (d, r),
         even beyond its end, at which their gradient is small: for example the intercept if the sample is the only
         member of its class. At a minimum the slope beyond its end is positive, and as large as the slope at Q.
         """
+        free = unpenalized(data.penalty, Q.shape)
         along = np.where(free, step, 0.0)
         if np.linalg.norm(along) <= self.growth * np.linalg.norm(Q[free]):
             return False
@@ -120,21 +116,20 @@ class Refitter:
         """
         m = len(around.samples)
         P, reached, active = np.zeros((*around.Q.shape, m)), np.zeros(m, bool), np.arange(m)
-        G, first, before = around.first(), np.ones(m), np.full(m, np.inf)
+        G, first, before = around.first(), np.ones(m), np.full(m, 2 / self.slow)  # first steps are taken
         for iteration in range(self.max_newton):
             step = around.solve(G, active)
             energy = np.einsum("pac,pac->c", G, step)
             decreasing = np.isfinite(energy) & (energy >= 0)
             energy = np.where(decreasing, energy, 0.0)
             if iteration == 0:
-                first, stops = np.where(energy > 0, energy, 1.0), energy == 0
+                first = np.where(energy > 0, energy, 1.0)
             length = np.sqrt(energy / first[active])
-            ratio = length / np.where(before[active] > 0, before[active], 1.0)
-            decreasing &= (ratio <= self.slow) | (iteration == 0)
+            ratio = length / before[active]
+            decreasing &= ratio <= self.slow
             P[..., active[decreasing]] -= step[..., decreasing]
             before[active] = length
-            # the expected length of the next step; one step gives no ratio
-            done = decreasing & (length * ratio <= self.converged if iteration else stops)
+            done = decreasing & (length * ratio <= self.converged)  # the expected length of the next step
             reached[active[done]] = True
             keep = decreasing & ~done
             active = active[keep]
@@ -192,10 +187,8 @@ class Refitter:
                     step = -cho_solve(cho_factor(H, check_finite=False), subgradient[free], check_finite=False)
                 except LinAlgError:
                     break
-                with np.errstate(
-                    divide="ignore", invalid="ignore"
-                ):  # the step ends where the first weight becomes zero
-                    crossing = np.where(weights[free] * step < 0, -weights[free] / step, np.inf)
+                # the step ends where the first weight becomes zero
+                crossing = np.where(weights[free] * step < 0, -weights[free] / step, np.inf)
                 length = min(1.0, float(crossing.min(initial=np.inf)))
                 weights[free] = np.where(crossing <= length, 0.0, weights[free] + length * step)
                 free[free] = weights[free] != 0
