@@ -25,7 +25,7 @@ from gamp_attention.extensions.sequence.sequence import TracedLayer, value_model
 from gamp_attention.extensions.train.train import TrainResult, train
 from gamp_attention.extensions.train.user_arrays import build_dataset, standard_units
 from gamp_attention.problem.dataset import Dataset, LabelledDataset
-from gamp_attention.problem.layer import Layer, Units, require_tokens
+from gamp_attention.problem.layer import Units, layer_of, require_tokens
 from gamp_attention.problem.losses.attention import require_heads, with_heads
 from gamp_attention.problem.penalties.base import Penalty
 
@@ -140,8 +140,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
         self.Q_ = trained.Q
         self.positions_ = data.source_means * units.scale
         self.intercept_ = np.zeros(data.rank)
-        layer = Layer(data.student, self.Q_, data.positions * units.scale, units)
-        self.result_ = replace(trained, layer=layer)  # predicts in the units of the outputs
+        self.result_ = replace(trained, layer=layer_of(data, self.Q_, units))  # predicts in the units of the outputs
         return self
 
     def _train(self, data: Dataset, units: Units) -> TrainResult:
