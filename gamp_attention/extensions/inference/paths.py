@@ -26,13 +26,7 @@ from gamp_attention.extensions.inference.leave_one_out import (
     leave_one_out,
     require_trained,
 )
-from gamp_attention.extensions.inference.refits import (
-    error_unit,
-    responses_without,
-    sample_errors,
-    select_paired,
-    variance_of_pairs,
-)
+from gamp_attention.extensions.inference.refits import changes_without, sample_errors, select_paired, variance_of_pairs
 from gamp_attention.extensions.train.runs import AGREEMENT
 from gamp_attention.extensions.train.train import train
 from gamp_attention.gamp.options import IterationOptions
@@ -310,17 +304,17 @@ def _fold_errors(
 def _fold_changes(data: Dataset, rows: np.ndarray, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
     """Return the changes (m, m) of errors of cross-validation: of sample i if sample j is left out too.
 
-    Only the entries of samples i that are left out and of samples j that train the weights are not zero: to first
-    order, ∇ℓ_iᵀ X̃_i (H_∖j)⁻¹ X̃_jᵀ ∇ℓ_j. The samples `rows` (k,), in ascending order, train the weights Q (d, r).
+    Only the entries of samples i that are left out and of samples j that train the weights are not zero. The samples
+    `rows` (k,), in ascending order, train the weights Q (d, r).
     """
     part = data.select_rows(rows)
     at, trained = risk_at(part, Q, "exact"), np.isin(samples, rows)
     local, new = np.searchsorted(rows, samples[trained]), data.matrix.rows_of(samples[~trained])
-    responses = responses_without(part, at, Q, local, at.loss_gradients[local], None)  # the changes of the weights
     slopes = sample_derivatives(at.loss, data.terms("exact").params[samples[~trained]], new @ Q)[1]
+    between = changes_without(part, at, Q, local, at.loss_gradients[local], None, new, slopes)
     changes = np.zeros((len(samples), len(samples)))
-    changes[np.ix_(~trained, trained)] = np.einsum("paj,mlp,mla->mj", responses, new, slopes, optimize=True)
-    return error_unit(data) * changes
+    changes[np.ix_(~trained, trained)] = between
+    return changes
 
 
 def _select(

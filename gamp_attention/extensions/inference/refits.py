@@ -311,15 +311,18 @@ class RisksWithout:
         return X
 
 
-def responses_without(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, slopes: np.ndarray, H: FactoredHessian | None
-) -> np.ndarray:
-    """Return (H_∖i)⁻¹ f_i (d, r, m) for samples (m,) with forces f = X̃ᵀ∇ℓ and `slopes` ∇ℓ (m, L, r).
+def changes_without(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, slopes: np.ndarray, H: FactoredHessian | None,
+    x: np.ndarray, others: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """Return the changes ∇ℓ_iᵀ X̃_i (H_∖j)⁻¹ X̃_jᵀ ∇ℓ_j (k, m) of errors if samples (m,) are left out, to first order.
 
-    To first order, this is the change of the weights if sample i is left out. See `Refitter.refit_samples`.
+    `slopes` (m, L, r) are the ∇ℓ_j of the samples that are left out; `x` (k, L, d) and `others` (k, L, r) are the
+    scaled tokens and the ∇ℓ_i of the samples whose errors change. See `Refitter.refit_samples` for H.
     """
     around = RisksWithout(data, at, Q, samples, H)
-    return around.solve(np.einsum("mlp,mla->pam", around.x, slopes), np.arange(len(samples)))
+    weights = around.solve(np.einsum("mlp,mla->pam", around.x, slopes), np.arange(len(samples)))
+    return error_unit(data) * np.einsum("pam,klp,kla->km", weights, x, others, optimize=True)
 
 
 def select_paired(n: int, count: int = 64) -> np.ndarray:
