@@ -163,7 +163,17 @@ def _departures(
     if shapes:
         measured["correlation of tokens"] = seen.largest_correlation()
         measured["differences between covariances"] = max(shapes)
-    measured |= _spread(seen, size, spectrum) | _kurtosis_of_fields(seen, resolvent.vectors, weights)
+    norms, gaussian = np.einsum("nld,nld->nl", seen.unit, seen.unit) / d, 2 * mean_product(size) / d**2
+    median, random = spectrum.eigenvalue_indices(1), generator(0, Stream.PERTURBATIONS).standard_normal((d, 64))
+    measured |= {
+        "largest eigenvalue / median eigenvalue": Estimate((spectrum.gamma[-1] / spectrum.gamma[median]).item()),
+        "effective dimensions / d": Estimate(d / max(mean_product(size), 1e-300)),  # tr Σ = d: (tr Σ)²/(d tr Σ²)
+        "variance of norms / Gaussian variance": jackknife(norms, (1, 2), lambda x, xx: (xx - x**2) / gaussian),
+        "kurtosis of random fields": _kurtosis(seen.unit @ random),
+        "kurtosis along the leading direction": _kurtosis(seen.unit @ resolvent.vectors[:, -1:]),
+    }
+    if weights is not None:
+        measured["kurtosis of the teacher's fields"] = _kurtosis(seen.unit @ weights)
     products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)  # of consecutive samples
     measured |= {
         "norm of the mean token": seen.largest_mean(),
@@ -370,32 +380,9 @@ def _model(
     return Model(target, coordinates, data.penalty, data.rank, data.student, score_noise=noise)
 
 
-def _spread(seen: SeenTokens, size: np.ndarray, spectrum: Spectrum) -> dict[str, Estimate]:
-    """Return measures of the spectrum and of the token norms: heavy eigenvalues, norms that vary too much."""
-    d, (gamma, weight) = seen.tokens.shape[2], spectrum
-    norms = np.einsum("nld,nld->nl", seen.unit, seen.unit) / d
-    gaussian = 2 * mean_product(size) / d**2
-    return {
-        "largest eigenvalue / median eigenvalue": Estimate(gamma[-1] / gamma[np.searchsorted(np.cumsum(weight), 0.5)]),
-        "effective dimensions / d": Estimate(d / max(mean_product(size), 1e-300)),  # tr Σ = d: (tr Σ)²/(d tr Σ²)
-        "variance of norms / Gaussian variance": jackknife(
-            norms, (1, 2), lambda mean, square: (square - mean**2) / gaussian
-        ),
-    }
-
-
-def _kurtosis_of_fields(
-    seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None, n_directions: int = 64
-) -> dict[str, Estimate]:
-    """Return the excess kurtosis of projections of the tokens of unit scale, averaged over directions (d, m)."""
-    random = generator(0, Stream.PERTURBATIONS).standard_normal((seen.tokens.shape[2], n_directions))
-    named = {"kurtosis of random fields": random, "kurtosis along the leading direction": vectors[:, -1:]}
-    named |= {} if teacher is None else {"kurtosis of the teacher's fields": teacher}
-
-    def kurtosis(square: np.ndarray, fourth: np.ndarray) -> float:
-        return float(np.mean(fourth / np.maximum(square, 1e-300) ** 2)) - 3
-
-    return {name: jackknife(seen.unit @ directions, (2, 4), kurtosis) for name, directions in named.items()}
+def _kurtosis(fields: np.ndarray) -> Estimate:
+    """Return the excess kurtosis of fields (n, L, m), averaged over the m directions."""
+    return jackknife(fields, (2, 4), lambda square, fourth: np.mean(fourth / np.maximum(square, 1e-300) ** 2) - 3)
 
 
 class SampleResolvent(NamedTuple):
