@@ -499,9 +499,9 @@ def jackknife(values: np.ndarray, powers: tuple[int, int], of: Callable[..., flo
     return Estimate(float(of(*moments.mean(axis=0))), jackknife_error([of(*pair) for pair in without]))
 
 
-def jackknife_error(values: list[float]) -> float:
+def jackknife_error(values: ArrayLike) -> float:
     """Return the standard error of an estimate from its values without each of the parts."""
-    return float(np.std(values) * np.sqrt(len(values) - 1))
+    return float(np.std(values) * np.sqrt(N_PARTS - 1))
 
 
 def part_covariances(rows: np.ndarray) -> np.ndarray:
@@ -524,10 +524,8 @@ def mean_product(products: np.ndarray) -> float:
 
 def relative_size(of: np.ndarray, to: np.ndarray) -> Estimate:
     """Return √(⟨A, A⟩/⟨C, C⟩) from products (B, B), zero if its square is negative, and its standard error."""
-
-    def ratio(left_out: Any) -> float:
-        rows = np.ix_(*[np.delete(np.arange(len(of)), left_out)] * 2)
-        return mean_product(of[rows]) / mean_product(to[rows])
-
-    error, root = jackknife_error([ratio(part) for part in range(len(of))]), float(np.sqrt(max(ratio([]), 0.0)))
+    products = np.stack([of, to]) * (1 - np.eye(len(of)))  # of different parts
+    sums, rows = products.sum(axis=(1, 2)), products.sum(axis=2)
+    without = sums[:, None] - 2 * rows  # sums without each of the parts
+    error, root = jackknife_error(without[0] / without[1]), float(np.sqrt(max(sums[0] / sums[1], 0.0)))
     return Estimate(root, float(min(error / max(2 * root, 1e-300), np.sqrt(error))))

@@ -314,8 +314,7 @@ class _CorrectedErrors:
             fields[part], reached[part], self.unbounded[drawn[part]] = Refitter().refit_samples(
                 self.data, self.at, Q, drawn[part], H
             )
-        if m:
-            self._correct(random[reached[:m]], fields[:m][reached[:m]], n - n_top)
+        self._correct(random[reached[:m]], fields[:m][reached[:m]], n - n_top)
         weights = np.where(np.arange(count) < m, (n - n_top) / max(m, 1), 1.0)  # samples that each of them represents
         self.lost = int(np.count_nonzero(~reached))
         self.unknown = float(weights[~reached] @ np.abs(self.errors[drawn[~reached]])) / n
