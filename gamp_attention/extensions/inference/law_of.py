@@ -496,10 +496,10 @@ def jackknife(values: np.ndarray, powers: tuple[int, int], of: Callable[..., flo
     parts = [values[b::N_PARTS] for b in range(N_PARTS)]
     moments = np.array([[(part**power).mean(axis=(0, 1)) for power in powers] for part in parts])  # (B, 2, …)
     without = (moments.sum(axis=0) - moments) / (N_PARTS - 1)
-    return Estimate(float(of(*moments.mean(axis=0))), jackknife_error([of(*pair) for pair in without]))
+    return Estimate(float(of(*moments.mean(axis=0))), jackknife_error(np.array([of(*pair) for pair in without])))
 
 
-def jackknife_error(values: ArrayLike) -> float:
+def jackknife_error(values: np.ndarray) -> float:
     """Return the standard error of an estimate from its values without each of the parts."""
     return float(np.std(values) * np.sqrt(N_PARTS - 1))
 

@@ -170,14 +170,14 @@ def regularization_path(
         check.flag("progress", progress)
     order = np.argsort(values, kind="stable")
     given = np.argsort(order)  # places of the given values in the order of λ
-    lams = values[order].tolist()
+    ascending: list[float] = values[order].tolist()
     start = partial(_train, init=init, n_starts=n_starts, tol=tol, max_iter=max_iter, seed=seed)
-    with Progress("path", total=len(lams) + 1, shown=progress) as bar:
-        results = _train_along(data, lams, start, bar)
+    with Progress("path", total=len(ascending) + 1, shown=progress) as bar:
+        results = _train_along(data, ascending, start, bar)
         if not any(result.converged for result in results):
             raise ConvergenceError("regularization_path: no run has converged", tuple(results[k] for k in given))
         bar.describe("leave-one-out errors")
-        problems = [data.replace(lam=lam) for lam in lams]
+        problems = [data.replace(lam=lam) for lam in ascending]
         errors, spread, trusted, complete = _leave_out_along(problems, results, form)
         bar.update()
     dependent, mean = any(estimate.dependent for estimate in complete.values()), errors.mean(axis=1)
@@ -186,12 +186,12 @@ def regularization_path(
     # random folds do not separate a sample from neighbors that it depends on
     if folds and not (dependent or trusted[smallest]):
         used, remark = "folds", BY_FOLDS
-        with Progress("folds", total=folds * len(lams), shown=progress) as bar:
-            errors, spread, trusted = _fold_errors(data, lams, start, folds, seed, bar)
+        with Progress("folds", total=folds * len(ascending), shown=progress) as bar:
+            errors, spread, trusted = _fold_errors(data, ascending, start, folds, seed, bar)
         mean, trusted = errors.mean(axis=1), trusted & (n >= FEW_SAMPLES)
     pairs = zip(problems, results, strict=True)
     in_training = np.array([sample_errors(problem, problem.fields(result.Q)).mean() for problem, result in pairs])
-    best, best_1se, message = _select(lams, results, mean, spread, trusted, remark)
+    best, best_1se, message = _select(ascending, results, mean, spread, trusted, remark)
     return RegularizationPath(
         lam=values, test_error=mean[given], test_error_error=spread[given], errors=errors[given], form=used,
         best=int(order[best]), best_1se=int(order[best_1se]), in_training=in_training[given], trusted=trusted[given],
