@@ -30,7 +30,7 @@ def field_derivatives(x: np.ndarray, free: np.ndarray) -> np.ndarray:
     parts = [np.zeros((count, *x.shape[:2], free.shape[1])) for count in free.sum(axis=0)]
     for a, part in enumerate(parts):
         part[..., a] = x[:, :, free[:, a]].transpose(2, 0, 1)
-    return np.concatenate(parts).reshape(int(free.sum()), -1)
+    return np.concatenate(parts).reshape(int(free.sum()), x.shape[0] * x.shape[1] * free.shape[1])
 
 
 def has_squared_loss(data: Dataset) -> bool:
@@ -74,12 +74,9 @@ class FactoredHessian:
         x (m, L, d) are scaled tokens.
         """
         columns = field_derivatives(x, self.free)
-        rows = np.ascontiguousarray(self.whiten(columns).T).reshape(-1, k, len(columns))
-        A = rows @ rows.transpose(0, 2, 1)
-        if not len(self.flat):
-            return A
-        along = (self.flat @ columns).T.reshape(-1, k, len(self.flat))
-        return A - along @ along.transpose(0, 2, 1) / self.level
+        products = self.whiten(columns), self.flat @ columns
+        rows, along = (part.T.reshape(columns.shape[1] // k, k, len(part)) for part in products)
+        return rows @ rows.transpose(0, 2, 1) - along / self.level @ along.transpose(0, 2, 1)
 
     def pack(self, G: np.ndarray) -> np.ndarray:
         """Return the entries (k, c) of vectors (d, r, c) at the free weights."""

@@ -217,7 +217,7 @@ class RisksWithout:
         # (H − XᵀDX)⁻¹ = H⁻¹ + H⁻¹Xᵀ (1 − D A)⁻¹ D X H⁻¹ for the derivatives X of the fields of a sample, A = X H⁻¹ Xᵀ
         k = self.x.shape[1] * Q.shape[1]
         derivatives = field_derivatives(self.x, H.free)
-        self._solutions = H.solve(derivatives).reshape(len(derivatives), -1, k)  # H⁻¹Xᵀ
+        self._solutions = H.solve(derivatives).reshape(len(derivatives), len(samples), k)  # H⁻¹Xᵀ
         A = np.einsum("imk,iml->mkl", derivatives.reshape(self._solutions.shape), self._solutions)
         D = at.hessians[samples]
         self._correction = solve_all(np.eye(k) - D @ A, D)  # (1 − D A)⁻¹ D
