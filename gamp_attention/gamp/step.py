@@ -236,7 +236,7 @@ def gamp_step(
         V_hat = symmetrize(sum_over_tokens(data.groups, data.n_sources, out.denoised.response) / data.dim)
 
     # input step: A = Σ γ V̂, b = X̃ᵀg + A Q, η = argmin r(x) + ½ xᵀA x − bᵀx, W = (1/d) Σ γ ∂η/∂b
-    eta, W = input_step(data.penalty, data.spectra, V_hat, out.force, Q)
+    eta, _, W = input_step(data.penalty, data.spectra, V_hat, out.force, Q)
 
     # averages over iterations
     V = (1 - beta) * V + beta * W

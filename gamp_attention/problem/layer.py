@@ -99,10 +99,11 @@ class Layer(Predictor):
         return attention @ (tokens + (self.positions - c)) + c
 
 
-def layer_of(data: Dataset, Q: np.ndarray) -> Any:
-    """Return the `Predictor` with weights Q (d, r) of a dataset; None for labels that no function predicts."""
+def layer_of(data: Dataset, Q: np.ndarray, units: Units | None = None) -> Any:
+    """Return the `Predictor` with weights Q (d, r) of a dataset in given units; None for labels without one."""
     if not data.is_labelled:
-        return Layer(data.student, Q, data.positions, Units.raw(data.dim))
+        units = Units.raw(data.dim) if units is None else units
+        return Layer(data.student, Q, data.positions * units.scale, units)
     build = getattr(data.model, "trained_layer", None)
     return None if build is None else build(data, Q)
 

@@ -36,7 +36,7 @@ def susceptibility(data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool
             V_hat = hessian_response(data, at.hessians, V)
         except np.linalg.LinAlgError:
             break
-        W = input_step(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
+        W = input_step(data.penalty, data.spectra, V_hat, -at.smooth, Q)[2]
         if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
             break
         change = np.abs(W - V).max() / np.abs(W).max()

@@ -25,7 +25,7 @@ from gamp_attention.extensions.train.train import TrainResult, train
 from gamp_attention.extensions.train.user_arrays import build_dataset, load_arrays, require_same_shape
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.layer import Layer, Units
+from gamp_attention.problem.layer import Units, layer_of
 from gamp_attention.problem.losses.attention import with_heads
 from gamp_attention.problem.risk import scale_tolerance
 from gamp_attention.results import Status
@@ -46,10 +46,6 @@ class FitProblem(NamedTuple):
     test: np.ndarray  # indices of the held-out samples
     units: Units
     data: Dataset
-
-    def layer(self, Q: np.ndarray) -> Layer:
-        """Return the layer with weights Q (d, r), in the units of the file."""
-        return Layer(self.data.student, Q, self.data.positions * self.units.scale, self.units)
 
 
 def run_fit(options: argparse.Namespace) -> int:
@@ -73,7 +69,8 @@ def run_fit(options: argparse.Namespace) -> int:
         init, data = path.results[path.best], data.replace(lam=float(path.lam[path.best]))
         options.n_starts, problem = 1, problem._replace(data=data)
     result = _train(problem, init, options)
-    layer, out = problem.layer(result.Q), options.out if result.converged else path_of_unfinished(options.out)
+    layer = layer_of(data, result.Q, problem.units)
+    out = options.out if result.converged else path_of_unfinished(options.out)
     arrays = _layer_arrays(problem, result.Q, options) | {
         **{name: value for name, value in result.overlaps.arrays().items() if value.size},
         "train_loss": result.train_loss, "gradient_norm": result.gradient_norm, "status": result.status.value,
@@ -177,9 +174,10 @@ def _train(problem: FitProblem, init: Any, options: argparse.Namespace) -> Train
 
 def _layer_arrays(problem: FitProblem, Q: np.ndarray, options: argparse.Namespace) -> dict[str, Any]:
     """Return the arrays of a result file that describe a layer and its training."""
+    data, (center, scale, _) = problem.data, problem.units
     return {
-        "Q": Q, "positions": problem.layer(Q).positions, "center": problem.units.center, "scale": problem.units.scale,
-        "heads": options.heads, "lam": problem.data.lam, "held_out": problem.test,
+        "Q": Q, "positions": data.positions * scale, "center": center, "scale": scale, "heads": options.heads,
+        "lam": data.lam, "held_out": problem.test,
     }  # fmt: skip
 
 

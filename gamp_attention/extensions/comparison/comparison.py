@@ -15,7 +15,7 @@ from gamp_attention._tools.choices import RISKS, STARTS
 from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import Progress
-from gamp_attention.descent.minimize import stable_step
+from gamp_attention.descent.minimize import is_recorded, stable_step
 from gamp_attention.descent.torch_risk import DescentResult, status_of
 from gamp_attention.extensions.dynamics.message_passing import MessagePassing
 from gamp_attention.extensions.dynamics.replicas import Trajectory
@@ -148,12 +148,12 @@ class Comparison(Result):
 
 def gradient_descent(data: Dataset, Q: np.ndarray, risk: str, lr: float, max_iter: int) -> DescentResult:
     """Take steps of gradient descent, proximal if the penalty is not a ridge."""
-    tol, every, record, iterations = scale_tolerance(data, TOL), max(1, max_iter // 100), Recorder(), list[int]()
+    tol, record, iterations = scale_tolerance(data, TOL), Recorder(), list[int]()
     no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
     for t in range(max_iter + 1):
         at = risk_at(data, Q, risk)
         done = t == max_iter or not at.gradient_norm > tol
-        if done or t <= 2 * N_ITER or t % every == 0:
+        if done or is_recorded(t, max_iter):
             record.add(overlaps(data, Q, no_V), at.gradient_norm, at.train_loss)
             iterations.append(t)
         if done:

@@ -25,7 +25,7 @@ from gamp_attention.extensions.sequence.sequence import TracedLayer, value_model
 from gamp_attention.extensions.train.train import TrainResult, train
 from gamp_attention.extensions.train.user_arrays import build_dataset, standard_units
 from gamp_attention.problem.dataset import Dataset, LabelledDataset
-from gamp_attention.problem.layer import Layer, Units, require_tokens
+from gamp_attention.problem.layer import Units, layer_of, require_tokens
 from gamp_attention.problem.losses.attention import require_heads, with_heads
 from gamp_attention.problem.penalties.base import Penalty
 
@@ -140,8 +140,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
         self.Q_ = trained.Q
         self.positions_ = data.source_means * units.scale
         self.intercept_ = np.zeros(data.rank)
-        layer = Layer(data.student, self.Q_, data.positions * units.scale, units)
-        self.result_ = replace(trained, layer=layer)  # predicts in the units of the outputs
+        self.result_ = replace(trained, layer=layer_of(data, self.Q_, units))  # predicts in the units of the outputs
         return self
 
     def _train(self, data: Dataset, units: Units) -> TrainResult:
@@ -181,15 +180,15 @@ class GampAttention(RegressorMixin, BaseEstimator):
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Return the outputs (n, L, d), or (n, L, p) with `value_rank`, of the layer for tokens X (n, L, d)."""
-        return np.asarray(self._fitted.outputs(self._tokens("X", X)))
+        return np.asarray(self._fitted.outputs(self._tokens(X)))
 
     def attention(self, X: ArrayLike) -> np.ndarray:
         """Return the attention matrices (n, L, L) of the layer, the mean of its heads, for tokens X (n, L, d)."""
-        return self._fitted.attention(self._tokens("X", X))
+        return self._fitted.attention(self._tokens(X))
 
     def head_attention(self, X: ArrayLike) -> np.ndarray:
         """Return the attention matrices (n, H, L, L) of the heads for tokens X (n, L, d)."""
-        return self._fitted.head_attention(self._tokens("X", X))
+        return self._fitted.head_attention(self._tokens(X))
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """Return R² = 1 − Σ‖y − f(x)‖²/Σ‖y − ȳ‖², with the mean ȳ (L, d) of the outputs y; 1 is best.
@@ -209,7 +208,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
 
         With `value_rank`, outputs have p numbers in place of d.
         """
-        return mean_and_error(self._fitted.errors(self._tokens("X", X), self._outputs(y)))
+        return mean_and_error(self._fitted.errors(self._tokens(X), self._outputs(y)))
 
     def leave_one_out(self, **options: Any) -> LeaveOneOut:
         """Estimate the test error from the training data: each sample is predicted by a fit without it.
@@ -296,9 +295,9 @@ class GampAttention(RegressorMixin, BaseEstimator):
         options = {"ensure_2d": False, "allow_nd": True, "input_name": name, "estimator": self}
         return check_array(value, dtype=(float, np.float32), **options)
 
-    def _tokens(self, name: str, value: Any) -> np.ndarray:
+    def _tokens(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        return np.asarray(require_tokens(name, self._check_array(name, value), self.n_tokens_in_, self.n_features_in_))
+        return np.asarray(require_tokens("X", self._check_array("X", X), self.n_tokens_in_, self.n_features_in_))
 
     def _outputs(self, value: Any) -> np.ndarray:
         """Return outputs (n, L, d), or (n, L, p) with value matrices."""

@@ -26,7 +26,7 @@ from gamp_attention.problem.curvature import data_hessian, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import on_kinks
 from gamp_attention.problem.risk import RiskAtPoint, is_convex
-from gamp_attention.problem.sources import by_group, sum_over_tokens
+from gamp_attention.problem.sources import sum_over_tokens
 from gamp_attention.problem.stores import token_blocks
 from gamp_attention.problem.susceptibility import hessian_response, susceptibility
 from gamp_attention.results import Result
@@ -209,13 +209,10 @@ def _unreliable_training(data: Dataset, gamp: Any) -> list[str]:
 def _column_law(data: Dataset) -> _ColumnLaw:
     """Estimate the moments of the columns in two passes over the tokens."""
     n, L, d, S = data.n_samples, data.n_tokens, data.dim, data.n_sources
-    owners = by_group(data.groups, lambda rows, s: np.broadcast_to(s, (rows.stop - rows.start, L)))
-    squares = np.zeros((S, d))
-    for rows, _, x in token_blocks(data.tokens):
-        centered = x + data.positions - data.source_means[owners[rows]]
-        for l in range(L):
-            np.add.at(squares, owners[rows, l], centered[:, l] ** 2)
-    counts = np.bincount(owners.ravel(), minlength=S)[:, None]
+    squares, counts = np.zeros((S, d)), np.zeros((S, 1))
+    for _, sources, x in token_blocks(data.tokens, data.groups):
+        squares[sources] += np.sum((x + data.positions - data.source_means[sources]) ** 2, axis=0)
+        counts[sources] += len(x)
     variances = np.maximum(squares / np.maximum(counts, 1), 1e-300)
     used = np.flatnonzero(variances.min(axis=0) > 1e-90)
     d = max(len(used), 1)
@@ -223,8 +220,8 @@ def _column_law(data: Dataset) -> _ColumnLaw:
     sizes, products, tokens = np.empty((n, L)), np.zeros((len(used), len(used))), np.zeros((L, L))
     fourths, seen = np.zeros(len(used)), 0
     limit = int(max(1000.0, PRODUCTS / max(len(used), 1) ** 2 / L))
-    for rows, _, x in token_blocks(data.tokens):
-        units = (x + data.positions - data.source_means[owners[rows]]) / np.sqrt(variances)[owners[rows]]
+    for rows, sources, x in token_blocks(data.tokens, data.groups):
+        units = (x + data.positions - data.source_means[sources]) / np.sqrt(variances[sources])
         sizes[rows] = np.sum(units**2, axis=2) / d
         units = (units / np.sqrt(np.maximum(sizes[rows], 1e-300))[:, :, None])[: limit - seen, :, used]
         seen += len(units)
@@ -250,7 +247,7 @@ def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | No
     if Q.size > DENSE or not is_convex(data) or data.rank > 1:
         return None
     _, movable, penalty = on_kinks(data.penalty, Q, at.smooth)
-    K, free = data_hessian(scaled_blocks(data), at.hessians, (np.arange(data.dim),)), movable[:, 0] > 0
+    K, free = data_hessian(data, at.hessians, np.ones(Q.shape, bool)), movable[:, 0] > 0
     inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free, 0]))
     return _Curvature(K, free, penalty[:, 0], inverse)
 
@@ -287,7 +284,7 @@ def _inverse_products(data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
     """
     if data.n_tokens > 1 or data.n_samples < law.used.sum() + FREE:
         return None
-    G = data_hessian(scaled_blocks(data), np.ones((data.n_samples, 1, 1)), (np.arange(data.dim),))
+    G = data_hessian(data, np.ones((data.n_samples, 1, 1)), np.ones((data.dim, 1), bool))
     size = np.sqrt(np.where(law.used, np.diag(G), np.inf))
     units = G[np.ix_(law.used, law.used)] / np.outer(size[law.used], size[law.used])
     if np.linalg.eigvalsh(units)[0] < DEPENDENT:
@@ -354,14 +351,11 @@ def _independent(
 
 def _inverse_response(A: np.ndarray) -> np.ndarray:
     """Return the inverses of A (d, r, r), zero along columns' common shifts that do not change a multinomial loss."""
-    if np.isfinite(A).all():
-        values, vectors = np.linalg.eigh(A)
-        small = FLAT * values[:, -1:]
-        if (values >= -small).all() and (values[:, -1] > 0).all():
-            inverse = np.where(values > small, 1 / np.where(values > small, values, 1.0), 0.0)
-            return np.einsum("iab,ib,icb->iac", vectors, inverse, vectors)
-    needs = "weights at which the response of the fields is positive definite"
-    raise ValueError(f"gamp: needs {needs}, got negative values")
+    values = np.linalg.eigvalsh(A) if np.isfinite(A).all() else np.full((1, 1), -1.0)
+    if (values < -FLAT * values[:, -1:]).any() or (values[:, -1] <= 0).any():
+        needs = "weights at which the response of the fields is positive definite"
+        raise ValueError(f"gamp: needs {needs}, got negative values")
+    return np.linalg.pinv(A, rcond=FLAT, hermitian=True)
 
 
 def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curvature) -> float:

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gamp_attention.extensions.inference.hessian import FactoredHessian
-from gamp_attention.extensions.inference.refits import descend_risk, sample_errors
+from gamp_attention.extensions.inference.hessian import FactoredHessian, fields_without
+from gamp_attention.extensions.inference.refits import sample_errors
+from gamp_attention.gamp.descent import settle
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.risk import RiskAtPoint, risk_at, small_unit
 from gamp_attention.problem.stores import hash_samples, token_blocks
@@ -42,17 +43,14 @@ def has_many_minima(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> bool:
     `at` is the exact risk at Q. Minima are compared by the errors of the samples, which do not change if columns of Q
     are rotated.
     """
-
-    def descend(part: Dataset, start: np.ndarray, tol: float) -> np.ndarray:
-        return descend_risk(part, lambda weights: risk_at(part, weights, "exact"), start, tol * unit, 1000)
-
     unit = small_unit(data)
     errors, rng = sample_errors(data, at.z), np.random.default_rng(0)  # a fixed seed: equal halves along a path
     for _ in range(DIVISIONS):
         for half in np.array_split(rng.permutation(data.n_samples), 2):
             if not len(half):  # there is one sample only
                 continue
-            weights = descend(data, descend(data.select_rows(np.sort(half)), Q, AWAY), BACK)
+            away = settle(data.select_rows(np.sort(half)), "exact", Q, AWAY * unit, max_steps=1000).Q
+            weights = settle(data, "exact", away, BACK * unit, max_steps=1000).Q
             end = risk_at(data, weights, "exact")
             change = np.abs(sample_errors(data, end.z) - errors).sum() / max(np.abs(errors).sum(), 1e-300)
             is_low = end.train_loss < (1 + EQUAL) * at.train_loss
@@ -94,8 +92,9 @@ class OrderTest:
 
         def means_without(parts: np.ndarray) -> np.ndarray:
             """Return the means of errors without their block, and of their roots; `parts` are indices of `samples`."""
-            A = [leverages[rows][:, :, rows].reshape(size * k, size * k) for rows in parts]
-            errors = np.array([_errors_without(data, at, samples[rows], of) for rows, of in zip(parts, A, strict=True)])
+            A = np.array([leverages[rows][:, :, rows].reshape(size * k, size * k) for rows in parts])
+            rows = samples[parts]
+            errors = sample_errors(data, fields_without(at, rows, A), rows.ravel())
             return np.array([errors.mean(), np.sqrt(np.maximum(errors, 0.0)).mean()])
 
         def draw_division() -> np.ndarray:
@@ -130,19 +129,6 @@ class OrderTest:
         if len(np.unique(labels)) <= self.few_classes:  # neighbors mostly have the same class if samples are sorted
             return labels if np.count_nonzero(steps) < (len(labels) - 1) / 4 else equal
         return None if (steps >= 0).all() or (steps <= 0).all() else equal
-
-
-def _errors_without(data: Dataset, at: RiskAtPoint, rows: np.ndarray, A: np.ndarray) -> np.ndarray:
-    """Return the errors (m,) of the samples of a block after a Newton step without it, given their leverages A."""
-    m, k = len(rows), at.hessians.shape[1]
-    D = np.zeros((m, k, m, k))
-    D[np.arange(m), :, np.arange(m), :] = at.hessians[rows]
-    g = -at.loss_gradients[rows].ravel()
-    try:
-        shifts = np.linalg.solve(np.eye(m * k) - A @ D.reshape(m * k, m * k), A @ g)
-    except np.linalg.LinAlgError:  # only this block determines some weights
-        return np.full(m, np.nan)
-    return sample_errors(data, at.z[rows] - shifts.reshape(at.z[rows].shape), rows)
 
 
 def repeated_fraction(data: Dataset, minimum: float = 0.05, examples: int = 50) -> float:

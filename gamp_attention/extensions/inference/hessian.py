@@ -17,7 +17,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import one_thread, over_panels
 from gamp_attention.problem.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.denoisers.input import denoise_weights, precisions, quadratic_response
+from gamp_attention.problem.denoisers.input import input_step
 from gamp_attention.problem.penalties.standard import on_kinks
 from gamp_attention.problem.risk import RiskAtPoint
 from gamp_attention.problem.susceptibility import hessian_response, susceptibility
@@ -30,7 +30,7 @@ def field_derivatives(x: np.ndarray, free: np.ndarray) -> np.ndarray:
     parts = [np.zeros((count, *x.shape[:2], free.shape[1])) for count in free.sum(axis=0)]
     for a, part in enumerate(parts):
         part[..., a] = x[:, :, free[:, a]].transpose(2, 0, 1)
-    return np.concatenate(parts).reshape(int(free.sum()), -1)
+    return np.concatenate(parts).reshape(int(free.sum()), x.shape[0] * x.shape[1] * free.shape[1])
 
 
 def has_squared_loss(data: Dataset) -> bool:
@@ -74,12 +74,9 @@ class FactoredHessian:
         x (m, L, d) are scaled tokens.
         """
         columns = field_derivatives(x, self.free)
-        rows = np.ascontiguousarray(self.whiten(columns).T).reshape(-1, k, len(columns))
-        A = rows @ rows.transpose(0, 2, 1)
-        if not len(self.flat):
-            return A
-        along = (self.flat @ columns).T.reshape(-1, k, len(self.flat))
-        return A - along @ along.transpose(0, 2, 1) / self.level
+        products = self.whiten(columns), self.flat @ columns
+        rows, along = (part.T.reshape(columns.shape[1] // k, k, len(part)) for part in products)
+        return rows @ rows.transpose(0, 2, 1) - along / self.level @ along.transpose(0, 2, 1)
 
     def pack(self, G: np.ndarray) -> np.ndarray:
         """Return the entries (k, c) of vectors (d, r, c) at the free weights."""
@@ -100,10 +97,8 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> FactoredH
     free = movable > 0
     size = int(free.sum())
     check.require_memory("data", size, size)
-    H = data_hessian(scaled_blocks(data), at.hessians, tuple(np.flatnonzero(column) for column in free.T))
+    H, flat = data_hessian(data, at.hessians, free), rotations(data, Q).swapaxes(1, 2)[:, free.T]
     H[np.diag_indices(size)] += curvature.T[free.T]
-    directions = rotations(data, Q)
-    flat = np.array([direction.T[free.T] for direction in directions]).reshape(len(directions), size)
     level = float(np.trace(H) / max(size, 1))
     raised = H + level * flat.T @ flat
     try:
@@ -120,13 +115,22 @@ def leave_out(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> tuple[np.ndarray
     Eq. :eq:`leave-one-out`; Rahnama Rad and Maleki (2020). The step begins at the minimum Q (d, r).
     """
     n, k = data.n_samples, data.n_tokens * data.rank
-    g, A = -at.loss_gradients.reshape(n, k), np.empty((n, k, k))
     with one_thread():
         H = factored_hessian(data, at, Q)
-        for rows, x in scaled_blocks(data):
-            A[rows] = H.leverages(x, k)
-        shifts = solve_all(np.eye(k) - A @ at.hessians, A @ g[..., None])  # (1 − A D)⁻¹ A g
-    return at.z - shifts.reshape(at.z.shape), H
+        A = np.concatenate([H.leverages(x, k) for _, x in scaled_blocks(data)])
+        return fields_without(at, np.arange(n)[:, None], A), H
+
+
+def fields_without(at: RiskAtPoint, blocks: np.ndarray, A: np.ndarray) -> np.ndarray:
+    """Return z − (1 − A D)⁻¹ A g (b m, L, r) of the samples in blocks (b, m), after a Newton step without their block.
+
+    A are the leverages between all fields of a block.
+    """
+    z, g, D = (part[blocks] for part in (at.z, -at.loss_gradients, at.hessians))
+    k = D.shape[-1]
+    AD = np.einsum("bpmi,bmij->bpmj", A.reshape(*A.shape[:2], -1, k), D, optimize=True).reshape(A.shape)
+    shifts = solve_all(np.eye(A.shape[1]) - AD, A @ g.reshape(*A.shape[:2], 1))
+    return (z - shifts.reshape(z.shape)).reshape(-1, *at.z.shape[1:])
 
 
 def solve_all(matrices: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -147,13 +151,7 @@ def cavity_fields(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> n
     if not np.isfinite(V).all():  # a rough value is sufficient, since refits correct the size of the shifts
         V = np.tile(np.eye(data.rank), (data.n_sources, 1, 1))
         V *= (data.spectra.mean(axis=1) / (1 + data.penalty.strength))[:, None, None]
-    V_hat = hessian_response(data, at.hessians, V)
-    if data.penalty.quadratic:
-        C = quadratic_response(data.penalty, data.spectra, V_hat)[1]
-    else:
-        A = precisions(data.penalty, data.spectra, V_hat)
-        b = np.einsum("iab,ib->ia", np.broadcast_to(A, (data.dim, *A.shape[1:])), Q) - at.smooth
-        C = denoise_weights(data.penalty, b, A)[1]
+    _, C, _ = input_step(data.penalty, data.spectra, hessian_response(data, at.hessians, V), -at.smooth, Q)
     g, fields = -at.loss_gradients, at.z.copy()
     for rows, x in scaled_blocks(data):
         for a, b in np.ndindex(C.shape[1:]):

@@ -26,7 +26,8 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
-from gamp_attention._tools.numerics import Stream, generator, guard_call
+from gamp_attention._tools.numerics import Stream, generator, guard_call, project_psd, psd_root
+from gamp_attention._tools.statistics import mean_and_error
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.attention import DotProductAttention
 from gamp_attention.problem.stores import hash_samples
@@ -127,8 +128,7 @@ def law_of(
     target = _default_target(data, target)
     outside, s = 0.0, 0.0
     if not data.is_labelled and (data.dim > data.n_tokens or noise is None):
-        outside, estimated = _residuals(data, rows, seen.tokens, weights, target)
-        s = estimated if noise is None else s
+        outside, s = _residuals(data, rows, seen.tokens, weights, target)
     s = s if noise is None else check.real("noise", noise, low=0)
     parts = [part_covariances(seen.unit[:, l]) for l in range(data.n_tokens)]
     pooled = np.sum(parts, axis=0) / data.n_tokens
@@ -154,33 +154,48 @@ def _departures(
     seen: SeenTokens, weights: np.ndarray | None, resolvent: SampleResolvent, spectrum: Spectrum, size: np.ndarray,
     shapes: list[Estimate], differ: bool,
 ) -> tuple[Departure, ...]:  # fmt: skip
-    """Return all departures of tokens from their estimated distribution; arguments as in `law_of`."""
+    """Return all departures of tokens from their estimated distribution; arguments as in `law_of`.
+
+    A departure is mild or strong if it exceeds its standard errors and the limits of `MEASURES`.
+    """
     n, L, d = seen.tokens.shape
     measured = {"dimensions / number of tokens": Estimate(d / (n * L))}
     if shapes:
         measured["correlation of tokens"] = seen.largest_correlation()
         measured["differences between covariances"] = max(shapes)
-    measured |= _spread(seen, size, spectrum) | _kurtosis_of_fields(seen, resolvent.vectors, weights)
+    norms, gaussian = np.einsum("nld,nld->nl", seen.unit, seen.unit) / d, 2 * mean_product(size) / d**2
+    median, random = spectrum.eigenvalue_indices(1), generator(0, Stream.PERTURBATIONS).standard_normal((d, 64))
+    measured |= {
+        "largest eigenvalue / median eigenvalue": Estimate((spectrum.gamma[-1] / spectrum.gamma[median]).item()),
+        "effective dimensions / d": Estimate(d / max(mean_product(size), 1e-300)),  # tr Σ = d: (tr Σ)²/(d tr Σ²)
+        "variance of norms / Gaussian variance": jackknife(norms, (1, 2), lambda x, xx: (xx - x**2) / gaussian),
+        "kurtosis of random fields": _kurtosis(seen.unit @ random),
+        "kurtosis along the leading direction": _kurtosis(seen.unit @ resolvent.vectors[:, -1:]),
+    }
+    if weights is not None:
+        measured["kurtosis of the teacher's fields"] = _kurtosis(seen.unit @ weights)
     products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)  # of consecutive samples
     measured |= {
         "norm of the mean token": seen.largest_mean(),
         "fraction of duplicate samples": Estimate(1 - len(np.unique(hash_samples(seen.tokens))) / n),
-        "correlation of consecutive samples": Estimate(
-            float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1))
-        ),
+        "correlation of consecutive samples": Estimate(*mean_and_error(products)),
     }
-    treatment = (
-        {"differences between covariances": "each Σ_l has its eigenvalues along common vectors"} if differ else {}
-    )
     # standard errors for Gaussian tokens; heavy tails make the jackknife errors large, too
     second, fourth = (float(spectrum.weight @ spectrum.gamma**power) for power in (2, 4))
     kurtosis_of_norms = 12 * fourth / (d * max(second, 1e-300) ** 2)
     by_chance = dict.fromkeys((name for name in MEASURES if name.startswith("kurtosis")), float(np.sqrt(24 / (n * L))))
     by_chance["variance of norms / Gaussian variance"] = float(np.sqrt((2 + kurtosis_of_norms) / (n * L)))
-    return tuple(
-        _build_departure(name, estimate, treatment.get(name), by_chance.get(name, np.inf))
-        for name, estimate in measured.items()
-    )
+    departures = []
+    for name, (value, error) in measured.items():
+        limits, expected, meaning = MEASURES[name]
+        if differ and name == "differences between covariances":
+            meaning = "each Σ_l has its eigenvalues along common vectors"
+        difference = abs(value - expected)
+        # a difference counts above three of either standard error; unknown errors (NaN) count as zero
+        significant = not (3 * error > difference and 3 * by_chance.get(name, np.inf) > difference)
+        step = sum(significant and difference > limit for limit in limits)
+        departures.append(Departure(name, value, error, expected, VERDICTS[step], meaning))
+    return tuple(departures)
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,12 +265,9 @@ class SeenTokens:
         gram = means @ means.T
         if (np.diag(gram) - chance < SIGNIFICANCE * np.sqrt(2 / effective_dim) * chance).all():
             return np.zeros_like(means)
-        size, vectors = np.linalg.eigh(gram)
-        spanned = size > 1e-12 * max(size.max(), 1e-300)
-        inverse_root = (vectors[:, spanned] / np.sqrt(size[spanned])) @ vectors[:, spanned].T
         # the means of different tokens are over the same samples
-        size, vectors = np.linalg.eigh(gram - self.correlation * np.sqrt(np.outer(chance, chance)))
-        return (vectors * np.sqrt(size.clip(0))) @ vectors.T @ inverse_root @ means
+        root = psd_root(gram - self.correlation * np.sqrt(np.outer(chance, chance)))
+        return root @ np.linalg.pinv(psd_root(gram), rcond=1e-6, hermitian=True) @ means
 
 
 def _default_target(data: Dataset, target: Any) -> Any:
@@ -342,17 +354,14 @@ def _classes_of_moments(
     for fraction, value, second in zip(weight, gamma, moments / weight[:, None, None], strict=True):
         size, vectors = np.linalg.eigh(second[:n_fixed, :n_fixed])
         is_nonzero = size > 1e-9 * max(size.max(initial=0.0), 1e-300)
-        rank = max(1, int(is_nonzero.sum()))
+        rank, root, vectors = max(1, int(is_nonzero.sum())), np.sqrt(size[is_nonzero]), vectors[:, is_nonzero]
+        coefficients = second[n_fixed:, :n_fixed] @ vectors / root
         fixed, mean = np.zeros((rank, n_fixed)), np.zeros((rank, len(second) - n_fixed))
-        remainder = second[n_fixed:, n_fixed:]  # second moments of the teacher that the fixed columns do not explain
-        for row, (square, vector) in enumerate(zip(size[is_nonzero], vectors.T[is_nonzero], strict=True)):
-            coefficient = second[n_fixed:, :n_fixed] @ vector / np.sqrt(square)
-            fixed[row], mean[row] = np.sqrt(rank * square) * vector, np.sqrt(rank) * coefficient
-            remainder = remainder - np.outer(coefficient, coefficient)
-        values, vectors = np.linalg.eigh(remainder)
-        remainder = (vectors * values.clip(0)) @ vectors.T
-        weights = np.full(rank, fraction / rank)
-        parts.append((weights, np.tile(value, (rank, 1)), fixed, mean, np.tile(remainder, (rank, 1, 1))))
+        fixed[: len(root)], mean[: len(root)] = np.sqrt(rank) * (vectors * root).T, np.sqrt(rank) * coefficients.T
+        # second moments of the teacher that the fixed columns do not explain
+        remainder = project_psd(second[n_fixed:, n_fixed:] - coefficients @ coefficients.T)
+        weights, covariances = np.full(rank, fraction / rank), np.tile(remainder, (rank, 1, 1))
+        parts.append((weights, np.tile(value, (rank, 1)), fixed, mean, covariances))
     return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -371,49 +380,9 @@ def _model(
     return Model(target, coordinates, data.penalty, data.rank, data.student, score_noise=noise)
 
 
-def _build_departure(
-    name: str, measured: Estimate, treatment: str | None, by_chance: float, min_errors: float = 3.0
-) -> Departure:
-    """Return a departure with its verdict: mild or strong if it exceeds its errors and the limits of `MEASURES`.
-
-    `by_chance` is the standard error of the measured value for tokens as assumed, infinite if it is not known. A
-    departure counts if it differs from the assumption by `min_errors` standard errors.
-    """
-    limits, expected, meaning = MEASURES[name]
-    difference = abs(measured.value - expected)
-    # unknown errors (NaN) count as zero
-    significant = not (measured.error * min_errors > difference and by_chance * min_errors > difference)
-    step = int(significant and difference > limits[0]) + int(significant and difference > limits[1])
-    return Departure(name, measured.value, measured.error, expected, VERDICTS[step], treatment or meaning)
-
-
-def _spread(seen: SeenTokens, size: np.ndarray, spectrum: Spectrum) -> dict[str, Estimate]:
-    """Return measures of the spectrum and of the token norms: heavy eigenvalues, norms that vary too much."""
-    d, (gamma, weight) = seen.tokens.shape[2], spectrum
-    norms = np.einsum("nld,nld->nl", seen.unit, seen.unit) / d
-    moments = np.array([[norms[b::N_PARTS].mean(), (norms[b::N_PARTS] ** 2).mean()] for b in range(N_PARTS)])
-    gaussian = 2 * mean_product(size) / d**2
-    return {
-        "largest eigenvalue / median eigenvalue": Estimate(gamma[-1] / gamma[np.searchsorted(np.cumsum(weight), 0.5)]),
-        "effective dimensions / d": Estimate(d / max(mean_product(size), 1e-300)),  # tr Σ = d: (tr Σ)²/(d tr Σ²)
-        "variance of norms / Gaussian variance": jackknife(lambda m: (m[1] - m[0] ** 2) / gaussian, moments),
-    }
-
-
-def _kurtosis_of_fields(
-    seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None, n_directions: int = 64
-) -> dict[str, Estimate]:
-    """Return the excess kurtosis of projections of the tokens of unit scale, averaged over directions (d, m)."""
-    random = generator(0, Stream.PERTURBATIONS).standard_normal((seen.tokens.shape[2], n_directions))
-    named = {"kurtosis of random fields": random, "kurtosis along the leading direction": vectors[:, -1:]}
-    named |= {} if teacher is None else {"kurtosis of the teacher's fields": teacher}
-    kurtosis = {}
-    for name, directions in named.items():
-        fields = seen.unit @ directions
-        parts = [fields[b::N_PARTS] for b in range(N_PARTS)]
-        moments = np.stack([np.stack([(part**k).mean(axis=(0, 1)) for k in (2, 4)]) for part in parts])
-        kurtosis[name] = jackknife(lambda m: float(np.mean(m[1] / np.maximum(m[0], 1e-300) ** 2)) - 3, moments)
-    return kurtosis
+def _kurtosis(fields: np.ndarray) -> Estimate:
+    """Return the excess kurtosis of fields (n, L, m), averaged over the m directions."""
+    return jackknife(fields, (2, 4), lambda square, fourth: np.mean(fourth / np.maximum(square, 1e-300) ** 2) - 3)
 
 
 class SampleResolvent(NamedTuple):
@@ -522,15 +491,17 @@ class Estimate(NamedTuple):
     error: float = np.nan
 
 
-def jackknife(of: Callable[..., float], parts: np.ndarray) -> Estimate:
-    """Return a function of the mean of B parts (B, …), with the jackknife error from leaving each part out."""
-    values = [of(mean) for mean in (parts.sum(axis=0)[None] - parts) / (len(parts) - 1)]
-    return Estimate(float(of(parts.mean(axis=0))), jackknife_error(values))
+def jackknife(values: np.ndarray, powers: tuple[int, int], of: Callable[..., float]) -> Estimate:
+    """Return a function of two moments of values (n, L, …) over samples and tokens, with its jackknife error."""
+    parts = [values[b::N_PARTS] for b in range(N_PARTS)]
+    moments = np.array([[(part**power).mean(axis=(0, 1)) for power in powers] for part in parts])  # (B, 2, …)
+    without = (moments.sum(axis=0) - moments) / (N_PARTS - 1)
+    return Estimate(float(of(*moments.mean(axis=0))), jackknife_error(np.array([of(*pair) for pair in without])))
 
 
-def jackknife_error(values: list[float]) -> float:
+def jackknife_error(values: np.ndarray) -> float:
     """Return the standard error of an estimate from its values without each of the parts."""
-    return float(np.std(values) * np.sqrt(len(values) - 1))
+    return float(np.std(values) * np.sqrt(N_PARTS - 1))
 
 
 def part_covariances(rows: np.ndarray) -> np.ndarray:
@@ -553,10 +524,8 @@ def mean_product(products: np.ndarray) -> float:
 
 def relative_size(of: np.ndarray, to: np.ndarray) -> Estimate:
     """Return √(⟨A, A⟩/⟨C, C⟩) from products (B, B), zero if its square is negative, and its standard error."""
-
-    def ratio(left_out: Any) -> float:
-        rows = np.ix_(*[np.delete(np.arange(len(of)), left_out)] * 2)
-        return mean_product(of[rows]) / mean_product(to[rows])
-
-    error, root = jackknife_error([ratio(part) for part in range(len(of))]), float(np.sqrt(max(ratio([]), 0.0)))
+    products = np.stack([of, to]) * (1 - np.eye(len(of)))  # of different parts
+    sums, rows = products.sum(axis=(1, 2)), products.sum(axis=2)
+    without = sums[:, None] - 2 * rows  # sums without each of the parts
+    error, root = jackknife_error(without[0] / without[1]), float(np.sqrt(max(sums[0] / sums[1], 0.0)))
     return Estimate(root, float(min(error / max(2 * root, 1e-300), np.sqrt(error))))

@@ -26,8 +26,7 @@ from gamp_attention.extensions.inference.doubts import OrderTest, has_many_minim
 from gamp_attention.extensions.inference.hessian import FactoredHessian, cavity_fields, has_squared_loss, leave_out
 from gamp_attention.extensions.inference.refits import (
     Refitter,
-    error_unit,
-    responses_without,
+    changes_without,
     sample_errors,
     select_paired,
     variance_of_pairs,
@@ -262,15 +261,14 @@ def _training_faults(gamp: Any, H: FactoredHessian | None, fields: np.ndarray) -
 def _covariance(data: Dataset, at: RiskAtPoint, Q: np.ndarray, fields: np.ndarray, H: FactoredHessian | None) -> float:
     """Return the part of the variance of the mean error at a minimum Q that is due to pairs of samples.
 
-    `fields` (n, L, r) are the fields without each sample. The changes of the errors are f_iᵀ (H_∖i)⁻¹ f_j with the
-    forces f = X̃ᵀ∇ℓ, and the sizes of the samples are s_μ = |∇ℓ_μ·(z_∖μ − z_μ)|, which is Δ_μμ to first order.
+    `fields` (n, L, r) are the fields without each sample. The sizes of the samples are s_μ = |∇ℓ_μ·(z_∖μ − z_μ)|,
+    which is Δ_μμ to first order.
     """
     samples = select_paired(data.n_samples)
     slopes = sample_derivatives(at.loss, at.params, fields)[1]
     sizes = np.abs(np.einsum("nla,nla->n", slopes, fields - at.z))
-    responses = responses_without(data, at, Q, samples, slopes[samples], H)
-    changes = np.einsum("pai,mlp,mla->im", responses, data.matrix.rows_of(samples), slopes[samples], optimize=True)
-    return variance_of_pairs(error_unit(data) * changes, sizes, samples)
+    chosen, x = slopes[samples], data.matrix.rows_of(samples)
+    return variance_of_pairs(changes_without(data, at, Q, samples, chosen, H, x, chosen), sizes, samples)
 
 
 def _dependence(data: Dataset, at: RiskAtPoint, H: FactoredHessian | None) -> list[str]:
@@ -316,8 +314,7 @@ class _CorrectedErrors:
             fields[part], reached[part], self.unbounded[drawn[part]] = Refitter().refit_samples(
                 self.data, self.at, Q, drawn[part], H
             )
-        if m:
-            self._correct(random[reached[:m]], fields[:m][reached[:m]], n - n_top)
+        self._correct(random[reached[:m]], fields[:m][reached[:m]], n - n_top)
         weights = np.where(np.arange(count) < m, (n - n_top) / max(m, 1), 1.0)  # samples that each of them represents
         self.lost = int(np.count_nonzero(~reached))
         self.unknown = float(weights[~reached] @ np.abs(self.errors[drawn[~reached]])) / n

@@ -1,15 +1,16 @@
 """Regularization paths: training along values of λ, and the test error at each value.
 
 1. Training from the weights of the previous value (`_train_along`; warm starts, as in Friedman et al., 2010).
-2. Leave-one-out errors at all values, of which some are interpolated (`_Estimates`).
+2. Leave-one-out errors at all values, of which some are interpolated (`_leave_out_along`).
 3. If the smallest estimate is not trusted: cross-validation, with a separate path for each fold (`_fold_errors`).
 4. Selection of the best value (`_select`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,13 +26,7 @@ from gamp_attention.extensions.inference.leave_one_out import (
     leave_one_out,
     require_trained,
 )
-from gamp_attention.extensions.inference.refits import (
-    error_unit,
-    responses_without,
-    sample_errors,
-    select_paired,
-    variance_of_pairs,
-)
+from gamp_attention.extensions.inference.refits import changes_without, sample_errors, select_paired, variance_of_pairs
 from gamp_attention.extensions.train.runs import AGREEMENT
 from gamp_attention.extensions.train.train import train
 from gamp_attention.gamp.options import IterationOptions
@@ -173,141 +168,131 @@ def regularization_path(
     tol, max_iter = check.real("tol", tol, low=0, strict=True), check.integer("max_iter", max_iter, low=1)
     if progress is not None:
         check.flag("progress", progress)
-    plan = _Plan(values, init, n_starts, tol, max_iter, seed)
-    problems = [data.replace(lam=lam) for lam in values.tolist()]
-    with Progress("path", total=len(values) + 1, shown=progress) as bar:
-        results = _train_along(data, plan, bar)
+    order = np.argsort(values, kind="stable")
+    given = np.argsort(order)  # places of the given values in the order of λ
+    ascending: list[float] = values[order].tolist()
+    start = partial(_train, init=init, n_starts=n_starts, tol=tol, max_iter=max_iter, seed=seed)
+    with Progress("path", total=len(ascending) + 1, shown=progress) as bar:
+        results = _train_along(data, ascending, start, bar)
         if not any(result.converged for result in results):
-            raise ConvergenceError("regularization_path: no run has converged", results)
+            raise ConvergenceError("regularization_path: no run has converged", tuple(results[k] for k in given))
         bar.describe("leave-one-out errors")
-        estimates = _Estimates(problems, results, form)
-        errors, spread, trusted = estimates.at_all_values(np.argsort(values, kind="stable").tolist())
+        problems = [data.replace(lam=lam) for lam in ascending]
+        errors, spread, trusted, complete = _leave_out_along(problems, results, form)
         bar.update()
-    dependent, mean = any(estimate.dependent for estimate in estimates.complete.values()), errors.mean(axis=1)
-    used, remark = estimates.complete[int(values.argmin())].form, DEPENDENT if dependent else ""
+    dependent, mean = any(estimate.dependent for estimate in complete.values()), errors.mean(axis=1)
+    used, remark = complete[0].form, DEPENDENT if dependent else ""
     smallest = min((k for k, result in enumerate(results) if result.converged), key=lambda k: mean[k])
     # random folds do not separate a sample from neighbors that it depends on
     if folds and not (dependent or trusted[smallest]):
         used, remark = "folds", BY_FOLDS
-        with Progress("folds", total=folds * len(values), shown=progress) as bar:
-            errors, spread, trusted = _fold_errors(data, plan, folds, bar)
+        with Progress("folds", total=folds * len(ascending), shown=progress) as bar:
+            errors, spread, trusted = _fold_errors(data, ascending, start, folds, seed, bar)
         mean, trusted = errors.mean(axis=1), trusted & (n >= FEW_SAMPLES)
     pairs = zip(problems, results, strict=True)
     in_training = np.array([sample_errors(problem, problem.fields(result.Q)).mean() for problem, result in pairs])
-    best, best_1se, message = _select(values, results, mean, spread, trusted, remark)
+    best, best_1se, message = _select(ascending, results, mean, spread, trusted, remark)
     return RegularizationPath(
-        lam=values, test_error=mean, test_error_error=spread, errors=errors, form=used, best=best, best_1se=best_1se,
-        in_training=in_training, trusted=trusted, results=results, message=message,
+        lam=values, test_error=mean[given], test_error_error=spread[given], errors=errors[given], form=used,
+        best=int(order[best]), best_1se=int(order[best_1se]), in_training=in_training[given], trusted=trusted[given],
+        results=tuple(results[k] for k in given), message=message,
     )  # fmt: skip
 
 
-class _Plan(NamedTuple):
-    """Values (k,) of λ, and the options of `regularization_path` for the training."""
-
-    values: np.ndarray
-    init: Any
-    n_starts: int
-    tol: float
-    max_iter: int
-    seed: Any
-
-
-def _train_along(data: Dataset, plan: _Plan, bar: Progress) -> tuple[GampResult, ...]:
-    """Return the results at all values.
+def _train_along(data: Dataset, lams: list[float], start: Callable[..., GampResult], bar: Progress) -> list[GampResult]:
+    """Return the results at all values of λ, in ascending order; `start` is `_train` with its options.
 
     If a minimum becomes unstable between two values, the weights jump to another minimum, which is often lower before
     the jump too. From the value after the jump, runs then return as long as their training loss is lower.
     """
-    ends: dict[int, GampResult] = {}
-    before: GampResult | None = None
-    order = np.argsort(plan.values, kind="stable").tolist()
-    for k in order:
-        ends[k] = before = _train(data.replace(lam=float(plan.values[k])), plan, before)
+    results = list[GampResult]()
+    for lam in lams:
+        results.append(start(data.replace(lam=lam), results[-1] if results else None))
         bar.update()
-    for below, above in reversed(list(pairwise(order))):
-        lower, higher = ends[below], ends[above]
+    for k in reversed(range(len(lams) - 1)):
+        lower, higher = results[k], results[k + 1]
         if is_convex(data) or not (higher.converged and np.abs(higher.Q).max() > 0):
             continue
-        problem = data.replace(lam=float(plan.values[below]))
+        problem = data.replace(lam=lams[k])
         if agreement_of(problem, lower.Q, higher.Q) < AGREEMENT:
-            result = _train(problem, plan, higher)
+            result = start(problem, higher)
             if result.converged and result.train_loss < lower.train_loss - LOWER * abs(lower.train_loss):
-                ends[below] = result
-    return tuple(ends[k] for k in range(len(order)))
+                results[k] = result
+    return results
 
 
-def _train(data: Dataset, plan: _Plan, before: GampResult | None) -> GampResult:
+def _train(
+    data: Dataset, before: GampResult | None, *, init: Any, n_starts: int, tol: float, max_iter: int, seed: Any
+) -> GampResult:
     """Return the run at one value, started from the previous run, or from `init` if this has no usable weights."""
     # `run_gamp` scales its tolerance, with a margin that errors of paths do not have
-    tol = plan.tol * scale_tolerance(data, 1.0, margin=1.0) / scale_tolerance(data, 1.0)
+    tol = tol * scale_tolerance(data, 1.0, margin=1.0) / scale_tolerance(data, 1.0)
     if before is not None and before.converged and np.isfinite(before.overlaps.V).all() and np.abs(before.Q).max() > 0:
-        return run_gamp(data, before, tol=tol, max_iter=plan.max_iter, iteration=IterationOptions(hold_after=0))
-    return train(
-        data, plan.init, n_starts=plan.n_starts, survey=False, escape=False, seed=plan.seed, tol=tol,
-        max_iter=plan.max_iter,
-    )  # fmt: skip
+        return run_gamp(data, before, tol=tol, max_iter=max_iter, iteration=IterationOptions(hold_after=0))
+    options = {"n_starts": n_starts, "seed": seed, "tol": tol, "max_iter": max_iter}
+    return train(data, init, survey=False, escape=False, **options)
 
 
-class _Estimates:
-    """Leave-one-out errors along a path of k values: complete estimates by number of the value, and interpolation.
+def _leave_out_along(
+    problems: list[Dataset], results: list[GampResult], form: str | None, evenly: int = 6
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[int, LeaveOneOut]]:
+    """Return leave-one-out errors (k, n), standard errors (k,) of their means, which are trusted (k,), and estimates.
 
     The errors by cavity fields cost one pass over the tokens. The difference between a complete estimate and these
-    errors changes slowly along λ, and is interpolated between complete estimates, eq. :eq:`interpolated-errors`.
+    errors changes slowly along λ, and is interpolated between complete estimates, eq. :eq:`interpolated-errors`. After
+    `evenly` spaced values, the value with the smallest error is completed until it is complete already. A value is
+    trusted if its estimate is, or the estimates between which it is interpolated.
     """
 
-    evenly = 6  # number of evenly spaced values along the path whose estimates are complete
+    def complete_at(k: int) -> LeaveOneOut:
+        return leave_one_out(problems[k], results[k], form=form)
 
-    def __init__(self, problems: list[Dataset], results: tuple[GampResult, ...], form: str | None) -> None:
-        self.problems, self.results, self.form = problems, results, form
-        self.complete: dict[int, LeaveOneOut] = {}
+    def rough_errors(k: int) -> np.ndarray:
+        Q, at = require_trained(problems[k], results[k])
+        return sample_errors(problems[k], cavity_fields(problems[k], results[k], at, Q))  # without refits
 
-    def at_all_values(self, order: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return errors (k, n), standard errors (k,) of their means, and which are trusted (k,), for an `order` of λ.
-
-        After the evenly spaced values, the value with the smallest error is completed until it is complete already. A
-        value is trusted if its estimate is, or the estimates between which it is interpolated.
-        """
-        line = [k for k in order if self.results[k].converged]  # at other values there is nothing to interpolate
-        places = np.linspace(0, len(line) - 1, min(self.evenly, len(line))).round().astype(int).tolist()
-        for k in {*order}.difference(line).union(line[place] for place in places):
-            self._complete(k)
-        rough = {k: self._rough_errors(k) for k in line} if len(places) < len(line) else {}
-        while True:
-            shape = len(order), self.problems[0].n_samples
-            errors, rest, trusted = np.empty(shape), np.empty(shape[0]), np.empty(shape[0], bool)
-            for k, loo in self.complete.items():
-                errors[k], trusted[k] = loo.errors, loo.trusted
-                rest[k] = loo.test_error_error**2 - loo.errors.var(ddof=1) / shape[1]
-            for low, high in pairwise([place for place, k in enumerate(line) if k in self.complete]):
-                a, b = line[low], line[high]
-                for place in range(low + 1, high):
-                    k, t = line[place], (place - low) / (high - low)
-                    errors[k] = rough[k] + (1 - t) * (errors[a] - rough[a]) + t * (errors[b] - rough[b])
-                    rest[k], trusted[k] = (1 - t) * rest[a] + t * rest[b], trusted[a] and trusted[b]
-            best = min(line, key=lambda k: errors[k].mean() * (1.0 if trusted[k] else CAUTION))
-            if best in self.complete:
-                return errors, np.sqrt(errors.var(axis=1, ddof=1) / shape[1] + np.maximum(rest, 0.0)), trusted
-            self._complete(best)
-
-    def _complete(self, k: int) -> None:
-        self.complete[k] = leave_one_out(self.problems[k], self.results[k], form=self.form)
-
-    def _rough_errors(self, k: int) -> np.ndarray:
-        data, (Q, at) = self.problems[k], require_trained(self.problems[k], self.results[k])
-        return sample_errors(data, cavity_fields(data, self.results[k], at, Q))  # without refits
+    line = [
+        k for k, result in enumerate(results) if result.converged
+    ]  # at other values there is nothing to interpolate
+    places = np.linspace(0, len(line) - 1, min(evenly, len(line))).round().astype(int).tolist()
+    first = {*range(len(results))}.difference(line).union(line[place] for place in places)
+    complete, shape = {k: complete_at(k) for k in sorted(first)}, (len(results), problems[0].n_samples)
+    rough = {k: rough_errors(k) for k in line} if len(places) < len(line) else {}
+    while True:
+        errors, rest, trusted = np.empty(shape), np.empty(shape[0]), np.empty(shape[0], bool)
+        for k, loo in complete.items():
+            errors[k], trusted[k] = loo.errors, loo.trusted
+            rest[k] = loo.test_error_error**2 - loo.errors.var(ddof=1) / shape[1]
+        for a, b in pairwise(k for k in line if k in complete):
+            inside = [k for k in line if a < k < b]
+            for k, t in zip(inside, np.linspace(0, 1, len(inside) + 2)[1:-1], strict=True):
+                errors[k] = rough[k] + (1 - t) * (errors[a] - rough[a]) + t * (errors[b] - rough[b])
+                rest[k], trusted[k] = (1 - t) * rest[a] + t * rest[b], trusted[a] and trusted[b]
+        best = min(line, key=_cautious(errors.mean(axis=1), trusted).__getitem__)
+        if best in complete:
+            spread = np.sqrt(errors.var(axis=1, ddof=1) / shape[1] + np.maximum(rest, 0.0))
+            return errors, spread, trusted, complete
+        complete[best] = complete_at(best)
 
 
-def _fold_errors(data: Dataset, plan: _Plan, folds: int, bar: Progress) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _cautious(mean: np.ndarray, trusted: np.ndarray) -> np.ndarray:
+    """Return mean errors (k,), increased where they are not trusted, for comparisons."""
+    return mean * np.where(trusted, 1.0, CAUTION)
+
+
+def _fold_errors(
+    data: Dataset, lams: list[float], start: Callable[..., GampResult], folds: int, seed: Any, bar: Progress
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return errors (k, n) of samples by cross-validation, standard errors, and whether all runs converged (k,)."""
-    n, k = data.n_samples, len(plan.values)
+    n, k = data.n_samples, len(lams)
     errors, converged = np.full((k, n), np.nan), np.ones(k, bool)
     samples, fold_of = select_paired(n), np.zeros(n, int)
     changes = np.zeros((k, len(samples), len(samples)))
-    parts = np.array_split(generator(plan.seed, Stream.FOLDS).permutation(n), folds)
+    parts = np.array_split(generator(seed, Stream.FOLDS).permutation(n), folds)
     for fold, left_out in enumerate(map(np.sort, parts)):
         rows, fold_of[left_out] = np.setdiff1d(np.arange(n), left_out), fold
-        for number, result in enumerate(_train_along(data.select_rows(rows), plan, bar)):
-            problem = data.replace(lam=float(plan.values[number]))
+        for number, result in enumerate(_train_along(data.select_rows(rows), lams, start, bar)):
+            problem = data.replace(lam=lams[number])
             test_data = problem.select_rows(left_out)
             errors[number, left_out] = sample_errors(test_data, test_data.fields(result.Q))
             changes[number] += _fold_changes(problem, rows, result.Q, samples)
@@ -319,40 +304,38 @@ def _fold_errors(data: Dataset, plan: _Plan, folds: int, bar: Progress) -> tuple
 def _fold_changes(data: Dataset, rows: np.ndarray, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
     """Return the changes (m, m) of errors of cross-validation: of sample i if sample j is left out too.
 
-    Only the entries of samples i that are left out and of samples j that train the weights are not zero: to first
-    order, ∇ℓ_iᵀ X̃_i (H_∖j)⁻¹ X̃_jᵀ ∇ℓ_j. The samples `rows` (k,), in ascending order, train the weights Q (d, r).
+    Only the entries of samples i that are left out and of samples j that train the weights are not zero. The samples
+    `rows` (k,), in ascending order, train the weights Q (d, r).
     """
     part = data.select_rows(rows)
     at, trained = risk_at(part, Q, "exact"), np.isin(samples, rows)
     local, new = np.searchsorted(rows, samples[trained]), data.matrix.rows_of(samples[~trained])
-    responses = responses_without(part, at, Q, local, at.loss_gradients[local], None)  # the changes of the weights
     slopes = sample_derivatives(at.loss, data.terms("exact").params[samples[~trained]], new @ Q)[1]
+    between = changes_without(part, at, Q, local, at.loss_gradients[local], None, new, slopes)
     changes = np.zeros((len(samples), len(samples)))
-    changes[np.ix_(~trained, trained)] = np.einsum("paj,mlp,mla->mj", responses, new, slopes, optimize=True)
-    return error_unit(data) * changes
+    changes[np.ix_(~trained, trained)] = between
+    return changes
 
 
 def _select(
-    values: np.ndarray, results: tuple[GampResult, ...], mean: np.ndarray, spread: np.ndarray, trusted: np.ndarray,
-    remark: str,
-) -> tuple[int, int, str]:  # fmt: skip
-    """Return the best value, the largest value within one standard error of it, and a message.
+    lams: list[float], results: list[GampResult], mean: np.ndarray, spread: np.ndarray, trusted: np.ndarray, remark: str
+) -> tuple[int, int, str]:
+    """Return the best of ascending values, the largest value within one standard error of it, and a message.
 
-    Errors that are not trusted are increased by the factor CAUTION; `spread` are standard errors, `remark` a clause.
+    `spread` are standard errors, `remark` a clause of the message.
     """
-    converged = [k for k in range(len(values)) if results[k].converged]
-    best = min(converged, key=lambda k: mean[k] * (1.0 if trusted[k] else CAUTION))
-    near = [k for k in converged if mean[k] * (1.0 if trusted[k] else CAUTION) <= mean[best] + spread[best]]
-    best_1se = max([*near, best], key=lambda k: values[k])
+    converged, compared = [k for k, result in enumerate(results) if result.converged], _cautious(mean, trusted)
+    best = min(converged, key=compared.__getitem__)
+    best_1se = max([best, *(k for k in converged if compared[k] <= mean[best] + spread[best])])
     lower = sum(mean[k] < mean[best] for k in converged)
-    message = f"The smallest test error is at lam = {values[best]:.4g}"
+    message = f"The smallest test error is at lam = {lams[best]:.4g}"
     if remark:
         message += f", {remark}"
     elif not trusted[best]:
         message += ", but this estimate is not reliable: compare it with the error of held-out samples"
     elif lower:
         message += f"; {lower} other values have lower errors by estimates that are not reliable"
-    if len(values) > 1 and values[best] in (values.min(), values.max()):
-        edge, beyond = ("smallest", "smaller") if values[best] == values.min() else ("largest", "larger")
+    if len(lams) > 1 and best in (0, len(lams) - 1):
+        edge, beyond = ("largest", "larger") if best else ("smallest", "smaller")
         message += f"; it is the {edge} value tried, and {beyond} values may be better"
     return best, best_1se, f"{message}."

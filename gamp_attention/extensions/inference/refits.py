@@ -23,7 +23,7 @@ from gamp_attention.gamp.descent import minimize_by_lbfgs, proximal_gradient
 from gamp_attention.problem.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.standard import on_kinks, smallest_subgradient
+from gamp_attention.problem.penalties.standard import on_kinks, smallest_subgradient, unpenalized
 from gamp_attention.problem.risk import RiskAtPoint, gradient_norm, risk_at, small_unit
 
 
@@ -60,11 +60,8 @@ class Refitter:
             if reached[k]:
                 steps[k] = weights - Q
         fields = at.z[samples] + data.matrix.rows_of(samples) @ steps
-        free = smallest_subgradient(data.penalty, np.ones(Q.shape), np.zeros(Q.shape)) == 0  # weights without a penalty
-        unbounded = np.zeros(len(samples), bool)
-        if free.any():
-            pairs = zip(samples.tolist(), steps, strict=True)
-            unbounded = np.array([self._grows_on(data, at, Q, sample, step, free) for sample, step in pairs], bool)
+        pairs = zip(samples.tolist(), steps, strict=True)
+        unbounded = np.array([self._grows_on(data, at, Q, sample, step) for sample, step in pairs], bool)
         return fields, reached & ~unbounded, unbounded
 
     def refit(
@@ -91,18 +88,18 @@ class Refitter:
             gtol = self.converged * float(np.abs(evaluate_white(white)[1]).max())
             options = {"gtol": gtol, "ftol": 0.0, "maxiter": self.max_descent}
             start = move(minimize(evaluate_white, white, jac=True, method="L-BFGS-B", options=options).x)
-        end = descend_risk(data, evaluate, start, tol, self.max_descent)
+        descend = minimize_by_lbfgs if data.penalty.smooth else proximal_gradient
+        end = descend(data, evaluate, start, tol, self.max_descent, unit=small_unit(data))[0]
         return end, evaluate(end).gradient_norm <= 1.1 * tol
 
-    def _grows_on(
-        self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, sample: int, step: np.ndarray, free: np.ndarray
-    ) -> bool:
-        """Return whether `free` weights without a penalty grow without bound if a sample is left out.
+    def _grows_on(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, sample: int, step: np.ndarray) -> bool:
+        """Return whether weights without a penalty grow without bound if a sample is left out.
 
         The losses of all other samples then decrease along the changes of these weights, a part of the `step` (d, r),
         even beyond its end, at which their gradient is small: for example the intercept if the sample is the only
         member of its class. At a minimum the slope beyond its end is positive, and as large as the slope at Q.
         """
+        free = unpenalized(data.penalty, Q.shape)
         along = np.where(free, step, 0.0)
         if np.linalg.norm(along) <= self.growth * np.linalg.norm(Q[free]):
             return False
@@ -119,21 +116,20 @@ class Refitter:
         """
         m = len(around.samples)
         P, reached, active = np.zeros((*around.Q.shape, m)), np.zeros(m, bool), np.arange(m)
-        G, first, before = around.first(), np.ones(m), np.full(m, np.inf)
+        G, first, before = around.first(), np.ones(m), np.full(m, 2 / self.slow)  # first steps are taken
         for iteration in range(self.max_newton):
             step = around.solve(G, active)
             energy = np.einsum("pac,pac->c", G, step)
             decreasing = np.isfinite(energy) & (energy >= 0)
             energy = np.where(decreasing, energy, 0.0)
             if iteration == 0:
-                first, stops = np.where(energy > 0, energy, 1.0), energy == 0
+                first = np.where(energy > 0, energy, 1.0)
             length = np.sqrt(energy / first[active])
-            ratio = length / np.where(before[active] > 0, before[active], 1.0)
-            decreasing &= (ratio <= self.slow) | (iteration == 0)
+            ratio = length / before[active]
+            decreasing &= ratio <= self.slow
             P[..., active[decreasing]] -= step[..., decreasing]
             before[active] = length
-            # the expected length of the next step; one step gives no ratio
-            done = decreasing & (length * ratio <= self.converged if iteration else stops)
+            done = decreasing & (length * ratio <= self.converged)  # the expected length of the next step
             reached[active[done]] = True
             keep = decreasing & ~done
             active = active[keep]
@@ -159,7 +155,7 @@ class Refitter:
         order = np.argsort(-np.where(start != 0, np.inf, np.abs(at.smooth)), axis=None, kind="stable")
         considered, index = np.zeros(Q.shape, bool), np.full(Q.shape, -1)
         considered.flat[order[: self.max_free]] = True
-        whole = data_hessian(scaled_blocks(data), at.hessians, tuple(np.flatnonzero(part) for part in considered.T))
+        whole = data_hessian(data, at.hessians, considered)
         index.T[considered.T] = np.arange(len(whole))  # the order of `data_hessian`: column after column of Q
         x = np.concatenate([part for _, part in scaled_blocks(data)])
         n, L, d = x.shape
@@ -191,10 +187,8 @@ class Refitter:
                     step = -cho_solve(cho_factor(H, check_finite=False), subgradient[free], check_finite=False)
                 except LinAlgError:
                     break
-                with np.errstate(
-                    divide="ignore", invalid="ignore"
-                ):  # the step ends where the first weight becomes zero
-                    crossing = np.where(weights[free] * step < 0, -weights[free] / step, np.inf)
+                # the step ends where the first weight becomes zero
+                crossing = np.where(weights[free] * step < 0, -weights[free] / step, np.inf)
                 length = min(1.0, float(crossing.min(initial=np.inf)))
                 weights[free] = np.where(crossing <= length, 0.0, weights[free] + length * step)
                 free[free] = weights[free] != 0
@@ -223,7 +217,7 @@ class RisksWithout:
         # (H − XᵀDX)⁻¹ = H⁻¹ + H⁻¹Xᵀ (1 − D A)⁻¹ D X H⁻¹ for the derivatives X of the fields of a sample, A = X H⁻¹ Xᵀ
         k = self.x.shape[1] * Q.shape[1]
         derivatives = field_derivatives(self.x, H.free)
-        self._solutions = H.solve(derivatives).reshape(len(derivatives), -1, k)  # H⁻¹Xᵀ
+        self._solutions = H.solve(derivatives).reshape(len(derivatives), len(samples), k)  # H⁻¹Xᵀ
         A = np.einsum("imk,iml->mkl", derivatives.reshape(self._solutions.shape), self._solutions)
         D = at.hessians[samples]
         self._correction = solve_all(np.eye(k) - D @ A, D)  # (1 − D A)⁻¹ D
@@ -317,15 +311,18 @@ class RisksWithout:
         return X
 
 
-def responses_without(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, slopes: np.ndarray, H: FactoredHessian | None
-) -> np.ndarray:
-    """Return (H_∖i)⁻¹ f_i (d, r, m) for samples (m,) with forces f = X̃ᵀ∇ℓ and `slopes` ∇ℓ (m, L, r).
+def changes_without(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, slopes: np.ndarray, H: FactoredHessian | None,
+    x: np.ndarray, others: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """Return the changes ∇ℓ_iᵀ X̃_i (H_∖j)⁻¹ X̃_jᵀ ∇ℓ_j (k, m) of errors if samples (m,) are left out, to first order.
 
-    To first order, this is the change of the weights if sample i is left out. See `Refitter.refit_samples`.
+    `slopes` (m, L, r) are the ∇ℓ_j of the samples that are left out; `x` (k, L, d) and `others` (k, L, r) are the
+    scaled tokens and the ∇ℓ_i of the samples whose errors change. See `Refitter.refit_samples` for H.
     """
     around = RisksWithout(data, at, Q, samples, H)
-    return around.solve(np.einsum("mlp,mla->pam", around.x, slopes), np.arange(len(samples)))
+    weights = around.solve(np.einsum("mlp,mla->pam", around.x, slopes), np.arange(len(samples)))
+    return error_unit(data) * np.einsum("pam,klp,kla->km", weights, x, others, optimize=True)
 
 
 def select_paired(n: int, count: int = 64) -> np.ndarray:
@@ -352,14 +349,6 @@ def variance_of_pairs(
     if not (computed > 0 and total > 0):
         return 0.0
     return max(total / computed * float(np.sum((changes * changes.T)[others])), 0.0) / n**2
-
-
-def descend_risk(
-    data: Dataset, evaluate: Callable[[np.ndarray], RiskAtPoint], Q: np.ndarray, tol: float, max_steps: int
-) -> np.ndarray:
-    """Return the end of a descent from Q (d, r) on a risk, to the gradient norm `tol`."""
-    method = minimize_by_lbfgs if data.penalty.smooth else proximal_gradient
-    return method(data, evaluate, Q, tol, max_steps, None, small_unit(data))[0]
 
 
 def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:

@@ -56,7 +56,7 @@ def run_chains(chains: Sequence[Sequence[Any]], store: Store, executor: Any = No
 
         try:
             if executor is None:
-                return sum(run_chain(str(store.folder), chain, None, advance) for chain in waiting)
+                return sum(run_chain(str(store.folder), chain, False, advance) for chain in waiting)
             return _submit(waiting, store, executor, advance)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_resume("interrupted", store)) from None
@@ -69,12 +69,12 @@ def check_workers(executor: Any) -> None:
 
 
 def run_chain(
-    folder: str, chain: Sequence[Any], threads: int | None, finished: Callable[[], Any] | None = None, run: str = ""
+    folder: str, chain: Sequence[Any], single: bool, finished: Callable[[], Any] | None = None, run: str = ""
 ) -> int:
     """Compute and store the missing jobs of one chain; return their number.
 
-    `finished` is called after each job. `run` is not used: it distinguishes calls for executors that remember the
-    results of calls.
+    If `single`, kernels use one thread. `finished` is called after each job. `run` is not used: it distinguishes calls
+    for executors that remember the results of calls.
     """
     store, previous, count = Store(folder), None, 0
     for job in chain:
@@ -82,7 +82,7 @@ def run_chain(
             row = store.load(job.key)  # looked up only now: another process may have computed it
             if row is None:
                 began = time.perf_counter()
-                with kernel_threads(threads):
+                with one_kernel_thread() if single else nullcontext():
                     computed = job.run(previous)
                 if store.load(job.key) is None:
                     store.save(job.key, job.parameters, computed, time.perf_counter() - began)
@@ -95,13 +95,12 @@ def run_chain(
 
 
 @contextmanager
-def kernel_threads(threads: int | None) -> Iterator[None]:
-    """Set the number of threads of compiled kernels in the block; None leaves numba's setting unchanged."""
+def one_kernel_thread() -> Iterator[None]:
+    """Let compiled kernels and BLAS use one thread in the block."""
     before = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+    config.NUMBA_NUM_THREADS = 1  # type: ignore[attr-defined]
     try:
-        if threads is not None:
-            config.NUMBA_NUM_THREADS = threads  # type: ignore[attr-defined]
-        with one_thread() if threads == 1 else nullcontext():
+        with one_thread():
             yield
     finally:
         config.NUMBA_NUM_THREADS = before  # type: ignore[attr-defined]
@@ -113,7 +112,7 @@ def _submit(chains: Sequence[Sequence[Any]], store: Store, executor: Any, advanc
     try:
         for chain in sorted(chains, key=len, reverse=True):
             run = uuid.uuid4().hex  # dask caches results by arguments; a new argument makes it run the call again
-            futures.add(executor.submit(run_chain, str(store.folder), chain, 1, run=run))
+            futures.add(executor.submit(run_chain, str(store.folder), chain, True, run=run))
         while futures:
             done, futures = wait(futures, timeout=WAIT, return_when=FIRST_COMPLETED)
             count += sum(future.result() for future in done)

@@ -109,10 +109,10 @@ def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndar
 
 def input_step(
     penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, force: np.ndarray, Q: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return new weights η (d, r) and variances W (L, r, r), from the response V̂ and force = X̃ᵀg (d, r) at weights Q.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return new weights η (d, r), responses C (d or 1, r, r) and variances W (L, r, r), from V̂ and the force at Q.
 
-    Eq. :eq:`input-denoiser`, :eq:`variances`; the input step of GAMP (Rangan, 2011).
+    The force is X̃ᵀg (d, r). Eq. :eq:`input-denoiser`, :eq:`variances`; the input step of GAMP (Rangan, 2011).
     """
     if penalty.quadratic:
         A, C, W = quadratic_response(penalty, spectra, V_hat)
@@ -123,7 +123,7 @@ def input_step(
         b = force + products(A, Q)
         eta, C = denoise_weights(penalty, b, A)
         W = field_variances(penalty, np.broadcast_to(spectra, (len(spectra), len(Q))), C)
-    return eta, W
+    return eta, C, W
 
 
 def products(matrices: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -126,6 +126,17 @@ def test_weights_that_become_free_without_a_sample_are_found():
         assert np.allclose(loo.fields[:, 0, 0], exact, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("form", ["cavity", "hessian"])
+def test_weights_that_are_all_zero_stay_zero_without_a_sample(form):
+    """The l1 penalty is so strong that no weight is free, with and without each sample."""
+    x, signal, _ = correlated_rows("neighbors", 40, 10, seed=2)
+    data = ga.LabelledDataset(x, signal, ga.SquaredLoss(), penalty=ga.ElasticNet(0.1, 50.0))
+    loo = ga.leave_one_out(data, ga.run_gamp(data, "random"), form=form)
+    assert loo.trusted
+    assert not loo.fields.any()
+    assert np.allclose(loo.errors, signal**2 / 2)
+
+
 def test_an_estimate_that_refits_contradict_is_not_trusted():
     """Few samples decide: by the mean field, and too few refits to correct it."""
     x, signal, rng = correlated_rows("factor", 200, 190, seed=1)

@@ -1,5 +1,7 @@
 """Paths of λ: errors, the best value, and cross-validation."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge, RidgeCV
@@ -7,7 +9,7 @@ from sklearn.linear_model import Ridge, RidgeCV
 import gamp_attention as ga
 from gamp_attention._tools.numerics import Stream
 from gamp_attention._tools.progress import Progress
-from gamp_attention.extensions.inference.paths import _fold_errors, _Plan
+from gamp_attention.extensions.inference.paths import _fold_errors, _train
 from tests.extensions.inference.test_leave_one_out import correlated_rows, ridge_rows
 
 LAMS = [3.0, 0.1, 0.3, 1.0]
@@ -140,9 +142,9 @@ def test_the_covariance_agrees_with_regressions_without_two_samples():
 
 
 def test_folds_are_trained_without_their_samples(rows):
-    plan = _Plan(np.array([0.1, 1.0]), "random", 1, 1e-10, 1000, 0)
+    start = partial(_train, init="random", n_starts=1, tol=1e-10, max_iter=1000, seed=0)
     with Progress(total=8) as bar:
-        errors, spread, converged = _fold_errors(rows, plan, 4, bar)
+        errors, spread, converged = _fold_errors(rows, [0.1, 1.0], start, 4, 0, bar)
     assert converged.all()
     assert (spread > errors.std(axis=1, ddof=1) / np.sqrt(80)).all()
     out = np.sort(np.array_split(np.random.default_rng([0, int(Stream.FOLDS)]).permutation(80), 4)[1])
