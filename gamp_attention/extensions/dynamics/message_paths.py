@@ -37,8 +37,8 @@ from gamp_attention.theory.start_law import StartLaw
 class MeanLosses(NamedTuple):
     """Training loss ε_t and test error ε_g at one time."""
 
-    train: float
-    test: float
+    train_loss: float
+    test_error: float
 
 
 def follow(
@@ -123,5 +123,5 @@ class MessagePaths:
 def _mean_losses(alpha: float, weights: Weights, paths: list[MessagePaths]) -> MeanLosses:
     """Return the losses of all components together, with the penalty."""
     losses = [(path.probability, path.losses()) for path in paths]
-    train, test = sum(p * mean.train for p, mean in losses), sum(p * mean.test for p, mean in losses)
+    train, test = sum(p * mean.train_loss for p, mean in losses), sum(p * mean.test_error for p, mean in losses)
     return MeanLosses(alpha * train + weights.penalty(), test)

@@ -82,7 +82,7 @@ class SinglePass(PlainSteps):
         with task.finite("lr"):
             sizes = task.n_iter, n_points, task.rng
             runs = [follow_online(model, task.alpha, start, self, *sizes) for _ in range(task.n_replicas)]
-        return average_descents(stack_replicas(*zip(*runs, strict=True)), method=self)
+        return average_descents(stack_replicas(runs), method=self)
 
     def require_ridge(self, model: Model) -> None:
         """Raise ValueError unless the penalty is a ridge with one λ."""

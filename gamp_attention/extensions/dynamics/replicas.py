@@ -130,27 +130,26 @@ def no_responses(shape: tuple[int, ...]) -> dict[str, Any]:
     return matrices | dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
 
 
-def stack_replicas(states: Iterable[list[Overlaps]], losses: Iterable[list[MeanLosses]]) -> dict[str, np.ndarray]:
-    """Return the overlaps, "train_loss" and "test_error" of replicas by name, with axes of replicas and times."""
-    train, test = np.moveaxis(np.array(list(losses)), 2, 0)
-    return stack_overlaps([Overlaps(**stack_overlaps(run)) for run in states]) | {
-        "train_loss": train,
-        "test_error": test,
-    }
+def stack_replicas(runs: Iterable[tuple[list[Overlaps], list[MeanLosses]]]) -> dict[str, np.ndarray]:
+    """Return overlaps, "train_loss" and "test_error" of replicas by name, with axes of replicas and times.
+
+    `runs` are the states and losses of each replica at all times; without replicas, nothing is returned.
+    """
+    rows = [stack_overlaps(states) | MeanLosses(*np.transpose(losses))._asdict() for states, losses in runs]
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
 def join_errors(values: dict[str, Any], errors: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return values and their errors, both by the names of `stack_replicas`, as fields of `Trajectory`."""
+    """Return values and their errors by name, with all names of `stack_replicas`, as fields of `Trajectory`."""
     overlaps = {name: errors[name] for name in ("q", "m", "theta", "V")}
-    losses = {f"{name}_error": errors[name] for name in ("train_loss", "test_error")}
-    return values | losses | {"error": Overlaps(**overlaps)}
+    others = {f"{name}_error": error for name, error in errors.items() if name not in overlaps}
+    return values | others | {"error": Overlaps(**overlaps)}
 
 
 def mean_over_replicas(stacks: dict[str, np.ndarray], bias: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
     """Return means over replicas as fields of `Trajectory`, and their standard errors, which include a `bias`."""
     errors = {name: values.std(axis=0, ddof=1) / np.sqrt(len(values)) for name, values in stacks.items()}
-    if bias:
-        errors = {name: np.hypot(error, bias[name]) for name, error in errors.items()}
+    errors |= {name: np.hypot(errors[name], each) for name, each in (bias or {}).items()}
     return join_errors({name: values.mean(axis=0) for name, values in stacks.items()}, errors)
 
 

@@ -23,7 +23,7 @@ leave a part of the fields undetermined, and at the times 1, 2, 4, 8, …. Memor
 With P stored times, a path takes a memory of order P and each step a time of order P. Eq. :eq:`stored-times`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -97,18 +97,23 @@ def sum_forces(model: Model, paths: Sequence[Any], forces: list[Forces]) -> Forc
 class StoredPaths:
     """Sampled paths of the fields of one component of a model, whose histories are stored at a few of the times.
 
-    `n_paths` is the number of paths of all components, and `even` the argument of `FieldPaths`; if it is true, m̂ = 0.
+    `method` is the method of the trajectory, and `n_paths` the number of paths of all components. `even` is the
+    argument of `FieldPaths`; if it is true, m̂ = 0.
 
     Attributes
     ----------
+    t : number of steps so far.
     n : number of sampled paths.
     fields : the paths of the Gaussian fields.
     gaussians : (n, L, r) Gaussian fields ω̃ at the latest time.
     force : (L, r, n) forces at the latest time.
     """
 
-    def __init__(self, component: Component, model: Model, n_paths: int, rng: np.random.Generator, even: bool) -> None:
+    def __init__(
+        self, component: Component, model: Model, method: Any, n_paths: int, rng: np.random.Generator, even: bool
+    ) -> None:
         self.probability, self.sources, self.model = component
+        self.method, self.t = method, 0
         expected = 64  # number of stored times for which components of mixtures have enough paths
         self.fields = FieldPaths(self.model, component_paths(component, n_paths, expected), rng, even)
         self.rng, self._even, law, self.n = rng, even, model.coordinates, self.fields.n
@@ -171,6 +176,7 @@ class StoredPaths:
         rows = A[:-1].transpose(1, 2, 0, 3).reshape(A.shape[1], 1, A.shape[2], -1)
         slope = strengths * self._h - self.force - rows @ self._stored - A[-1][:, None] @ self._h
         self._h, self._velocity = method.step(self._h, self._velocity, slope, t)
+        self.t = t + 1
 
 
 class StoredWeights:
@@ -219,33 +225,34 @@ class StoredWeights:
 class MemoryRun:
     """One replica of a first-order method, one step for each call of `advance`. Eq. :eq:`stored-times`.
 
-    Subclasses determine the step of the weights (`select_step`). `kind` is the subclass of `StoredPaths` for the paths
-    of each component, and `start` has the second moments of the initial weights. The penalty is a ridge.
+    Subclasses determine the kind of the paths of each component, and the step of the weights (`select_step`). `method`
+    is the method of the trajectory, and `start` has the second moments of the initial weights. The penalty is a ridge.
+    The number of paths is `n_paths` divided by `fewer`.
 
     Attributes
     ----------
-    fewer : number by which the number of paths is divided.
     paths : the paths of each component.
     V : (S, r, r) V of the overlaps at the latest time.
     states, losses : overlaps and losses at all times so far.
     stored : stored times.
     """
 
-    fewer = 1
+    kind: type[StoredPaths]
 
     def __init__(
-        self, kind: type, model: Model, alpha: float, start: StartLaw, n_paths: int, rng: np.random.Generator,
-        compression: Compression,
+        self, method: Any, task: TrajectoryTask, start: StartLaw, n_paths: int, rng: np.random.Generator,
+        compression: Compression, fewer: int = 1,
     ) -> None:  # fmt: skip
-        self.model, self.alpha, self.V = model, alpha, start.V
-        self._n_given, self._n_paths, self._compression = n_paths, n_paths // self.fewer // 2 * 2, compression
+        model, size = task.model, n_paths // fewer // 2 * 2
+        self.method, self.model, self.alpha, self.V = method, model, task.alpha, start.V
+        self._n_given, self._n_paths, self._compression = n_paths, size, compression
         even = Symmetry.of(model, start.overlaps(model)).m_zero
         self._weights = StoredWeights(model, start)
-        self.paths = [kind(component, model, self._n_paths, rng, even) for component in model.components]
+        self.paths: list[Any] = [self.kind(part, model, method, size, rng, even) for part in model.components]
         self.states, self.losses, self.stored = list[Overlaps](), list[MeanLosses](), list[int]()
 
-    def select_step(self, t: int) -> PlainSteps:
-        """Return the step of the weights at time t, after the forces at this time have been evaluated."""
+    def select_step(self, t: int, forces: Forces) -> PlainSteps:
+        """Return the step of the weights at time t, given the forces at this time."""
         raise NotImplementedError
 
     def advance(self, reference: "MemoryRun | None" = None) -> None:
@@ -269,7 +276,7 @@ class MemoryRun:
         forces = sum_forces(self.model, self.paths, [path.average(self.alpha, now) for path in self.paths])
         self.states.append(now)
         self.losses.append(MeanLosses(forces.loss + self._weights.penalty(), forces.test_error))
-        A, method = np.einsum("kl,slab->skab", gamma, forces.response), self.select_step(t)
+        A, method = np.einsum("kl,slab->skab", gamma, forces.response), self.select_step(t, forces)
         self._weights.descend(forces, A, method, t)
         for path in self.paths:
             path.descend(A, self._weights.strengths, method, t)
@@ -287,34 +294,29 @@ class MemoryRun:
 
 
 def follow_replicas(
-    builds: Iterable[Callable[[np.random.Generator, Compression], Any]], rng: np.random.Generator,
-    compression: Compression, n_iter: int, bar: Progress,
-) -> tuple[list[Any], dict[str, np.ndarray]]:  # fmt: skip
-    """Return replicas at time n_iter, and the errors of overlaps and losses by the compression, by name.
+    build: Callable[[np.random.Generator, Compression], Any], task: TrajectoryTask, compression: Compression, label: str
+) -> tuple[list[Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return all replicas at the last time, their overlaps and losses, and errors of these by the compression, by name.
 
     Some replicas are repeated with fewer stored times and the same random numbers. The errors at every time are the
-    root mean squares of the differences between both results. `builds` are functions of the generator and the
-    compression that return a replica before its first time, and `bar` counts all steps of all replicas.
+    root mean squares of the differences between both results. `build` is a function of the generator and the
+    compression that returns a replica before its first time, and `label` is shown in front of the progress.
     """
-    runs, pairs = [], []
+    runs, repeated = list[MemoryRun](), list[MemoryRun]()
     larger = replace(compression, tolerance=compression.coarser * compression.tolerance, doubling=False)
-    with one_thread():
-        for i, build in enumerate(builds):
-            coarse = build(deepcopy(rng), larger) if i < compression.n_compared else None
-            runs.append(build(rng, compression))
-            for _ in range(n_iter + 1):
-                runs[-1].advance()
-                if coarse is not None:
-                    coarse.advance(runs[-1])
+    with Progress(label, task.n_replicas * (task.n_iter + 1), task.progress) as bar, one_thread():
+        for i in range(task.n_replicas):
+            if i < compression.n_compared:
+                repeated.append(build(deepcopy(task.rng), larger))
+            runs.append(build(task.rng, compression))
+            for _ in range(task.n_iter + 1):
+                runs[i].advance()
+                if i < compression.n_compared:
+                    repeated[i].advance(runs[i])
                 bar.update()
-            if coarse is not None:
-                pairs.append((runs[-1], coarse))
-    if not pairs:
-        return runs, {}
-    fine, coarse = (
-        stack_replicas([run.states for run in each], [run.losses for run in each]) for each in zip(*pairs, strict=True)
-    )
-    return runs, {name: np.sqrt(np.mean(np.square(coarse[name] - fine[name]), axis=0)) for name in fine}
+    stacks, coarse = (stack_replicas((run.states, run.losses) for run in each) for each in (runs, repeated))
+    differences = {name: values - stacks[name][: len(values)] for name, values in coarse.items()}
+    return runs, stacks, {name: np.sqrt(np.mean(np.square(each), axis=0)) for name, each in differences.items()}
 
 
 @dataclass(frozen=True)
@@ -347,39 +349,32 @@ class GradientDescent(DescentSteps):
         task.require_ridge("method", self)
         compression, n_times = (Compression(), 0) if self.batch is None else (ALL_TIMES, task.n_iter)
         n_paths, start = task.count_paths(4096, n_times), task.start(needs_V=False)
-        build = partial(DescentRun, task.model, task.alpha, start, n_paths, method=self)
-        n_steps = task.n_replicas * (task.n_iter + 1)
-        with Progress("descent ", total=n_steps, shown=task.progress) as bar, task.finite("lr"):
-            runs, errors = follow_replicas([build] * task.n_replicas, task.rng, compression, task.n_iter, bar)
-        stacks = stack_replicas([run.states for run in runs], [run.losses for run in runs])
+        with task.finite("lr"):
+            build = partial(DescentRun, self, task, start, n_paths)
+            runs, stacks, errors = follow_replicas(build, task, compression, "descent ")
         return average_descents(stacks, errors, method=self, stored=np.array(runs[0].stored))
 
 
 class DescentPaths(StoredPaths):
     """Sampled paths of gradient descent on a fraction `batch` of the data. Eq. :eq:`descent-fields`."""
 
-    batch = 1.0
-
     def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return losses, forces f = −∇ℓ(z), which are divided by the batch if a sample is in it, and −E[∇²ℓ]."""
         losses, slope, hess = sample_derivatives(self.model.loss, self.fields.terms.params, z)
-        if self.batch < 1:
+        batch = 1.0 if self.method.batch is None else self.method.batch
+        if batch < 1:
             copies = self.fields.copies  # minibatches are equal for mirror images
-            drawn = np.tile(self.rng.random(self.n * copies // 2) < self.batch, 2 // copies) / self.batch
+            drawn = np.tile(self.rng.random(self.n * copies // 2) < batch, 2 // copies) / batch
             slope = drawn[:, None, None] * slope
         L, r = now.m.shape
         return losses, -slope, -np.array([hess.mean(axis=0).reshape(L, r, L, r)[l, :, l] for l in range(L)])
 
 
 class DescentRun(MemoryRun):
-    """One replica of gradient descent; arguments as for `MemoryRun`, and the method."""
+    """One replica of gradient descent."""
 
-    def __init__(self, *arguments: Any, method: GradientDescent) -> None:
-        super().__init__(DescentPaths, *arguments)
-        self._method = method
-        for path in self.paths:
-            path.batch = 1.0 if method.batch is None else method.batch
+    kind = DescentPaths
 
-    def select_step(self, t: int) -> PlainSteps:
+    def select_step(self, t: int, forces: Forces) -> PlainSteps:
         """Return the method."""
-        return self._method
+        return self.method
