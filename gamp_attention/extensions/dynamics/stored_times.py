@@ -43,7 +43,7 @@ from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import select_sources
 from gamp_attention.theory.equations.symmetry import Symmetry
-from gamp_attention.theory.equations.weights import overlaps_of_moments
+from gamp_attention.theory.equations.weights import drift, mean_ridge, overlaps_of_moments
 from gamp_attention.theory.models.model import Component, Model
 from gamp_attention.theory.start_law import StartLaw
 
@@ -207,15 +207,12 @@ class StoredWeights:
 
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate."""
-        squares = np.einsum("k,kaa->a", self.model.coordinates.weight, self._second)
-        return 0.5 * float(squares @ self.strengths[:, 0])
+        return mean_ridge(self.model, self._second)
 
     def descend(self, forces: Forces, A: np.ndarray, method: PlainSteps, t: int) -> None:
         """Take step t, for memory A (P + 1, K, r, r) of stored times and of this time. Eq. :eq:`descent-weights`."""
-        first = self.model.rank + self.model.n_sources
         slope = self.strengths * self._x
-        slope[:, :, self.model.rank : first] -= forces.m.T
-        slope[:, :, first:] -= np.einsum("kl,lrt->krt", self.model.coordinates.gamma, forces.theta)
+        slope[:, :, self.model.rank :] -= drift(self.model.coordinates.gamma, forces.m, forces.theta)
         for with_past, x in zip(A, (*self._stored, self._x), strict=True):
             slope -= with_past @ x
         self._x, self._velocity = method.step(self._x, self._velocity, slope, t)
@@ -366,8 +363,7 @@ class DescentPaths(StoredPaths):
             copies = self.fields.copies  # minibatches are equal for mirror images
             drawn = np.tile(self.rng.random(self.n * copies // 2) < batch, 2 // copies) / batch
             slope = drawn[:, None, None] * slope
-        L, r = now.m.shape
-        return losses, -slope, -np.array([hess.mean(axis=0).reshape(L, r, L, r)[l, :, l] for l in range(L)])
+        return losses, -slope, -np.einsum("lalb->lab", hess.mean(axis=0).reshape(now.m.shape * 2))
 
 
 class DescentRun(MemoryRun):

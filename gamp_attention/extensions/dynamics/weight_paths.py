@@ -17,12 +17,19 @@ from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.quadrature import shuffled_half, whiten_and_mirror
 from gamp_attention.descent.steps import PlainSteps
 from gamp_attention.extensions.dynamics.field_paths import GaussianPath
-from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
+from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions
 from gamp_attention.problem.penalties.standard import penalty_total
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.symmetry import Symmetry
-from gamp_attention.theory.equations.weights import intercept_step, overlaps_of_moments, penalized_weights
+from gamp_attention.theory.equations.weights import (
+    drift,
+    intercept_step,
+    linear_response,
+    mean_ridge,
+    overlaps_of_moments,
+    penalized_weights,
+)
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.start_law import StartLaw
 
@@ -96,10 +103,9 @@ class LinearWeights:
         self._gram[:, self._first : latest.stop, latest] = column
         self._gram[:, latest, self._first : latest.stop] = np.swapaxes(column, 1, 2)
         b = np.zeros_like(self._x[-1])
-        b[:, :, r : r + self.model.n_sources] = hats.m.T
-        b[:, :, r + self.model.n_sources : self._first] = np.einsum("kl,lrt->krt", law.gamma, hats.theta)
+        b[:, :, r : self._first] = drift(law.gamma, hats.m, hats.theta)
         b[:, :, latest] = np.eye(r)
-        C = quadratic_response(self.model.penalty, law.gamma.T, hats.V)[1]
+        C = linear_response(self.model, hats.V)[1]
         self.W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
         self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
         self._V = (1 - damping) * self._V + damping * self.W
@@ -107,9 +113,8 @@ class LinearWeights:
 
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate."""
-        x, strengths = self._x[-1], np.broadcast_to(self.model.penalty.curvature, self.model.rank)
-        squares = np.einsum("kac,kcd,kad->ka", x, self._gram, x, optimize=True)
-        return 0.5 * float(self.model.coordinates.weight @ squares @ strengths)
+        x = self._x[-1]
+        return mean_ridge(self.model, x @ self._gram @ np.swapaxes(x, 1, 2))
 
 
 class SampledWeights:
@@ -185,7 +190,7 @@ class SampledWeights:
         self._white[k] = np.concatenate([self._white[k], fresh], axis=1)
         with_past = blocks[:-1].transpose(2, 0, 1).reshape(r, -1)
         noise = self._paths[k].draw(fresh, with_past, blocks[-1])
-        H = np.concatenate([hats.m.T, np.einsum("l,lrt->rt", law.gamma[k], hats.theta)], axis=1)
+        H = drift(law.gamma[[k]], hats.m, hats.theta)[0]
         return self._coordinates[self._parts[k]] @ H.T + noise
 
     def penalty(self) -> float:
