@@ -34,7 +34,6 @@ from gamp_attention.extensions.dynamics.replicas import (
     damping_steps,
     join_errors,
     mean_over_replicas,
-    no_responses,
     stack_replicas,
 )
 from gamp_attention.extensions.dynamics.stored_times import Compression, Forces, MemoryRun, StoredPaths, follow_replicas
@@ -106,7 +105,7 @@ class MessagePassing:
             bias = {name: (few[name].mean(axis=0) - many[name].mean(axis=0)) / (n_paths / n_few - 1) for name in many}
             shift = np.array([[jump_shift(model, each) for each in of_replica] for of_replica in hats]).mean(axis=0)
             jumps, V_hat = _jumps(hats), np.mean([[each.V for each in of_replica] for of_replica in hats], axis=0)
-            numbers = no_responses(start.V.shape) | mean_over_replicas(many | jumps, bias)
+            numbers = mean_over_replicas(many | jumps, bias)
             unsure = 2 * half_width(jumps["jump_share"] - numbers["jump_share"])
             validity = _state_validity(numbers["jump_share"], numbers["jump_share_error"], unsure, shift)
             numbers |= {"V_hat": V_hat, "jump_shift": shift}
@@ -139,8 +138,8 @@ class MessagePassing:
             spread = variances[0] * (fewer / (fewer - 1)) ** 2 + variances[1] / (fewer - 1) ** 2
             errors[name] = np.sqrt(spread + (unsure * change) ** 2 + by_compression[name] ** 2)
         validity = "consistent: the equations contain kept minima and jumps, and hold on every branch"
-        numbers = no_responses(start.V.shape) | join_errors(values, errors)
-        return Trajectory(**numbers, method=self, validity=validity, stored=np.array(runs[0].stored))
+        numbers, stored = join_errors(values, errors), np.array(runs[0].stored)
+        return Trajectory(**numbers, method=self, validity=validity, stored=stored)
 
 
 def _jumps(replicas: list[list[Hats]]) -> dict[str, np.ndarray]:

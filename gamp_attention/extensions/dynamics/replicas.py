@@ -124,12 +124,6 @@ def damping_steps(damping: Any) -> Steps:
     return damping if check.ndim("damping", damping) == 0 else tuple(map(float, damping))
 
 
-def no_responses(shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the fields of `Trajectory` from V̂ to the errors of U without times, for V of a given shape."""
-    matrices = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error", "U", "U_error"), np.zeros((0, *shape)))
-    return matrices | dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
-
-
 def stack_replicas(runs: Iterable[tuple[list[Overlaps], list[MeanLosses]]]) -> dict[str, np.ndarray]:
     """Return overlaps, "train_loss" and "test_error" of replicas by name, with axes of replicas and times.
 
@@ -140,10 +134,16 @@ def stack_replicas(runs: Iterable[tuple[list[Overlaps], list[MeanLosses]]]) -> d
 
 
 def join_errors(values: dict[str, Any], errors: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return values and their errors by name, with all names of `stack_replicas`, as fields of `Trajectory`."""
+    """Return values and their errors by name, with all names of `stack_replicas`, as fields of `Trajectory`.
+
+    The fields from V̂ to the errors of U have no times if they are not among the values.
+    """
+    matrices, numbers = np.zeros((0, *values["V"].shape[1:])), np.zeros(0)
+    empty = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error", "U", "U_error"), matrices)
+    empty |= dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), numbers)
     overlaps = {name: errors[name] for name in ("q", "m", "theta", "V")}
     others = {f"{name}_error": error for name, error in errors.items() if name not in overlaps}
-    return values | others | {"error": Overlaps(**overlaps)}
+    return empty | values | others | {"error": Overlaps(**overlaps)}
 
 
 def mean_over_replicas(stacks: dict[str, np.ndarray], bias: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
@@ -159,5 +159,4 @@ def average_descents(
     """Return the means over replicas of a descent, whose V is unknown, with `others` as fields of the result."""
     unknown = np.full_like(stacks["V"], np.nan)
     validity = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
-    means = mean_over_replicas(stacks | {"V": unknown}, bias)
-    return Trajectory(**means, **no_responses(unknown.shape[2:]), **others, validity=validity)
+    return Trajectory(**mean_over_replicas(stacks | {"V": unknown}, bias), **others, validity=validity)

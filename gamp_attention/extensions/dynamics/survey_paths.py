@@ -22,13 +22,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import symmetrize
 from gamp_attention.extensions.dynamics.message_passing import OnsagerPaths, OnsagerRun
-from gamp_attention.extensions.dynamics.replicas import (
-    Trajectory,
-    TrajectoryTask,
-    damping_steps,
-    mean_over_replicas,
-    no_responses,
-)
+from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask, damping_steps, mean_over_replicas
 from gamp_attention.extensions.dynamics.stored_times import ALL_TIMES, follow_replicas
 from gamp_attention.extensions.train.survey import average_fields, first_variances, quadratic_clusters
 from gamp_attention.gamp.damping import Steps
@@ -68,7 +62,7 @@ class Survey:
             build = partial(SurveyRun, self, task, start, n_paths)
             runs, stacks, _ = follow_replicas(build, task, ALL_TIMES, "survey ")
         stacks["U"] = np.array([run.U_of_time[:-1] for run in runs])
-        numbers = no_responses(start.V.shape) | mean_over_replicas(stacks)
+        numbers = mean_over_replicas(stacks)
         numbers["V_hat"] = np.mean([run.V_hats[:-1] for run in runs], axis=0)
         words = "consistent: the response of jumps is part of the equations"
         return Trajectory(**numbers, method=self, validity=words, stored=np.array(runs[0].stored))
