@@ -19,22 +19,23 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, inf
 from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools import check, progress
+from gamp_attention._tools import check
 from gamp_attention._tools.check import read_only
 from gamp_attention._tools.checkpoints import CheckpointFile
 from gamp_attention._tools.snapshots import Resumable, Tree
 from gamp_attention.extensions.train.survey import SurveyEnd, SurveyRecord, SurveyState, run_survey, survey_units
 from gamp_attention.gamp.descent import settle
-from gamp_attention.gamp.loop import Loop, Plan, describe_risk
+from gamp_attention.gamp.loop import Loop, Plan, show_risk
 from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
 from gamp_attention.gamp.step import GampState, gamp_step, initial_state, near_fixed_point
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at
+from gamp_attention.problem.risk import denoise_at, is_convex, overlaps, risk_at
 from gamp_attention.problem.sources import apply_by_source
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import agreement_of
@@ -193,12 +194,7 @@ class Runs(Resumable):
         plan, data, settings = self._plan, self._plan.data, self._settings
         tol, limited = max(plan.tol, settings.descent_tol * plan.unit), False
         for k, (name, state) in enumerate(starts[len(self.ends) :], len(self.ends)):
-            title = f"start {k + 1} of {len(starts)} ({name}), descent"
-
-            def show(at: RiskAtPoint, title: str = title) -> None:
-                if progress.is_shown():
-                    progress.describe(f"{title}, {describe_risk(at)}")
-
+            show = partial(show_risk, f"start {k + 1} of {len(starts)} ({name}), descent")
             descent = settle(data, plan.risk, state.Q, tol, show, plan.max_iter)
             limited = limited or (descent.gradient_norm > tol and descent.n_iter >= plan.max_iter)
             self.ends.append(Q := descent.Q)
