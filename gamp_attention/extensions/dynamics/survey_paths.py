@@ -26,7 +26,6 @@ from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTa
 from gamp_attention.extensions.dynamics.stored_times import ALL_TIMES, follow_replicas
 from gamp_attention.extensions.train.survey import average_fields, first_variances, quadratic_clusters
 from gamp_attention.gamp.damping import Steps
-from gamp_attention.problem.denoisers.input import field_variances
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.start_law import StartLaw
@@ -113,9 +112,7 @@ class SurveyRun(OnsagerRun):
         spread = np.zeros_like(V_hat)
         for path in self.paths:
             spread[path.sources] += self.alpha * path.probability * symmetrize(path.spread)
-        new = quadratic_clusters(penalty, law.gamma.T, V_hat + y * spread, spread, y)
-        W = field_variances(penalty, law.gamma.T, new.inner, law.weight)
-        W_inner = symmetrize(np.einsum("k,kl,kab->lab", law.weight, law.gamma, new.covariance))
-        self.U_of_time.append((1 - beta) * self.U_of_time[-1] + beta * W_inner)
+        new = quadratic_clusters(penalty, law.gamma.T, V_hat + y * spread, spread, y, law.weight)
+        self.U_of_time.append((1 - beta) * self.U_of_time[-1] + beta * new.W_inner)
         self._share_U()
-        return new.response, W, W + y * W_inner
+        return new.response, new.W, new.W + y * new.W_inner

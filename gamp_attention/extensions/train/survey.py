@@ -30,6 +30,7 @@ from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.input import (
     field_variances,
     initial_variances,
+    mean_response,
     prior_response,
     products,
     quadratic_response,
@@ -37,7 +38,7 @@ from gamp_attention.problem.denoisers.input import (
 from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.passes import TokenMatrix, next_memory
-from gamp_attention.problem.risk import is_convex, risk_at
+from gamp_attention.problem.risk import is_convex, overlaps, risk_at
 from gamp_attention.problem.sources import sum_over_tokens
 from gamp_attention.problem.stores import join_parts, token_blocks
 from gamp_attention.results import Result
@@ -90,12 +91,9 @@ def survey_step(
         for values in (averages.response, averages.spread)
     )
     new = quadratic_clusters(data.penalty, data.spectra, V_hat, spread, parisi)
-    eta, spectra = products(new.response, force + products(new.precision, Q)), data.spectra
-    inner, of_clusters = (np.broadcast_to(spectra, (len(spectra), len(x))) for x in (new.inner, new.covariance))
-    W = field_variances(data.penalty, inner, new.inner)
-    W_inner = symmetrize(np.einsum("li,iab->lab", of_clusters, new.covariance)) / len(new.covariance)
-    D = next_memory(data.groups, state.D, averages.g, averaged_memory, V, W + parisi * W_inner, beta)
-    Q, V, U = ((1 - beta) * old + beta * to for old, to in ((Q, eta), (V, W), (U, W_inner)))
+    eta = products(new.response, force + products(new.precision, Q))
+    D = next_memory(data.groups, state.D, averages.g, averaged_memory, V, new.W + parisi * new.W_inner, beta)
+    Q, V, U = ((1 - beta) * old + beta * to for old, to in ((Q, eta), (V, new.W), (U, new.W_inner)))
     return SurveyState(Q, V, U, D, z)
 
 
@@ -178,8 +176,7 @@ def run_survey(
     jumps = data.n_tokens * data.rank == 1 and not is_convex(data)  # searches of one field are cheap
     state, t, spread, ending, rests = start, 0, np.inf, SurveyEnd.SPREAD, False
     while t < settings.n_iter and not rests and ending is SurveyEnd.SPREAD:
-        if progress.is_shown():
-            progress.describe(f"survey from {name}, iteration {t}, spread {spread:.1e}")
+        progress.describe(f"survey from {name}, iteration {t}, spread {spread:.1e}")
         try:
             after = survey_step(data, risk, state, settings.step, parisi, jumps)
             if not (np.isfinite(after.Q).all() and np.isfinite(after.U).all()):
@@ -188,8 +185,7 @@ def run_survey(
             ending = SurveyEnd.FAILED
             break
         change = float(np.linalg.norm(after.Q - state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
-        sizes = np.broadcast_to(data.spectra, (len(data.spectra), data.dim)) / data.dim
-        moments = np.einsum("li,ia->", sizes, after.Q**2)  # trace of the second moments of the fields
+        moments = np.einsum("laa->", overlaps(data, after.Q, after.V).q)  # of the fields
         state, t, before = after, t + 1, spread
         spread = float(np.trace(after.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
         if spread < settings.collapsed:
@@ -304,26 +300,29 @@ class QuadraticClusters(NamedTuple):
     """Averages over the inner field for a quadratic penalty, for K coordinates or classes."""
 
     precision: np.ndarray  # (K, r, r) A − yΔ, so that b = X̃ᵀḡ + (A − yΔ) Q
-    inner: np.ndarray  # (K, r, r) c = (Λ + A)⁻¹, the response at a given inner field
     response: np.ndarray  # (K, r, r) C = (Λ + A − yΔ)⁻¹, the response of the mean weights: ⟨x⟩ = C b
-    covariance: np.ndarray  # (K, r, r) C Δ c, the covariance of the weights
+    W: np.ndarray  # (L, r, r) variances of the fields, from c = (Λ + A)⁻¹, the response at a given inner field
+    W_inner: np.ndarray  # (L, r, r) W', covariances of the fields, from the covariance C Δ c of the weights
 
 
 def quadratic_clusters(
-    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, parisi: float
-) -> QuadraticClusters:
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, parisi: float,
+    fractions: np.ndarray | None = None,
+) -> QuadraticClusters:  # fmt: skip
     """Return the averages of the weights over the inner field for a quadratic penalty. Eq. :eq:`survey-weights`.
 
     With A = Σ_l γ_l V̂_l, Δ = Σ_l γ_l Δ_l and the field b = X̃ᵀḡ + (A − yΔ) Q, the mean weights are C b. `spectra` are
-    variances γ_l of the coordinates or classes (L, K), and V̂ and Δ have shape (L, r, r). Δ is reduced if y C Δ would
-    exceed `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same.
+    variances γ_l of the coordinates or classes (L, K), with `fractions` (K,) that are equal if not given, and V̂ and Δ
+    have shape (L, r, r). Δ is reduced if y C Δ would exceed `MAX_GAIN`, which happens only far from fixed points, so
+    that fixed points stay the same.
     """
     A, c, _ = quadratic_response(penalty, spectra, V_hat)
     delta, root = np.einsum("li,lab->iab", spectra, spread), psd_root(c)
     gain = diagonalize(root @ (parisi * delta) @ root)[0][:, -1]  # the largest eigenvalue of y C^{1/2} Δ C^{1/2}
     delta *= np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))[:, None, None]
     C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
-    return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
+    W, W_inner = field_variances(penalty, spectra, c, fractions), mean_response(spectra, C @ delta @ c, fractions)
+    return QuadraticClusters(A - parisi * delta, C, W, symmetrize(W_inner))
 
 
 def first_variances(
