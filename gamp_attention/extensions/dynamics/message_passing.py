@@ -97,18 +97,17 @@ class MessagePassing:
         def replicas(n_sampled: int) -> tuple[list[list[Hats]], dict[str, np.ndarray]]:
             sizes = self.damping, n_iter, n_sampled, task.rng
             runs = [follow(model, task.alpha, start, *sizes) for _ in range(task.n_replicas)]
-            return [hats for _, hats, _ in runs], stack_replicas((states, losses) for states, _, losses in runs)
+            return [hats for _, hats in runs], stack_replicas([rows for rows, _ in runs])
 
         n_few = max(n_paths // fewer, 3 * min_paths(model, n_iter) // 4) // 2 * 2
         with task.finite("damping"):
             (hats, many), (_, few) = replicas(n_paths), replicas(n_few)
             bias = {name: (few[name].mean(axis=0) - many[name].mean(axis=0)) / (n_paths / n_few - 1) for name in many}
             shift = np.array([[jump_shift(model, each) for each in of_replica] for of_replica in hats]).mean(axis=0)
-            jumps, V_hat = _jumps(hats), np.mean([[each.V for each in of_replica] for of_replica in hats], axis=0)
-            numbers = mean_over_replicas(many | jumps, bias)
+            jumps = _jumps(hats)
+            numbers = mean_over_replicas(many | jumps, bias) | {"jump_shift": shift}
             unsure = 2 * half_width(jumps["jump_share"] - numbers["jump_share"])
             validity = _state_validity(numbers["jump_share"], numbers["jump_share_error"], unsure, shift)
-            numbers |= {"V_hat": V_hat, "jump_shift": shift}
         return Trajectory(**numbers, method=self, validity=validity)
 
     def _follow_current_minima(
@@ -128,9 +127,8 @@ class MessagePassing:
             runs, many, by_compression = follow_replicas(build, task, compression, "")
             bar.update()
             build, compression = partial(build, fewer=fewer), replace(compression, n_compared=0)
-            fewer_runs, few, _ = follow_replicas(build, task, compression, "")
-        V_hat, other_V_hat = (np.mean([run.V_hats[:-1] for run in each], axis=0) for each in (runs, fewer_runs))
-        values, errors = {"V_hat": V_hat + (V_hat - other_V_hat) / (fewer - 1)}, {}
+            _, few, _ = follow_replicas(build, task, compression, "")
+        values, errors = dict[str, np.ndarray](), dict[str, np.ndarray]()
         for name in many:
             change = (many[name].mean(axis=0) - few[name].mean(axis=0)) / (fewer - 1)
             values[name] = many[name].mean(axis=0) + change
@@ -143,13 +141,13 @@ class MessagePassing:
 
 
 def _jumps(replicas: list[list[Hats]]) -> dict[str, np.ndarray]:
-    """Return the jump mass of replicas, and its relative size, by name, with axes of replicas and times."""
+    """Return V̂, the jump mass and its relative size by name, with axes of replicas and times."""
     V, V_derivative = (
         np.array([[getattr(hats, name) for hats in each] for each in replicas]) for name in ("V", "V_derivative")
     )
     stein, derivative = (np.einsum("ntlaa->nt", values) for values in (V, V_derivative))
     largest = np.maximum(np.maximum(np.abs(stein), np.abs(derivative)), 1e-300)
-    return {"jump_mass": V - V_derivative, "jump_share": (stein - derivative) / largest}
+    return {"V_hat": V, "jump_mass": V - V_derivative, "jump_share": (stein - derivative) / largest}
 
 
 def _state_validity(share: np.ndarray, error: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
@@ -199,11 +197,11 @@ class OnsagerPaths(StoredPaths):
 
 
 class OnsagerRun(MemoryRun):
-    """One replica of a kind of message passing; `V_hats` are V̂ (S, r, r) of all iterations so far, without jumps."""
+    """One replica of a kind of message passing; rows have V̂ (S, r, r) without jumps, if a step follows."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._damping, self.V_hats = Damping(self.method.damping), list[np.ndarray]()
+        self._damping = Damping(self.method.damping)
 
     def respond(self, V_hat: np.ndarray, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return C (K, r, r), the new V before damping, and the response W of the Onsager memory, for a step β."""
@@ -212,8 +210,8 @@ class OnsagerRun(MemoryRun):
     def select_step(self, t: int, forces: Forces) -> PlainSteps:
         """Return the step β C of iteration t, and update V and the Onsager memories."""
         beta = self._damping(t)
-        self.V_hats.append(symmetrize(-forces.response[-1]))
-        C, V, W = self.respond(self.V_hats[-1], beta)
+        V_hat = self.rows[-1]["V_hat"] = symmetrize(-forces.response[-1])
+        C, V, W = self.respond(V_hat, beta)
         self.V = (1 - beta) * self.V + beta * V
         for path in self.paths:
             path.remember(W, beta)

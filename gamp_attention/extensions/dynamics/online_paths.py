@@ -33,7 +33,7 @@ from gamp_attention.descent.minimize import require_device
 from gamp_attention.descent.steps import PlainSteps
 from gamp_attention.descent.torch_risk import DescentResult, TorchRisk, few_threads
 from gamp_attention.extensions.dynamics.field_paths import component_paths
-from gamp_attention.extensions.dynamics.message_paths import MeanLosses
+from gamp_attention.extensions.dynamics.message_paths import Row
 from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask, average_descents, stack_replicas
 from gamp_attention.extensions.dynamics.stored_times import Forces, StoredWeights, sum_forces
 from gamp_attention.problem.losses.point import sample_derivatives
@@ -115,24 +115,23 @@ class OnlineFields:
 def follow_online(
     model: Model, alpha: float, start: StartLaw, method: SinglePass, n_iter: int, n_points: int,
     rng: np.random.Generator,
-) -> tuple[list[Overlaps], list[MeanLosses]]:  # fmt: skip
+) -> list[Row]:  # fmt: skip
     """Return overlaps and losses after every batch, from one set of points of the fields. Eq. :eq:`online`."""
     fields = [OnlineFields(component, n_points, rng) for component in model.components]
     weights, gamma, one = StoredWeights(model, start), model.coordinates.gamma, np.eye(model.rank)
-    noise, states, losses = np.zeros((len(gamma), *one.shape)), list[Overlaps](), list[MeanLosses]()
+    noise, rows = np.zeros((len(gamma), *one.shape)), list[Row]()
     for t in range(n_iter + 1):
         now, _ = weights.evaluate(noise[None])
         if not all(np.isfinite(getattr(now, name)).all() for name in ("q", "m", "theta")):
             raise FloatingPointError("the overlaps are not finite numbers")
         forces = sum_forces(model, fields, [part.forces(alpha, now) for part in fields])
-        states.append(now)
-        losses.append(MeanLosses(forces.loss + weights.penalty(), forces.test_error))
+        rows.append(now.arrays() | {"train_loss": forces.loss + weights.penalty(), "test_error": forces.test_error})
         on_weights, size = np.einsum("kl,slab->skab", gamma, forces.response), method.step_size(t)
         move = one + size * (on_weights[0] - model.lam * one)
         noise = move @ noise @ np.swapaxes(move, 1, 2)
         noise += size**2 / method.batch * np.einsum("kl,lab->kab", gamma, forces.q)
         weights.descend(forces, on_weights, method, t)
-    return states, losses
+    return rows
 
 
 @dataclass(frozen=True, eq=False)

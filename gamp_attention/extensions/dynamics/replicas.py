@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +12,9 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows
 from gamp_attention.extensions.dynamics.field_paths import min_paths
-from gamp_attention.extensions.dynamics.message_paths import MeanLosses
+from gamp_attention.extensions.dynamics.message_paths import Row
 from gamp_attention.gamp.damping import Damping, Steps
-from gamp_attention.results import Overlaps, stack_overlaps
+from gamp_attention.results import Overlaps
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.start_law import StartLaw, start_law
 
@@ -124,25 +124,25 @@ def damping_steps(damping: Any) -> Steps:
     return damping if check.ndim("damping", damping) == 0 else tuple(map(float, damping))
 
 
-def stack_replicas(runs: Iterable[tuple[list[Overlaps], list[MeanLosses]]]) -> dict[str, np.ndarray]:
-    """Return overlaps, "train_loss" and "test_error" of replicas by name, with axes of replicas and times.
+def stack_replicas(runs: list[list[Row]]) -> dict[str, np.ndarray]:
+    """Return the numbers of replicas, each with rows of all times, by name, with axes of replicas and times.
 
-    `runs` are the states and losses of each replica at all times; without replicas, nothing is returned.
+    Names that the last row of a replica lacks have a time less.
     """
-    rows = [stack_overlaps(states) | MeanLosses(*np.transpose(losses))._asdict() for states, losses in runs]
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}
+    names = runs[0][0] if runs else {}
+    return {name: np.array([[row[name] for row in rows if name in row] for rows in runs]) for name in names}
 
 
 def join_errors(values: dict[str, Any], errors: dict[str, np.ndarray]) -> dict[str, Any]:
     """Return values and their errors by name, with all names of `stack_replicas`, as fields of `Trajectory`.
 
-    The fields from V̂ to the errors of U have no times if they are not among the values.
+    The fields from V̂ to the errors of U have no times if they are not among the values. V̂ has no errors.
     """
     matrices, numbers = np.zeros((0, *values["V"].shape[1:])), np.zeros(0)
     empty = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error", "U", "U_error"), matrices)
     empty |= dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), numbers)
     overlaps = {name: errors[name] for name in ("q", "m", "theta", "V")}
-    others = {f"{name}_error": error for name, error in errors.items() if name not in overlaps}
+    others = {f"{name}_error": error for name, error in errors.items() if name not in (*overlaps, "V_hat")}
     return empty | values | others | {"error": Overlaps(**overlaps)}
 
 

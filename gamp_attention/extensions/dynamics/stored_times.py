@@ -36,7 +36,7 @@ from gamp_attention._tools.numerics import one_thread
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.steps import DescentSteps, PlainSteps
 from gamp_attention.extensions.dynamics.field_paths import FieldPaths, component_paths, min_paths
-from gamp_attention.extensions.dynamics.message_paths import MeanLosses
+from gamp_attention.extensions.dynamics.message_paths import Row
 from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask, average_descents, stack_replicas
 from gamp_attention.extensions.dynamics.weight_paths import InterceptPath
 from gamp_attention.problem.losses.point import sample_derivatives
@@ -230,7 +230,7 @@ class MemoryRun:
     ----------
     paths : the paths of each component.
     V : (S, r, r) V of the overlaps at the latest time.
-    states, losses : overlaps and losses at all times so far.
+    rows : overlaps and losses at all times so far.
     stored : stored times.
     """
 
@@ -246,19 +246,19 @@ class MemoryRun:
         even = Symmetry.of(model, start.overlaps(model)).m_zero
         self._weights = StoredWeights(model, start)
         self.paths: list[Any] = [self.kind(part, model, method, size, rng, even) for part in model.components]
-        self.states, self.losses, self.stored = list[Overlaps](), list[MeanLosses](), list[int]()
+        self.rows, self.stored, self._n_iter = list[Row](), list[int](), task.n_iter
 
     def select_step(self, t: int, forces: Forces) -> PlainSteps:
         """Return the step of the weights at time t, given the forces at this time."""
         raise NotImplementedError
 
     def advance(self, reference: "MemoryRun | None" = None) -> None:
-        """Compute overlaps and losses at the next time, and take a step.
+        """Compute overlaps and losses at the next time, and take a step if it is not the last time.
 
         New white columns are taken from the fields of a `reference` run at the same time, if there is one, so that
         differences between both runs are not due to different random numbers.
         """
-        t, gamma = len(self.states), self.model.coordinates.gamma
+        t, gamma = len(self.rows), self.model.coordinates.gamma
         noise = sum(path.probability * path.noise(self.alpha) for path in self.paths)
         now, covariances = self._weights.evaluate(np.asarray(noise))
         now = replace(now, V=self.V)
@@ -271,8 +271,10 @@ class MemoryRun:
             self._weights.store()
             self.stored.append(t)
         forces = sum_forces(self.model, self.paths, [path.average(self.alpha, now) for path in self.paths])
-        self.states.append(now)
-        self.losses.append(MeanLosses(forces.loss + self._weights.penalty(), forces.test_error))
+        loss = forces.loss + self._weights.penalty()
+        self.rows.append(now.arrays() | {"train_loss": loss, "test_error": forces.test_error})
+        if t == self._n_iter:
+            return
         A, method = np.einsum("kl,slab->skab", gamma, forces.response), self.select_step(t, forces)
         self._weights.descend(forces, A, method, t)
         for path in self.paths:
@@ -284,7 +286,7 @@ class MemoryRun:
         enough = min_paths(model, n_stored - 1)
         if self._n_paths < enough:
             enough *= self._n_given // self._n_paths
-            needs = f"at least {enough} at step {len(self.states)}"
+            needs = f"at least {enough} at step {len(self.rows)}"
             raise check.fail("n_paths", self._n_given, needs)
         # h of each class and two copies of the white columns, and the arrays that they replace
         check.require_memory("n_paths", self._n_given, model.n_tokens * model.rank, K + 2, 2 * n_stored)
@@ -311,7 +313,7 @@ def follow_replicas(
                 if i < compression.n_compared:
                     repeated[i].advance(runs[i])
                 bar.update()
-    stacks, coarse = (stack_replicas((run.states, run.losses) for run in each) for each in (runs, repeated))
+    stacks, coarse = (stack_replicas([run.rows for run in each]) for each in (runs, repeated))
     differences = {name: values - stacks[name][: len(values)] for name, values in coarse.items()}
     return runs, stacks, {name: np.sqrt(np.mean(np.square(each), axis=0)) for name, each in differences.items()}
 

@@ -60,9 +60,7 @@ class Survey:
         with task.finite("damping"):
             build = partial(SurveyRun, self, task, start, n_paths)
             runs, stacks, _ = follow_replicas(build, task, ALL_TIMES, "survey ")
-        stacks["U"] = np.array([run.U_of_time[:-1] for run in runs])
-        numbers = mean_over_replicas(stacks)
-        numbers["V_hat"] = np.mean([run.V_hats[:-1] for run in runs], axis=0)
+        numbers = mean_over_replicas(stacks | {"U": np.array([run.U_of_time for run in runs])})
         words = "consistent: the response of jumps is part of the equations"
         return Trajectory(**numbers, method=self, validity=words, stored=np.array(runs[0].stored))
 
@@ -82,7 +80,7 @@ class SurveyPaths(OnsagerPaths):
 
 
 class SurveyRun(OnsagerRun):
-    """One replica of survey propagation, with U (S, r, r) at all times so far, and at the next (`U_of_time`).
+    """One replica of survey propagation, with U (S, r, r) at all times, including the next (`U_of_time`).
 
     U begins as in surveys of `train`. If V of the start is not given, V does, too, computed from the labels of the
     paths.
