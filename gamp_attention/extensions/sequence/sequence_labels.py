@@ -145,6 +145,8 @@ class SequenceLabels:
     even: bool  # True if targets stay the same when all fields and the noise change sign
     # the traced function; None if it cannot be traced, so that `function` is called once for each sample
     program: Program | None = field(repr=False, default=None)
+    # label model of each class of samples with classes, of which this is the first
+    of_class: tuple["SequenceLabels", ...] = field(repr=False, default=())
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
         """Return the number of random numbers per sample."""
@@ -160,13 +162,6 @@ class SequenceLabels:
             return np.array(rows).reshape(n, P)
         inputs = np.concatenate([u.reshape(n, -1), noise.reshape(n, -1)], axis=1)
         return evaluate_rows(self.program, inputs)
-
-
-@dataclass(frozen=True, eq=False)
-class LabelsOfClasses(SequenceLabels):
-    """Label model of samples of the first class, with the label models of all classes."""
-
-    of_class: tuple[SequenceLabels, ...] = field(kw_only=True)  # label model of each class
 
 
 def is_function(teacher: Any) -> bool:
