@@ -121,7 +121,7 @@ class MessagePassing:
         as N^(−1/2) for N paths), and the error of the compression with this `tolerance`.
         """
         n_paths, start, n = task.count_paths(2**15, 0), task.start(), task.n_replicas
-        build = partial(CurrentMinimaRun, self, task, start, n_paths)
+        build = partial(OnsagerRun, self, task, start, n_paths)
         compression = Compression(tolerance, doubling=False)
         with Progress("iteration ", 2, task.progress) as bar, task.finite("damping"):
             runs, many, by_compression = follow_replicas(build, task, compression, "")
@@ -183,12 +183,23 @@ class Preconditioned(PlainSteps):
 
 
 class OnsagerPaths(StoredPaths):
-    """Sampled paths of message passing in one component of a mixture, with their Onsager memories."""
+    """Sampled paths of message passing in one component of a mixture, with current minima and Onsager memories."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.minima: np.ndarray | None = None  # proximal minima of the paths at the latest time
         self.D = np.zeros((self.n, self.model.n_tokens, self.model.rank))  # memory: the fields of the data are ω + D
+
+    def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the losses at the fields of the data, the forces g, and their mean derivative −V̂/α.
+
+        Each path keeps its minimum from time `hold_after` on. Jumps of g at these fields are part of the responses to
+        stored times.
+        """
+        params, hold = self.fields.terms.params, self.t >= self.method.hold_after
+        out = denoise(self.model.loss, params, z - self.D, now.V, self.minima, hold=hold)
+        self.minima = out.z
+        return sample_derivatives(self.model.loss, params, z)[0], out.g, -out.response.mean(axis=0)
 
     def remember(self, W: np.ndarray, beta: float) -> None:
         """Update the Onsager memory with W (S, r, r) after a step β, as runs do."""
@@ -197,7 +208,12 @@ class OnsagerPaths(StoredPaths):
 
 
 class OnsagerRun(MemoryRun):
-    """One replica of a kind of message passing; rows have V̂ (S, r, r) without jumps, if a step follows."""
+    """One replica of message passing with current minima from iteration `hold_after` on. Eq. :eq:`current-minima`.
+
+    Rows have V̂ (S, r, r) without jumps, if a step follows.
+    """
+
+    kind = OnsagerPaths
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -205,7 +221,9 @@ class OnsagerRun(MemoryRun):
 
     def respond(self, V_hat: np.ndarray, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return C (K, r, r), the new V before damping, and the response W of the Onsager memory, for a step β."""
-        raise NotImplementedError
+        law, C = self.model.coordinates, linear_response(self.model, V_hat)[1]
+        W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
+        return C, W, W
 
     def select_step(self, t: int, forces: Forces) -> PlainSteps:
         """Return the step β C of iteration t, and update V and the Onsager memories."""
@@ -216,29 +234,3 @@ class OnsagerRun(MemoryRun):
         for path in self.paths:
             path.remember(W, beta)
         return Preconditioned(C=beta * C)
-
-
-class CurrentMinimaPaths(OnsagerPaths):
-    """Sampled paths with their current minima, which each path keeps from time `hold_after` on."""
-
-    def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the losses at the fields of the data, the forces g, and their mean derivative −V̂/α.
-
-        Jumps of g at these fields are part of the responses to stored times.
-        """
-        params, hold = self.fields.terms.params, self.t >= self.method.hold_after
-        out = denoise(self.model.loss, params, z - self.D, now.V, self.minima, hold=hold)
-        self.minima = out.z
-        return sample_derivatives(self.model.loss, params, z)[0], out.g, -out.response.mean(axis=0)
-
-
-class CurrentMinimaRun(OnsagerRun):
-    """One replica of message passing with current minima from iteration `hold_after` on. Eq. :eq:`current-minima`."""
-
-    kind = CurrentMinimaPaths
-
-    def respond(self, V_hat: np.ndarray, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return C and W of the ridge; V moves toward W."""
-        law, C = self.model.coordinates, linear_response(self.model, V_hat)[1]
-        W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
-        return C, W, W

@@ -6,8 +6,8 @@ The field of a sample at step t depends on the forces f of all earlier steps,
 
 with Gaussian ω̃ and the response R of the weights to earlier forces: dynamical mean-field theory (Mignacco, Krzakala,
 Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). A method determines the force of a sample on the
-weights (`StoredPaths.evaluate`) and the step of the weights (`MemoryRun.select_step`). `GradientDescent` does so by the
-gradient of the loss; message passing and survey propagation are in other modules.
+weights (`StoredPaths.evaluate`) and the step of the weights (`MemoryRun.select_step`). In this module both are those of
+`GradientDescent`; message passing and survey propagation are in other modules.
 
 Late iterates are nearly linear combinations of earlier iterates. A time is therefore stored only if the stored times
 leave a part of the fields undetermined, and at the times 1, 2, 4, 8, …. Memory terms are written with stored times p:
@@ -97,8 +97,9 @@ def sum_forces(model: Model, paths: Sequence[Any], forces: list[Forces]) -> Forc
 class StoredPaths:
     """Sampled paths of the fields of one component of a model, whose histories are stored at a few of the times.
 
-    `method` is the method of the trajectory, and `n_paths` the number of paths of all components. `even` is the
-    argument of `FieldPaths`; if it is true, m̂ = 0.
+    The paths are those of gradient descent, eq. :eq:`descent-fields`; other methods replace `evaluate`. `method` is the
+    method of the trajectory, and `n_paths` the number of paths of all components. `even` is the argument of
+    `FieldPaths`; if it is true, m̂ = 0.
 
     Attributes
     ----------
@@ -126,9 +127,16 @@ class StoredPaths:
     def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return losses (n,), forces (n, L, r) and the mean derivative of the forces (L, r, r) at fields z (n, L, r).
 
-        `now` are the overlaps at this time, for the tokens of the component.
+        `now` are the overlaps at this time, for the tokens of the component. The forces of gradient descent are
+        f = −∇ℓ(z), divided by the batch if a sample is in it, and their mean derivative −E[∇²ℓ].
         """
-        raise NotImplementedError
+        losses, slope, hess = sample_derivatives(self.model.loss, self.fields.terms.params, z)
+        batch = 1.0 if self.method.batch is None else self.method.batch
+        if batch < 1:
+            copies = self.fields.copies  # minibatches are equal for mirror images
+            drawn = np.tile(self.rng.random(self.n * copies // 2) < batch, 2 // copies) / batch
+            slope = drawn[:, None, None] * slope
+        return losses, -slope, -np.einsum("lalb->lab", hess.mean(axis=0).reshape(now.m.shape * 2))
 
     def noise(self, alpha: float) -> np.ndarray:
         """Return the covariances Σ_l γ_l α E[h_l^p h_lᵀ] (P + 1, K, r, r) with the stored times and, last, now."""
@@ -222,7 +230,7 @@ class StoredWeights:
 class MemoryRun:
     """One replica of a first-order method, one step for each call of `advance`. Eq. :eq:`stored-times`.
 
-    Subclasses determine the kind of the paths of each component, and the step of the weights (`select_step`). `method`
+    The run is one of gradient descent; other methods have another `kind` of paths, and replace `select_step`. `method`
     is the method of the trajectory, and `start` has the second moments of the initial weights. The penalty is a ridge.
     The number of paths is `n_paths` divided by `fewer`.
 
@@ -234,7 +242,7 @@ class MemoryRun:
     stored : stored times.
     """
 
-    kind: type[StoredPaths]
+    kind: type[StoredPaths] = StoredPaths
 
     def __init__(
         self, method: Any, task: TrajectoryTask, start: StartLaw, n_paths: int, rng: np.random.Generator,
@@ -249,8 +257,8 @@ class MemoryRun:
         self.rows, self.stored, self._n_iter = list[Row](), list[int](), task.n_iter
 
     def select_step(self, t: int, forces: Forces) -> PlainSteps:
-        """Return the step of the weights at time t, given the forces at this time."""
-        raise NotImplementedError
+        """Return the step of the weights at time t, given the forces at this time: the method itself for descent."""
+        return self.method
 
     def advance(self, reference: "MemoryRun | None" = None) -> None:
         """Compute overlaps and losses at the next time, and take a step if it is not the last time.
@@ -349,30 +357,6 @@ class GradientDescent(DescentSteps):
         compression, n_times = (Compression(), 0) if self.batch is None else (ALL_TIMES, task.n_iter)
         n_paths, start = task.count_paths(4096, n_times), task.start(needs_V=False)
         with task.finite("lr"):
-            build = partial(DescentRun, self, task, start, n_paths)
+            build = partial(MemoryRun, self, task, start, n_paths)
             runs, stacks, errors = follow_replicas(build, task, compression, "descent ")
         return average_descents(stacks, errors, method=self, stored=np.array(runs[0].stored))
-
-
-class DescentPaths(StoredPaths):
-    """Sampled paths of gradient descent on a fraction `batch` of the data. Eq. :eq:`descent-fields`."""
-
-    def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return losses, forces f = −∇ℓ(z), which are divided by the batch if a sample is in it, and −E[∇²ℓ]."""
-        losses, slope, hess = sample_derivatives(self.model.loss, self.fields.terms.params, z)
-        batch = 1.0 if self.method.batch is None else self.method.batch
-        if batch < 1:
-            copies = self.fields.copies  # minibatches are equal for mirror images
-            drawn = np.tile(self.rng.random(self.n * copies // 2) < batch, 2 // copies) / batch
-            slope = drawn[:, None, None] * slope
-        return losses, -slope, -np.einsum("lalb->lab", hess.mean(axis=0).reshape(now.m.shape * 2))
-
-
-class DescentRun(MemoryRun):
-    """One replica of gradient descent."""
-
-    kind = DescentPaths
-
-    def select_step(self, t: int, forces: Forces) -> PlainSteps:
-        """Return the method."""
-        return self.method
