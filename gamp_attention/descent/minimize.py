@@ -233,14 +233,13 @@ def minimize_risk(
     function = TorchRisk(data, risk, device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
     size, record, iterations = data.penalty.strength * math.sqrt(data.dim), Recorder(), list[int]()
-    no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
     def visit(t: int, value: float, norm: float, always: bool) -> None:
         if is_recorded(t, max_iter) or always:
             if iterations:
                 record.step(steps.step_size(t - 1))
             iterations.append(t)
-            record.add(overlaps(data, Q.detach().cpu().numpy(), no_V), norm / size, value / data.dim)
+            record.add(overlaps(data, Q.detach().cpu().numpy()), norm / size, value / data.dim)
 
     with few_threads(data.tokens.size):
         if method == "lbfgs":

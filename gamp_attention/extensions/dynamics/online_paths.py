@@ -229,7 +229,6 @@ def single_pass(
     lam, record, status = model.penalty.lam, Recorder(), Status.MAX_ITER
     lams = torch.as_tensor(ridge_strengths(data.penalty, data.dim), dtype=torch.float64, device=device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
-    no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
     with few_threads(n * model.n_tokens * d):
         for t in range(max_iter + 1):
@@ -244,7 +243,7 @@ def single_pass(
                 break
             if t:
                 record.step(method.step_size(t - 1))
-            record.add(overlaps(data, here, no_V), norm, loss)
+            record.add(overlaps(data, here), norm, loss)
             end = here
             if t == max_iter:
                 break
@@ -256,6 +255,5 @@ def single_pass(
     assert data.Q_star is not None
     return OnlineResult(
         status=status, n_iter=steps, residual=norm, history=record.history(), iterations=np.arange(steps + 1), Q=end,
-        overlaps=at, train_loss=loss, gradient_norm=norm, is_minimum=False, lowest_eigenvalue=np.nan,
-        lowest_eigenvalue_error=np.nan, Q_star=data.Q_star, n_samples=n * steps,
+        overlaps=at, train_loss=loss, gradient_norm=norm, Q_star=data.Q_star, n_samples=n * steps,
     )  # fmt: skip

@@ -185,7 +185,7 @@ def run_survey(
             ending = SurveyEnd.FAILED
             break
         change = float(np.linalg.norm(after.Q - state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
-        moments = np.einsum("laa->", overlaps(data, after.Q, after.V).q)  # of the fields
+        moments = np.einsum("laa->", overlaps(data, after.Q).q)  # of the fields
         state, t, before = after, t + 1, spread
         spread = float(np.trace(after.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
         if spread < settings.collapsed:
