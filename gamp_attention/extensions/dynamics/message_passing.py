@@ -230,7 +230,7 @@ class OnsagerRun(MemoryRun):
         beta = self._damping(t)
         V_hat = self.rows[-1]["V_hat"] = symmetrize(-forces.response[-1])
         C, V, W = self.respond(V_hat, beta)
-        self.V = (1 - beta) * self.V + beta * V
+        self.weights.V = (1 - beta) * self.weights.V + beta * V
         for path in self.paths:
             path.remember(W, beta)
         return Preconditioned(C=beta * C)

@@ -16,7 +16,7 @@ import numpy as np
 
 from gamp_attention._tools.progress import refresh
 from gamp_attention.extensions.dynamics.field_paths import FieldPaths, component_paths
-from gamp_attention.extensions.dynamics.weight_paths import Weights, build_weights
+from gamp_attention.extensions.dynamics.weight_paths import LinearWeights, SampledWeights, WeightPath
 from gamp_attention.gamp.damping import Damping
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.point import sample_derivatives
@@ -44,13 +44,16 @@ def follow(
     `start` has the second moments of the initial weights; `damping` is a step β, or a sequence of steps (`Damping`).
     """
     step = Damping(damping)
-    weights = build_weights(model, start, n_iter, n_paths, rng)
+    if model.penalty.quadratic:
+        weights: LinearWeights | SampledWeights = LinearWeights(model, start, n_iter)
+    else:  # four samples for each path of the fields, because they are cheap
+        weights = SampledWeights(model, start, n_iter, 4 * n_paths, rng)
     even = Symmetry.of(model, start.overlaps(model)).m_zero
     paths = [MessagePaths(component, n_paths, n_iter, rng, even) for component in model.components]
     rows, all_hats = list[Row](), list[Hats]()
     for t in range(n_iter):
         refresh()
-        now, q = weights.overlaps(), weights.covariances()
+        now, q = weights.evaluate()
         moments = sum_over_components(model.components, [path.advance(now, q) for path in paths])
         hats = conjugates(model, alpha, now, moments)
         rows.append(now.arrays() | _mean_losses(alpha, weights, paths))
@@ -61,9 +64,9 @@ def follow(
         for path in paths:
             path.update_memory(weights.W, step(t))
         all_hats.append(hats)
-    now = weights.overlaps()
+    now, q = weights.evaluate()
     for path in paths:
-        path.draw(now, weights.covariances(), deepcopy(rng))  # a copy, so that rng is not advanced
+        path.draw(now, q, deepcopy(rng))  # a copy, so that rng is not advanced
     rows.append(now.arrays() | _mean_losses(alpha, weights, paths))
     return rows, all_hats
 
@@ -115,7 +118,7 @@ class MessagePaths:
         return float(np.mean(value + terms.constant)), float(np.mean(errors))
 
 
-def _mean_losses(alpha: float, weights: Weights, paths: list[MessagePaths]) -> Row:
+def _mean_losses(alpha: float, weights: WeightPath, paths: list[MessagePaths]) -> Row:
     """Return the losses of all components together, with the penalty."""
     train, test = np.transpose([path.losses() for path in paths]) @ [path.probability for path in paths]
     return {"train_loss": alpha * train + weights.penalty(), "test_error": test}

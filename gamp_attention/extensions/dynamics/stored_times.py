@@ -38,12 +38,12 @@ from gamp_attention.descent.steps import DescentSteps, PlainSteps
 from gamp_attention.extensions.dynamics.field_paths import FieldPaths, component_paths, min_paths
 from gamp_attention.extensions.dynamics.message_paths import Row
 from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask, average_descents, stack_replicas
-from gamp_attention.extensions.dynamics.weight_paths import InterceptPath
+from gamp_attention.extensions.dynamics.weight_paths import WeightPath
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import select_sources
 from gamp_attention.theory.equations.symmetry import Symmetry
-from gamp_attention.theory.equations.weights import drift, mean_ridge, overlaps_of_moments
+from gamp_attention.theory.equations.weights import drift
 from gamp_attention.theory.models.model import Component, Model
 from gamp_attention.theory.start_law import StartLaw
 
@@ -187,35 +187,28 @@ class StoredPaths:
         self.t = t + 1
 
 
-class StoredWeights:
+class StoredWeights(WeightPath):
     """Weights with the ridge penalty: coefficients (K, r, r + S + t) of (x⁰, τ, π), and covariances of the noises."""
 
     def __init__(self, model: Model, start: StartLaw) -> None:
-        self.model, self._start = model, start
+        super().__init__(model, start)
+        self._moments = start.moments
         K, size, _ = start.moments.shape
         self._x = np.zeros((K, model.rank, size))
         self._x[:, :, : model.rank] = np.eye(model.rank)
         self._velocity, self._stored = np.zeros_like(self._x), list[np.ndarray]()
-        self._second = np.zeros((K, model.rank, model.rank))
-        self._intercept = InterceptPath(model, start)
+        self._intercept_velocity = np.zeros(model.rank)
         self.strengths = np.broadcast_to(model.penalty.curvature, model.rank)[:, None]  # λ_a of the columns
 
     def evaluate(self, noise: np.ndarray) -> tuple[Overlaps, np.ndarray]:
         """Return the overlaps at this time, and q_l^{p,t} (P + 1, S, r, r) for stored times p and, last, this time."""
-        law, moments = self.model.coordinates, self._start.moments @ np.swapaxes(self._x, 1, 2)
-        second = np.array([x @ moments for x in (*self._stored, self._x)]) + noise
-        self._second = second[-1]
-        products = np.swapaxes(moments, 1, 2)[:, :, self.model.rank :]
-        now = self._intercept.add_to(overlaps_of_moments(self.model, second[-1], products, self._start.V))
-        return now, np.einsum("k,kl,skab->slab", law.weight, law.gamma, second)
+        latest = self._moments @ np.swapaxes(self._x, 1, 2)
+        second = np.array([x @ latest for x in (*self._stored, self._x)]) + noise
+        return self.overlaps(second, np.swapaxes(latest[:, self.model.rank :], 1, 2))
 
     def store(self) -> None:
         """Store this time."""
         self._stored.append(self._x)
-
-    def penalty(self) -> float:
-        """Return E[r(x)] per coordinate."""
-        return mean_ridge(self.model, self._second)
 
     def descend(self, forces: Forces, A: np.ndarray, method: PlainSteps, t: int) -> None:
         """Take step t, for memory A (P + 1, K, r, r) of stored times and of this time. Eq. :eq:`descent-weights`."""
@@ -224,7 +217,9 @@ class StoredWeights:
         for with_past, x in zip(A, (*self._stored, self._x), strict=True):
             slope -= with_past @ x
         self._x, self._velocity = method.step(self._x, self._velocity, slope, t)
-        self._intercept.descend(forces.m, method, t)
+        if self.model.intercept:
+            slope, velocity = -forces.m.sum(axis=0), self._intercept_velocity
+            self.intercept, self._intercept_velocity = method.step(self.intercept, velocity, slope, t)
 
 
 class MemoryRun:
@@ -237,7 +232,7 @@ class MemoryRun:
     Attributes
     ----------
     paths : the paths of each component.
-    V : (S, r, r) V of the overlaps at the latest time.
+    weights : the weights, with V of the overlaps at the latest time.
     rows : overlaps and losses at all times so far.
     stored : stored times.
     """
@@ -249,10 +244,10 @@ class MemoryRun:
         compression: Compression, fewer: int = 1,
     ) -> None:  # fmt: skip
         model, size = task.model, n_paths // fewer // 2 * 2
-        self.method, self.model, self.alpha, self.V = method, model, task.alpha, start.V
+        self.method, self.model, self.alpha = method, model, task.alpha
         self._n_given, self._n_paths, self._compression = n_paths, size, compression
         even = Symmetry.of(model, start.overlaps(model)).m_zero
-        self._weights = StoredWeights(model, start)
+        self.weights = StoredWeights(model, start)
         self.paths: list[Any] = [self.kind(part, model, method, size, rng, even) for part in model.components]
         self.rows, self.stored, self._n_iter = list[Row](), list[int](), task.n_iter
 
@@ -268,25 +263,24 @@ class MemoryRun:
         """
         t, gamma = len(self.rows), self.model.coordinates.gamma
         noise = sum(path.probability * path.noise(self.alpha) for path in self.paths)
-        now, covariances = self._weights.evaluate(np.asarray(noise))
-        now = replace(now, V=self.V)
+        now, covariances = self.weights.evaluate(np.asarray(noise))
         rest = max(path.project(now, covariances) for path in self.paths)
         regular = self._compression.doubling and t & (t - 1) == 0 and rest > self._compression.negligible
         if t == 0 or regular or not rest <= self._compression.tolerance:
             self._require_capacity()
             for i, path in enumerate(self.paths):
                 path.store(now, covariances, None if reference is None else reference.paths[i].gaussians)
-            self._weights.store()
+            self.weights.store()
             self.stored.append(t)
         forces = sum_forces(self.model, self.paths, [path.average(self.alpha, now) for path in self.paths])
-        loss = forces.loss + self._weights.penalty()
+        loss = forces.loss + self.weights.penalty()
         self.rows.append(now.arrays() | {"train_loss": loss, "test_error": forces.test_error})
         if t == self._n_iter:
             return
         A, method = np.einsum("kl,slab->skab", gamma, forces.response), self.select_step(t, forces)
-        self._weights.descend(forces, A, method, t)
+        self.weights.descend(forces, A, method, t)
         for path in self.paths:
-            path.descend(A, self._weights.strengths, method, t)
+            path.descend(A, self.weights.strengths, method, t)
 
     def _require_capacity(self) -> None:
         """Raise ValueError if another stored time needs more paths or more memory."""

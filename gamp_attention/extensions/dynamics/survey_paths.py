@@ -97,7 +97,7 @@ class SurveyRun(OnsagerRun):
                 (path.model.loss, path.fields.terms.params, path.sources, path.n / (self.alpha * path.probability))
                 for path in self.paths
             ]
-            self.V = first_variances(model.penalty, law.gamma.T, samples, model.rank, law.weight)[0]
+            self.weights.V = first_variances(model.penalty, law.gamma.T, samples, model.rank, law.weight)[0]
         self._share_U()
 
     def _share_U(self) -> None:
