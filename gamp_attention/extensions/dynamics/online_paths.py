@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,13 +32,13 @@ from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention.descent.minimize import require_device
 from gamp_attention.descent.steps import PlainSteps
-from gamp_attention.descent.torch_risk import DescentResult, TorchRisk, few_threads
+from gamp_attention.descent.torch_risk import DescentResult, TorchRisk, few_threads, value_and_norm
 from gamp_attention.extensions.dynamics.field_paths import component_paths
 from gamp_attention.extensions.dynamics.message_paths import Row
 from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask, average_descents, stack_replicas
 from gamp_attention.extensions.dynamics.stored_times import Forces, StoredWeights, sum_forces
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.standard import has_one_strength, ridge_strengths
+from gamp_attention.problem.penalties.standard import has_one_strength
 from gamp_attention.problem.risk import overlaps
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.results import Overlaps, Recorder, Status
@@ -225,19 +226,13 @@ def single_pass(
     check.require_memory("n_iter", max_iter, model.n_sources, model.rank, model.rank)  # the history
     data = sample(model, d, 1 / d, rng)  # one sample, with the teacher; it is not used in a step
     start = initial_weights(data, init, seed, risk)
-    rows = slice(0, data.dim - data.intercept)  # rows of the weights without the intercept
-    lam, record, status = model.penalty.lam, Recorder(), Status.MAX_ITER
-    lams = torch.as_tensor(ridge_strengths(data.penalty, data.dim), dtype=torch.float64, device=device)
+    record, status = Recorder(), Status.MAX_ITER
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
 
     with few_threads(n * model.n_tokens * d):
         for t in range(max_iter + 1):
-            batch = TorchRisk(new_samples(data, n, rng), risk, device)
-            fit = batch.fit(Q)
-            (gradient,) = torch.autograd.grad(fit, Q)
-            scale, here = alpha * d / n, Q.detach().cpu().numpy().copy()
-            loss = scale * (float(fit.detach()) + batch.constant) / d + 0.5 * lam * float((here[rows] ** 2).sum()) / d
-            norm = float((scale * gradient + lams * Q.detach()).norm()) / (lam * np.sqrt(d))
+            value, norm = value_and_norm(TorchRisk(new_samples(data, n, rng), risk, device, alpha * d / n), Q)
+            loss, norm, here = value / d, norm / (model.penalty.lam * np.sqrt(d)), Q.detach().cpu().numpy().copy()
             if not (np.isfinite(here).all() and np.isfinite(norm) and np.isfinite(loss)):
                 status = Status.NONFINITE
                 break
@@ -247,7 +242,7 @@ def single_pass(
             end = here
             if t == max_iter:
                 break
-            Q.data.sub_(method.step_size(t) * (scale * gradient + lams * Q.data))
+            Q.data.sub_(method.step_size(t) * cast(Any, Q.grad))
     if not t and status is Status.NONFINITE:
         raise check.fail("init", start, "weights at which the risk is finite")
     at, norm, loss = record.last

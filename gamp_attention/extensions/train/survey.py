@@ -207,10 +207,9 @@ def inner_nodes(n_fields: int) -> tuple[np.ndarray, np.ndarray]:
         return u[:, None], -0.5 * u**2 - np.log(np.exp(-0.5 * u**2).sum())
     if n_fields not in NODES_PER_FIELD:
         points = gaussian_points(1 << (4 * n_fields - 1).bit_length(), n_fields, np.random.default_rng(11))
-        return np.ascontiguousarray(points), np.full(len(points), -np.log(len(points)))
+        return points, np.full(len(points), -np.log(len(points)))
     x, weight = gauss_hermite(NODES_PER_FIELD[n_fields])
-    nodes, logs = tensor_grid(x, n_fields), tensor_grid(np.log(weight / weight.sum()), n_fields).sum(axis=1)
-    return np.ascontiguousarray(nodes), np.ascontiguousarray(logs)
+    return tensor_grid(x, n_fields), tensor_grid(np.log(weight), n_fields).sum(axis=1)
 
 
 class InnerAverages(NamedTuple):
