@@ -93,15 +93,14 @@ class MessagePassing:
         negative.)
         """
         model, n_iter, n_paths, start = task.model, task.n_iter, task.count_paths(4096, task.n_iter), task.start()
-
-        def replicas(n_sampled: int) -> tuple[list[list[Hats]], dict[str, np.ndarray]]:
-            sizes = self.damping, n_iter, n_sampled, task.rng
-            runs = [follow(model, task.alpha, start, *sizes) for _ in range(task.n_replicas)]
-            return [hats for _, hats in runs], stack_replicas([rows for rows, _ in runs])
-
         n_few = max(n_paths // fewer, 3 * min_paths(model, n_iter) // 4) // 2 * 2
         with task.finite("damping"):
-            (hats, many), (_, few) = replicas(n_paths), replicas(n_few)
+            runs = [
+                [follow(model, task.alpha, start, self.damping, n_iter, size, task.rng) for _ in range(task.n_replicas)]
+                for size in (n_paths, n_few)
+            ]
+            many, few = (stack_replicas([rows for rows, _ in each]) for each in runs)
+            hats = [hats for _, hats in runs[0]]
             bias = {name: (few[name].mean(axis=0) - many[name].mean(axis=0)) / (n_paths / n_few - 1) for name in many}
             shift = np.array([[jump_shift(model, each) for each in of_replica] for of_replica in hats]).mean(axis=0)
             jumps = _jumps(hats)
