@@ -74,8 +74,8 @@ class SurveyPaths(OnsagerPaths):
     def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the losses at the fields of the data, the forces ḡ, and their mean derivative −(V̂ − yΔ)/α."""
         loss, params, y = self.model.loss, self.fields.terms.params, self.method.parisi
-        averages, self.minima = average_fields(loss, params, z - self.D, now.V, self.U, y, self.minima)
-        self.spread = averages.spread.mean(axis=0)
+        averages = average_fields(loss, params, z - self.D, now.V, self.U, y, self.minima)
+        self.minima, self.spread = averages.z, averages.spread.mean(axis=0)
         return sample_derivatives(loss, params, z)[0], averages.g, y * self.spread - averages.response.mean(axis=0)
 
 

@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
 from gamp_attention._tools import progress
 from gamp_attention._tools.numerics import diagonalize, psd_root, symmetrize
@@ -68,7 +69,7 @@ def survey_step(
 ) -> SurveyState:
     """Return the state after one iteration of survey propagation with step β at the Parisi parameter y.
 
-    Eq. :eq:`survey-step`. With averages over the inner field ω + √U u in `survey_averages`,
+    Eq. :eq:`survey-step`. With averages over the inner field ω + √U u in `average_fields`,
 
         ω_l = X̃_l Q − D_l,   V̂_l = (1/d) Σ_μ R̄_l,   Δ_l = (1/d) Σ_μ Δ_{μ,l},   η = mean weights for the force X̃ᵀḡ
         Q ← (1−β) Q + β η,   V ← (1−β) V + β W,   U ← (1−β) U + β W',   D ← (1−β) D + β (W + y W') ḡ
@@ -77,15 +78,14 @@ def survey_step(
     minimum between nodes. Raises NotPositiveDefinite if V is no longer positive definite.
     """
     Q, V, U = state.Q, state.V, state.U
-    params, parts, force = data.terms(risk).params, list[Any](), np.zeros(Q.shape)
+    params, parts, force = data.terms(risk).params, list[InnerAverages](), np.zeros(Q.shape)
     for rows, sources, block in token_blocks(data.matrix.tokens, data.groups):
         matrix = TokenMatrix(block, data.matrix.positions)
         omega = matrix.fields(Q) - state.D[rows]
         start = None if state.z is None else state.z[rows]
-        averages, z = average_fields(data.loss, params[rows], omega, V[sources], U[sources], parisi, start, jumps)
-        force += matrix.back_project(averages.g)
-        parts.append((averages, z))
-    averages, z = map(join_parts, zip(*parts, strict=True))
+        parts.append(average_fields(data.loss, params[rows], omega, V[sources], U[sources], parisi, start, jumps))
+        force += matrix.back_project(parts[-1].g)
+    averages = join_parts(parts)
     V_hat, spread = (
         symmetrize(sum_over_tokens(data.groups, data.n_sources, values)) / data.dim
         for values in (averages.response, averages.spread)
@@ -94,7 +94,7 @@ def survey_step(
     eta = products(new.response, force + products(new.precision, Q))
     D = next_memory(data.groups, state.D, averages.g, averaged_memory, V, new.W + parisi * new.W_inner, beta)
     Q, V, U = ((1 - beta) * old + beta * to for old, to in ((Q, eta), (V, new.W), (U, new.W_inner)))
-    return SurveyState(Q, V, U, D, z)
+    return SurveyState(Q, V, U, D, averages.z)
 
 
 class SurveyEnd(Enum):
@@ -220,15 +220,14 @@ class InnerAverages(NamedTuple):
     response: np.ndarray
     spread: np.ndarray  # (n, L, r, r) covariance of g_l under the weights
     envelope: np.ndarray  # (n,) ⟨M⟩, the mean Moreau envelope
+    z: np.ndarray  # (n, K, L r) minimizers at the K nodes of the inner field
 
 
 def average_fields(
     loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray, U: np.ndarray, parisi: float,
     z: np.ndarray | None = None, jumps: bool = False,
-) -> tuple[InnerAverages, np.ndarray]:  # fmt: skip
-    """Return the averages of the output denoiser over the inner field, and the minimizers (n, K, L r) at its K nodes.
-
-    Eq. :eq:`survey-fields`.
+) -> InnerAverages:  # fmt: skip
+    """Return the averages of the output denoiser over the inner field. Eq. :eq:`survey-fields`.
 
     Parameters
     ----------
@@ -248,10 +247,9 @@ def average_fields(
     for first in range(0, n, step):
         rows = slice(first, first + step)
         fields, start = omega[rows, None] + inner, None if z is None else z[rows]
-        moreau, g, response, reached = _denoise_nodes(loss, params[rows], fields, V, start, jumps)
-        parts.append((*_average_nodes(moreau, g, response, logs, slopes, parisi), reached))
-    *averages, minimizers = map(np.concatenate, zip(*parts, strict=True))
-    return InnerAverages(*averages), minimizers
+        nodes_of_rows = _denoise_nodes(loss, params[rows], fields, V, start, jumps)
+        parts.append(_average_nodes(*nodes_of_rows, logs, slopes, parisi))
+    return join_parts(parts)
 
 
 def _denoise_nodes(
@@ -278,12 +276,11 @@ def _denoise_nodes(
 
 
 def _average_nodes(
-    moreau: np.ndarray, g: np.ndarray, response: np.ndarray, logs: np.ndarray, slopes: np.ndarray | None, parisi: float
-) -> InnerAverages:
+    moreau: np.ndarray, g: np.ndarray, response: np.ndarray, z: np.ndarray, logs: np.ndarray,
+    slopes: np.ndarray | None, parisi: float,
+) -> InnerAverages:  # fmt: skip
     """Return the averages of n samples, given proximal steps at the nodes; `slopes` u U^{−½} if with jumps."""
-    logs = logs - parisi * moreau
-    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
+    weights = softmax(logs - parisi * moreau, axis=1)
     mean = np.einsum("nk,nkla->nla", weights, g)
     away = g - mean[:, None]
     weighted = weights[:, :, None, None] * away
@@ -292,7 +289,7 @@ def _average_nodes(
         mean_response = np.einsum("nk,nklab->nlab", weights, response)
     else:  # −∂ḡ/∂ω = R̄ − yΔ by Stein's identity
         mean_response = parisi * spread - np.einsum("nkla,klb->nlab", weighted, slopes)
-    return InnerAverages(mean, mean_response, spread, np.sum(weights * moreau, axis=1))
+    return InnerAverages(mean, mean_response, spread, np.sum(weights * moreau, axis=1), z)
 
 
 class QuadraticClusters(NamedTuple):
@@ -345,9 +342,9 @@ def first_variances(
         responses = np.zeros(V.shape)
         for k, (loss, params, sources, dim) in enumerate(samples):
             zero = np.zeros((len(params), len(sources), rank))
-            averages, z[k] = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
+            averages = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
             responses[sources] += averages.response.sum(axis=0) / dim
-            envelopes[k] = averages.envelope
+            envelopes[k], z[k] = averages.envelope, averages.z
         W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
         excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)
         V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
