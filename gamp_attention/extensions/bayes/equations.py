@@ -357,7 +357,7 @@ def _keeps_targets(labels: SequenceLabels, L: int, O: np.ndarray, error: float |
     u, noise = _random_arguments(labels, L, len(O))
     before, after = labels(u, noise), labels(u @ O, noise)
     if error is not None:
-        return bool(np.abs(after - before).max() <= error * (1 + np.abs(before).max()))
+        return are_equal(before, after, error)
     return are_equal(before, after) or (labels.count > 0 and are_equal(before, labels(u @ O, -noise)))
 
 

@@ -50,7 +50,7 @@ from gamp_attention.extensions.bayes.channels.fibers import (
     fill_points,
 )
 from gamp_attention.extensions.sequence.expressions import Graph, Program
-from gamp_attention.extensions.sequence.sequence_labels import SYMMETRY_ERROR, SequenceLabels, evaluate_rows
+from gamp_attention.extensions.sequence.sequence_labels import SequenceLabels, are_equal, evaluate_rows
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ def _find_flips(h: Program, shape: tuple[int, int], spread: np.ndarray) -> np.nd
             flip = np.concatenate([np.tile(signs, L), np.full(D - L * t, of_noise)])
             with np.errstate(all="ignore"):
                 changed = evaluate_rows(h, flip * v)
-            if np.abs(changed - values).max() <= SYMMETRY_ERROR * (1 + np.abs(values).max()):
+            if are_equal(values, changed):
                 flips.append(flip)
     return np.array(flips)
 
