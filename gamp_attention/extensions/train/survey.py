@@ -248,7 +248,7 @@ def average_fields(
         rows = slice(first, first + step)
         fields, start = omega[rows, None] + inner, None if z is None else z[rows]
         nodes_of_rows = _denoise_nodes(loss, params[rows], fields, V, start, jumps)
-        parts.append(_average_nodes(*nodes_of_rows, logs, slopes, parisi))
+        parts.append(_average_nodes(logs, slopes, parisi, *nodes_of_rows))
     return join_parts(parts)
 
 
@@ -276,8 +276,8 @@ def _denoise_nodes(
 
 
 def _average_nodes(
-    moreau: np.ndarray, g: np.ndarray, response: np.ndarray, z: np.ndarray, logs: np.ndarray,
-    slopes: np.ndarray | None, parisi: float,
+    logs: np.ndarray, slopes: np.ndarray | None, parisi: float, moreau: np.ndarray, g: np.ndarray,
+    response: np.ndarray, z: np.ndarray,
 ) -> InnerAverages:  # fmt: skip
     """Return the averages of n samples, given proximal steps at the nodes; `slopes` u U^{−½} if with jumps."""
     weights = softmax(logs - parisi * moreau, axis=1)
