@@ -202,7 +202,7 @@ class Runs(Resumable):
 
     # Descents
 
-    def descend(self, starts: list[NamedStart], rounds: tuple[int, ...]) -> None:
+    def descend(self, starts: list[NamedStart]) -> None:
         """Make descents from all starts, and add message passing that follows from them, and is then run to the end."""
         plan, data = self._plan, self._plan.data
         tol, limited = max(plan.tol, SETTINGS.descent_tol * plan.unit), False
@@ -246,7 +246,7 @@ class Runs(Resumable):
         if only:
             for loop in self._loops.values():
                 loop.end_at_start(Status.MAX_ITER if limited else Status.STALLED)
-        self.compare(() if conclusive else rounds, 0 if conclusive else 1)
+        self.compare(() if conclusive else SETTINGS.rounds, 0 if conclusive else 1)
 
     def _state_at(self, Q: np.ndarray) -> GampState:
         """Return the state from which message passing continues at the end of a descent."""

@@ -157,7 +157,7 @@ def train(
         runs.begin(runs.survey_starts())
         runs.compare(SETTINGS.survey_rounds, 0 if runs.agree() else SETTINGS.finished_surveys - 1)
     elif plan.options.search == "bounded" and plan.options.settling:
-        runs.descend(starts, SETTINGS.rounds)
+        runs.descend(starts)
     else:
         runs.begin(starts)
         runs.compare(SETTINGS.rounds, 0)
