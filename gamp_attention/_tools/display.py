@@ -135,7 +135,7 @@ class DisplayMixin:
         return f"<pre>{escape(str(self))}</pre>"
 
     def _items(self) -> list[tuple[str, Any]]:
-        names = self._fields if isinstance(self, tuple) else [field.name for field in fields(self)]  # type: ignore
+        names = self._fields if isinstance(self, tuple) else [f.name for f in fields(self) if f.repr]  # type: ignore
         return [(name, getattr(self, name)) for name in names]
 
     def _rows(self) -> Rows:

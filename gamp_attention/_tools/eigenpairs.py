@@ -16,27 +16,31 @@ SHIFT = 0.1  # shift of the spectrum, in units of `scale`: accuracy is relative,
 BASIS, MAX_RESTARTS = 40, 100  # number of Lanczos vectors in memory, and of restarts before the shift is increased
 
 
-def all_eigenpairs(product: Product, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all eigenvalues (n,), in increasing order, and eigenvectors (n, n) in columns."""
-    matrix = np.stack([product(unit) for unit in np.eye(n)])
-    return np.linalg.eigh(0.5 * (matrix + matrix.T))
-
-
-def restarted_lanczos(
-    product: Product, k: int, which: str, start: np.ndarray, tol: float, max_restarts: int, basis: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k lowest ("SA") or highest ("LA") eigenvalues, and eigenvectors (n, k), by ARPACK.
+def extreme_eigenpairs(
+    product: Product, k: int, which: str, start: np.ndarray, tol: float, max_restarts: int, basis: int | None = None,
+    dense: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Return the k lowest ("SA") or highest ("LA") eigenvalues, ascending, and eigenvectors (n, k), by ARPACK.
 
     `start` (n,) is the initial vector, `tol` the relative accuracy of the eigenvalues, `basis` the number of Lanczos
-    vectors. Only the converged eigenpairs are returned, possibly none, after `max_restarts` restarts.
+    vectors. Only the converged eigenpairs are returned, possibly none, after `max_restarts` restarts. If n is at most
+    `dense`, the matrix of the operator is formed and diagonalized instead.
     """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
-    operator = LinearOperator((len(start), len(start)), matvec=product, dtype=float)
+    n = len(start)
+    if n <= dense:
+        matrix = np.stack([product(unit) for unit in np.eye(n)])
+        values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+        chosen = slice(0, k) if which == "SA" else slice(max(n - k, 0), n)
+        return values[chosen], vectors[:, chosen]
+    operator = LinearOperator((n, n), matvec=product, dtype=float)
     try:
-        return eigsh(operator, k, which=which, v0=start, ncv=basis, tol=tol, maxiter=max_restarts)
+        values, vectors = eigsh(operator, k, which=which, v0=start, ncv=basis, tol=tol, maxiter=max_restarts)
     except ArpackNoConvergence as error:
-        return error.eigenvalues, error.eigenvectors
+        values, vectors = error.eigenvalues, error.eigenvectors
+    order = np.argsort(values)
+    return values[order], vectors[:, order]
 
 
 def lowest_eigenpair(product: Product, start: np.ndarray, scale: float) -> tuple[float, np.ndarray]:
@@ -52,10 +56,9 @@ def lowest_eigenpair(product: Product, start: np.ndarray, scale: float) -> tuple
         return product(x) + shift * x
 
     while True:
-        values, vectors = restarted_lanczos(shifted, 2, "SA", start, ACCURACY, MAX_RESTARTS, basis)
+        values, vectors = extreme_eigenpairs(shifted, 2, "SA", start, ACCURACY, MAX_RESTARTS, basis)
         if len(values) == 2:
-            lowest = int(np.argmin(values))
-            return float(values[lowest]) - shift, vectors[:, lowest]
+            return float(values[0]) - shift, vectors[:, 0]
         shift *= 2  # a larger shift makes the relative accuracy easier to reach
 
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
 from gamp_attention._tools.choices import DESCENTS
-from gamp_attention._tools.eigenpairs import all_eigenpairs, restarted_lanczos
+from gamp_attention._tools.eigenpairs import extreme_eigenpairs
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention.descent.steps import DescentSteps
 from gamp_attention.descent.torch_risk import (
@@ -233,14 +233,13 @@ def minimize_risk(
     function = TorchRisk(data, risk, device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
     size, record, iterations = data.penalty.strength * math.sqrt(data.dim), Recorder(), list[int]()
-    no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
     def visit(t: int, value: float, norm: float, always: bool) -> None:
         if is_recorded(t, max_iter) or always:
             if iterations:
                 record.step(steps.step_size(t - 1))
             iterations.append(t)
-            record.add(overlaps(data, Q.detach().cpu().numpy(), no_V), norm / size, value / data.dim)
+            record.add(overlaps(data, Q.detach().cpu().numpy()), norm / size, value / data.dim)
 
     with few_threads(data.tokens.size):
         if method == "lbfgs":
@@ -301,13 +300,11 @@ def stable_step(data: Dataset, Q: np.ndarray, risk: str, fraction: float = 0.7) 
     def product(x: np.ndarray) -> np.ndarray:
         return hessian_product(data, at, x.reshape(Q.shape), ridge).ravel()
 
-    if Q.size < 3:  # ARPACK needs more dimensions than eigenvalues
-        values = all_eigenpairs(product, Q.size)[0]
-    else:
-        start = np.random.default_rng(0).standard_normal(Q.size)
-        values = restarted_lanczos(product, 1, "LA", start, tol=0.01, max_restarts=50)[0]
-        if not len(values):
-            values = np.array([np.linalg.norm(product(start))])
+    start = np.random.default_rng(0).standard_normal(Q.size)
+    # ARPACK needs more dimensions than eigenvalues
+    values = extreme_eigenpairs(product, 1, "LA", start, tol=0.01, max_restarts=50, dense=2)[0]
+    if not len(values):
+        values = np.array([np.linalg.norm(product(start))])
     step = fraction / max(float(values[-1]), data.penalty.strength)
     digit = 10.0 ** math.floor(math.log10(step))
     return math.floor(step / digit) * digit

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,35 +34,30 @@ class TorchRisk:
     """Risk R(Q) of equation (3) or (41) as a torch function of Q, in float64; it includes a ridge, no other penalty.
 
     The layer is S[(x+p)Q/√d](x+p). Its expanded squared distance to y depends on Q only through the
-    fields, see eq. (41) and `gamp_attention.problem.losses.attention.RiskTerms`.
+    fields, see eq. (41) and `gamp_attention.problem.losses.attention.RiskTerms`. `scale` is a factor of all losses.
     """
 
-    def __init__(self, data: Dataset, risk: str, device: str) -> None:
+    def __init__(self, data: Dataset, risk: str, device: str, scale: float = 1.0) -> None:
         import torch
 
         terms = data.terms(risk)
 
-        def tensor(values: np.ndarray) -> "torch.Tensor":
+        def tensor(values: Any) -> "torch.Tensor":
             return torch.as_tensor(values, dtype=torch.float64, device=device)
 
         self._tokens, self._positions = tensor(np.asarray(data.tokens)), tensor(data.positions)
         self._params, self._loss = tensor(terms.params), data.loss
-        self.constant = float(terms.constant.sum())
-        ridge = ridge_strengths(data.penalty, data.dim) if is_ridge(data.penalty) else 0.0
-        self._ridge = ridge if isinstance(ridge, float) else tensor(ridge)
-        self._root = math.sqrt(data.dim)
+        self._constant = float(terms.constant.sum())
+        self._ridge: Any = tensor(ridge_strengths(data.penalty, data.dim)) if is_ridge(data.penalty) else 0.0
+        self._root, self._scale = math.sqrt(data.dim), scale
 
     def __call__(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
         """Return R(Q), or an estimate of it, up to a constant, from some rows of the data."""
         scale = 1.0 if rows is None else len(self._tokens) / len(rows)
-        ridge = self._ridge * (Q**2).sum() if isinstance(self._ridge, float) else (self._ridge * Q**2).sum()
-        return self.fit(Q, rows) * scale + self.constant + 0.5 * ridge
-
-    def fit(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
-        """Return the sum of the losses of all samples, or of some rows of the data, without constants."""
         tokens, params = (v if rows is None else v[rows] for v in (self._tokens, self._params))
         z = (tokens @ Q + self._positions @ Q) / self._root
-        return self._loss.torch(params, z).sum()
+        losses = self._loss.torch(params, z).sum() * scale + self._constant
+        return self._scale * losses + 0.5 * (self._ridge * Q**2).sum()
 
     def __len__(self) -> int:
         """Return the number of samples."""

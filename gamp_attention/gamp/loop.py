@@ -121,9 +121,9 @@ class ProgressMonitor(Resumable):
         return None
 
 
-def describe_risk(at: StepReport | RiskAtPoint) -> str:
-    """Return the training loss and the gradient norm in words."""
-    return f"training loss {at.train_loss:.4g}, gradient norm {at.gradient_norm:.1e}"
+def show_risk(task: str, at: StepReport | RiskAtPoint) -> None:
+    """Show the training loss and the gradient norm behind the name of a task."""
+    progress.describe(f"{task}, training loss {at.train_loss:.4g}, gradient norm {at.gradient_norm:.1e}")
 
 
 class Loop(Run[Status]):
@@ -232,8 +232,7 @@ class Loop(Run[Status]):
         at = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
         self.record.add(overlaps(plan.data, self.state.Q, self.state.V), at.gradient_norm, at.train_loss)
         self.recorded_Q = self.state.Q
-        if progress.is_shown():
-            progress.describe(f"{self.name}, iteration {self.t}, {describe_risk(at)}")
+        show_risk(f"{self.name}, iteration {self.t}", at)
         if plan.options.callback is not None and report is not None:
             plan.options.callback(self.t, read_only(self.state), read_only(report))
         return at

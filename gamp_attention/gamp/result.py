@@ -1,6 +1,7 @@
 """Results of `run_gamp`: descent from states on which message passing cycles, checks of the weights, and the report."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -8,13 +9,13 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import progress
 from gamp_attention._tools.display import count_noun
 from gamp_attention.gamp.descent import Settled, SettlingHistory, is_fixed_point, settle
-from gamp_attention.gamp.loop import Loop, describe_risk
+from gamp_attention.gamp.loop import Loop, show_risk
 from gamp_attention.gamp.step import GampState
 from gamp_attention.problem.curvature import Curvature, grows_without_bound, lowest_curvature
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.layer import Predictor, layer_of
 from gamp_attention.problem.penalties.standard import is_ridge, on_kinks
-from gamp_attention.problem.risk import RiskAtPoint, overlaps, risk_at
+from gamp_attention.problem.risk import overlaps, risk_at
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.results import Ended, History, Overlaps, Status
 
@@ -126,11 +127,7 @@ def settle_from(loop: Loop, Q: np.ndarray) -> GampResult:
 
 def _descend(loop: Loop, Q: np.ndarray) -> Settled:
     """Return the end of a descent, which shows its progress under the name of the loop."""
-
-    def show(at: RiskAtPoint) -> None:
-        if progress.is_shown():
-            progress.describe(f"{loop.name}, descent after message passing, {describe_risk(at)}")
-
+    show = partial(show_risk, f"{loop.name}, descent after message passing")
     return settle(loop.plan.data, loop.plan.risk, Q, loop.plan.tol, callback=show)
 
 

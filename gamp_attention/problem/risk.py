@@ -188,17 +188,17 @@ def require_finite_at(Q: Any, value: T) -> T:
     return value
 
 
-def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
+def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> Overlaps:
     """Return the overlaps of weights Q (d, r) with covariances, means and teacher, for each source of a dataset.
 
-    Eq. :eq:`overlaps`.
+    Eq. :eq:`overlaps`. V is NaN if it is not given.
     """
     d, S = data.dim, data.n_sources
     SQ = data.spectra[:, :, None] * Q[None]  # (S, d, r)
     star = np.empty((d, 0)) if data.Q_star is None else data.Q_star
     q = np.einsum("lia,ib->lab", SQ, Q) / d
     theta = np.einsum("lia,ib->lab", SQ, star) / d if star.shape[1] else np.empty((S, Q.shape[1], 0))
-    return Overlaps(q, data.source_means @ Q / np.sqrt(d), theta, V)
+    return Overlaps(q, data.source_means @ Q / np.sqrt(d), theta, np.full_like(q, np.nan) if V is None else V)
 
 
 def scale_tolerance(data: Dataset, tol: float, margin: float = TOLERANCE_MARGIN) -> float:

@@ -149,12 +149,11 @@ class Comparison(Result):
 def gradient_descent(data: Dataset, Q: np.ndarray, risk: str, lr: float, max_iter: int) -> DescentResult:
     """Take steps of gradient descent, proximal if the penalty is not a ridge."""
     tol, record, iterations = scale_tolerance(data, TOL), Recorder(), list[int]()
-    no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
     for t in range(max_iter + 1):
         at = risk_at(data, Q, risk)
         done = t == max_iter or not at.gradient_norm > tol
         if done or is_recorded(t, max_iter):
-            record.add(overlaps(data, Q, no_V), at.gradient_norm, at.train_loss)
+            record.add(overlaps(data, Q), at.gradient_norm, at.train_loss)
             iterations.append(t)
         if done:
             break

@@ -14,7 +14,7 @@ with the Onsager memory D^{t+1} = (1 − β) D^t + β W g^t, and each proximal s
 path. Mean responses follow from Stein's identity, as for descent (`stored_times`). Eq. :eq:`current-minima`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import format_to_error
+from gamp_attention._tools.numerics import symmetrize
 from gamp_attention._tools.progress import Progress
 from gamp_attention._tools.statistics import half_width
 from gamp_attention.descent.steps import PlainSteps
@@ -33,17 +34,16 @@ from gamp_attention.extensions.dynamics.replicas import (
     damping_steps,
     join_errors,
     mean_over_replicas,
-    no_responses,
     stack_replicas,
 )
-from gamp_attention.extensions.dynamics.stored_times import Compression, MemoryRun, StoredPaths, follow_replicas
+from gamp_attention.extensions.dynamics.stored_times import Compression, Forces, MemoryRun, StoredPaths, follow_replicas
 from gamp_attention.gamp.damping import Damping, Steps
-from gamp_attention.problem.denoisers.input import field_variances, quadratic_response
+from gamp_attention.problem.denoisers.input import field_variances
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats
-from gamp_attention.theory.equations.weights import jump_shift
+from gamp_attention.theory.equations.weights import jump_shift, linear_response
 
 NEGLIGIBLE = 1e-2  # relative jump mass that is negligible
 HARMFUL = 0.1  # relative jump mass that three standard errors must exclude before a prediction is called consistent
@@ -81,7 +81,7 @@ class MessagePassing:
         if self.hold_after is None:
             return self._follow_messages(task)
         task.require_ridge("hold_after", self.hold_after, intercept=False)
-        return self._follow_current_minima(task, self.hold_after)
+        return self._follow_current_minima(task)
 
     def _follow_messages(self, task: TrajectoryTask, fewer: int = 4) -> Trajectory:
         """Return the trajectory with global minima.
@@ -93,25 +93,24 @@ class MessagePassing:
         negative.)
         """
         model, n_iter, n_paths, start = task.model, task.n_iter, task.count_paths(4096, task.n_iter), task.start()
-
-        def replicas(n_sampled: int) -> tuple[list[list[Hats]], dict[str, np.ndarray]]:
-            sizes = self.damping, n_iter, n_sampled, task.rng
-            runs = [follow(model, task.alpha, start, *sizes) for _ in range(task.n_replicas)]
-            states, hats, losses = zip(*runs, strict=True)
-            return list(hats), stack_replicas(states, losses)
-
         n_few = max(n_paths // fewer, 3 * min_paths(model, n_iter) // 4) // 2 * 2
         with task.finite("damping"):
-            (hats, many), (_, few) = replicas(n_paths), replicas(n_few)
+            runs = [
+                [follow(model, task.alpha, start, self.damping, n_iter, size, task.rng) for _ in range(task.n_replicas)]
+                for size in (n_paths, n_few)
+            ]
+            many, few = (stack_replicas([rows for rows, _ in each]) for each in runs)
+            hats = [hats for _, hats in runs[0]]
             bias = {name: (few[name].mean(axis=0) - many[name].mean(axis=0)) / (n_paths / n_few - 1) for name in many}
             shift = np.array([[jump_shift(model, each) for each in of_replica] for of_replica in hats]).mean(axis=0)
-            jumps, unsure = _average_jumps(hats)
-            numbers = no_responses(start.V.shape) | mean_over_replicas(many, bias) | jumps | {"jump_shift": shift}
-            validity = _state_validity(jumps["jump_share"], jumps["jump_share_error"], unsure, shift)
+            jumps = _jumps(hats)
+            numbers = mean_over_replicas(many | jumps, bias) | {"jump_shift": shift}
+            unsure = 2 * half_width(jumps["jump_share"] - numbers["jump_share"])
+            validity = _state_validity(numbers["jump_share"], numbers["jump_share_error"], unsure, shift)
         return Trajectory(**numbers, method=self, validity=validity)
 
     def _follow_current_minima(
-        self, task: TrajectoryTask, hold_after: int, tolerance: float = 1e-2, fewer: int = 4, unsure: float = 2.0
+        self, task: TrajectoryTask, tolerance: float = 1e-2, fewer: int = 4, unsure: float = 2.0
     ) -> Trajectory:
         """Return the trajectory with current minima from iteration `hold_after` on.
 
@@ -121,46 +120,33 @@ class MessagePassing:
         as N^(−1/2) for N paths), and the error of the compression with this `tolerance`.
         """
         n_paths, start, n = task.count_paths(2**15, 0), task.start(), task.n_replicas
-        arguments: dict[str, Any] = {"damping": self.damping, "hold_after": hold_after}
-        build = partial(CurrentMinimaRun, task.model, task.alpha, start, n_paths, **arguments)
-        stacks, stored, by_compression = [], list[np.ndarray](), dict[str, np.ndarray]()
-        with Progress("iteration ", 2 * n * (task.n_iter + 1), task.progress) as bar, task.finite("damping"):
-            for divisor, n_compared in ((1, Compression.n_compared), (fewer, 0)):
-                compression = Compression(tolerance, doubling=False, n_compared=n_compared)
-                builds = [partial(build, fewer=divisor)] * n
-                runs, errors = follow_replicas(builds, task.rng, compression, task.n_iter, bar)
-                V_hat = np.array([run.V_hats[:-1] for run in runs])
-                replicas = stack_replicas([run.states for run in runs], [run.losses for run in runs])
-                stacks.append(replicas | {"V_hat": V_hat})
-                stored.append(np.array(runs[0].stored))
-                by_compression |= errors
-        (many, few), values, errors = stacks, {}, {}
+        build = partial(OnsagerRun, self, task, start, n_paths)
+        compression = Compression(tolerance, doubling=False)
+        with Progress("iteration ", 2, task.progress) as bar, task.finite("damping"):
+            runs, many, by_compression = follow_replicas(build, task, compression, "")
+            bar.update()
+            build, compression = partial(build, fewer=fewer), replace(compression, n_compared=0)
+            _, few, _ = follow_replicas(build, task, compression, "")
+        values, errors = dict[str, np.ndarray](), dict[str, np.ndarray]()
         for name in many:
             change = (many[name].mean(axis=0) - few[name].mean(axis=0)) / (fewer - 1)
             values[name] = many[name].mean(axis=0) + change
-            variances = [np.var(stack[name], axis=0, ddof=1) / n for stack in stacks]
+            variances = [np.var(stack[name], axis=0, ddof=1) / n for stack in (many, few)]
             spread = variances[0] * (fewer / (fewer - 1)) ** 2 + variances[1] / (fewer - 1) ** 2
-            errors[name] = np.sqrt(spread + (unsure * change) ** 2 + np.square(by_compression.get(name, 0.0)))
+            errors[name] = np.sqrt(spread + (unsure * change) ** 2 + by_compression[name] ** 2)
         validity = "consistent: the equations contain kept minima and jumps, and hold on every branch"
-        numbers = no_responses(start.V.shape) | join_errors(values, errors)
-        return Trajectory(**numbers, method=self, validity=validity, stored=stored[0])
+        numbers, stored = join_errors(values, errors), np.array(runs[0].stored)
+        return Trajectory(**numbers, method=self, validity=validity, stored=stored)
 
 
-def _average_jumps(replicas: list[list[Hats]]) -> tuple[dict[str, Any], np.ndarray]:
-    """Return V̂ and the jump mass as fields of `Trajectory`, and the size (T,) up to which it is not significant."""
-    hats = {name: np.array([[getattr(h, name) for h in each] for each in replicas]) for name in ("V", "V_derivative")}
-    jumps, scale = hats["V"] - hats["V_derivative"], 1 / np.sqrt(len(replicas))
-    stein, derivative = (np.einsum("ntlaa->nt", values) for values in hats.values())
-    shares = (stein - derivative) / np.maximum(np.maximum(np.abs(stein), np.abs(derivative)), 1e-300)
-    share = shares.mean(axis=0)
-    numbers = {
-        "V_hat": hats["V"].mean(axis=0),
-        "jump_mass": jumps.mean(axis=0),
-        "jump_mass_error": jumps.std(axis=0, ddof=1) * scale,
-        "jump_share": share,
-        "jump_share_error": shares.std(axis=0, ddof=1) * scale,
-    }
-    return numbers, 2 * half_width(shares - share)
+def _jumps(replicas: list[list[Hats]]) -> dict[str, np.ndarray]:
+    """Return V̂, the jump mass and its relative size by name, with axes of replicas and times."""
+    V, V_derivative = (
+        np.array([[getattr(hats, name) for hats in each] for each in replicas]) for name in ("V", "V_derivative")
+    )
+    stein, derivative = (np.einsum("ntlaa->nt", values) for values in (V, V_derivative))
+    largest = np.maximum(np.maximum(np.abs(stein), np.abs(derivative)), 1e-300)
+    return {"V_hat": V, "jump_mass": V - V_derivative, "jump_share": (stein - derivative) / largest}
 
 
 def _state_validity(share: np.ndarray, error: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
@@ -196,13 +182,23 @@ class Preconditioned(PlainSteps):
 
 
 class OnsagerPaths(StoredPaths):
-    """Sampled paths of message passing in one component of a mixture, with their Onsager memories."""
+    """Sampled paths of message passing in one component of a mixture, with current minima and Onsager memories."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.minima: np.ndarray | None = None  # proximal minima of the paths at the latest time
         self.D = np.zeros((self.n, self.model.n_tokens, self.model.rank))  # memory: the fields of the data are ω + D
-        self.V_hat = np.zeros(0)  # (L, r, r) average derivative −∂g/∂ω at the latest time, without jumps
+
+    def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the losses at the fields of the data, the forces g, and their mean derivative −V̂/α.
+
+        Each path keeps its minimum from time `hold_after` on. Jumps of g at these fields are part of the responses to
+        stored times.
+        """
+        params, hold = self.fields.terms.params, self.t >= self.method.hold_after
+        out = denoise(self.model.loss, params, z - self.D, now.V, self.minima, hold=hold)
+        self.minima = out.z
+        return sample_derivatives(self.model.loss, params, z)[0], out.g, -out.response.mean(axis=0)
 
     def remember(self, W: np.ndarray, beta: float) -> None:
         """Update the Onsager memory with W (S, r, r) after a step β, as runs do."""
@@ -211,63 +207,29 @@ class OnsagerPaths(StoredPaths):
 
 
 class OnsagerRun(MemoryRun):
-    """One replica of a kind of message passing; `V_hats` are V̂ (S, r, r) of all iterations so far."""
+    """One replica of message passing with current minima from iteration `hold_after` on. Eq. :eq:`current-minima`.
 
-    def __init__(self, *arguments: Any, damping: Steps, fewer: int = 1) -> None:
-        self.fewer = fewer
-        super().__init__(*arguments)
-        self._damping, self.V_hats = Damping(damping), list[np.ndarray]()
+    Rows have V̂ (S, r, r) without jumps, if a step follows.
+    """
 
-    def sum_paths(self, name: str) -> np.ndarray:
-        """Return α times an attribute (L, r, r) of the paths, summed over the components, by source."""
-        total = np.zeros_like(self.V)
-        for path in self.paths:
-            total[path.sources] += self.alpha * path.probability * getattr(path, name)
-        return total
+    kind = OnsagerPaths
 
-    def damp(self, C: np.ndarray, W: np.ndarray, onsager: np.ndarray, t: int) -> Preconditioned:
-        """Return the step β C of iteration t; V moves toward W, and the Onsager memory has the response `onsager`."""
-        beta = self._damping(t)
-        self.V = (1 - beta) * self.V + beta * W
-        for path in self.paths:
-            path.remember(onsager, beta)
-        return Preconditioned(C=beta * C)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._damping = Damping(self.method.damping)
 
+    def respond(self, V_hat: np.ndarray, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return C (K, r, r), the new V before damping, and the response W of the Onsager memory, for a step β."""
+        law, C = self.model.coordinates, linear_response(self.model, V_hat)[1]
+        W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
+        return C, W, W
 
-class CurrentMinimaPaths(OnsagerPaths):
-    """Sampled paths with their current minima; `hold` is true if each keeps its minimum at the next evaluation."""
-
-    hold = False
-
-    def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the losses at the fields of the data, the forces g, and their mean derivative −V̂/α.
-
-        Jumps of g at these fields are part of the responses to stored times.
-        """
-        params = self.fields.terms.params
-        out = denoise(self.model.loss, params, z - self.D, now.V, self.minima, hold=self.hold)
-        self.minima, self.V_hat = out.z, out.response.mean(axis=0)
-        return sample_derivatives(self.model.loss, params, z)[0], out.g, -self.V_hat
-
-
-class CurrentMinimaRun(OnsagerRun):
-    """One replica of message passing with current minima from iteration `hold_after` on. Eq. :eq:`current-minima`."""
-
-    def __init__(self, *arguments: Any, hold_after: int, damping: Steps, fewer: int) -> None:
-        self._hold_after = hold_after
-        super().__init__(CurrentMinimaPaths, *arguments, damping=damping, fewer=fewer)
-        self._hold_from(0)
-
-    def _hold_from(self, t: int) -> None:
-        """Tell the paths whether they keep their minima at time t."""
-        for path in self.paths:
-            path.hold = t >= self._hold_after
-
-    def select_step(self, t: int) -> PlainSteps:
+    def select_step(self, t: int, forces: Forces) -> PlainSteps:
         """Return the step β C of iteration t, and update V and the Onsager memories."""
-        penalty, law = self.model.penalty, self.model.coordinates
-        self.V_hats.append(self.sum_paths("V_hat"))
-        C = quadratic_response(penalty, law.gamma.T, self.V_hats[-1])[1]
-        W = field_variances(penalty, law.gamma.T, C, law.weight)
-        self._hold_from(t + 1)
-        return self.damp(C, W, W, t)
+        beta = self._damping(t)
+        V_hat = self.rows[-1]["V_hat"] = symmetrize(-forces.response[-1])
+        C, V, W = self.respond(V_hat, beta)
+        self.weights.V = (1 - beta) * self.weights.V + beta * V
+        for path in self.paths:
+            path.remember(W, beta)
+        return Preconditioned(C=beta * C)

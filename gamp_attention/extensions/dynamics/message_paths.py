@@ -10,13 +10,13 @@ Javanmard and Montanari (2013), extended to damping by the covariances between t
 """
 
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gamp_attention._tools.progress import refresh
 from gamp_attention.extensions.dynamics.field_paths import FieldPaths, component_paths
-from gamp_attention.extensions.dynamics.weight_paths import Weights, build_weights
+from gamp_attention.extensions.dynamics.weight_paths import LinearWeights, SampledWeights, WeightPath
 from gamp_attention.gamp.damping import Damping
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.point import sample_derivatives
@@ -33,44 +33,42 @@ from gamp_attention.theory.equations.symmetry import Symmetry
 from gamp_attention.theory.models.model import Component, Model
 from gamp_attention.theory.start_law import StartLaw
 
-
-class MeanLosses(NamedTuple):
-    """Training loss ε_t and test error ε_g at one time."""
-
-    train: float
-    test: float
+Row = dict[str, Any]  # overlaps, "train_loss" and "test_error" at one time, by name
 
 
 def follow(
     model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, rng: np.random.Generator
-) -> tuple[list[Overlaps], list[Hats], list[MeanLosses]]:  # fmt: skip
+) -> tuple[list[Row], list[Hats]]:  # fmt: skip
     """Return overlaps and losses at every iteration, and conjugates at all but the last, from one set of paths.
 
     `start` has the second moments of the initial weights; `damping` is a step β, or a sequence of steps (`Damping`).
     """
     step = Damping(damping)
-    weights = build_weights(model, start, n_iter, n_paths, rng)
+    if model.penalty.quadratic:
+        weights: LinearWeights | SampledWeights = LinearWeights(model, start, n_iter)
+    else:  # four samples for each path of the fields, because they are cheap
+        weights = SampledWeights(model, start, n_iter, 4 * n_paths, rng)
     even = Symmetry.of(model, start.overlaps(model)).m_zero
     paths = [MessagePaths(component, n_paths, n_iter, rng, even) for component in model.components]
-    states, all_hats, losses = [weights.overlaps()], list[Hats](), list[MeanLosses]()
+    rows, all_hats = list[Row](), list[Hats]()
     for t in range(n_iter):
         refresh()
-        now, q = states[-1], weights.covariances()
+        now, q = weights.evaluate()
         moments = sum_over_components(model.components, [path.advance(now, q) for path in paths])
         hats = conjugates(model, alpha, now, moments)
-        losses.append(_mean_losses(alpha, weights, paths))
+        rows.append(now.arrays() | _mean_losses(alpha, weights, paths))
         q_hats = np.zeros((t + 1, *now.q.shape))  # q̂^{s,t} for every s ≤ t, summed over the components
         for path in paths:
             q_hats[:, path.sources] += path.probability * path.q_hats(alpha)
         weights.step(hats, q_hats, step(t))
         for path in paths:
             path.update_memory(weights.W, step(t))
-        states.append(weights.overlaps())
         all_hats.append(hats)
+    now, q = weights.evaluate()
     for path in paths:
-        path.draw(states[-1], weights.covariances(), deepcopy(rng))  # a copy, so that rng is not advanced
-    losses.append(_mean_losses(alpha, weights, paths))
-    return states, all_hats, losses
+        path.draw(now, q, deepcopy(rng))  # a copy, so that rng is not advanced
+    rows.append(now.arrays() | _mean_losses(alpha, weights, paths))
+    return rows, all_hats
 
 
 class MessagePaths:
@@ -112,16 +110,15 @@ class MessagePaths:
         """Update the damped memory D, the difference between the fields of the training data and ω."""
         self._D = (1 - damping) * self._D + damping * np.einsum("lab,nlb->nla", W[self.sources], self._latest)
 
-    def losses(self) -> MeanLosses:
+    def losses(self) -> tuple[float, float]:
         """Return E[ℓ + constant] at the fields ω + D of the data, and the test error at the fields of new samples."""
         model, terms = self._model, self._paths.terms
         value, _, _ = sample_derivatives(model.loss, terms.params, self._fields + self._D)
         errors = model.task.errors(self._fields, self._paths.y, terms)
-        return MeanLosses(float(np.mean(value + terms.constant)), float(np.mean(errors)))
+        return float(np.mean(value + terms.constant)), float(np.mean(errors))
 
 
-def _mean_losses(alpha: float, weights: Weights, paths: list[MessagePaths]) -> MeanLosses:
+def _mean_losses(alpha: float, weights: WeightPath, paths: list[MessagePaths]) -> Row:
     """Return the losses of all components together, with the penalty."""
-    losses = [(path.probability, path.losses()) for path in paths]
-    train, test = sum(p * mean.train for p, mean in losses), sum(p * mean.test for p, mean in losses)
-    return MeanLosses(alpha * train + weights.penalty(), test)
+    train, test = np.transpose([path.losses() for path in paths]) @ [path.probability for path in paths]
+    return {"train_loss": alpha * train + weights.penalty(), "test_error": test}

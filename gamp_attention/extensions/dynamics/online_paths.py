@@ -13,13 +13,15 @@ steps are independent. A step changes a coordinate x of the weights, with eigenv
     η (−λ x + Σ_l [m̂_l τ_l + γ_l θ̂_l π + γ_l Γ_l x] + ζ),   cov(ζ) = (1/b) Σ_l γ_l q̂_l,
 
 in which m̂, θ̂, Γ and q̂ are averages over the fields at this time (`OnlineFields`). This map is linear in (x, τ, π), so
-their second moments contain everything (Saad and Solla, 1995). An intercept moves by η Σ_l m̂_l without noise.
+its coefficients and the covariance of the accumulated noise contain everything (Saad and Solla, 1995). An intercept
+moves by η Σ_l m̂_l without noise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,26 +32,18 @@ from gamp_attention._tools.numerics import generator, guard_call
 from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention.descent.minimize import require_device
 from gamp_attention.descent.steps import PlainSteps
-from gamp_attention.descent.torch_risk import DescentResult, TorchRisk, few_threads
+from gamp_attention.descent.torch_risk import DescentResult, TorchRisk, few_threads, value_and_norm
 from gamp_attention.extensions.dynamics.field_paths import component_paths
-from gamp_attention.extensions.dynamics.message_paths import MeanLosses
+from gamp_attention.extensions.dynamics.message_paths import Row
 from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask, average_descents, stack_replicas
-from gamp_attention.extensions.dynamics.stored_times import Forces, sum_forces
-from gamp_attention.extensions.dynamics.weight_paths import InterceptPath
+from gamp_attention.extensions.dynamics.stored_times import Forces, StoredWeights, sum_forces
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.standard import has_one_strength, ridge_strengths
+from gamp_attention.problem.penalties.standard import has_one_strength
 from gamp_attention.problem.risk import overlaps
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.results import Overlaps, Recorder, Status
 from gamp_attention.sampling.draw import new_samples, require_size, sample
-from gamp_attention.theory.equations.channel import (
-    fields_and_terms,
-    n_white,
-    select_sources,
-    student_noise_law,
-    teacher_size,
-)
-from gamp_attention.theory.equations.weights import drift, overlaps_of_moments
+from gamp_attention.theory.equations.channel import Channel, fields_and_terms, n_white, select_sources, teacher_size
 from gamp_attention.theory.models.model import Component, Model
 from gamp_attention.theory.start_law import StartLaw
 
@@ -82,7 +76,7 @@ class SinglePass(PlainSteps):
         with task.finite("lr"):
             sizes = task.n_iter, n_points, task.rng
             runs = [follow_online(model, task.alpha, start, self, *sizes) for _ in range(task.n_replicas)]
-        return average_descents(stack_replicas(*zip(*runs, strict=True)), method=self)
+        return average_descents(stack_replicas(runs), method=self)
 
     def require_ridge(self, model: Model) -> None:
         """Raise ValueError unless the penalty is a ridge with one λ."""
@@ -104,12 +98,9 @@ class OnlineFields:
     def forces(self, alpha: float, overlaps: Overlaps) -> Forces:
         """Return the averages that drive the weights at given overlaps of all sources, at one time: s = t only."""
         model, n, now = self.model, len(self.y), select_sources(overlaps, self.sources)
-        on_teacher, root = student_noise_law(model, now)
-        z = now.m + np.einsum("lat,nlt->nla", on_teacher, self.y) + np.einsum("lab,nlb->nla", root, self._white)
+        z = now.m + Channel(model, now).fields(self.y, self._white)
         value, slope, hess = sample_derivatives(model.loss, self.terms.params, z)
-        L, r = model.n_tokens, model.rank
-        blocks = hess.mean(axis=0).reshape(L, r, L, r)
-        response = -alpha * blocks[np.arange(L), :, np.arange(L)]
+        response = -alpha * np.einsum("lalb->lab", hess.mean(axis=0).reshape(now.m.shape * 2))
         theta = -alpha * np.einsum("nla,nlt->lat", slope, self.y) / n
         theta -= response @ now.theta
         return Forces(
@@ -125,31 +116,23 @@ class OnlineFields:
 def follow_online(
     model: Model, alpha: float, start: StartLaw, method: SinglePass, n_iter: int, n_points: int,
     rng: np.random.Generator,
-) -> tuple[list[Overlaps], list[MeanLosses]]:  # fmt: skip
+) -> list[Row]:  # fmt: skip
     """Return overlaps and losses after every batch, from one set of points of the fields. Eq. :eq:`online`."""
     fields = [OnlineFields(component, n_points, rng) for component in model.components]
-    moments, intercept, r = start.moments.copy(), InterceptPath(model, start), model.rank
-    law, states, losses = model.coordinates, list[Overlaps](), list[MeanLosses]()
+    weights, gamma, one = StoredWeights(model, start), model.coordinates.gamma, np.eye(model.rank)
+    noise, rows = np.zeros((len(gamma), *one.shape)), list[Row]()
     for t in range(n_iter + 1):
-        now = intercept.add_to(overlaps_of_moments(model, moments[:, :r, :r], moments[:, :r, r:], start.V))
+        now, _ = weights.evaluate(noise[None])
         if not all(np.isfinite(getattr(now, name)).all() for name in ("q", "m", "theta")):
             raise FloatingPointError("the overlaps are not finite numbers")
         forces = sum_forces(model, fields, [part.forces(alpha, now) for part in fields])
-        penalty = 0.5 * model.lam * float(np.einsum("k,kaa->", law.weight, moments[:, :r, :r]))
-        states.append(now)
-        losses.append(MeanLosses(forces.loss + penalty, forces.test_error))
-        if t == n_iter:
-            break
-        # (x, τ, π) ← move (x, τ, π), plus the noise of x
-        on_weights = np.einsum("kl,lab->kab", law.gamma, forces.response[0]) - model.lam * np.eye(r)
-        move = np.eye(moments.shape[1]) + np.zeros_like(moments)
-        rates = np.concatenate([on_weights, drift(law.gamma, forces.m, forces.theta)], axis=2)
-        move[:, :r] += method.step_size(t) * rates
-        moments = move @ moments @ np.swapaxes(move, 1, 2)
-        noise = np.einsum("kl,lab->kab", law.gamma, forces.q)
-        moments[:, :r, :r] += method.step_size(t) ** 2 / method.batch * noise
-        intercept.descend(forces.m, method, t)
-    return states, losses
+        rows.append(now.arrays() | {"train_loss": forces.loss + weights.penalty(), "test_error": forces.test_error})
+        on_weights, size = np.einsum("kl,slab->skab", gamma, forces.response), method.step_size(t)
+        move = one + size * (on_weights[0] - model.lam * one)
+        noise = move @ noise @ np.swapaxes(move, 1, 2)
+        noise += size**2 / method.batch * np.einsum("kl,lab->kab", gamma, forces.q)
+        weights.descend(forces, on_weights, method, t)
+    return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,30 +226,23 @@ def single_pass(
     check.require_memory("n_iter", max_iter, model.n_sources, model.rank, model.rank)  # the history
     data = sample(model, d, 1 / d, rng)  # one sample, with the teacher; it is not used in a step
     start = initial_weights(data, init, seed, risk)
-    rows = slice(0, data.dim - data.intercept)  # rows of the weights without the intercept
-    lam, record, status = model.penalty.lam, Recorder(), Status.MAX_ITER
-    lams = torch.as_tensor(ridge_strengths(data.penalty, data.dim), dtype=torch.float64, device=device)
+    record, status = Recorder(), Status.MAX_ITER
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
-    no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
     with few_threads(n * model.n_tokens * d):
         for t in range(max_iter + 1):
-            batch = TorchRisk(new_samples(data, n, rng), risk, device)
-            fit = batch.fit(Q)
-            (gradient,) = torch.autograd.grad(fit, Q)
-            scale, here = alpha * d / n, Q.detach().cpu().numpy().copy()
-            loss = scale * (float(fit.detach()) + batch.constant) / d + 0.5 * lam * float((here[rows] ** 2).sum()) / d
-            norm = float((scale * gradient + lams * Q.detach()).norm()) / (lam * np.sqrt(d))
+            value, norm = value_and_norm(TorchRisk(new_samples(data, n, rng), risk, device, alpha * d / n), Q)
+            loss, norm, here = value / d, norm / (model.penalty.lam * np.sqrt(d)), Q.detach().cpu().numpy().copy()
             if not (np.isfinite(here).all() and np.isfinite(norm) and np.isfinite(loss)):
                 status = Status.NONFINITE
                 break
             if t:
                 record.step(method.step_size(t - 1))
-            record.add(overlaps(data, here, no_V), norm, loss)
+            record.add(overlaps(data, here), norm, loss)
             end = here
             if t == max_iter:
                 break
-            Q.data.sub_(method.step_size(t) * (scale * gradient + lams * Q.data))
+            Q.data.sub_(method.step_size(t) * cast(Any, Q.grad))
     if not t and status is Status.NONFINITE:
         raise check.fail("init", start, "weights at which the risk is finite")
     at, norm, loss = record.last
@@ -274,6 +250,5 @@ def single_pass(
     assert data.Q_star is not None
     return OnlineResult(
         status=status, n_iter=steps, residual=norm, history=record.history(), iterations=np.arange(steps + 1), Q=end,
-        overlaps=at, train_loss=loss, gradient_norm=norm, is_minimum=False, lowest_eigenvalue=np.nan,
-        lowest_eigenvalue_error=np.nan, Q_star=data.Q_star, n_samples=n * steps,
+        overlaps=at, train_loss=loss, gradient_norm=norm, Q_star=data.Q_star, n_samples=n * steps,
     )  # fmt: skip

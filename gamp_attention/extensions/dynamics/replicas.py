@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +12,9 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows
 from gamp_attention.extensions.dynamics.field_paths import min_paths
-from gamp_attention.extensions.dynamics.message_paths import MeanLosses
+from gamp_attention.extensions.dynamics.message_paths import Row
 from gamp_attention.gamp.damping import Damping, Steps
-from gamp_attention.results import Overlaps, stack_overlaps
+from gamp_attention.results import Overlaps
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.start_law import StartLaw, start_law
 
@@ -124,33 +124,32 @@ def damping_steps(damping: Any) -> Steps:
     return damping if check.ndim("damping", damping) == 0 else tuple(map(float, damping))
 
 
-def no_responses(shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the fields of `Trajectory` from V̂ to the errors of U without times, for V of a given shape."""
-    matrices = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error", "U", "U_error"), np.zeros((0, *shape)))
-    return matrices | dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
+def stack_replicas(runs: list[list[Row]]) -> dict[str, np.ndarray]:
+    """Return the numbers of replicas, each with rows of all times, by name, with axes of replicas and times.
 
-
-def stack_replicas(states: Iterable[list[Overlaps]], losses: Iterable[list[MeanLosses]]) -> dict[str, np.ndarray]:
-    """Return the overlaps, "train_loss" and "test_error" of replicas by name, with axes of replicas and times."""
-    train, test = np.moveaxis(np.array(list(losses)), 2, 0)
-    return stack_overlaps([Overlaps(**stack_overlaps(run)) for run in states]) | {
-        "train_loss": train,
-        "test_error": test,
-    }
+    Names that the last row of a replica lacks have a time less.
+    """
+    names = runs[0][0] if runs else {}
+    return {name: np.array([[row[name] for row in rows if name in row] for rows in runs]) for name in names}
 
 
 def join_errors(values: dict[str, Any], errors: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return values and their errors, both by the names of `stack_replicas`, as fields of `Trajectory`."""
+    """Return values and their errors by name, with all names of `stack_replicas`, as fields of `Trajectory`.
+
+    The fields from V̂ to the errors of U have no times if they are not among the values. V̂ has no errors.
+    """
+    matrices, numbers = np.zeros((0, *values["V"].shape[1:])), np.zeros(0)
+    empty = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error", "U", "U_error"), matrices)
+    empty |= dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), numbers)
     overlaps = {name: errors[name] for name in ("q", "m", "theta", "V")}
-    losses = {f"{name}_error": errors[name] for name in ("train_loss", "test_error")}
-    return values | losses | {"error": Overlaps(**overlaps)}
+    others = {f"{name}_error": error for name, error in errors.items() if name not in (*overlaps, "V_hat")}
+    return empty | values | others | {"error": Overlaps(**overlaps)}
 
 
 def mean_over_replicas(stacks: dict[str, np.ndarray], bias: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
     """Return means over replicas as fields of `Trajectory`, and their standard errors, which include a `bias`."""
     errors = {name: values.std(axis=0, ddof=1) / np.sqrt(len(values)) for name, values in stacks.items()}
-    if bias:
-        errors = {name: np.hypot(error, bias[name]) for name, error in errors.items()}
+    errors |= {name: np.hypot(errors[name], each) for name, each in (bias or {}).items()}
     return join_errors({name: values.mean(axis=0) for name, values in stacks.items()}, errors)
 
 
@@ -160,5 +159,4 @@ def average_descents(
     """Return the means over replicas of a descent, whose V is unknown, with `others` as fields of the result."""
     unknown = np.full_like(stacks["V"], np.nan)
     validity = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
-    means = mean_over_replicas(stacks | {"V": unknown}, bias)
-    return Trajectory(**means, **no_responses(unknown.shape[2:]), **others, validity=validity)
+    return Trajectory(**mean_over_replicas(stacks | {"V": unknown}, bias), **others, validity=validity)

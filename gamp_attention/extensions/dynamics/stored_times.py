@@ -6,8 +6,8 @@ The field of a sample at step t depends on the forces f of all earlier steps,
 
 with Gaussian ω̃ and the response R of the weights to earlier forces: dynamical mean-field theory (Mignacco, Krzakala,
 Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). A method determines the force of a sample on the
-weights (`StoredPaths.evaluate`) and the step of the weights (`MemoryRun.select_step`). `GradientDescent` does so by the
-gradient of the loss; message passing and survey propagation are in other modules.
+weights (`StoredPaths.evaluate`) and the step of the weights (`MemoryRun.select_step`). In this module both are those of
+`GradientDescent`; message passing and survey propagation are in other modules.
 
 Late iterates are nearly linear combinations of earlier iterates. A time is therefore stored only if the stored times
 leave a part of the fields undetermined, and at the times 1, 2, 4, 8, …. Memory terms are written with stored times p:
@@ -23,7 +23,7 @@ leave a part of the fields undetermined, and at the times 1, 2, 4, 8, …. Memor
 With P stored times, a path takes a memory of order P and each step a time of order P. Eq. :eq:`stored-times`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,14 +36,14 @@ from gamp_attention._tools.numerics import one_thread
 from gamp_attention._tools.progress import Progress
 from gamp_attention.descent.steps import DescentSteps, PlainSteps
 from gamp_attention.extensions.dynamics.field_paths import FieldPaths, component_paths, min_paths
-from gamp_attention.extensions.dynamics.message_paths import MeanLosses
+from gamp_attention.extensions.dynamics.message_paths import Row
 from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask, average_descents, stack_replicas
-from gamp_attention.extensions.dynamics.weight_paths import InterceptPath
+from gamp_attention.extensions.dynamics.weight_paths import WeightPath
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import select_sources
 from gamp_attention.theory.equations.symmetry import Symmetry
-from gamp_attention.theory.equations.weights import overlaps_of_moments
+from gamp_attention.theory.equations.weights import drift
 from gamp_attention.theory.models.model import Component, Model
 from gamp_attention.theory.start_law import StartLaw
 
@@ -97,18 +97,24 @@ def sum_forces(model: Model, paths: Sequence[Any], forces: list[Forces]) -> Forc
 class StoredPaths:
     """Sampled paths of the fields of one component of a model, whose histories are stored at a few of the times.
 
-    `n_paths` is the number of paths of all components, and `even` the argument of `FieldPaths`; if it is true, m̂ = 0.
+    The paths are those of gradient descent, eq. :eq:`descent-fields`; other methods replace `evaluate`. `method` is the
+    method of the trajectory, and `n_paths` the number of paths of all components. `even` is the argument of
+    `FieldPaths`; if it is true, m̂ = 0.
 
     Attributes
     ----------
+    t : number of steps so far.
     n : number of sampled paths.
     fields : the paths of the Gaussian fields.
     gaussians : (n, L, r) Gaussian fields ω̃ at the latest time.
     force : (L, r, n) forces at the latest time.
     """
 
-    def __init__(self, component: Component, model: Model, n_paths: int, rng: np.random.Generator, even: bool) -> None:
+    def __init__(
+        self, component: Component, model: Model, method: Any, n_paths: int, rng: np.random.Generator, even: bool
+    ) -> None:
         self.probability, self.sources, self.model = component
+        self.method, self.t = method, 0
         expected = 64  # number of stored times for which components of mixtures have enough paths
         self.fields = FieldPaths(self.model, component_paths(component, n_paths, expected), rng, even)
         self.rng, self._even, law, self.n = rng, even, model.coordinates, self.fields.n
@@ -121,9 +127,16 @@ class StoredPaths:
     def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return losses (n,), forces (n, L, r) and the mean derivative of the forces (L, r, r) at fields z (n, L, r).
 
-        `now` are the overlaps at this time, for the tokens of the component.
+        `now` are the overlaps at this time, for the tokens of the component. The forces of gradient descent are
+        f = −∇ℓ(z), divided by the batch if a sample is in it, and their mean derivative −E[∇²ℓ].
         """
-        raise NotImplementedError
+        losses, slope, hess = sample_derivatives(self.model.loss, self.fields.terms.params, z)
+        batch = 1.0 if self.method.batch is None else self.method.batch
+        if batch < 1:
+            copies = self.fields.copies  # minibatches are equal for mirror images
+            drawn = np.tile(self.rng.random(self.n * copies // 2) < batch, 2 // copies) / batch
+            slope = drawn[:, None, None] * slope
+        return losses, -slope, -np.einsum("lalb->lab", hess.mean(axis=0).reshape(now.m.shape * 2))
 
     def noise(self, alpha: float) -> np.ndarray:
         """Return the covariances Σ_l γ_l α E[h_l^p h_lᵀ] (P + 1, K, r, r) with the stored times and, last, now."""
@@ -171,108 +184,103 @@ class StoredPaths:
         rows = A[:-1].transpose(1, 2, 0, 3).reshape(A.shape[1], 1, A.shape[2], -1)
         slope = strengths * self._h - self.force - rows @ self._stored - A[-1][:, None] @ self._h
         self._h, self._velocity = method.step(self._h, self._velocity, slope, t)
+        self.t = t + 1
 
 
-class StoredWeights:
+class StoredWeights(WeightPath):
     """Weights with the ridge penalty: coefficients (K, r, r + S + t) of (x⁰, τ, π), and covariances of the noises."""
 
     def __init__(self, model: Model, start: StartLaw) -> None:
-        self.model, self._start = model, start
+        super().__init__(model, start)
+        self._moments = start.moments
         K, size, _ = start.moments.shape
         self._x = np.zeros((K, model.rank, size))
         self._x[:, :, : model.rank] = np.eye(model.rank)
         self._velocity, self._stored = np.zeros_like(self._x), list[np.ndarray]()
-        self._second = np.zeros((K, model.rank, model.rank))
-        self._intercept = InterceptPath(model, start)
+        self._intercept_velocity = np.zeros(model.rank)
         self.strengths = np.broadcast_to(model.penalty.curvature, model.rank)[:, None]  # λ_a of the columns
 
     def evaluate(self, noise: np.ndarray) -> tuple[Overlaps, np.ndarray]:
         """Return the overlaps at this time, and q_l^{p,t} (P + 1, S, r, r) for stored times p and, last, this time."""
-        law, moments = self.model.coordinates, self._start.moments @ np.swapaxes(self._x, 1, 2)
-        second = np.array([x @ moments for x in (*self._stored, self._x)]) + noise
-        self._second = second[-1]
-        products = np.swapaxes(moments, 1, 2)[:, :, self.model.rank :]
-        now = self._intercept.add_to(overlaps_of_moments(self.model, second[-1], products, self._start.V))
-        return now, np.einsum("k,kl,skab->slab", law.weight, law.gamma, second)
+        latest = self._moments @ np.swapaxes(self._x, 1, 2)
+        second = np.array([x @ latest for x in (*self._stored, self._x)]) + noise
+        return self.overlaps(second, np.swapaxes(latest[:, self.model.rank :], 1, 2))
 
     def store(self) -> None:
         """Store this time."""
         self._stored.append(self._x)
 
-    def penalty(self) -> float:
-        """Return E[r(x)] per coordinate."""
-        squares = np.einsum("k,kaa->a", self.model.coordinates.weight, self._second)
-        return 0.5 * float(squares @ self.strengths[:, 0])
-
     def descend(self, forces: Forces, A: np.ndarray, method: PlainSteps, t: int) -> None:
         """Take step t, for memory A (P + 1, K, r, r) of stored times and of this time. Eq. :eq:`descent-weights`."""
-        first = self.model.rank + self.model.n_sources
         slope = self.strengths * self._x
-        slope[:, :, self.model.rank : first] -= forces.m.T
-        slope[:, :, first:] -= np.einsum("kl,lrt->krt", self.model.coordinates.gamma, forces.theta)
+        slope[:, :, self.model.rank :] -= drift(self.model.coordinates.gamma, forces.m, forces.theta)
         for with_past, x in zip(A, (*self._stored, self._x), strict=True):
             slope -= with_past @ x
         self._x, self._velocity = method.step(self._x, self._velocity, slope, t)
-        self._intercept.descend(forces.m, method, t)
+        if self.model.intercept:
+            slope, velocity = -forces.m.sum(axis=0), self._intercept_velocity
+            self.intercept, self._intercept_velocity = method.step(self.intercept, velocity, slope, t)
 
 
 class MemoryRun:
     """One replica of a first-order method, one step for each call of `advance`. Eq. :eq:`stored-times`.
 
-    Subclasses determine the step of the weights (`select_step`). `kind` is the subclass of `StoredPaths` for the paths
-    of each component, and `start` has the second moments of the initial weights. The penalty is a ridge.
+    The run is one of gradient descent; other methods have another `kind` of paths, and replace `select_step`. `method`
+    is the method of the trajectory, and `start` has the second moments of the initial weights. The penalty is a ridge.
+    The number of paths is `n_paths` divided by `fewer`.
 
     Attributes
     ----------
-    fewer : number by which the number of paths is divided.
     paths : the paths of each component.
-    V : (S, r, r) V of the overlaps at the latest time.
-    states, losses : overlaps and losses at all times so far.
+    weights : the weights, with V of the overlaps at the latest time.
+    rows : overlaps and losses at all times so far.
     stored : stored times.
     """
 
-    fewer = 1
+    kind: type[StoredPaths] = StoredPaths
 
     def __init__(
-        self, kind: type, model: Model, alpha: float, start: StartLaw, n_paths: int, rng: np.random.Generator,
-        compression: Compression,
+        self, method: Any, task: TrajectoryTask, start: StartLaw, n_paths: int, rng: np.random.Generator,
+        compression: Compression, fewer: int = 1,
     ) -> None:  # fmt: skip
-        self.model, self.alpha, self.V = model, alpha, start.V
-        self._n_given, self._n_paths, self._compression = n_paths, n_paths // self.fewer // 2 * 2, compression
+        model, size = task.model, n_paths // fewer // 2 * 2
+        self.method, self.model, self.alpha = method, model, task.alpha
+        self._n_given, self._n_paths, self._compression = n_paths, size, compression
         even = Symmetry.of(model, start.overlaps(model)).m_zero
-        self._weights = StoredWeights(model, start)
-        self.paths = [kind(component, model, self._n_paths, rng, even) for component in model.components]
-        self.states, self.losses, self.stored = list[Overlaps](), list[MeanLosses](), list[int]()
+        self.weights = StoredWeights(model, start)
+        self.paths: list[Any] = [self.kind(part, model, method, size, rng, even) for part in model.components]
+        self.rows, self.stored, self._n_iter = list[Row](), list[int](), task.n_iter
 
-    def select_step(self, t: int) -> PlainSteps:
-        """Return the step of the weights at time t, after the forces at this time have been evaluated."""
-        raise NotImplementedError
+    def select_step(self, t: int, forces: Forces) -> PlainSteps:
+        """Return the step of the weights at time t, given the forces at this time: the method itself for descent."""
+        return self.method
 
     def advance(self, reference: "MemoryRun | None" = None) -> None:
-        """Compute overlaps and losses at the next time, and take a step.
+        """Compute overlaps and losses at the next time, and take a step if it is not the last time.
 
         New white columns are taken from the fields of a `reference` run at the same time, if there is one, so that
         differences between both runs are not due to different random numbers.
         """
-        t, gamma = len(self.states), self.model.coordinates.gamma
+        t, gamma = len(self.rows), self.model.coordinates.gamma
         noise = sum(path.probability * path.noise(self.alpha) for path in self.paths)
-        now, covariances = self._weights.evaluate(np.asarray(noise))
-        now = replace(now, V=self.V)
+        now, covariances = self.weights.evaluate(np.asarray(noise))
         rest = max(path.project(now, covariances) for path in self.paths)
         regular = self._compression.doubling and t & (t - 1) == 0 and rest > self._compression.negligible
         if t == 0 or regular or not rest <= self._compression.tolerance:
             self._require_capacity()
             for i, path in enumerate(self.paths):
                 path.store(now, covariances, None if reference is None else reference.paths[i].gaussians)
-            self._weights.store()
+            self.weights.store()
             self.stored.append(t)
         forces = sum_forces(self.model, self.paths, [path.average(self.alpha, now) for path in self.paths])
-        self.states.append(now)
-        self.losses.append(MeanLosses(forces.loss + self._weights.penalty(), forces.test_error))
-        A, method = np.einsum("kl,slab->skab", gamma, forces.response), self.select_step(t)
-        self._weights.descend(forces, A, method, t)
+        loss = forces.loss + self.weights.penalty()
+        self.rows.append(now.arrays() | {"train_loss": loss, "test_error": forces.test_error})
+        if t == self._n_iter:
+            return
+        A, method = np.einsum("kl,slab->skab", gamma, forces.response), self.select_step(t, forces)
+        self.weights.descend(forces, A, method, t)
         for path in self.paths:
-            path.descend(A, self._weights.strengths, method, t)
+            path.descend(A, self.weights.strengths, method, t)
 
     def _require_capacity(self) -> None:
         """Raise ValueError if another stored time needs more paths or more memory."""
@@ -280,41 +288,36 @@ class MemoryRun:
         enough = min_paths(model, n_stored - 1)
         if self._n_paths < enough:
             enough *= self._n_given // self._n_paths
-            needs = f"at least {enough} at step {len(self.states)}"
+            needs = f"at least {enough} at step {len(self.rows)}"
             raise check.fail("n_paths", self._n_given, needs)
         # h of each class and two copies of the white columns, and the arrays that they replace
         check.require_memory("n_paths", self._n_given, model.n_tokens * model.rank, K + 2, 2 * n_stored)
 
 
 def follow_replicas(
-    builds: Iterable[Callable[[np.random.Generator, Compression], Any]], rng: np.random.Generator,
-    compression: Compression, n_iter: int, bar: Progress,
-) -> tuple[list[Any], dict[str, np.ndarray]]:  # fmt: skip
-    """Return replicas at time n_iter, and the errors of overlaps and losses by the compression, by name.
+    build: Callable[[np.random.Generator, Compression], Any], task: TrajectoryTask, compression: Compression, label: str
+) -> tuple[list[Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return all replicas at the last time, their overlaps and losses, and errors of these by the compression, by name.
 
     Some replicas are repeated with fewer stored times and the same random numbers. The errors at every time are the
-    root mean squares of the differences between both results. `builds` are functions of the generator and the
-    compression that return a replica before its first time, and `bar` counts all steps of all replicas.
+    root mean squares of the differences between both results. `build` is a function of the generator and the
+    compression that returns a replica before its first time, and `label` is shown in front of the progress.
     """
-    runs, pairs = [], []
+    runs, repeated = list[MemoryRun](), list[MemoryRun]()
     larger = replace(compression, tolerance=compression.coarser * compression.tolerance, doubling=False)
-    with one_thread():
-        for i, build in enumerate(builds):
-            coarse = build(deepcopy(rng), larger) if i < compression.n_compared else None
-            runs.append(build(rng, compression))
-            for _ in range(n_iter + 1):
-                runs[-1].advance()
-                if coarse is not None:
-                    coarse.advance(runs[-1])
+    with Progress(label, task.n_replicas * (task.n_iter + 1), task.progress) as bar, one_thread():
+        for i in range(task.n_replicas):
+            if i < compression.n_compared:
+                repeated.append(build(deepcopy(task.rng), larger))
+            runs.append(build(task.rng, compression))
+            for _ in range(task.n_iter + 1):
+                runs[i].advance()
+                if i < compression.n_compared:
+                    repeated[i].advance(runs[i])
                 bar.update()
-            if coarse is not None:
-                pairs.append((runs[-1], coarse))
-    if not pairs:
-        return runs, {}
-    fine, coarse = (
-        stack_replicas([run.states for run in each], [run.losses for run in each]) for each in zip(*pairs, strict=True)
-    )
-    return runs, {name: np.sqrt(np.mean(np.square(coarse[name] - fine[name]), axis=0)) for name in fine}
+    stacks, coarse = (stack_replicas([run.rows for run in each]) for each in (runs, repeated))
+    differences = {name: values - stacks[name][: len(values)] for name, values in coarse.items()}
+    return runs, stacks, {name: np.sqrt(np.mean(np.square(each), axis=0)) for name, each in differences.items()}
 
 
 @dataclass(frozen=True)
@@ -347,39 +350,7 @@ class GradientDescent(DescentSteps):
         task.require_ridge("method", self)
         compression, n_times = (Compression(), 0) if self.batch is None else (ALL_TIMES, task.n_iter)
         n_paths, start = task.count_paths(4096, n_times), task.start(needs_V=False)
-        build = partial(DescentRun, task.model, task.alpha, start, n_paths, method=self)
-        n_steps = task.n_replicas * (task.n_iter + 1)
-        with Progress("descent ", total=n_steps, shown=task.progress) as bar, task.finite("lr"):
-            runs, errors = follow_replicas([build] * task.n_replicas, task.rng, compression, task.n_iter, bar)
-        stacks = stack_replicas([run.states for run in runs], [run.losses for run in runs])
+        with task.finite("lr"):
+            build = partial(MemoryRun, self, task, start, n_paths)
+            runs, stacks, errors = follow_replicas(build, task, compression, "descent ")
         return average_descents(stacks, errors, method=self, stored=np.array(runs[0].stored))
-
-
-class DescentPaths(StoredPaths):
-    """Sampled paths of gradient descent on a fraction `batch` of the data. Eq. :eq:`descent-fields`."""
-
-    batch = 1.0
-
-    def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return losses, forces f = −∇ℓ(z), which are divided by the batch if a sample is in it, and −E[∇²ℓ]."""
-        losses, slope, hess = sample_derivatives(self.model.loss, self.fields.terms.params, z)
-        if self.batch < 1:
-            copies = self.fields.copies  # minibatches are equal for mirror images
-            drawn = np.tile(self.rng.random(self.n * copies // 2) < self.batch, 2 // copies) / self.batch
-            slope = drawn[:, None, None] * slope
-        L, r = now.m.shape
-        return losses, -slope, -np.array([hess.mean(axis=0).reshape(L, r, L, r)[l, :, l] for l in range(L)])
-
-
-class DescentRun(MemoryRun):
-    """One replica of gradient descent; arguments as for `MemoryRun`, and the method."""
-
-    def __init__(self, *arguments: Any, method: GradientDescent) -> None:
-        super().__init__(DescentPaths, *arguments)
-        self._method = method
-        for path in self.paths:
-            path.batch = 1.0 if method.batch is None else method.batch
-
-    def select_step(self, t: int) -> PlainSteps:
-        """Return the method."""
-        return self._method

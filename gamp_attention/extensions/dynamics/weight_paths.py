@@ -15,53 +15,70 @@ import numpy as np
 
 from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.quadrature import shuffled_half, whiten_and_mirror
-from gamp_attention.descent.steps import PlainSteps
 from gamp_attention.extensions.dynamics.field_paths import GaussianPath
-from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
+from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions
 from gamp_attention.problem.penalties.standard import penalty_total
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.symmetry import Symmetry
-from gamp_attention.theory.equations.weights import intercept_step, overlaps_of_moments, penalized_weights
+from gamp_attention.theory.equations.weights import (
+    drift,
+    intercept_step,
+    linear_response,
+    mean_ridge,
+    overlaps_of_moments,
+    penalized_weights,
+)
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.start_law import StartLaw
 
 
-class InterceptPath:
-    """Unpenalized intercept b (r,) of the fields at every iteration; zero in models without an intercept.
+class WeightPath:
+    """Base of the weights at all times, in each of K classes of coordinates, with their V and their intercept.
 
-    Message passing adds a damped Newton step (Σ_l V̂_l)⁻¹ Σ_l m̂_l, and gradient descent η Σ_l m̂_l.
+    The intercept b (r,) of the fields has no penalty, and is zero in models without one. Message passing adds a damped
+    Newton step (Σ_l V̂_l)⁻¹ Σ_l m̂_l, and gradient descent η Σ_l m̂_l.
     """
 
     def __init__(self, model: Model, start: StartLaw) -> None:
-        self._present = model.intercept
-        self.value = np.zeros(model.rank) if start.intercept is None else start.intercept
-        self._velocity = np.zeros(model.rank)
+        self.model, self.V = model, start.V
+        self.intercept = np.zeros(model.rank) if start.intercept is None else start.intercept
+        self._second = start.moments[:, : model.rank, : model.rank]
 
-    def step(self, hats: Hats, damping: float) -> None:
-        """Take one damped iteration of message passing."""
-        if self._present:
-            self.value = self.value + damping * intercept_step(hats, hats.V)
+    def overlaps(self, second: np.ndarray, first: np.ndarray) -> tuple[Overlaps, np.ndarray]:
+        """Return the overlaps at the latest time t, and q_l^{s,t} = E[γ_l x^s x^tᵀ] (t + 1, S, r, r) for every s ≤ t.
 
-    def descend(self, m_hat: np.ndarray, method: PlainSteps, t: int) -> None:
-        """Take step t of gradient descent, for conjugates m̂ (S, r)."""
-        if self._present:
-            self.value, self._velocity = method.step(self.value, self._velocity, -m_hat.sum(axis=0), t)
+        `second` (t + 1, K, r, r) are E[x^s x^tᵀ], and `first` (K, r, S + t) is E[x^t (τ, π)ᵀ].
+        """
+        law, self._second = self.model.coordinates, second[-1]
+        now = overlaps_of_moments(self.model, second[-1], first, self.V)
+        return replace(now, m=now.m + self.intercept), np.einsum("k,kl,skab->slab", law.weight, law.gamma, second)
 
-    def add_to(self, overlaps: Overlaps) -> Overlaps:
-        """Return the overlaps with the intercept added to the means of the fields."""
-        return replace(overlaps, m=overlaps.m + self.value) if self._present else overlaps
+    def penalty(self) -> float:
+        """Return E[r(x)] per coordinate, for a quadratic penalty."""
+        return mean_ridge(self.model, self._second)
+
+    def finish_step(self, hats: Hats, C: np.ndarray, damping: float) -> None:
+        """Update V and the intercept in a damped iteration of message passing with mean responses C (K, r, r).
+
+        W (S, r, r) are the variances after an undamped step.
+        """
+        law = self.model.coordinates
+        self.W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
+        self.V = (1 - damping) * self.V + damping * self.W
+        if self.model.intercept:
+            self.intercept = self.intercept + damping * intercept_step(hats, hats.V)
 
 
-class LinearWeights:
+class LinearWeights(WeightPath):
     """Weights with the ridge penalty, as coefficients of the Gaussians (x⁰, τ, π, ζ_0, ζ_1, …). Eq. :eq:`iterates`.
 
     Arrays have one entry for each of the K classes of coordinates. `start` has the second moments of (x⁰, τ, π), and
-    `n_iter` is the maximum number of steps; `step` sets W (S, r, r), the variances after an undamped step.
+    `n_iter` is the maximum number of steps.
     """
 
     def __init__(self, model: Model, start: StartLaw, n_iter: int) -> None:
-        self.model = model
+        super().__init__(model, start)
         K, first, _ = start.moments.shape
         r = model.rank
         self._gram = np.zeros((K, first + r * n_iter, first + r * n_iter))  # second moments of all Gaussians
@@ -70,20 +87,12 @@ class LinearWeights:
         x = np.zeros((K, r, self._gram.shape[1]))
         x[:, :, :r] = np.eye(r)
         self._x = [x]  # coefficients of x^0, x^1, …
-        self._V, self._intercept = start.V, InterceptPath(model, start)
 
-    def overlaps(self) -> Overlaps:
-        """Return the overlaps of the latest iterate."""
-        x = self._x[-1]
-        first = (x @ self._gram[:, :, : self._first])[:, :, self.model.rank :]
-        sums = overlaps_of_moments(self.model, x @ (self._gram @ np.swapaxes(x, 1, 2)), first, self._V)
-        return self._intercept.add_to(sums)
-
-    def covariances(self) -> np.ndarray:
-        """Return q_l^{s,t} = E[γ_l x^s x^tᵀ] (t + 1, S, r, r) for the latest t and every s ≤ t."""
-        law = self.model.coordinates
+    def evaluate(self) -> tuple[Overlaps, np.ndarray]:
+        """Return the overlaps of the latest iterate, and its covariances with all iterates."""
         latest = self._gram @ np.swapaxes(self._x[-1], 1, 2)
-        return np.einsum("k,kl,skab->slab", law.weight, law.gamma, np.array(self._x) @ latest)
+        first = np.swapaxes(latest[:, self.model.rank : self._first], 1, 2)
+        return self.overlaps(np.array(self._x) @ latest, first)
 
     def step(self, hats: Hats, q_hats: np.ndarray, damping: float) -> None:
         """Take one iteration of message passing with a step β (`damping`), given the conjugates at the latest time t.
@@ -96,112 +105,75 @@ class LinearWeights:
         self._gram[:, self._first : latest.stop, latest] = column
         self._gram[:, latest, self._first : latest.stop] = np.swapaxes(column, 1, 2)
         b = np.zeros_like(self._x[-1])
-        b[:, :, r : r + self.model.n_sources] = hats.m.T
-        b[:, :, r + self.model.n_sources : self._first] = np.einsum("kl,lrt->krt", law.gamma, hats.theta)
+        b[:, :, r : self._first] = drift(law.gamma, hats.m, hats.theta)
         b[:, :, latest] = np.eye(r)
-        C = quadratic_response(self.model.penalty, law.gamma.T, hats.V)[1]
-        self.W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
+        C = linear_response(self.model, hats.V)[1]
         self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
-        self._V = (1 - damping) * self._V + damping * self.W
-        self._intercept.step(hats, damping)
-
-    def penalty(self) -> float:
-        """Return E[r(x)] per coordinate."""
-        x, strengths = self._x[-1], np.broadcast_to(self.model.penalty.curvature, self.model.rank)
-        squares = np.einsum("kac,kcd,kad->ka", x, self._gram, x, optimize=True)
-        return 0.5 * float(self.model.coordinates.weight @ squares @ strengths)
+        self.finish_step(hats, C, damping)
 
 
-class SampledWeights:
+class SampledWeights(WeightPath):
     """Weights with any penalty, as samples of x⁰, π and ζ_0, ζ_1, … in mirror pairs. Eq. :eq:`iterates`.
 
     The start is assumed to be Gaussian given (τ, π), as it is for the named starts. Overlaps of iterates are averages
     over the samples. The response E[∂x/∂b] depends only on the distribution of b at one time and is computed without
-    sampling. Arguments and W as for `LinearWeights`; `n` is the approximate number of samples of all classes together.
+    sampling. Arguments as for `LinearWeights`; `n` is the approximate number of samples of all classes together.
     """
 
     def __init__(self, model: Model, start: StartLaw, n_iter: int, n: int, rng: np.random.Generator) -> None:
         # derived from a copy: rng is not advanced, so the fields have equal random numbers for all penalties
-        self.model, self._rng = model, np.random.default_rng(deepcopy(rng).integers(2**63, size=4))
+        self._rng = np.random.default_rng(deepcopy(rng).integers(2**63, size=4))
+        super().__init__(model, start)
         law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
         columns = t + r * (n_iter + 1)
         # number of samples in each class: at least four mirror pairs for every Gaussian that a coordinate depends on
         sizes = [2 * max(4 * columns, int(np.ceil(0.5 * n * weight))) for weight in law.weight]
-        self._classes = np.repeat(np.arange(len(sizes)), sizes)  # class of each sample
-        self._weight = (law.weight / sizes)[self._classes]  # weight of each sample, with sum 1
-        self._parts = [np.flatnonzero(self._classes == k) for k in range(len(sizes))]  # samples of each class
-        self._white, self._paths, coordinates, x = [], [], [], []
+        # for each class, (τ, π) of its samples (n_k, S + t), and x^0 (n_k, r), the first of all iterates
+        self._coordinates, x = list[np.ndarray](), list[np.ndarray]()
+        self._white, self._paths = [], []
         for k, size in enumerate(sizes):
             white = whiten_and_mirror(shuffled_half(size, t + r, self._rng))
             teacher = law.teacher_mean[k] + white[:, :t] @ psd_root(law.teacher_cov[k])
             means = np.broadcast_to(law.means_of(teacher, k), (size, S))
-            coordinates.append(np.concatenate([means, teacher], axis=1))
+            self._coordinates.append(np.concatenate([means, teacher], axis=1))
             moments = start.moments[k]
             slope = moments[:r, r:] @ np.linalg.pinv(moments[r:, r:], hermitian=True)
             root = psd_root(moments[:r, :r] - slope @ moments[r:, :r])
-            x.append(coordinates[-1] @ slope.T + white[:, t:] @ root)
+            x.append(self._coordinates[-1] @ slope.T + white[:, t:] @ root)
             self._white.append(white)
             self._paths.append(GaussianPath(np.zeros((size, 0)), np.zeros((0, 0))))
-        self._coordinates = np.concatenate(coordinates)  # (τ, π) of every sample
-        self._x = [np.concatenate(x)]
-        self._V, self._intercept = start.V, InterceptPath(model, start)
+        self._x = [x]
         self._symmetry = replace(Symmetry.of(model, start.overlaps(model)), reversal=False)
 
-    def overlaps(self) -> Overlaps:
-        """Return the overlaps of the latest iterate; entries that vanish by symmetry are exactly zero."""
-        S, gamma = self.model.n_sources, self.model.coordinates.gamma[self._classes]
-        x = self._weight[:, None] * self._x[-1]
-        sampled = Overlaps(
-            q=self.covariances()[-1],
-            m=self._coordinates[:, :S].T @ x,
-            theta=np.einsum("nl,na,nt->lat", gamma, x, self._coordinates[:, S:], optimize=True),
-            V=self._V,
-        )
-        return self._symmetry.impose(self._intercept.add_to(sampled))
-
-    def covariances(self) -> np.ndarray:
-        """Return q_l^{s,t} = E[γ_l x^s x^tᵀ] (t + 1, S, r, r) for the latest t and every s ≤ t."""
-        weight = self.model.coordinates.gamma[self._classes] * self._weight[:, None]
-        latest = weight[:, :, None] * self._x[-1][:, None]
-        return np.array([np.einsum("na,nlb->lab", x, latest) for x in self._x])
+    def evaluate(self) -> tuple[Overlaps, np.ndarray]:
+        """Return what `LinearWeights.evaluate` does; entries of overlaps that vanish by symmetry are exactly zero."""
+        latest = [x / len(x) for x in self._x[-1]]
+        second = np.array([[x.T @ last for x, last in zip(past, latest, strict=True)] for past in self._x])
+        first = [last.T @ coordinates for last, coordinates in zip(latest, self._coordinates, strict=True)]
+        now, covariances = self.overlaps(second, np.array(first))
+        return self._symmetry.impose(now), covariances
 
     def step(self, hats: Hats, q_hats: np.ndarray, damping: float) -> None:
         """Take one damped iteration of message passing; see `LinearWeights.step`."""
-        law, penalty, x = self.model.coordinates, self.model.penalty, self._x[-1]
-        A, after = precisions(penalty, law.gamma.T, hats.V), np.empty_like(x)
-        for k, part in enumerate(self._parts):
-            after[part], _ = denoise_weights(penalty, self._drift(k, hats, q_hats), A[k : k + 1])
-        self._x.append((1 - damping) * x + damping * after)
-        response = penalized_weights(self.model, hats, hats.V).response
-        self.W = field_variances(penalty, law.gamma.T, response, law.weight)
-        self._V = (1 - damping) * self._V + damping * self.W
-        self._intercept.step(hats, damping)
+        A, after = precisions(self.model.penalty, self.model.coordinates.gamma.T, hats.V), list[np.ndarray]()
+        for k, x in enumerate(self._x[-1]):
+            eta, _ = denoise_weights(self.model.penalty, self._drift(k, hats, q_hats), A[k : k + 1])
+            after.append((1 - damping) * x + damping * eta)
+        self._x.append(after)
+        self.finish_step(hats, penalized_weights(self.model, hats, hats.V).response, damping)
 
     def _drift(self, k: int, hats: Hats, q_hats: np.ndarray) -> np.ndarray:
         """Return samples of b_t = m̂ τ + θ̂ π + ζ_t in class k, where ζ_t has covariances q̂^{s,t} with every ζ_s."""
         law, r = self.model.coordinates, self.model.rank
         blocks = np.einsum("l,slab->sab", law.gamma[k], q_hats)
-        fresh = whiten_and_mirror(shuffled_half(len(self._parts[k]), r, self._rng), self._white[k])
+        fresh = whiten_and_mirror(shuffled_half(len(self._coordinates[k]), r, self._rng), self._white[k])
         self._white[k] = np.concatenate([self._white[k], fresh], axis=1)
         with_past = blocks[:-1].transpose(2, 0, 1).reshape(r, -1)
         noise = self._paths[k].draw(fresh, with_past, blocks[-1])
-        H = np.concatenate([hats.m.T, np.einsum("l,lrt->rt", law.gamma[k], hats.theta)], axis=1)
-        return self._coordinates[self._parts[k]] @ H.T + noise
+        H = drift(law.gamma[[k]], hats.m, hats.theta)[0]
+        return self._coordinates[k] @ H.T + noise
 
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate."""
-        values = [penalty_total(self.model.penalty, self._x[-1][part]) / len(part) for part in self._parts]
+        values = [penalty_total(self.model.penalty, x) / len(x) for x in self._x[-1]]
         return float(self.model.coordinates.weight @ values)
-
-
-Weights = LinearWeights | SampledWeights
-
-
-def build_weights(model: Model, start: StartLaw, n_iter: int, n_paths: int, rng: np.random.Generator) -> Weights:
-    """Return the weights at the start of a trajectory, for the penalty of the model.
-
-    Sampled weights have four samples for each path of the fields, because they are cheap.
-    """
-    if model.penalty.quadratic:
-        return LinearWeights(model, start, n_iter)
-    return SampledWeights(model, start, n_iter, 4 * n_paths, rng)

@@ -209,9 +209,7 @@ class Graph:
 
     def constant(self, value: float) -> int:
         """Return the index of a constant."""
-        value = float(value)
-        key = "nan" if math.isnan(value) else value.hex()  # 0.0 == -0.0, but they are different constants
-        return self._store(("constant", value), ("constant", key))
+        return self._store(("constant", float(value)), ("constant", repr(float(value))))  # 0.0 == -0.0, and nan != nan
 
     def value(self, index: int) -> float | None:
         """Return the value of a constant; None for any other operation."""

@@ -26,7 +26,6 @@ from gamp_attention.extensions.sequence.expressions import Graph, Program, evalu
 from gamp_attention.extensions.sequence.sequence_labels import (
     N_SYMMETRY,
     TRACE_ERROR,
-    LabelsOfClasses,
     UserFunction,
     are_equal,
     trace_teacher,
@@ -93,11 +92,7 @@ class SequenceModel(GLMModel):
     """
 
     prediction: Program = field(kw_only=True, repr=False)
-    head: Any = field(default=None, kw_only=True, repr=False)
-
-    def _items(self) -> list[tuple[str, Any]]:
-        """Return the fields for displays, without the program of the student."""
-        return [(name, value) for name, value in super()._items() if name != "prediction"]
+    head: Any = field(default=None, kw_only=True)
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -170,7 +165,7 @@ class SequenceMixture(TokenClasses, SequenceModel):
 
     def __post_init__(self) -> None:
         self._check_classes()
-        if not hasattr(self.teacher, "of_class"):
+        if not getattr(self.teacher, "of_class", ()):
             raise check.fail("teacher", self.teacher, "label models of all classes, as of `sequence_model`", TypeError)
         super().__post_init__()
 
@@ -349,8 +344,7 @@ def sequence_model(
     options: dict[str, Any] = {"prediction": prediction, "intercept": intercept}
     if classes is None:
         return SequenceModel(of_class[0], coordinates, penalty, r, student_loss, **options)
-    first = replace(of_class[0], even=all(labels.even for labels in of_class))
-    labels = LabelsOfClasses(**vars(first), of_class=tuple(of_class))
+    labels = replace(of_class[0], even=all(labels.even for labels in of_class), of_class=tuple(of_class))
     return SequenceMixture(
         labels, coordinates, penalty, r, student_loss, classes=law, class_means=class_means, **options
     )
@@ -359,16 +353,13 @@ def sequence_model(
 def _trace_loss(loss: Any, prediction: Program, shape: tuple[int, ...]) -> Program:
     """Return the program of the loss as a function of the entries of a target and of the fields."""
     arguments = {"target": shape, "prediction": shape}
-    function = UserFunction("loss", loss or _squared_error, arguments, "of the target", "of the target")
+    plain = loss or (lambda target, prediction: 0.5 * ((prediction - target) ** 2).sum())
+    function = UserFunction("loss", plain, arguments, "of the target", "of the target")
     if (got := function.probe()) != ():
         raise function.error("to return one number", f"an array of shape {got}", TypeError)
     graph, P = Graph(prod(shape) + prediction.n_inputs), prod(shape)
     predicted = graph.include(prediction, graph.inputs[P:])
     return graph.program(graph.include(function.trace(), [*graph.inputs[:P], *predicted]))
-
-
-def _squared_error(target: Any, prediction: Any) -> Any:
-    return 0.5 * ((prediction - target) ** 2).sum()
 
 
 def complete_spec(spec: SequenceSpec, y: np.ndarray, name: str) -> SequenceSpec:

@@ -86,7 +86,7 @@ class UserFunction:
         for values in self._probes:
             inputs = np.concatenate([np.ravel(v) for v in values])[None]
             traced, called = evaluate_rows(program, inputs)[0], self._call(*values).ravel()
-            if not np.abs(traced - called).max() <= TRACE_ERROR * (1 + np.abs(called).max()):
+            if not are_equal(called, traced, TRACE_ERROR):
                 needs = "operations that give the same values when they are recorded as when the function is called"
                 raise self.error(needs, f"{traced.tolist()} when recorded and {called.tolist()} when called")
         return program
@@ -129,9 +129,9 @@ SYMMETRY_ERROR = 1e-11  # relative difference up to which values count as equal 
 N_SYMMETRY = 16  # number of random arguments on which symmetries are checked
 
 
-def are_equal(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether two arrays are equal up to rounding."""
-    return bool(np.abs(a - b).max() <= SYMMETRY_ERROR * (1 + np.abs(a).max()))
+def are_equal(a: np.ndarray, b: np.ndarray, error: float = SYMMETRY_ERROR) -> bool:
+    """Return whether two arrays are equal up to a relative error, by default rounding."""
+    return bool(np.abs(a - b).max() <= error * (1 + np.abs(a).max()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +145,8 @@ class SequenceLabels:
     even: bool  # True if targets stay the same when all fields and the noise change sign
     # the traced function; None if it cannot be traced, so that `function` is called once for each sample
     program: Program | None = field(repr=False, default=None)
+    # label model of each class of samples with classes, of which this is the first
+    of_class: tuple["SequenceLabels", ...] = field(repr=False, default=())
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
         """Return the number of random numbers per sample."""
@@ -160,13 +162,6 @@ class SequenceLabels:
             return np.array(rows).reshape(n, P)
         inputs = np.concatenate([u.reshape(n, -1), noise.reshape(n, -1)], axis=1)
         return evaluate_rows(self.program, inputs)
-
-
-@dataclass(frozen=True, eq=False)
-class LabelsOfClasses(SequenceLabels):
-    """Label model of samples of the first class, with the label models of all classes."""
-
-    of_class: tuple[SequenceLabels, ...] = field(kw_only=True)  # label model of each class
 
 
 def is_function(teacher: Any) -> bool:

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import format_with_error
-from gamp_attention._tools.eigenpairs import Product, all_eigenpairs, is_invariant, krylov_spaces, restarted_lanczos
+from gamp_attention._tools.eigenpairs import Product, extreme_eigenpairs, is_invariant, krylov_spaces
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention.problem.curvature import rotations
 from gamp_attention.problem.dataset import Dataset, require_dataset
@@ -239,17 +239,13 @@ def _extreme(
         return image - flat.T @ (flat @ image) + raised * (flat.T @ along)
 
     k = min(k, n - len(flat))
-    if n <= max(ALL_EIGENVECTORS, 3 * k):
-        values, vectors = all_eigenpairs(operator, n)
-        chosen = slice(0, k) if which == "SA" else slice(n - k, n)
-        return values[chosen], vectors[:, chosen]
-    basis = min(n, max(MIN_BASIS, 4 * k))
-    values, vectors = restarted_lanczos(operator, k, which, rng.standard_normal(n), TOL, MAX_RESTARTS, basis)
+    dense, basis = max(ALL_EIGENVECTORS, 3 * k), min(n, max(MIN_BASIS, 4 * k))
+    start = rng.standard_normal(n) if n > dense else np.zeros(n)  # not used
+    values, vectors = extreme_eigenpairs(operator, k, which, start, TOL, MAX_RESTARTS, basis, dense)
     if len(values) < k:
         got = f"{len(values)} of {k} extreme eigenvalues found"
         raise check.fail_words("Q", got, "weights whose spectrum has few clusters")
-    order = np.argsort(values)
-    return values[order], vectors[:, order]
+    return values, vectors
 
 
 def _count_outside(inward: np.ndarray) -> int:

@@ -19,22 +19,23 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, inf
 from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools import check, progress
+from gamp_attention._tools import check
 from gamp_attention._tools.check import read_only
 from gamp_attention._tools.checkpoints import CheckpointFile
 from gamp_attention._tools.snapshots import Resumable, Tree
 from gamp_attention.extensions.train.survey import SurveyEnd, SurveyRecord, SurveyState, run_survey, survey_units
 from gamp_attention.gamp.descent import settle
-from gamp_attention.gamp.loop import Loop, Plan, describe_risk
+from gamp_attention.gamp.loop import Loop, Plan, show_risk
 from gamp_attention.gamp.result import GampResult, run_and_settle, settle_from
 from gamp_attention.gamp.step import GampState, gamp_step, initial_state, near_fixed_point
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.risk import RiskAtPoint, denoise_at, is_convex, overlaps, risk_at
+from gamp_attention.problem.risk import denoise_at, is_convex, overlaps, risk_at
 from gamp_attention.problem.sources import apply_by_source
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import agreement_of
@@ -86,9 +87,21 @@ class StartRecord(Result):
 
 
 @dataclass(frozen=True)
-class RunSettings:
-    """Rules of `Runs`."""
+class TrainSettings:
+    """Rules of `train`: when starts are compared, and when surveys and flips follow."""
 
+    rounds: tuple[int, ...] = (6, 15, 30)  # iterations after which starts are compared and half of them stopped
+    # iterations after which runs from surveys are compared, and number of runs that then continue
+    survey_rounds: tuple[int, ...] = (30,)
+    finished_surveys: int = 2
+    max_rounds: int = 20  # maximum number of minima at which samples are flipped
+    # survey="auto" continues from the lowest minimum only if at most this fraction of the starts agree with it, and its
+    # training loss is at most this fraction of the loss at zero weights
+    few_agree: float = 0.25
+    low_loss: float = 0.25
+    min_starts: int = 4  # minimum number of starts of survey="auto"
+    # maximum number of fields of a sample of survey="auto", whose nodes grow exponentially with it
+    max_survey_fields: int = 3
     continued: float = 0.5  # fraction of the starts that continue after a comparison, or after descents that differ
     # iterations after which runs from flipped samples are compared, and number of runs that then continue
     compared_flips: int = 20
@@ -99,6 +112,9 @@ class RunSettings:
     descent_tol: float = 1e-2
     search_step: float = 0.3  # step β of the iteration with searches at the end of a descent
     max_fields: int = 24  # maximum L r for message passing after descents
+
+
+SETTINGS = TrainSettings()
 
 
 @dataclass(frozen=True)
@@ -123,8 +139,6 @@ class Runs(Resumable):
     # weights beyond the saddle that a run has left last, or at the end of a descent, and their training loss, by number
     beyond: dict[int, tuple[np.ndarray, float]]
     n_escapes: int  # number of saddles that were left
-
-    _settings = RunSettings()
 
     def __init__(self, plan: Plan, escape: bool, file: CheckpointFile | None) -> None:
         self._plan, self._escape, self._file = plan, escape, file
@@ -188,17 +202,12 @@ class Runs(Resumable):
 
     # Descents
 
-    def descend(self, starts: list[NamedStart], rounds: tuple[int, ...]) -> None:
+    def descend(self, starts: list[NamedStart]) -> None:
         """Make descents from all starts, and add message passing that follows from them, and is then run to the end."""
-        plan, data, settings = self._plan, self._plan.data, self._settings
-        tol, limited = max(plan.tol, settings.descent_tol * plan.unit), False
+        plan, data = self._plan, self._plan.data
+        tol, limited = max(plan.tol, SETTINGS.descent_tol * plan.unit), False
         for k, (name, state) in enumerate(starts[len(self.ends) :], len(self.ends)):
-            title = f"start {k + 1} of {len(starts)} ({name}), descent"
-
-            def show(at: RiskAtPoint, title: str = title) -> None:
-                if progress.is_shown():
-                    progress.describe(f"{title}, {describe_risk(at)}")
-
+            show = partial(show_risk, f"start {k + 1} of {len(starts)} ({name}), descent")
             descent = settle(data, plan.risk, state.Q, tol, show, plan.max_iter)
             limited = limited or (descent.gradient_norm > tol and descent.n_iter >= plan.max_iter)
             self.ends.append(Q := descent.Q)
@@ -216,9 +225,9 @@ class Runs(Resumable):
             at.train_loss - lowest <= margin or agreement_of(data, end, Q) >= AGREEMENT
             for end, at in zip(self.ends, risks, strict=True)
         ]
-        only = limited or data.n_tokens * data.rank > settings.max_fields  # no message passing follows
+        only = limited or data.n_tokens * data.rank > SETTINGS.max_fields  # no message passing follows
         conclusive = only or 2 * sum(same) >= len(same)
-        n_kept = 1 if conclusive else ceil(settings.continued * len(order))
+        n_kept = 1 if conclusive else ceil(SETTINGS.continued * len(order))
         for k in order[n_kept:]:
             last = overlaps(data, self.ends[k], starts[k][1].V)
             self.stopped[k] = StoppedRun(0, risks[k].train_loss, risks[k].gradient_norm, last, self.ends[k])
@@ -237,11 +246,11 @@ class Runs(Resumable):
         if only:
             for loop in self._loops.values():
                 loop.end_at_start(Status.MAX_ITER if limited else Status.STALLED)
-        self.compare(() if conclusive else rounds, 0 if conclusive else 1)
+        self.compare(() if conclusive else SETTINGS.rounds, 0 if conclusive else 1)
 
     def _state_at(self, Q: np.ndarray) -> GampState:
         """Return the state from which message passing continues at the end of a descent."""
-        data, risk, step = self._plan.data, self._plan.risk, self._settings.search_step
+        data, risk, step = self._plan.data, self._plan.risk, SETTINGS.search_step
         V = susceptibility(data, risk_at(data, Q, risk), Q, quick=True)
         if not np.isfinite(V).all():
             return initial_state(data, Q)
@@ -288,7 +297,7 @@ class Runs(Resumable):
             for k in runs:
                 self._loops[k].run(until)
             last = until == rounds[-1]  # then all but `n_continue` are stopped, otherwise half of the runs
-            half = max(n_continue, ceil(self._settings.continued * len(runs)))
+            half = max(n_continue, ceil(SETTINGS.continued * len(runs)))
             runs = self._stop_worst(runs, n_continue if last else half, until)
             self.n_rounds += 1
         if n_continue > 1:
@@ -300,9 +309,9 @@ class Runs(Resumable):
 
     def add(self, starts: list[NamedStart], hold: bool = False) -> None:
         """Run message passing from further starts, to the end unless it will end in higher minima."""
-        new, until = self.begin(starts, hold), self._settings.compared_flips
+        new, until = self.begin(starts, hold), SETTINGS.compared_flips
         remaining = [k for k in new if self._run_unless_higher(k, min(until, self._plan.max_iter))]
-        self._finish(self._stop_worst(remaining, self._settings.finished_flips, until), 0)
+        self._finish(self._stop_worst(remaining, SETTINGS.finished_flips, until), 0)
 
     def _finish(self, runs: list[int], n_finish: int) -> None:
         """Run message passing to the end, except in runs after the first `n_finish` that will end in higher minima."""
@@ -349,7 +358,7 @@ class Runs(Resumable):
         data, risk, best = self._plan.data, self._plan.risk, self._best()
         loop, result = self._loops[best], self._results[best]
         while self._escape and not result.is_minimum and result.direction is not None:
-            if self.n_escapes == self._settings.max_saddles:
+            if self.n_escapes == SETTINGS.max_saddles:
                 break
             self.n_escapes += 1
             self.beyond[best] = Q, _ = leave_saddle(data, risk, result.Q, result.direction)

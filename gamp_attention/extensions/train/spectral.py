@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools.eigenpairs import all_eigenpairs, restarted_lanczos
+from gamp_attention._tools.eigenpairs import extreme_eigenpairs
 from gamp_attention._tools.numerics import project_psd, symmetrize
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.newton import ROUGH_STEP
@@ -88,18 +88,13 @@ def lowest_eigenvectors(
     def product(x: np.ndarray) -> np.ndarray:
         return matrix.hessian_product(h, np.asarray(x).reshape(shape)).ravel()
 
-    if n <= max(DENSE, 2 * k):
-        values, vectors = all_eigenpairs(product, n)
-    else:
-        basis = min(n, max(MIN_BASIS, 3 * k + 10))
-        try:
-            values, vectors = restarted_lanczos(product, k, "SA", start, EIGENVALUE_TOL, MAX_RESTARTS, basis)
-        except ArpackError:  # all products are zero
-            return none
-    order = np.argsort(values)[:k]
-    vectors = vectors[:, order].T
-    signs = np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(axis=1)])
-    return values[order], (signs[:, None] * vectors).reshape(-1, *shape)
+    limits = EIGENVALUE_TOL, MAX_RESTARTS, min(n, max(MIN_BASIS, 3 * k + 10)), max(DENSE, 2 * k)
+    try:
+        values, vectors = extreme_eigenpairs(product, k, "SA", start, *limits)
+    except ArpackError:  # all products are zero
+        return none
+    signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(len(values))])
+    return values, (signs * vectors).T.reshape(-1, *shape)
 
 
 def _mixtures(vectors: np.ndarray, size: int) -> list[list[np.ndarray]]:

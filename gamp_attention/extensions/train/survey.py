@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
 from gamp_attention._tools import progress
 from gamp_attention._tools.numerics import diagonalize, psd_root, symmetrize
@@ -30,6 +31,7 @@ from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.input import (
     field_variances,
     initial_variances,
+    mean_response,
     prior_response,
     products,
     quadratic_response,
@@ -37,7 +39,7 @@ from gamp_attention.problem.denoisers.input import (
 from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.passes import TokenMatrix, next_memory
-from gamp_attention.problem.risk import is_convex, risk_at
+from gamp_attention.problem.risk import is_convex, overlaps, risk_at
 from gamp_attention.problem.sources import sum_over_tokens
 from gamp_attention.problem.stores import join_parts, token_blocks
 from gamp_attention.results import Result
@@ -67,7 +69,7 @@ def survey_step(
 ) -> SurveyState:
     """Return the state after one iteration of survey propagation with step β at the Parisi parameter y.
 
-    Eq. :eq:`survey-step`. With averages over the inner field ω + √U u in `survey_averages`,
+    Eq. :eq:`survey-step`. With averages over the inner field ω + √U u in `average_fields`,
 
         ω_l = X̃_l Q − D_l,   V̂_l = (1/d) Σ_μ R̄_l,   Δ_l = (1/d) Σ_μ Δ_{μ,l},   η = mean weights for the force X̃ᵀḡ
         Q ← (1−β) Q + β η,   V ← (1−β) V + β W,   U ← (1−β) U + β W',   D ← (1−β) D + β (W + y W') ḡ
@@ -76,27 +78,23 @@ def survey_step(
     minimum between nodes. Raises NotPositiveDefinite if V is no longer positive definite.
     """
     Q, V, U = state.Q, state.V, state.U
-    params, parts, force = data.terms(risk).params, list[Any](), np.zeros(Q.shape)
+    params, parts, force = data.terms(risk).params, list[InnerAverages](), np.zeros(Q.shape)
     for rows, sources, block in token_blocks(data.matrix.tokens, data.groups):
         matrix = TokenMatrix(block, data.matrix.positions)
         omega = matrix.fields(Q) - state.D[rows]
         start = None if state.z is None else state.z[rows]
-        averages, z = average_fields(data.loss, params[rows], omega, V[sources], U[sources], parisi, start, jumps)
-        force += matrix.back_project(averages.g)
-        parts.append((averages, z))
-    averages, z = map(join_parts, zip(*parts, strict=True))
+        parts.append(average_fields(data.loss, params[rows], omega, V[sources], U[sources], parisi, start, jumps))
+        force += matrix.back_project(parts[-1].g)
+    averages = join_parts(parts)
     V_hat, spread = (
         symmetrize(sum_over_tokens(data.groups, data.n_sources, values)) / data.dim
         for values in (averages.response, averages.spread)
     )
     new = quadratic_clusters(data.penalty, data.spectra, V_hat, spread, parisi)
-    eta, spectra = products(new.response, force + products(new.precision, Q)), data.spectra
-    inner, of_clusters = (np.broadcast_to(spectra, (len(spectra), len(x))) for x in (new.inner, new.covariance))
-    W = field_variances(data.penalty, inner, new.inner)
-    W_inner = symmetrize(np.einsum("li,iab->lab", of_clusters, new.covariance)) / len(new.covariance)
-    D = next_memory(data.groups, state.D, averages.g, averaged_memory, V, W + parisi * W_inner, beta)
-    Q, V, U = ((1 - beta) * old + beta * to for old, to in ((Q, eta), (V, W), (U, W_inner)))
-    return SurveyState(Q, V, U, D, z)
+    eta = products(new.response, force + products(new.precision, Q))
+    D = next_memory(data.groups, state.D, averages.g, averaged_memory, V, new.W + parisi * new.W_inner, beta)
+    Q, V, U = ((1 - beta) * old + beta * to for old, to in ((Q, eta), (V, new.W), (U, new.W_inner)))
+    return SurveyState(Q, V, U, D, averages.z)
 
 
 class SurveyEnd(Enum):
@@ -178,8 +176,7 @@ def run_survey(
     jumps = data.n_tokens * data.rank == 1 and not is_convex(data)  # searches of one field are cheap
     state, t, spread, ending, rests = start, 0, np.inf, SurveyEnd.SPREAD, False
     while t < settings.n_iter and not rests and ending is SurveyEnd.SPREAD:
-        if progress.is_shown():
-            progress.describe(f"survey from {name}, iteration {t}, spread {spread:.1e}")
+        progress.describe(f"survey from {name}, iteration {t}, spread {spread:.1e}")
         try:
             after = survey_step(data, risk, state, settings.step, parisi, jumps)
             if not (np.isfinite(after.Q).all() and np.isfinite(after.U).all()):
@@ -188,8 +185,7 @@ def run_survey(
             ending = SurveyEnd.FAILED
             break
         change = float(np.linalg.norm(after.Q - state.Q)) / max(float(np.linalg.norm(after.Q)), 1e-300)
-        sizes = np.broadcast_to(data.spectra, (len(data.spectra), data.dim)) / data.dim
-        moments = np.einsum("li,ia->", sizes, after.Q**2)  # trace of the second moments of the fields
+        moments = np.einsum("laa->", overlaps(data, after.Q).q)  # of the fields
         state, t, before = after, t + 1, spread
         spread = float(np.trace(after.U, axis1=1, axis2=2).sum() / max(moments, np.finfo(float).tiny))
         if spread < settings.collapsed:
@@ -211,10 +207,9 @@ def inner_nodes(n_fields: int) -> tuple[np.ndarray, np.ndarray]:
         return u[:, None], -0.5 * u**2 - np.log(np.exp(-0.5 * u**2).sum())
     if n_fields not in NODES_PER_FIELD:
         points = gaussian_points(1 << (4 * n_fields - 1).bit_length(), n_fields, np.random.default_rng(11))
-        return np.ascontiguousarray(points), np.full(len(points), -np.log(len(points)))
+        return points, np.full(len(points), -np.log(len(points)))
     x, weight = gauss_hermite(NODES_PER_FIELD[n_fields])
-    nodes, logs = tensor_grid(x, n_fields), tensor_grid(np.log(weight / weight.sum()), n_fields).sum(axis=1)
-    return np.ascontiguousarray(nodes), np.ascontiguousarray(logs)
+    return tensor_grid(x, n_fields), tensor_grid(np.log(weight), n_fields).sum(axis=1)
 
 
 class InnerAverages(NamedTuple):
@@ -225,15 +220,14 @@ class InnerAverages(NamedTuple):
     response: np.ndarray
     spread: np.ndarray  # (n, L, r, r) covariance of g_l under the weights
     envelope: np.ndarray  # (n,) ⟨M⟩, the mean Moreau envelope
+    z: np.ndarray  # (n, K, L r) minimizers at the K nodes of the inner field
 
 
 def average_fields(
     loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray, U: np.ndarray, parisi: float,
     z: np.ndarray | None = None, jumps: bool = False,
-) -> tuple[InnerAverages, np.ndarray]:  # fmt: skip
-    """Return the averages of the output denoiser over the inner field, and the minimizers (n, K, L r) at its K nodes.
-
-    Eq. :eq:`survey-fields`.
+) -> InnerAverages:  # fmt: skip
+    """Return the averages of the output denoiser over the inner field. Eq. :eq:`survey-fields`.
 
     Parameters
     ----------
@@ -253,10 +247,9 @@ def average_fields(
     for first in range(0, n, step):
         rows = slice(first, first + step)
         fields, start = omega[rows, None] + inner, None if z is None else z[rows]
-        moreau, g, response, reached = _denoise_nodes(loss, params[rows], fields, V, start, jumps)
-        parts.append((*_average_nodes(moreau, g, response, logs, slopes, parisi), reached))
-    *averages, minimizers = map(np.concatenate, zip(*parts, strict=True))
-    return InnerAverages(*averages), minimizers
+        nodes_of_rows = _denoise_nodes(loss, params[rows], fields, V, start, jumps)
+        parts.append(_average_nodes(logs, slopes, parisi, *nodes_of_rows))
+    return join_parts(parts)
 
 
 def _denoise_nodes(
@@ -283,12 +276,11 @@ def _denoise_nodes(
 
 
 def _average_nodes(
-    moreau: np.ndarray, g: np.ndarray, response: np.ndarray, logs: np.ndarray, slopes: np.ndarray | None, parisi: float
-) -> InnerAverages:
+    logs: np.ndarray, slopes: np.ndarray | None, parisi: float, moreau: np.ndarray, g: np.ndarray,
+    response: np.ndarray, z: np.ndarray,
+) -> InnerAverages:  # fmt: skip
     """Return the averages of n samples, given proximal steps at the nodes; `slopes` u U^{−½} if with jumps."""
-    logs = logs - parisi * moreau
-    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
+    weights = softmax(logs - parisi * moreau, axis=1)
     mean = np.einsum("nk,nkla->nla", weights, g)
     away = g - mean[:, None]
     weighted = weights[:, :, None, None] * away
@@ -297,33 +289,36 @@ def _average_nodes(
         mean_response = np.einsum("nk,nklab->nlab", weights, response)
     else:  # −∂ḡ/∂ω = R̄ − yΔ by Stein's identity
         mean_response = parisi * spread - np.einsum("nkla,klb->nlab", weighted, slopes)
-    return InnerAverages(mean, mean_response, spread, np.sum(weights * moreau, axis=1))
+    return InnerAverages(mean, mean_response, spread, np.sum(weights * moreau, axis=1), z)
 
 
 class QuadraticClusters(NamedTuple):
     """Averages over the inner field for a quadratic penalty, for K coordinates or classes."""
 
     precision: np.ndarray  # (K, r, r) A − yΔ, so that b = X̃ᵀḡ + (A − yΔ) Q
-    inner: np.ndarray  # (K, r, r) c = (Λ + A)⁻¹, the response at a given inner field
     response: np.ndarray  # (K, r, r) C = (Λ + A − yΔ)⁻¹, the response of the mean weights: ⟨x⟩ = C b
-    covariance: np.ndarray  # (K, r, r) C Δ c, the covariance of the weights
+    W: np.ndarray  # (L, r, r) variances of the fields, from c = (Λ + A)⁻¹, the response at a given inner field
+    W_inner: np.ndarray  # (L, r, r) W', covariances of the fields, from the covariance C Δ c of the weights
 
 
 def quadratic_clusters(
-    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, parisi: float
-) -> QuadraticClusters:
+    penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, spread: np.ndarray, parisi: float,
+    fractions: np.ndarray | None = None,
+) -> QuadraticClusters:  # fmt: skip
     """Return the averages of the weights over the inner field for a quadratic penalty. Eq. :eq:`survey-weights`.
 
     With A = Σ_l γ_l V̂_l, Δ = Σ_l γ_l Δ_l and the field b = X̃ᵀḡ + (A − yΔ) Q, the mean weights are C b. `spectra` are
-    variances γ_l of the coordinates or classes (L, K), and V̂ and Δ have shape (L, r, r). Δ is reduced if y C Δ would
-    exceed `MAX_GAIN`, which happens only far from fixed points, so that fixed points stay the same.
+    variances γ_l of the coordinates or classes (L, K), with `fractions` (K,) that are equal if not given, and V̂ and Δ
+    have shape (L, r, r). Δ is reduced if y C Δ would exceed `MAX_GAIN`, which happens only far from fixed points, so
+    that fixed points stay the same.
     """
     A, c, _ = quadratic_response(penalty, spectra, V_hat)
     delta, root = np.einsum("li,lab->iab", spectra, spread), psd_root(c)
     gain = diagonalize(root @ (parisi * delta) @ root)[0][:, -1]  # the largest eigenvalue of y C^{1/2} Δ C^{1/2}
     delta *= np.minimum(1.0, MAX_GAIN / np.maximum(gain, 1e-300))[:, None, None]
     C = np.linalg.inv(np.linalg.inv(c) - parisi * delta)
-    return QuadraticClusters(A - parisi * delta, c, C, C @ delta @ c)
+    W, W_inner = field_variances(penalty, spectra, c, fractions), mean_response(spectra, C @ delta @ c, fractions)
+    return QuadraticClusters(A - parisi * delta, C, W, symmetrize(W_inner))
 
 
 def first_variances(
@@ -347,9 +342,9 @@ def first_variances(
         responses = np.zeros(V.shape)
         for k, (loss, params, sources, dim) in enumerate(samples):
             zero = np.zeros((len(params), len(sources), rank))
-            averages, z[k] = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
+            averages = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
             responses[sources] += averages.response.sum(axis=0) / dim
-            envelopes[k] = averages.envelope
+            envelopes[k], z[k] = averages.envelope, averages.z
         W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
         excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)
         V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])

@@ -16,6 +16,7 @@ from gamp_attention._tools.progress import show_progress
 from gamp_attention.extensions.train.runs import (
     AGREEMENT,
     SAME_LOSS,
+    SETTINGS,
     Runs,
     StartRecord,
     flipped_starts,
@@ -32,26 +33,6 @@ from gamp_attention.problem.risk import is_convex, risk_at
 from gamp_attention.problem.starts import several_starts
 from gamp_attention.problem.stores import hash_tokens
 from gamp_attention.results import finish
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """Rules of `train`: when starts are compared, and when surveys and flips follow."""
-
-    rounds: tuple[int, ...] = (6, 15, 30)  # iterations after which starts are compared and half of them stopped
-    # iterations after which runs from surveys are compared, and number of runs that then continue
-    survey_rounds: tuple[int, ...] = (30,)
-    finished_surveys: int = 2
-    max_rounds: int = 20  # maximum number of minima at which samples are flipped
-    # survey="auto" continues from the lowest minimum only if at most this fraction of the starts agree with it, and its
-    # training loss is at most this fraction of the loss at zero weights
-    few_agree: float = 0.25
-    low_loss: float = 0.25
-    min_starts: int = 4  # minimum number of starts of survey="auto"
-    max_fields: int = 3  # maximum number of fields of a sample of survey="auto", whose nodes grow exponentially with it
-
-
-SETTINGS = TrainSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +137,7 @@ def train(
     check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
     ladder = _require_ladder(survey, plan)
     allowed = plan.options.predictable and data.penalty.quadratic and not data.intercept
-    few = data.n_tokens * data.rank <= SETTINGS.max_fields and not is_convex(data)  # few nodes
+    few = data.n_tokens * data.rank <= SETTINGS.max_survey_fields and not is_convex(data)  # few nodes
     automatic = survey == "auto" and allowed and few and n_starts >= SETTINGS.min_starts
     starts, surveys, file = build_starts(plan, init, n_starts, seed), list[tuple[str, np.ndarray, float]](), None
     if ladder is not None:
@@ -176,7 +157,7 @@ def train(
         runs.begin(runs.survey_starts())
         runs.compare(SETTINGS.survey_rounds, 0 if runs.agree() else SETTINGS.finished_surveys - 1)
     elif plan.options.search == "bounded" and plan.options.settling:
-        runs.descend(starts, SETTINGS.rounds)
+        runs.descend(starts)
     else:
         runs.begin(starts)
         runs.compare(SETTINGS.rounds, 0)

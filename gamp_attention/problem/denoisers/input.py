@@ -61,7 +61,7 @@ def _response(
         spectrum = np.maximum(spectrum, lowest)
         A = _compose(spectrum, vectors) - np.diag(strengths)
     C = _compose(1 / spectrum, vectors)
-    return A, C, _mean_response(spectra, C, fractions)
+    return A, C, mean_response(spectra, C, fractions)
 
 
 def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ def field_variances(
     penalty: Any, spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | None = None
 ) -> np.ndarray:
     """Return W_l = (1/d) Σ_i γ_l^i C_i (L, r, r) for any penalty, kept positive definite if all weights are zero."""
-    W = _mean_response(spectra, C, fractions)
+    W = mean_response(spectra, C, fractions)
     fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
     lowest = MIN_VARIANCE * initial_variances(spectra @ fractions, penalty.strength, W.shape[1])
     return _raise(W, lowest[:, :1, 0])
@@ -147,7 +147,8 @@ def _compose(spectrum: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     return np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
 
 
-def _mean_response(spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | None) -> np.ndarray:
+def mean_response(spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | None) -> np.ndarray:
+    """Return (1/d) Σ_i γ_l^i C_i (L, r, r), for K coordinates or for classes of coordinates with `fractions` (K,)."""
     fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
     return np.einsum("li,i,iab->lab", spectra, fractions, C)
 

@@ -85,11 +85,7 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
         _, C, V = linear_response(model, hats.response(response))
         first = C @ H @ law.moments  # E[x (τ, π)ᵀ]
         second = first @ np.swapaxes(C @ H, 1, 2) + C @ noise @ C
-        strengths = model.penalty.curvature
-        if np.ndim(strengths):
-            penalty = 0.5 * float(np.einsum("a,k,kaa->", strengths, law.weight, second))
-        else:
-            penalty = 0.5 * strengths * float(np.einsum("k,kaa->", law.weight, second))
+        penalty = mean_ridge(model, second)
     else:
         averages = penalized_weights(model, hats, hats.response(response))
         V = field_variances(model.penalty, law.gamma.T, averages.response, law.weight)
@@ -98,6 +94,12 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
         first = averages.x[:, :, None] * law.mean[:, None] + averages.response @ H @ law.covariance
         second, penalty = averages.xx, float(law.weight @ averages.penalty)
     return overlaps_of_moments(model, second, first, V), penalty
+
+
+def mean_ridge(model: Model, second: np.ndarray) -> float:
+    """Return E[r(x)] per coordinate for a quadratic penalty, given E[x xᵀ] (K, r, r) in each class of coordinates."""
+    strengths = np.broadcast_to(model.penalty.curvature, model.rank)
+    return 0.5 * float(np.einsum("a,k,kaa->", strengths, model.coordinates.weight, second))
 
 
 def intercept_step(hats: Hats, V_hat: np.ndarray) -> np.ndarray:

@@ -69,8 +69,8 @@ def test_averages_over_fields_equal_averages_of_scipys_minimizers():
     T, omega = rng.dirichlet(np.ones(2), (n, 2)), rng.normal(size=(n, 2))
     params = pack_attention_parameters(np.diag(rho)[None], rho[:, None] * T.transpose(0, 2, 1))
     blocks = V[:, None, None], U[:, None, None]
-    out, z = average_fields(MODEL.loss, params, omega[..., None], *blocks, parisi)
-    assert z.shape == (n, len(inner_nodes(2)[0]), 2)
+    out = average_fields(MODEL.loss, params, omega[..., None], *blocks, parisi)
+    assert out.z.shape == (n, len(inner_nodes(2)[0]), 2)
     for mu in range(n):
         seen = out.g[mu, :, 0], out.response[mu, :, 0, 0], out.spread[mu, :, 0, 0], out.envelope[mu]
         scipys = average_by_scipy(T[mu], rho, omega[mu], V, U, parisi, *inner_nodes(2))
@@ -85,10 +85,10 @@ def test_the_response_contains_jumps_of_the_minimum_if_requested():
     weight = weight / weight.sum()
     for kind, atol in ((ga.SquaredLoss(), 1e-8), (ga.PhaseRetrievalLoss(), 0.05)):
         loss = ga.LabelledDataset(np.ones((2, 1)), np.ones(2), kind).loss
-        out, _ = average_fields(loss, np.ones((40, 1)), omega[:, None, None], V, U, parisi, jumps=True)
+        out = average_fields(loss, np.ones((40, 1)), omega[:, None, None], V, U, parisi, jumps=True)
         wanted = -weight @ (omega * out.g[:, 0, 0])
         assert weight @ (out.response - parisi * out.spread)[:, 0, 0] == pytest.approx(wanted, abs=atol * abs(wanted))
-    derivative, _ = average_fields(loss, np.ones((40, 1)), omega[:, None, None], V, U, parisi)
+    derivative = average_fields(loss, np.ones((40, 1)), omega[:, None, None], V, U, parisi)
     assert abs(weight @ (derivative.response - parisi * derivative.spread)[:, 0, 0] - wanted) > 0.2 * abs(wanted)
 
 
