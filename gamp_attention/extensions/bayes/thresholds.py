@@ -290,8 +290,8 @@ def _find_thresholds(curve: AlphaCurve, weak: float) -> tuple[float, float, floa
 
 
 def _limit(curve: AlphaCurve, points: list[BayesPoint]) -> float:
-    """Return the limit of α for s → ∞, from three points whose s have a constant ratio."""
-    a, b, c = (curve.solve_at(points[-1].x - k * curve.settings.limit_step).alpha for k in (2, 1, 0))
+    """Return the limit of α for s → ∞, from the last point and two beyond it whose s have a constant ratio."""
+    a, b, c = (curve.solve_at(points[-1].x + k * curve.settings.limit_step).alpha for k in (0, 1, 2))
     steps = c - b, b - a
     return float(c + steps[0] ** 2 / (steps[1] - steps[0]) if abs(steps[0]) < abs(steps[1]) else c)
 
