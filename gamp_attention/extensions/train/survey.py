@@ -30,13 +30,13 @@ from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.input import (
     field_variances,
     initial_variances,
-    prior_response,
     products,
     quadratic_response,
 )
 from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.passes import TokenMatrix, next_memory
+from gamp_attention.problem.penalties.standard import Ridge
 from gamp_attention.problem.risk import is_convex, risk_at
 from gamp_attention.problem.sources import sum_over_tokens
 from gamp_attention.problem.stores import join_parts, token_blocks
@@ -350,7 +350,7 @@ def first_variances(
             averages, z[k] = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
             responses[sources] += averages.response.sum(axis=0) / dim
             envelopes[k] = averages.envelope
-        W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
+        W = quadratic_response(Ridge(penalty.strength), spectra, symmetrize(responses), fractions)[2]
         excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)
         V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
     return V, U, envelopes

@@ -28,38 +28,23 @@ def initial_variances(trace: np.ndarray, strength: float, rank: int) -> np.ndarr
     return trace[:, None, None] / (2 * strength) * np.eye(rank)
 
 
-def prior_response(
-    spectra: np.ndarray, lam: float, V_hat: np.ndarray, fractions: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return A, C and W for the ridge: A_i = Σ_l γ_l^i V̂_l, C_i = (λ + A_i)⁻¹ and W_l = (1/d) Σ_i γ_l^i C_i.
-
-    Eq. :eq:`variances`. Near a maximum of the risk, λ + A is not positive definite. Its eigenvalues are raised to at
-    least MIN_PRECISION λ, also in A, so that fixed points do not change. `spectra` (L, K) are the variances γ_l of K
-    coordinates, or of K classes of coordinates with `fractions` (K,), and V̂ is (L, r, r).
-    """
-    return _response(spectra, np.full(V_hat.shape[1], lam), MIN_PRECISION * lam, V_hat, fractions)
-
-
 def quadratic_response(
     penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, fractions: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return A, C and W for any quadratic penalty: C_i = (Λ + A_i)⁻¹, see `prior_response`. Eq. :eq:`column-strengths`.
+    """Return A, C and W for a quadratic penalty: A_i = Σ_l γ_l^i V̂_l, C_i = (Λ + A_i)⁻¹ and W_l = (1/d) Σ_i γ_l^i C_i.
 
-    `penalty` is the ridge, or a ridge with one strength for each column.
+    Eq. :eq:`variances`, :eq:`column-strengths`. `penalty` is the ridge, Λ = λ, or a ridge with one strength for each
+    column. Near a maximum of the risk, Λ + A is not positive definite. Its eigenvalues are raised to at least
+    MIN_PRECISION λ, also in A, so that fixed points do not change. `spectra` (L, K) are the variances γ_l of K
+    coordinates, or of K classes of coordinates with `fractions` (K,), and V̂ is (L, r, r).
     """
-    if not penalty.by_column:
-        return prior_response(spectra, penalty.lam, V_hat, fractions)
-    return _response(spectra, penalty.curvature, penalty.floor, V_hat, fractions)
-
-
-def _response(
-    spectra: np.ndarray, strengths: np.ndarray, lowest: float, V_hat: np.ndarray, fractions: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    strengths = np.diag(np.broadcast_to(penalty.curvature, V_hat.shape[1]))
+    lowest = penalty.floor if penalty.by_column else MIN_PRECISION * penalty.lam
     A = _precisions(spectra, V_hat)
-    spectrum, vectors = diagonalize(A + np.diag(strengths))
+    spectrum, vectors = diagonalize(A + strengths)
     if (spectrum < lowest).any():
         spectrum = np.maximum(spectrum, lowest)
-        A = _compose(spectrum, vectors) - np.diag(strengths)
+        A = _compose(spectrum, vectors) - strengths
     C = _compose(1 / spectrum, vectors)
     return A, C, _mean_response(spectra, C, fractions)
 
