@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.numerics import project_psd
+from gamp_attention._tools.numerics import raise_spectrum
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, channel_response
 from gamp_attention.extensions.bayes.priors import InputPosterior, MixturePrior
 from gamp_attention.extensions.train.spectral import lowest_eigenvectors, posterior_weights
@@ -102,7 +102,7 @@ def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpS
     omega = problem.fields(state.Q) - state.D
     samples = problem.posterior(omega, state.V)
     g, slope = channel_response(samples, omega, state.V)
-    A = problem.data.alpha * project_psd(slope)  # in small samples, eigenvalues may be negative by chance
+    A = problem.data.alpha * raise_spectrum(slope)  # in small samples, eigenvalues may be negative by chance
     b = problem.matrix.back_project(g)
     Q, cov, rows = np.empty_like(state.Q), np.empty((len(problem.gamma), *state.V.shape[1:])), []
     for k, prior in enumerate(problem.priors):

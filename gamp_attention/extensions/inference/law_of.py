@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
-from gamp_attention._tools.numerics import Stream, generator, guard_call
+from gamp_attention._tools.numerics import Stream, generator, guard_call, raise_spectrum
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.attention import DotProductAttention
 from gamp_attention.problem.stores import hash_samples
@@ -349,8 +349,7 @@ def _classes_of_moments(
             coefficient = second[n_fixed:, :n_fixed] @ vector / np.sqrt(square)
             fixed[row], mean[row] = np.sqrt(rank * square) * vector, np.sqrt(rank) * coefficient
             remainder = remainder - np.outer(coefficient, coefficient)
-        values, vectors = np.linalg.eigh(remainder)
-        remainder = (vectors * values.clip(0)) @ vectors.T
+        remainder = raise_spectrum(remainder)
         weights = np.full(rank, fraction / rank)
         parts.append((weights, np.tile(value, (rank, 1)), fixed, mean, np.tile(remainder, (rank, 1, 1))))
     return tuple(map(np.concatenate, zip(*parts, strict=True)))

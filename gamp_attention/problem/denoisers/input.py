@@ -10,7 +10,7 @@ import numpy as np
 
 from gamp_attention._kernels.compiled import inline_kernel, kernel
 from gamp_attention._tools.check import read_only
-from gamp_attention._tools.numerics import diagonalize, symmetrize
+from gamp_attention._tools.numerics import compose, diagonalize, raise_spectrum, symmetrize
 from gamp_attention.problem.denoisers.newton import cholesky, cholesky_solve
 from gamp_attention.problem.penalties.base import penalty_prox
 
@@ -44,8 +44,8 @@ def quadratic_response(
     spectrum, vectors = diagonalize(A + strengths)
     if (spectrum < lowest).any():
         spectrum = np.maximum(spectrum, lowest)
-        A = _compose(spectrum, vectors) - strengths
-    C = _compose(1 / spectrum, vectors)
+        A = compose(spectrum, vectors) - strengths
+    C = compose(1 / spectrum, vectors)
     return A, C, _mean_response(spectra, C, fractions)
 
 
@@ -57,10 +57,10 @@ def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarr
     if penalty.intercept:
         inner, others = penalty.penalty, spectra[:, :-1]
         A = quadratic_response(inner, others, V_hat)[0] if inner.quadratic else precisions(inner, others, V_hat)
-        last = _raise(V_hat.sum(axis=0, keepdims=True), MIN_CURVATURE * penalty.strength)
+        last = raise_spectrum(V_hat.sum(axis=0, keepdims=True), MIN_CURVATURE * penalty.strength)
         return np.concatenate([np.broadcast_to(A, (others.shape[1], *A.shape[1:])), last])
     lowest = max(MIN_PRECISION * penalty.convexity, MIN_CURVATURE * penalty.strength) - penalty.convexity
-    return _raise(_precisions(spectra, V_hat), lowest)
+    return raise_spectrum(_precisions(spectra, V_hat), lowest)
 
 
 def field_variances(
@@ -70,7 +70,7 @@ def field_variances(
     W = _mean_response(spectra, C, fractions)
     fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
     lowest = MIN_VARIANCE * initial_variances(spectra @ fractions, penalty.strength, W.shape[1])
-    return _raise(W, lowest[:, :1, 0])
+    return raise_spectrum(W, lowest[:, :1, 0])
 
 
 def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -119,17 +119,6 @@ def products(matrices: np.ndarray, x: np.ndarray) -> np.ndarray:
 def _precisions(spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
     """Return A_i = Σ_l γ_l^i V̂_l (K, r, r)."""
     return symmetrize(np.einsum("li,lab->iab", spectra, V_hat))
-
-
-def _raise(matrices: np.ndarray, lowest: Any) -> np.ndarray:
-    """Return symmetric matrices (K, r, r) with eigenvalues of at least `lowest`."""
-    spectrum, vectors = diagonalize(matrices)
-    return matrices if (spectrum >= lowest).all() else _compose(np.maximum(spectrum, lowest), vectors)
-
-
-def _compose(spectrum: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Return the symmetric matrices (K, r, r) with given eigenvalues and eigenvectors."""
-    return np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
 
 
 def _mean_response(spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | None) -> np.ndarray:
