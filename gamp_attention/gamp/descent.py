@@ -15,7 +15,7 @@ import numpy as np
 
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import on_kinks, penalty_total, proximal_map
-from gamp_attention.problem.risk import RiskAtPoint, denoise_at, hessian_product, risk_at, small_unit
+from gamp_attention.problem.risk import RiskAtPoint, denoise_at, risk_at, small_unit, solve_hessian
 from gamp_attention.results import Result
 
 MAX_STEPS = 5000  # maximum number of steps of a descent
@@ -73,7 +73,9 @@ def settle(
         n_iter += more
         at, accuracy = evaluate(best), EXACT if data.n_tokens * data.rank <= 2 else INEXACT
         while at.gradient_norm > tol and n_iter < max_steps:
-            trial_at = evaluate(trial := best + hessian_step(data, at, best, accuracy))
+            _, free, curvature = on_kinks(data.penalty, best, at.smooth)  # entries at kinks are not moved
+            step, _ = solve_hessian(data, at, -at.gradient, free, curvature, accuracy)
+            trial_at = evaluate(trial := best + step)
             n_iter += 1
             if trial_at.gradient_norm < NEWTON_GAIN * at.gradient_norm:
                 best, at = trial, trial_at
@@ -156,25 +158,6 @@ def proximal_gradient(
         y = moved + (momentum - 1) / after * (moved - x)
         x, momentum, bound = moved, after, BOUND_DECAY * bound
     return best, max_iter
-
-
-def hessian_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> np.ndarray:
-    """Return the Newton step −(∇²R)⁻¹∇R (d, r), solved by MINRES to the relative residual `rtol`.
-
-    MINRES also solves singular systems: a common rotation of the columns of Q is a direction without curvature. Entries
-    of Q at a kink of the penalty that satisfy its optimality condition are not moved.
-    """
-    from scipy.sparse.linalg import LinearOperator, minres
-
-    shape = at.gradient.shape
-    _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
-    operator = LinearOperator(
-        (at.gradient.size, at.gradient.size),
-        matvec=lambda x: (free * hessian_product(data, at, free * x.reshape(shape), curvature)).ravel(),
-        dtype=float,
-    )
-    step, _ = minres(operator, -(free * at.gradient).ravel(), rtol=rtol, maxiter=2000)
-    return step.reshape(shape)
 
 
 def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, samples: np.ndarray | None = None) -> bool:
