@@ -388,19 +388,12 @@ def _fill_slack(p, H, P, i, GP, slack):
     """Fill GP = G P_h for the weights of row i, and slack = Σ_h G P_h/H − M_i; return φ_i."""
     L, value, share = P.shape[1], 0.0, 1.0 / H
     for h in range(H):
-        if L <= FEW_TOKENS:
+        for j in range(L):
+            GP[h, j] = 0.0
+        for k in range(L):  # long loops over contiguous rows of G, which is symmetric
+            weight = P[h, i, k]
             for j in range(L):
-                product = 0.0
-                for k in range(L):
-                    product += p[j * L + k] * P[h, i, k]
-                GP[h, j] = product
-        else:  # long loops over contiguous rows of G, which is symmetric
-            for j in range(L):
-                GP[h, j] = 0.0
-            for k in range(L):
-                weight = P[h, i, k]
-                for j in range(L):
-                    GP[h, j] += weight * p[k * L + j]
+                GP[h, j] += weight * p[k * L + j]
     for j in range(L):
         weight, product, m = 0.0, 0.0, p[L * L + j * L + i]
         for h in range(H):
