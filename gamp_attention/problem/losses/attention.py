@@ -509,13 +509,7 @@ def _add_blocks(L, r, keys, blocks, hess):
 @deferred_kernel(float64)
 def _value_of_weights(loss, p, z, work):
     """Return ℓ(z) of dot-product attention, for any number of tokens and heads."""
-    work, H = load_from(work), loss.attention.heads
-    return _value_of_heads(loss, p, z, work, 1) if H == 1 else _value_of_heads(loss, p, z, work, H)
-
-
-@inline_kernel
-def _value_of_heads(loss, p, z, work, H):
-    value = 0.0
+    work, H, value = load_from(work), loss.attention.heads, 0.0
     fill_weights(loss.attention, z, loss.rank, H, work.P)
     for i in range(loss.n_tokens):
         value += _fill_slack(p, H, work.P, i, work.GP, work.slack)
