@@ -27,12 +27,7 @@ from gamp_attention._tools.numerics import diagonalize, psd_root, symmetrize
 from gamp_attention._tools.quadrature import gauss_hermite, gaussian_points, tensor_grid
 from gamp_attention.gamp.step import averaged_memory
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.denoisers.input import (
-    field_variances,
-    initial_variances,
-    products,
-    quadratic_response,
-)
+from gamp_attention.problem.denoisers.input import field_variances, initial_variances, products, quadratic_response
 from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.passes import TokenMatrix, next_memory
