@@ -51,7 +51,7 @@ class Settled(NamedTuple):
 
 
 def settle(
-    data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit | None = None, max_steps: int = MAX_STEPS
+    data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit = lambda at: None, max_steps: int = MAX_STEPS
 ) -> Settled:
     """Minimize the risk from Q until ‖∇R‖_F/(λ√d) <= tol, or until Newton steps no longer lower the gradient norm.
 
@@ -63,13 +63,12 @@ def settle(
     def visit(at: RiskAtPoint) -> None:
         losses.append(at.train_loss)
         norms.append(at.gradient_norm)
-        if callback is not None:
-            callback(at)
+        callback(at)
 
     visit(evaluate(Q))
-    best, n_iter, handover = Q, 0, HANDOVER * (unit := small_unit(data))
+    best, n_iter, handover = Q, 0, HANDOVER * small_unit(data)
     while True:
-        best, more = descend(data, evaluate, best, max(tol, handover), max_steps - n_iter, visit, unit)
+        best, more = descend(data, evaluate, best, max(tol, handover), max_steps - n_iter, visit)
         n_iter += more
         at, accuracy = evaluate(best), EXACT if data.n_tokens * data.rank <= 2 else INEXACT
         while at.gradient_norm > tol and n_iter < max_steps:
@@ -91,16 +90,15 @@ def settle(
 
 
 def minimize_by_lbfgs(
-    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None,
-    unit: float = 1.0,
-) -> tuple[np.ndarray, int]:  # fmt: skip
+    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit = lambda at: None
+) -> tuple[np.ndarray, int]:
     """Minimize the risk by L-BFGS (Byrd et al., 1995); return weights and the number of iterations.
 
-    The first step has length 1, so that small weights are computed in units of `unit`.
+    The first step has length 1, so that small weights are computed in units of `small_unit`.
     """
     from scipy.optimize import minimize
 
-    shape, latest = Q.shape, list[RiskAtPoint]()
+    shape, latest, unit = Q.shape, list[RiskAtPoint](), small_unit(data)
     gain = 1.0 if unit == 1.0 else data.penalty.strength * unit**2  # unit of the risk
 
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -108,28 +106,24 @@ def minimize_by_lbfgs(
         latest[:] = [at]
         return at.train_loss * data.dim / gain, at.gradient.ravel() * (unit / gain)
 
-    def visit_last(_: np.ndarray) -> None:  # a line search accepts its last point
-        if visit is not None:
-            visit(latest[0])
-
     gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size) * (unit / gain)
     options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
-    start = Q.ravel() / unit
-    minimum = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", callback=visit_last, options=options)
+    minimum = minimize(
+        value_and_gradient, Q.ravel() / unit, jac=True, method="L-BFGS-B", options=options,
+        callback=lambda _: visit(latest[0]),  # a line search accepts its last point
+    )  # fmt: skip
     return minimum.x.reshape(shape) * unit, int(minimum.nit)
 
 
 def proximal_gradient(
-    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None,
-    unit: float = 1.0,
-) -> tuple[np.ndarray, int]:  # fmt: skip
+    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit = lambda at: None
+) -> tuple[np.ndarray, int]:
     """Minimize the risk by accelerated proximal gradient steps; return the weights of smallest gradient norm.
 
-    The length of steps follows from the curvature, so that `unit` is not used. This is FISTA (Beck and Teboulle, 2009)
-    with restarts (O'Donoghue and Candès, 2015). From y, an extrapolation of the last two iterates, the step is x =
-    argmin r(x) + ∇f(y)·x + c‖x − y‖²/2, with r the penalty, f the risk without penalty and c a bound on the curvature
-    of f along the step. Momentum is reset if the risk increases in its direction. The second value is the number of
-    iterations.
+    This is FISTA (Beck and Teboulle, 2009) with restarts (O'Donoghue and Candès, 2015). From y, an extrapolation of the
+    last two iterates, the step is x = argmin r(x) + ∇f(y)·x + c‖x − y‖²/2, with r the penalty, f the risk without
+    penalty and c a bound on the curvature of f along the step. Momentum is reset if the risk increases in its
+    direction. The second value is the number of iterations.
     """
     penalty, x, y = data.penalty, Q, Q
     momentum, bound = 1.0, FIRST_BOUND
@@ -146,8 +140,7 @@ def proximal_gradient(
             if data.dim * there.train_loss - penalty_total(penalty, moved) <= allowed + rounding:
                 break
             bound *= BOUND_GROWTH
-        if visit is not None:
-            visit(there)
+        visit(there)
         if there.gradient_norm < best_norm:
             best, best_norm = moved, there.gradient_norm
         if there.gradient_norm <= tol:

@@ -359,7 +359,7 @@ def descend_risk(
 ) -> np.ndarray:
     """Return the end of a descent from Q (d, r) on a risk, to the gradient norm `tol`."""
     method = minimize_by_lbfgs if data.penalty.smooth else proximal_gradient
-    return method(data, evaluate, Q, tol, max_steps, None, small_unit(data))[0]
+    return method(data, evaluate, Q, tol, max_steps)[0]
 
 
 def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
