@@ -115,7 +115,7 @@ def anderson_step(points: Sequence[np.ndarray], moves: Sequence[np.ndarray], rco
     return np.asarray(f[-1] - (shifts + changes) @ weights).reshape(moves[-1].shape)
 
 
-def hash_bytes(*parts: bytes, size: int = 16) -> str:
+def hash_bytes(*parts: bytes | memoryview, size: int = 16) -> str:
     """Return 2 × size hexadecimal digits for the concatenation of the parts (BLAKE2b), equal in every process."""
     digest = hashlib.blake2b(digest_size=size)
     for part in parts:
