@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,21 +42,19 @@ class TorchRisk:
 
         terms = data.terms(risk)
 
-        def tensor(values: np.ndarray) -> "torch.Tensor":
+        def tensor(values: Any) -> "torch.Tensor":
             return torch.as_tensor(values, dtype=torch.float64, device=device)
 
         self._tokens, self._positions = tensor(np.asarray(data.tokens)), tensor(data.positions)
         self._params, self._loss = tensor(terms.params), data.loss
         self.constant = float(terms.constant.sum())
-        ridge = ridge_strengths(data.penalty, data.dim) if is_ridge(data.penalty) else 0.0
-        self._ridge = ridge if isinstance(ridge, float) else tensor(ridge)
+        self._ridge = tensor(ridge_strengths(data.penalty, data.dim) if is_ridge(data.penalty) else 0.0)
         self._root = math.sqrt(data.dim)
 
     def __call__(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
         """Return R(Q), or an estimate of it, up to a constant, from some rows of the data."""
         scale = 1.0 if rows is None else len(self._tokens) / len(rows)
-        ridge = self._ridge * (Q**2).sum() if isinstance(self._ridge, float) else (self._ridge * Q**2).sum()
-        return self.fit(Q, rows) * scale + self.constant + 0.5 * ridge
+        return self.fit(Q, rows) * scale + self.constant + 0.5 * (self._ridge * Q**2).sum()
 
     def fit(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
         """Return the sum of the losses of all samples, or of some rows of the data, without constants."""
