@@ -29,8 +29,11 @@ class Registry:
     compiled_in: tuple[str, ...] = ()  # traits that are True or False for the class
     _methods: dict[type, dict[str, Any]] = field(default_factory=dict)
 
-    def complete(self, cls: Any) -> None:
-        """Raise unless a class has all required methods; set the traits that it does not define to their defaults."""
+    def add(self, cls: Any, compiler: Callable[[Any], Any] = user_kernel) -> None:
+        """Register a class, so that kernels can call its methods, and set the traits that it does not define.
+
+        `inline_kernel` compiles methods without arrays. Raise unless the class has all required methods.
+        """
         if not (isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")):
             raise check.fail(self.function, cls, "a class derived from typing.NamedTuple", TypeError)
         missing = [method for method in self.needed if not callable(vars(cls).get(_name(method)))]
@@ -43,10 +46,6 @@ class Registry:
             if not isinstance(getattr(cls, trait), bool):
                 needs = "True or False for the class, as it is compiled in"
                 raise check.fail(f"{cls.__name__}.{trait}", getattr(cls, trait), needs, TypeError)
-
-    def add(self, cls: Any, compiler: Callable[[Any], Any] = user_kernel) -> None:
-        """Register a class, so that kernels can call its methods; `inline_kernel` compiles methods without arrays."""
-        self.complete(cls)
         methods = [*map(_name, self.needed), *self.optional]
         self._methods[cls] = {name: compiler(vars(cls)[name]) for name in methods if name in vars(cls)}
         check_helpers(cls)
