@@ -50,13 +50,10 @@ class Registry:
         self._methods[cls] = {name: compiler(vars(cls)[name]) for name in methods if name in vars(cls)}
         check_helpers(cls)
 
-    def add_like(self, cls: type, registered: type) -> None:
-        """Register a class that has all methods of a registered class."""
-        self._methods[cls] = self._methods[registered]
-
     def method(self, numba_type: Any, name: str) -> Any:
-        """Return a compiled method of the class of a numba type; None if it has none or is not registered."""
-        return self._methods.get(getattr(numba_type, "instance_class", object), {}).get(name)
+        """Return a compiled method of the class of a numba type, or of a base of it; None if there is none."""
+        bases = getattr(numba_type, "instance_class", object).__mro__
+        return next((self._methods[base].get(name) for base in bases if base in self._methods), None)
 
 
 def _name(signature: str) -> str:
