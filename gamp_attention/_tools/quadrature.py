@@ -58,10 +58,7 @@ def legendre_panels(ends: np.ndarray, n: int) -> NodesAndWeights:
 
 def tensor_grid(x: np.ndarray, dim: int) -> np.ndarray:
     """Return all points (n**dim, dim) whose coordinates are among the n entries of x; the last varies fastest."""
-    if dim == 0:
-        return np.empty((1, 0))
-    axes = np.meshgrid(*[x] * dim, indexing="ij")
-    return np.stack([axis.ravel() for axis in axes], axis=1)
+    return np.take(x, np.indices((len(x),) * dim).reshape(dim, len(x) ** dim).T)
 
 
 def pruned_product(x: np.ndarray, weight: np.ndarray, dim: int, min_weight: float) -> NodesAndWeights:

@@ -154,8 +154,8 @@ def data_hessian(
 def scaled_blocks(data: Dataset) -> Iterator[tuple[slice, np.ndarray]]:
     """Return rows and (x + p)/√d of blocks of samples, in order."""
     for first in range(0, data.n_samples, BLOCK):
-        part = data.tokens[first : first + BLOCK]
-        yield slice(first, first + len(part)), (part + data.positions) / np.sqrt(data.dim)
+        rows = slice(first, min(first + BLOCK, data.n_samples))
+        yield rows, data.matrix.rows_of(rows)
 
 
 @guard_call
@@ -164,7 +164,7 @@ def grows_without_bound(data: Dataset, Q: np.ndarray, risk: str) -> bool:
 
     `Q` (d, r) are the weights at the end of a run. If the risk is not convex, Newton's method begins there.
     """
-    free, convex = unpenalized(data.penalty, Q.shape), is_convex(data)
+    free, convex = unpenalized(data.penalty, Q), is_convex(data)
     if not free.any():
         return False
     Q = np.where(free, 0.0, Q) if convex else Q

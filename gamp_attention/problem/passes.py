@@ -70,7 +70,7 @@ class TokenMatrix(NamedTuple):
         over_blocks(partial(_project, rows=rows, columns=columns, z=z), len(rows), block)
         return z.reshape(*self.tokens.shape[:2], -1) + self.positions @ columns.T
 
-    def rows_of(self, samples: np.ndarray) -> np.ndarray:
+    def rows_of(self, samples: np.ndarray | slice) -> np.ndarray:
         """Return X̃ = (x + p)/√d of samples (m, L, d)."""
         return (np.asarray(self.tokens)[samples] + self.positions) / np.sqrt(self.tokens.shape[2])
 

@@ -333,9 +333,9 @@ def first_variances(
     group are divided: the dimension d. `spectra` are variances γ (S, K) of K coordinates or classes, with `fractions`
     (K,) that are equal if not given.
     """
-    fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
-    U = (spectra @ fractions)[:, None, None] * np.eye(rank)
-    V = highest = initial_variances(spectra @ fractions, penalty.strength, rank)
+    trace = np.average(spectra, axis=1, weights=fractions)
+    U = trace[:, None, None] * np.eye(rank)
+    V = highest = initial_variances(trace, penalty.strength, rank)
     z: list[np.ndarray | None] = [None] * len(samples)
     envelopes = [np.zeros(0)] * len(samples)
     for _ in range(n_steps):

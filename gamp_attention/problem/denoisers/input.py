@@ -13,6 +13,7 @@ from gamp_attention._tools.check import read_only
 from gamp_attention._tools.numerics import compose, diagonalize, raise_spectrum, symmetrize
 from gamp_attention.problem.denoisers.newton import cholesky, cholesky_solve
 from gamp_attention.problem.penalties.base import penalty_prox
+from gamp_attention.problem.penalties.standard import by_rows
 
 # Bounds that keep A and W positive definite far from fixed points
 MIN_PRECISION = 0.5  # smallest eigenvalue of λ + A, in units of λ; for other penalties, in units of their convexity
@@ -68,20 +69,17 @@ def field_variances(
 ) -> np.ndarray:
     """Return W_l = (1/d) Σ_i γ_l^i C_i (L, r, r) for any penalty, kept positive definite if all weights are zero."""
     W = _mean_response(spectra, C, fractions)
-    fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
-    lowest = MIN_VARIANCE * initial_variances(spectra @ fractions, penalty.strength, W.shape[1])
+    trace = np.average(spectra, axis=1, weights=fractions)
+    lowest = MIN_VARIANCE * initial_variances(trace, penalty.strength, W.shape[1])
     return raise_spectrum(W, lowest[:, :1, 0])
 
 
+@by_rows
 def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return η (K, r) and C (K, r, r) for b (K, r) and A (K, r, r) or (1, r, r) and any penalty.
 
     Eq. :eq:`input-denoiser`.
     """
-    if penalty.intercept:
-        eta, C = denoise_weights(penalty.penalty, b[:-1], A[:-1])
-        last = np.linalg.inv(A[-1:])
-        return np.concatenate([eta, products(last, b[-1:])]), np.concatenate([C, last])
     if penalty.quadratic:
         C = np.linalg.inv(A + np.diag(np.broadcast_to(penalty.curvature, A.shape[1])))
         return products(C, b), np.broadcast_to(C, (len(b), *C.shape[1:])).copy()
