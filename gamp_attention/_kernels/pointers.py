@@ -39,18 +39,6 @@ def _load_from(typing_context: Any, value: Any) -> Any:
     return value.dtype(value), generate
 
 
-def _store_at(typing_context: Any, value: Any, address: Any) -> Any:
-    """Store a value at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0]
-        pointer = builder.inttoptr(arguments[1], context.get_data_type(kind).as_pointer())
-        context.pack_value(builder, kind, arguments[0], pointer)
-        return context.get_dummy_value()
-
-    return types.void(value, types.int64), generate
-
-
 def _place(typing_context: Any, value: Any, memory: Any) -> Any:
     """Store a structure in the first `ROOM` numbers of a vector; return a pointer, valid as long as the vector is."""
 
@@ -104,7 +92,6 @@ def _view(typing_context: Any, memory: Any, first: Any, shape: Any) -> Any:
 
 
 load_from: Any = intrinsic(_load_from)
-store_at: Any = intrinsic(_store_at)
 point_to: Any = intrinsic(_point_to)
 place: Any = intrinsic(_place)
 view: Any = intrinsic(_view)
