@@ -16,22 +16,13 @@ from numba.np.arrayobj import populate_array
 ROOM = 256  # numbers that `place` uses
 
 
-def _is_stored_as_is(context: Any, kind: Any) -> bool:
-    """Return whether one instruction stores or loads all fields, because none has another type in memory (bool has)."""
-    return bool(context.get_data_type(kind) == context.get_value_type(kind))
-
-
 def _load_from(typing_context: Any, value: Any) -> Any:
     """Return the value that a pointer points to; return any other argument unchanged."""
     if not isinstance(value, types.CPointer):
         return value(value), lambda context, builder, signature, arguments: arguments[0]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.return_type
-        if _is_stored_as_is(context, kind):
-            loaded = builder.load(arguments[0])
-        else:
-            loaded = context.unpack_value(builder, kind, arguments[0])
+        loaded = context.unpack_value(builder, signature.return_type, arguments[0])
         if context.enable_nrt:
             context.nrt.incref(builder, signature.return_type, loaded)
         return loaded
@@ -64,10 +55,7 @@ def _point_to(typing_context: Any, value: Any) -> Any:
             raise TypeError("point_to: needs a kernel that does not count references")
         kind = signature.args[0]
         pointer = cgutils.alloca_once(builder, context.get_data_type(kind))
-        if _is_stored_as_is(context, kind):
-            builder.store(arguments[0], pointer)
-        else:
-            context.pack_value(builder, kind, arguments[0], pointer)
+        context.pack_value(builder, kind, arguments[0], pointer)
         return pointer
 
     return types.CPointer(value)(value), generate
