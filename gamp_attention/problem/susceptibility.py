@@ -26,9 +26,6 @@ def susceptibility(data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool
     """
     S, r = data.n_sources, data.rank
     V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
-    if at.hessians.shape[1] == 1:  # a start from V̂ at V = 0, which saves iterations
-        trace = float(data.spectra.mean())
-        V = np.full((1, 1, 1), trace / (data.penalty.strength + trace * max(float(at.hessians.sum()), 0.0) / data.dim))
     quick = quick or data.n_tokens * r > 2
     points, moves = list[np.ndarray](), list[np.ndarray]()
     for number in range(MAX_ITER):
