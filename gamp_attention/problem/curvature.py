@@ -47,7 +47,7 @@ class Curvature(NamedTuple):
 
     lowest_eigenvalue: float
     lowest_eigenvalue_error: float  # norm of the residual of the eigenvector
-    direction: np.ndarray  # (d, r) eigenvector of norm 1
+    direction: np.ndarray | None  # (d, r) eigenvector of norm 1; None if it was not computed
     is_minimum: bool
 
 
