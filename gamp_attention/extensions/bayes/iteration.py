@@ -175,7 +175,8 @@ class Iteration:
             averages = self._equations.input(self._alpha * self._equations.output(V, known).hats)
             kept = np.where(self._kept, averages.V, self._equations.rho), averages.known * self._kept
             path = [*path[-settings.memory :], (x, self.information(*kept) - x)]
-            step = anderson_step(*zip(*path, strict=True), rcond=1e-8)
+            points, moves = zip(*path, strict=True)
+            step = anderson_step(points, moves, rcond=1e-8)
             self.residual = float(np.abs(path[-1][1]).max())
             self.error = max(self.residual, float(np.abs(step).max()) if len(path) > 1 else self.residual / tol)
             stalled = 0 if self.error < 0.5 * best else stalled + 1
