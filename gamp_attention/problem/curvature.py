@@ -14,7 +14,7 @@ so large that only rounding errors remain of the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
@@ -78,15 +78,16 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.n
         return Curvature(np.inf, 0.0, np.zeros(Q.shape), True)
     if len(movable) <= DENSE:
         # for few weights, the whole matrix takes less time than the products with vectors of the Lanczos method
-        rows = tuple(np.flatnonzero(column) for column in free.T)
-        places = np.concatenate([part * free.shape[1] + a for a, part in enumerate(rows)])  # in the order of the matrix
-        H = data_hessian(scaled_blocks(data), at.hessians, rows)
-        H[np.diag_indices(len(H))] += curvature.ravel()[places]
-        directions = flat.reshape(len(flat), free.size)[:, places]
+        columns = free.T > 0  # in the order of the matrix
+        H = data_hessian(data, at.hessians, free)
+        H[np.diag_indices(len(H))] += curvature.T[columns]
+        directions = flat.swapaxes(1, 2)[:, columns]
         H += strength * directions.T @ directions
         with one_thread():
             values, vectors = eigh(H, subset_by_index=[0, 0], overwrite_a=True, check_finite=False)
-        value, vector = float(values[0]), vectors[np.argsort(places), 0]
+        value, P = float(values[0]), np.zeros(columns.shape)
+        P[columns] = vectors[:, 0]
+        vector = P.T.ravel()[movable]
     else:
         start = np.random.default_rng(0).standard_normal(len(movable))  # so that no eigenvector is orthogonal to it
         start /= np.linalg.norm(start)
@@ -118,29 +119,26 @@ def rotations(data: Dataset, Q: np.ndarray) -> np.ndarray:
     return basis[norms > 1e-8 * np.sqrt(Q.size)].reshape(-1, *Q.shape)
 
 
-def data_hessian(
-    blocks: Iterable[tuple[slice, np.ndarray]], hessians: np.ndarray, free: tuple[np.ndarray, ...]
-) -> np.ndarray:
+def data_hessian(data: Dataset, hessians: np.ndarray, free: np.ndarray) -> np.ndarray:
     """Return X̃ᵀ ∇²ℓ X̃ (k, k) of the free weights, which are ordered column after column of Q.
 
-    `blocks` are returned by `scaled_blocks`, `hessians` (n, L r, L r) are the Hessians of the losses in the fields, and
-    `free` has the indices of the free weights in each column of Q.
+    `hessians` (n, L r, L r) are the Hessians of the losses in the fields, and `free` (d, r) is zero for other weights.
     """
-    r = len(free)
-    edges = np.cumsum([0, *map(len, free)])
+    parts = [np.flatnonzero(column) for column in free.T]
+    r, edges = len(parts), np.cumsum([0, *map(len, parts)])
     H = np.zeros((edges[-1], edges[-1]))
     if hessians.shape[1] == 1 and float(hessians.min()) >= 0:
         with one_thread():
-            for rows, x in blocks:  # the product of a matrix with its transpose takes half the time
+            for rows, x in scaled_blocks(data):  # the product of a matrix with its transpose takes half the time
                 flat = x.reshape(-1, x.shape[2])
-                rooted = np.sqrt(hessians[rows, 0]) * (flat if len(H) == flat.shape[1] else flat[:, free[0]])
+                rooted = np.sqrt(hessians[rows, 0]) * (flat if len(H) == flat.shape[1] else flat[:, parts[0]])
                 H += rooted.T @ rooted
         return H
     D = hessians.reshape(len(hessians), -1, r, hessians.shape[1] // r, r)
     coupled = [(a, b) for a in range(r) for b in range(a, r) if D[:, :, a, :, b].any()]
-    for rows, x in blocks:
+    for rows, x in scaled_blocks(data):
         flat = x.reshape(-1, x.shape[2])
-        columns = [flat if len(part) == flat.shape[1] else flat[:, part] for part in free]
+        columns = [flat if len(part) == flat.shape[1] else flat[:, part] for part in parts]
         for a, b in coupled:
             d, second = D[rows, :, a, :, b], columns[b].reshape(*x.shape[:2], -1)
             weighted = (d * second if x.shape[1] == 1 else d @ second).reshape(len(flat), -1)
@@ -204,7 +202,7 @@ def _newton_step(data: Dataset, at: RiskAtPoint, free: np.ndarray) -> np.ndarray
     if len(places) > min(DENSE_STEP, data.n_samples * data.n_tokens * data.rank):
         x, solved = solve_hessian(data, at, -at.smooth, free, 0.0, RESIDUAL)
         return x if solved else np.zeros(free.shape)
-    H = data_hessian(scaled_blocks(data), at.hessians, tuple(np.flatnonzero(column) for column in free.T))
+    H = data_hessian(data, at.hessians, free)
     units = np.sqrt(np.abs(np.diag(H)))
     units = np.divide(1.0, units, out=np.zeros(len(H)), where=units > 0)
     with one_thread():

@@ -250,7 +250,7 @@ def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | No
     if Q.size > DENSE or not is_convex(data) or data.rank > 1:
         return None
     _, movable, penalty = on_kinks(data.penalty, Q, at.smooth)
-    K, free = data_hessian(scaled_blocks(data), at.hessians, (np.arange(data.dim),)), movable[:, 0] > 0
+    K, free = data_hessian(data, at.hessians, np.ones((data.dim, 1))), movable[:, 0] > 0
     inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free, 0]))
     return _Curvature(K, free, penalty[:, 0], inverse)
 
@@ -287,7 +287,7 @@ def _inverse_products(data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
     """
     if data.n_tokens > 1 or data.n_samples < law.used.sum() + FREE:
         return None
-    G = data_hessian(scaled_blocks(data), np.ones((data.n_samples, 1, 1)), (np.arange(data.dim),))
+    G = data_hessian(data, np.ones((data.n_samples, 1, 1)), np.ones((data.dim, 1)))
     size = np.sqrt(np.where(law.used, np.diag(G), np.inf))
     units = G[np.ix_(law.used, law.used)] / np.outer(size[law.used], size[law.used])
     if np.linalg.eigvalsh(units)[0] < DEPENDENT:

@@ -100,7 +100,7 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> FactoredH
     free = movable > 0
     size = int(free.sum())
     check.require_memory("data", size, size)
-    H = data_hessian(scaled_blocks(data), at.hessians, tuple(np.flatnonzero(column) for column in free.T))
+    H = data_hessian(data, at.hessians, free)
     H[np.diag_indices(size)] += curvature.T[free.T]
     directions = rotations(data, Q)
     flat = np.array([direction.T[free.T] for direction in directions]).reshape(len(directions), size)

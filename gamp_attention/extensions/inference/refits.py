@@ -159,7 +159,7 @@ class Refitter:
         order = np.argsort(-np.where(start != 0, np.inf, np.abs(at.smooth)), axis=None, kind="stable")
         considered, index = np.zeros(Q.shape, bool), np.full(Q.shape, -1)
         considered.flat[order[: self.max_free]] = True
-        whole = data_hessian(scaled_blocks(data), at.hessians, tuple(np.flatnonzero(part) for part in considered.T))
+        whole = data_hessian(data, at.hessians, considered)
         index.T[considered.T] = np.arange(len(whole))  # the order of `data_hessian`: column after column of Q
         x = np.concatenate([part for _, part in scaled_blocks(data)])
         n, L, d = x.shape
