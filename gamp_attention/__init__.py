@@ -58,10 +58,7 @@ if TYPE_CHECKING:
     from gamp_attention.theory.fixed_points.observables import Stability as Stability
     from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult as StateEvolutionResult
     from gamp_attention.theory.fixed_points.solve import solve_state_evolution as solve_state_evolution
-    from gamp_attention.theory.linear import (
-        LinearBaseline as LinearBaseline,
-        linear_baseline as linear_baseline,
-    )
+    from gamp_attention.theory.linear import LinearBaseline as LinearBaseline, linear_baseline as linear_baseline
     from gamp_attention.theory.models.attention import attention_model as attention_model, paper_model as paper_model
     from gamp_attention.theory.models.coordinate_classes import (
         CoordinateClasses as CoordinateClasses,

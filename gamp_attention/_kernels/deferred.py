@@ -9,7 +9,8 @@ Callers only need the type of the result, so that types in the called kernel are
 import _thread
 import ctypes
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import update_wrapper
 from typing import Any
 
 from llvmlite import binding, ir
@@ -29,36 +30,31 @@ def deferred_kernel(returns: Any) -> Callable[[Any], Any]:
     """Return a decorator for functions that other kernels call rarely, and whose results have the numba type `returns`.
 
     Only kernels can call the function, with positional arguments. It must not allocate arrays. The attribute `kernel`
-    is the `Kernel` that is compiled at the first call. `emit(context, builder, kinds, values)` adds a call to the code
-    of an intrinsic.
+    is the `Kernel` that is compiled at the first call.
     """
 
     def decorate(function: Any) -> Any:
         compiled = sample_kernel(function)
 
-        def emit_deferred(context: Any, builder: Any, others: Sequence[Any], values: Sequence[Any]) -> Any:
-            kinds = tuple(map(types.unliteral, others))
-            cell = cgutils.add_global_variable(builder.module, WORD, builder.module.get_unique_name("deferred"))
-            cell.linkage, cell.initializer = "internal", WORD(0)
-            content = cgutils.make_bytearray(_request(compiled, kinds, returns))
-            request = cgutils.global_constant(builder, "request", content)
-            start, size = builder.ptrtoint(request, WORD), WORD(content.type.count)
-            address = emit_address(context, builder, cell, COMPILE, [start, size])
-            converted = [context.cast(builder, *each) for each in zip(values, others, kinds, strict=True)]
-            return emit_call(context, builder, address, returns, kinds, converted)
-
         def call(typing_context: Any, *others: Any) -> Any:
+            kinds = tuple(map(types.unliteral, others))
+
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                values = [builder.extract_value(arguments[0], i) for i in range(len(others))]
-                return emit_deferred(context, builder, others, values)
+                cell = cgutils.add_global_variable(builder.module, WORD, builder.module.get_unique_name("deferred"))
+                cell.linkage, cell.initializer = "internal", WORD(0)
+                content = cgutils.make_bytearray(_request(compiled, kinds, returns))
+                request = cgutils.global_constant(builder, "request", content)
+                start, size = builder.ptrtoint(request, WORD), WORD(content.type.count)
+                address = emit_address(context, builder, cell, COMPILE, [start, size])
+                values = cgutils.unpack_tuple(builder, arguments[0])
+                converted = [context.cast(builder, *each) for each in zip(values, others, kinds, strict=True)]
+                return emit_call(context, builder, address, returns, kinds, converted)
 
             return returns(types.StarArgTuple(others)), generate
 
         stub: Any = intrinsic(call)
-        stub.kernel, stub.py_func, stub.emit = compiled, function, emit_deferred
-        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-            setattr(stub, name, getattr(function, name))
-        return stub
+        stub.kernel = compiled
+        return update_wrapper(stub, function)
 
     return decorate
 

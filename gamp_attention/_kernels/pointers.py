@@ -16,39 +16,18 @@ from numba.np.arrayobj import populate_array
 ROOM = 256  # numbers that `place` uses
 
 
-def _is_stored_as_is(context: Any, kind: Any) -> bool:
-    """Return whether one instruction stores or loads all fields, because none has another type in memory (bool has)."""
-    return bool(context.get_data_type(kind) == context.get_value_type(kind))
-
-
 def _load_from(typing_context: Any, value: Any) -> Any:
     """Return the value that a pointer points to; return any other argument unchanged."""
     if not isinstance(value, types.CPointer):
         return value(value), lambda context, builder, signature, arguments: arguments[0]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.return_type
-        if _is_stored_as_is(context, kind):
-            loaded = builder.load(arguments[0])
-        else:
-            loaded = context.unpack_value(builder, kind, arguments[0])
+        loaded = context.unpack_value(builder, signature.return_type, arguments[0])
         if context.enable_nrt:
             context.nrt.incref(builder, signature.return_type, loaded)
         return loaded
 
     return value.dtype(value), generate
-
-
-def _store_at(typing_context: Any, value: Any, address: Any) -> Any:
-    """Store a value at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0]
-        pointer = builder.inttoptr(arguments[1], context.get_data_type(kind).as_pointer())
-        context.pack_value(builder, kind, arguments[0], pointer)
-        return context.get_dummy_value()
-
-    return types.void(value, types.int64), generate
 
 
 def _place(typing_context: Any, value: Any, memory: Any) -> Any:
@@ -76,10 +55,7 @@ def _point_to(typing_context: Any, value: Any) -> Any:
             raise TypeError("point_to: needs a kernel that does not count references")
         kind = signature.args[0]
         pointer = cgutils.alloca_once(builder, context.get_data_type(kind))
-        if _is_stored_as_is(context, kind):
-            builder.store(arguments[0], pointer)
-        else:
-            context.pack_value(builder, kind, arguments[0], pointer)
+        context.pack_value(builder, kind, arguments[0], pointer)
         return pointer
 
     return types.CPointer(value)(value), generate
@@ -104,7 +80,6 @@ def _view(typing_context: Any, memory: Any, first: Any, shape: Any) -> Any:
 
 
 load_from: Any = intrinsic(_load_from)
-store_at: Any = intrinsic(_store_at)
 point_to: Any = intrinsic(_point_to)
 place: Any = intrinsic(_place)
 view: Any = intrinsic(_view)

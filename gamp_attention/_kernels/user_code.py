@@ -29,8 +29,11 @@ class Registry:
     compiled_in: tuple[str, ...] = ()  # traits that are True or False for the class
     _methods: dict[type, dict[str, Any]] = field(default_factory=dict)
 
-    def complete(self, cls: Any) -> None:
-        """Raise unless a class has all required methods; set the traits that it does not define to their defaults."""
+    def add(self, cls: Any, compiler: Callable[[Any], Any] = user_kernel) -> None:
+        """Register a class, so that kernels can call its methods, and set the traits that it does not define.
+
+        `inline_kernel` compiles methods without arrays. Raise unless the class has all required methods.
+        """
         if not (isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")):
             raise check.fail(self.function, cls, "a class derived from typing.NamedTuple", TypeError)
         missing = [method for method in self.needed if not callable(vars(cls).get(_name(method)))]
@@ -43,21 +46,14 @@ class Registry:
             if not isinstance(getattr(cls, trait), bool):
                 needs = "True or False for the class, as it is compiled in"
                 raise check.fail(f"{cls.__name__}.{trait}", getattr(cls, trait), needs, TypeError)
-
-    def add(self, cls: Any, compiler: Callable[[Any], Any] = user_kernel) -> None:
-        """Register a class, so that kernels can call its methods; `inline_kernel` compiles methods without arrays."""
-        self.complete(cls)
         methods = [*map(_name, self.needed), *self.optional]
         self._methods[cls] = {name: compiler(vars(cls)[name]) for name in methods if name in vars(cls)}
         check_helpers(cls)
 
-    def add_like(self, cls: type, registered: type) -> None:
-        """Register a class that has all methods of a registered class."""
-        self._methods[cls] = self._methods[registered]
-
     def method(self, numba_type: Any, name: str) -> Any:
-        """Return a compiled method of the class of a numba type; None if it has none or is not registered."""
-        return self._methods.get(getattr(numba_type, "instance_class", object), {}).get(name)
+        """Return a compiled method of the class of a numba type, or of a base of it; None if there is none."""
+        bases = getattr(numba_type, "instance_class", object).__mro__
+        return next((self._methods[base].get(name) for base in bases if base in self._methods), None)
 
 
 def _name(signature: str) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache, wraps
@@ -79,10 +79,8 @@ def deterministic_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def psd_root(covariance: np.ndarray) -> np.ndarray:
     """Return symmetric square roots of positive semi-definite matrices; negative eigenvalues count as zero."""
-    if covariance.shape[-1] == 1:
-        return np.asarray(np.sqrt(covariance.clip(min=0)))
-    spectrum, vectors = np.linalg.eigh(symmetrize(covariance))
-    return np.einsum("...ij,...j,...kj->...ik", vectors, np.sqrt(spectrum.clip(min=0)), vectors)
+    spectrum, vectors = diagonalize(symmetrize(covariance))
+    return compose(np.sqrt(spectrum.clip(min=0)), vectors)
 
 
 def diagonalize(matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -93,10 +91,15 @@ def diagonalize(matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return spectrum, vectors
 
 
-def project_psd(matrices: np.ndarray) -> np.ndarray:
-    """Return symmetric matrices with negative eigenvalues replaced by zero."""
-    values, vectors = np.linalg.eigh(matrices)
-    return (vectors * values.clip(min=0)[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+def compose(spectrum: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Return symmetric matrices (..., k, k) with given eigenvalues (..., k) and eigenvectors, see `diagonalize`."""
+    return np.asarray((vectors * spectrum[..., None, :]) @ np.swapaxes(vectors, -1, -2))
+
+
+def raise_spectrum(matrices: np.ndarray, lowest: Any = 0.0) -> np.ndarray:
+    """Return symmetric matrices (..., k, k) with eigenvalues raised to at least `lowest`."""
+    spectrum, vectors = diagonalize(matrices)
+    return matrices if (spectrum >= lowest).all() else compose(np.maximum(spectrum, lowest), vectors)
 
 
 def symmetrize(matrices: np.ndarray) -> np.ndarray:
@@ -104,7 +107,15 @@ def symmetrize(matrices: np.ndarray) -> np.ndarray:
     return np.asarray(0.5 * (matrices + np.swapaxes(matrices, -1, -2)))
 
 
-def hash_bytes(*parts: bytes, size: int = 16) -> str:
+def anderson_step(points: Sequence[np.ndarray], moves: Sequence[np.ndarray], rcond: float) -> np.ndarray:
+    """Return the step from the last of some points to the fixed point, for the moves of iterations (Anderson, 1965)."""
+    x, f = (np.reshape(parts, (len(parts), -1)) for parts in (points, moves))
+    shifts, changes = np.diff(x, axis=0).T, np.diff(f, axis=0).T  # without columns for one point
+    weights = np.linalg.lstsq(changes, f[-1], rcond=rcond)[0]
+    return np.asarray(f[-1] - (shifts + changes) @ weights).reshape(moves[-1].shape)
+
+
+def hash_bytes(*parts: bytes | memoryview, size: int = 16) -> str:
     """Return 2 × size hexadecimal digits for the concatenation of the parts (BLAKE2b), equal in every process."""
     digest = hashlib.blake2b(digest_size=size)
     for part in parts:

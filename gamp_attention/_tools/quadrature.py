@@ -16,8 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from gamp_attention._tools.sobol import sobol_points
-
 NodesAndWeights = tuple[np.ndarray, np.ndarray]
 
 
@@ -60,10 +58,7 @@ def legendre_panels(ends: np.ndarray, n: int) -> NodesAndWeights:
 
 def tensor_grid(x: np.ndarray, dim: int) -> np.ndarray:
     """Return all points (n**dim, dim) whose coordinates are among the n entries of x; the last varies fastest."""
-    if dim == 0:
-        return np.empty((1, 0))
-    axes = np.meshgrid(*[x] * dim, indexing="ij")
-    return np.stack([axis.ravel() for axis in axes], axis=1)
+    return np.take(x, np.indices((len(x),) * dim).reshape(dim, len(x) ** dim).T)
 
 
 def pruned_product(x: np.ndarray, weight: np.ndarray, dim: int, min_weight: float) -> NodesAndWeights:
@@ -97,6 +92,18 @@ def gaussian_weights(points: np.ndarray) -> np.ndarray:
     """Return weights (N,) proportional to the standard Gaussian density at points (N, dim), with sum 1."""
     weights = np.exp(-0.5 * np.sum(points**2, axis=1))
     return weights / weights.sum()
+
+
+def sobol_points(n_points: int, dim: int, rng: np.random.Generator | None = None) -> np.ndarray:
+    """Return any number of Sobol points (n_points, dim) of the unit cube, scrambled if `rng` is given.
+
+    The direction numbers (Sobol, 1967) are those of Joe and Kuo (2008). Scrambling multiplies their binary digits by a
+    random matrix and adds a random shift (Matoušek, 1998).
+    """
+    from scipy.stats import qmc  # imported here, because the import takes a quarter of a second
+
+    n_digits = max(n_points - 1, 0).bit_length()
+    return np.asarray(qmc.Sobol(dim, scramble=rng is not None, rng=rng).random(1 << n_digits))[:n_points]
 
 
 def inside_cube(cube: np.ndarray) -> np.ndarray:

@@ -48,7 +48,7 @@ class TorchRisk:
         self._tokens, self._positions = tensor(np.asarray(data.tokens)), tensor(data.positions)
         self._params, self._loss = tensor(terms.params), data.loss
         self._constant = float(terms.constant.sum())
-        self._ridge: Any = tensor(ridge_strengths(data.penalty, data.dim)) if is_ridge(data.penalty) else 0.0
+        self._ridge = tensor(ridge_strengths(data.penalty, data.dim) if is_ridge(data.penalty) else 0.0)
         self._root, self._scale = math.sqrt(data.dim), scale
 
     def __call__(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":

@@ -15,7 +15,7 @@ import numpy as np
 
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import on_kinks, penalty_total, proximal_map
-from gamp_attention.problem.risk import RiskAtPoint, denoise_at, hessian_product, risk_at, small_unit
+from gamp_attention.problem.risk import RiskAtPoint, denoise_at, risk_at, small_unit, solve_hessian
 from gamp_attention.results import Result
 
 MAX_STEPS = 5000  # maximum number of steps of a descent
@@ -51,7 +51,7 @@ class Settled(NamedTuple):
 
 
 def settle(
-    data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit | None = None, max_steps: int = MAX_STEPS
+    data: Dataset, risk: str, Q: np.ndarray, tol: float, callback: Visit = lambda at: None, max_steps: int = MAX_STEPS
 ) -> Settled:
     """Minimize the risk from Q until ‖∇R‖_F/(λ√d) <= tol, or until Newton steps no longer lower the gradient norm.
 
@@ -63,17 +63,18 @@ def settle(
     def visit(at: RiskAtPoint) -> None:
         losses.append(at.train_loss)
         norms.append(at.gradient_norm)
-        if callback is not None:
-            callback(at)
+        callback(at)
 
     visit(evaluate(Q))
-    best, n_iter, handover = Q, 0, HANDOVER * (unit := small_unit(data))
+    best, n_iter, handover = Q, 0, HANDOVER * small_unit(data)
     while True:
-        best, more = descend(data, evaluate, best, max(tol, handover), max_steps - n_iter, visit, unit)
+        best, more = descend(data, evaluate, best, max(tol, handover), max_steps - n_iter, visit)
         n_iter += more
         at, accuracy = evaluate(best), EXACT if data.n_tokens * data.rank <= 2 else INEXACT
         while at.gradient_norm > tol and n_iter < max_steps:
-            trial_at = evaluate(trial := best + hessian_step(data, at, best, accuracy))
+            _, free, curvature = on_kinks(data.penalty, best, at.smooth)  # entries at kinks are not moved
+            step, _ = solve_hessian(data, at, -at.gradient, free, curvature, accuracy)
+            trial_at = evaluate(trial := best + step)
             n_iter += 1
             if trial_at.gradient_norm < NEWTON_GAIN * at.gradient_norm:
                 best, at = trial, trial_at
@@ -89,16 +90,15 @@ def settle(
 
 
 def minimize_by_lbfgs(
-    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None,
-    unit: float = 1.0,
-) -> tuple[np.ndarray, int]:  # fmt: skip
+    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit = lambda at: None
+) -> tuple[np.ndarray, int]:
     """Minimize the risk by L-BFGS (Byrd et al., 1995); return weights and the number of iterations.
 
-    The first step has length 1, so that small weights are computed in units of `unit`.
+    The first step has length 1, so that small weights are computed in units of `small_unit`.
     """
     from scipy.optimize import minimize
 
-    shape, latest = Q.shape, list[RiskAtPoint]()
+    shape, latest, unit = Q.shape, list[RiskAtPoint](), small_unit(data)
     gain = 1.0 if unit == 1.0 else data.penalty.strength * unit**2  # unit of the risk
 
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -106,28 +106,24 @@ def minimize_by_lbfgs(
         latest[:] = [at]
         return at.train_loss * data.dim / gain, at.gradient.ravel() * (unit / gain)
 
-    def visit_last(_: np.ndarray) -> None:  # a line search accepts its last point
-        if visit is not None:
-            visit(latest[0])
-
     gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size) * (unit / gain)
     options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
-    start = Q.ravel() / unit
-    minimum = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", callback=visit_last, options=options)
+    minimum = minimize(
+        value_and_gradient, Q.ravel() / unit, jac=True, method="L-BFGS-B", options=options,
+        callback=lambda _: visit(latest[0]),  # a line search accepts its last point
+    )  # fmt: skip
     return minimum.x.reshape(shape) * unit, int(minimum.nit)
 
 
 def proximal_gradient(
-    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None,
-    unit: float = 1.0,
-) -> tuple[np.ndarray, int]:  # fmt: skip
+    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit = lambda at: None
+) -> tuple[np.ndarray, int]:
     """Minimize the risk by accelerated proximal gradient steps; return the weights of smallest gradient norm.
 
-    The length of steps follows from the curvature, so that `unit` is not used. This is FISTA (Beck and Teboulle, 2009)
-    with restarts (O'Donoghue and Candès, 2015). From y, an extrapolation of the last two iterates, the step is x =
-    argmin r(x) + ∇f(y)·x + c‖x − y‖²/2, with r the penalty, f the risk without penalty and c a bound on the curvature
-    of f along the step. Momentum is reset if the risk increases in its direction. The second value is the number of
-    iterations.
+    This is FISTA (Beck and Teboulle, 2009) with restarts (O'Donoghue and Candès, 2015). From y, an extrapolation of the
+    last two iterates, the step is x = argmin r(x) + ∇f(y)·x + c‖x − y‖²/2, with r the penalty, f the risk without
+    penalty and c a bound on the curvature of f along the step. Momentum is reset if the risk increases in its
+    direction. The second value is the number of iterations.
     """
     penalty, x, y = data.penalty, Q, Q
     momentum, bound = 1.0, FIRST_BOUND
@@ -144,8 +140,7 @@ def proximal_gradient(
             if data.dim * there.train_loss - penalty_total(penalty, moved) <= allowed + rounding:
                 break
             bound *= BOUND_GROWTH
-        if visit is not None:
-            visit(there)
+        visit(there)
         if there.gradient_norm < best_norm:
             best, best_norm = moved, there.gradient_norm
         if there.gradient_norm <= tol:
@@ -156,25 +151,6 @@ def proximal_gradient(
         y = moved + (momentum - 1) / after * (moved - x)
         x, momentum, bound = moved, after, BOUND_DECAY * bound
     return best, max_iter
-
-
-def hessian_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> np.ndarray:
-    """Return the Newton step −(∇²R)⁻¹∇R (d, r), solved by MINRES to the relative residual `rtol`.
-
-    MINRES also solves singular systems: a common rotation of the columns of Q is a direction without curvature. Entries
-    of Q at a kink of the penalty that satisfy its optimality condition are not moved.
-    """
-    from scipy.sparse.linalg import LinearOperator, minres
-
-    shape = at.gradient.shape
-    _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
-    operator = LinearOperator(
-        (at.gradient.size, at.gradient.size),
-        matvec=lambda x: (free * hessian_product(data, at, free * x.reshape(shape), curvature)).ravel(),
-        dtype=float,
-    )
-    step, _ = minres(operator, -(free * at.gradient).ravel(), rtol=rtol, maxiter=2000)
-    return step.reshape(shape)
 
 
 def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, samples: np.ndarray | None = None) -> bool:

@@ -156,7 +156,7 @@ def _build_result(loop: Loop, ending: Status, descent: Settled | None, at_start:
         V = solved_V if np.isfinite(solved_V).all() else V
     grows = tol > 0 and status is not Status.NONFINITE and grows_without_bound(data, Q, risk)
     status = Status.DIVERGED if grows else status
-    fixed_point, curvature = None, None
+    fixed_point, curvature = None, Curvature(np.nan, np.nan, None, False)
     if status.converged:
         fixed_point = is_fixed_point(data, at, V, samples=_samples_to_check(data) if loop.bounded else None)
         curvature = lowest_curvature(data, at, Q, plan.direction)
@@ -166,11 +166,8 @@ def _build_result(loop: Loop, ending: Status, descent: Settled | None, at_start:
         status=status, n_iter=loop.t, residual=at.gradient_norm, history=loop.record.history(), Q=Q,
         overlaps=overlaps(data, Q, V), train_loss=at.train_loss, gradient_norm=at.gradient_norm,
         message_passing=ending, n_settle=0 if descent is None else descent.n_iter, fixed_point=fixed_point,
-        is_minimum=curvature is not None and curvature.is_minimum,
-        lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue,
-        lowest_eigenvalue_error=np.nan if curvature is None else curvature.lowest_eigenvalue_error,
-        direction=None if curvature is None else curvature.direction, state=loop.state, message=message,
-        settling_history=None if descent is None else descent.history, layer=layer_of(data, Q),
+        state=loop.state, message=message, settling_history=None if descent is None else descent.history,
+        layer=layer_of(data, Q), **curvature._asdict(),
     )  # fmt: skip
 
 
@@ -194,9 +191,9 @@ def _describe_ending(loop: Loop, ending: Status, descent: Settled | None, at_sta
     return message + "."
 
 
-def _advice(data: Dataset, risk: str, tol: float, status: Status, norm: float, curvature: Curvature | None) -> str:
+def _advice(data: Dataset, risk: str, tol: float, status: Status, norm: float, curvature: Curvature) -> str:
     """Return a sentence on how to continue from a saddle, or from weights that did not converge; else nothing."""
-    if curvature is not None and not curvature.is_minimum:
+    if status.converged and not curvature.is_minimum:
         eigenvalue = f"lowest eigenvalue of the Hessian {curvature.lowest_eigenvalue:.2g}"
         remedy = "gamp_attention.train leaves it (escape=True)"
         return f" The weights are a saddle of the risk ({eigenvalue}): {remedy}."

@@ -24,7 +24,7 @@ from gamp_attention._tools.eigenpairs import lowest_eigenpair
 from gamp_attention._tools.numerics import deterministic_product, guard_call, one_thread, symmetrize
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import column_classes, on_kinks, unpenalized
-from gamp_attention.problem.risk import RiskAtPoint, hessian_product, is_convex, risk_at
+from gamp_attention.problem.risk import RiskAtPoint, hessian_product, is_convex, risk_at, solve_hessian
 
 BLOCK = 1024  # number of samples in a block of a pass over the tokens
 FLAT = 1e-5  # eigenvalues above minus this value, in units of the strength of the penalty, count as zero
@@ -38,7 +38,7 @@ SHORTEST = 1e-6  # length of a step, in units of the fields, below which Newton'
 NEARER = 0.9  # factor of weights at which the gradient is rounded to zero
 HALVINGS = 30  # maximum number of times that a step is halved
 DENSE_STEP = 2000  # maximum number of weights for which the Hessian is computed as a matrix, if it is not singular
-RESIDUAL, MAX_PRODUCTS = 1e-10, 2000  # relative residual and number of products of the linear solver for more weights
+RESIDUAL = 1e-10  # relative residual of the linear solver for more weights
 SINGULAR = 1e-13  # eigenvalue of the Hessian, for columns of equal sizes, that counts as zero
 
 
@@ -47,7 +47,7 @@ class Curvature(NamedTuple):
 
     lowest_eigenvalue: float
     lowest_eigenvalue_error: float  # norm of the residual of the eigenvector
-    direction: np.ndarray  # (d, r) eigenvector of norm 1
+    direction: np.ndarray | None  # (d, r) eigenvector of norm 1; None if it was not computed
     is_minimum: bool
 
 
@@ -151,8 +151,8 @@ def data_hessian(data: Dataset, hessians: np.ndarray, free: np.ndarray) -> np.nd
 def scaled_blocks(data: Dataset) -> Iterator[tuple[slice, np.ndarray]]:
     """Return rows and (x + p)/√d of blocks of samples, in order."""
     for first in range(0, data.n_samples, BLOCK):
-        part = data.tokens[first : first + BLOCK]
-        yield slice(first, first + len(part)), (part + data.positions) / np.sqrt(data.dim)
+        rows = slice(first, min(first + BLOCK, data.n_samples))
+        yield rows, data.matrix.rows_of(rows)
 
 
 @guard_call
@@ -161,7 +161,7 @@ def grows_without_bound(data: Dataset, Q: np.ndarray, risk: str) -> bool:
 
     `Q` (d, r) are the weights at the end of a run. If the risk is not convex, Newton's method begins there.
     """
-    free, convex = unpenalized(data.penalty, Q.shape), is_convex(data)
+    free, convex = unpenalized(data.penalty, Q), is_convex(data)
     if not free.any():
         return False
     Q = np.where(free, 0.0, Q) if convex else Q
@@ -196,17 +196,11 @@ def grows_without_bound(data: Dataset, Q: np.ndarray, risk: str) -> bool:
 def _newton_step(data: Dataset, at: RiskAtPoint, free: np.ndarray) -> np.ndarray:
     """Return the Newton step (d, r) of the free weights; directions without curvature are not moved."""
     from scipy.linalg import eigh
-    from scipy.sparse.linalg import LinearOperator, minres
 
     places, step = np.flatnonzero(free.T), np.zeros(free.size)
     if len(places) > min(DENSE_STEP, data.n_samples * data.n_tokens * data.rank):
-
-        def product(x: np.ndarray) -> np.ndarray:
-            return (free * hessian_product(data, at, free * x.reshape(free.shape), 0.0)).ravel()
-
-        operator = LinearOperator((free.size, free.size), matvec=product, dtype=float)
-        x, failed = minres(operator, -(free * at.smooth).ravel(), rtol=RESIDUAL, maxiter=MAX_PRODUCTS)
-        return np.zeros(free.shape) if failed else x.reshape(free.shape)
+        x, solved = solve_hessian(data, at, -at.smooth, free, 0.0, RESIDUAL)
+        return x if solved else np.zeros(free.shape)
     H = data_hessian(data, at.hessians, free)
     units = np.sqrt(np.abs(np.diag(H)))
     units = np.divide(1.0, units, out=np.zeros(len(H)), where=units > 0)

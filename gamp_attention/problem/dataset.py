@@ -19,12 +19,7 @@ from gamp_attention.problem.losses.attention import DotProductAttention, RiskTer
 from gamp_attention.problem.losses.point import sample_loss
 from gamp_attention.problem.passes import TokenMatrix, token_products
 from gamp_attention.problem.penalties.base import Penalty
-from gamp_attention.problem.penalties.standard import (
-    InterceptPenalty,
-    require_penalty,
-    with_lam,
-    without_intercept,
-)
+from gamp_attention.problem.penalties.standard import InterceptPenalty, require_penalty, with_lam, without_intercept
 from gamp_attention.problem.sources import Group, Sources, by_group
 from gamp_attention.problem.stores import as_tokens, join_parts, mean_squares, token_blocks, token_means
 from gamp_attention.problem.students import check_columns, check_labels, check_student, require_loss

@@ -24,14 +24,13 @@ from gamp_attention._tools.numerics import one_thread
 from gamp_attention._tools.threads import interruptible_blocks, over_blocks
 from gamp_attention.problem.denoisers.newton import (
     LAST_STEP,
-    Metric,
     make_metric,
     make_workspace,
     point_to_loss_scratch,
     workspace_memory,
 )
 from gamp_attention.problem.denoisers.output import Denoised, allocate_result, denoise_rows, finalize_result, is_long
-from gamp_attention.problem.denoisers.prox import MAX_STARTS, Search, make_search
+from gamp_attention.problem.denoisers.prox import MAX_STARTS, make_search
 from gamp_attention.problem.losses.point import for_kernels
 from gamp_attention.problem.losses.protocol import differentiate
 from gamp_attention.problem.sources import Group, apply_by_source
@@ -71,7 +70,7 @@ class TokenMatrix(NamedTuple):
         over_blocks(partial(_project, rows=rows, columns=columns, z=z), len(rows), block)
         return z.reshape(*self.tokens.shape[:2], -1) + self.positions @ columns.T
 
-    def rows_of(self, samples: np.ndarray) -> np.ndarray:
+    def rows_of(self, samples: np.ndarray | slice) -> np.ndarray:
         """Return X̃ = (x + p)/√d of samples (m, L, d)."""
         return (np.asarray(self.tokens)[samples] + self.positions) / np.sqrt(self.tokens.shape[2])
 
@@ -97,7 +96,7 @@ class TokenMatrix(NamedTuple):
 
         def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
             fields, weights = np.empty((stride * L, r)), np.zeros((stride * L, r + r % 2))
-            _curve(first, last, FieldRows(stride, rows, columns, shift), hessians, fields, weights, sums[b], totals[b])
+            _curve(first, last, (stride, rows, columns, shift), hessians, fields, weights, sums[b], totals[b])
 
         over_strides(self.tokens, stride, block, work)
         return (sums.sum(axis=0)[:r].T + self.positions.T @ totals.sum(axis=0)) / np.sqrt(d)
@@ -155,13 +154,13 @@ def data_pass(
     long = proximal and is_long(loss, n, max_starts)
     loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
     metric, search = make_metric(V, last_step), make_search(L * r)
-    problem = ProximalProblem(loss, params, metric, max_starts, search, proximal, start is None)
+    problem = loss, params, metric, max_starts, search, proximal, start is None
 
     def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
-        output = PassOutput(omega, out, losses, sums[b], totals[b])
+        output = omega, out, losses, sums[b], totals[b]
         fields, weights = np.empty((stride * L, r)), np.zeros((stride * L, 2 * r))
         memory = workspace_memory(loss), fields, fields.reshape(stride, -1), weights
-        _pass(first, last, FieldRows(stride, rows, columns, shift), problem, stop, output, memory)
+        _pass(first, last, (stride, rows, columns, shift), problem, stop, output, memory)
 
     over_strides(matrix.tokens, stride, block, work, long)
     both = (sums.sum(axis=0).T + matrix.positions.T @ totals.sum(axis=0)) / np.sqrt(d)
@@ -226,40 +225,18 @@ def over_strides(tokens: np.ndarray, stride: int, block: int, work: Callable[...
     interruptible_blocks(task, n, block, long)
 
 
-class FieldRows(NamedTuple):
-    """Rows of the tokens of a block, and the columns along which their fields are computed."""
-
-    stride: int  # number of samples whose rows are processed at once
-    rows: np.ndarray  # (N, d)
-    columns: np.ndarray  # (r, d) weights over √d
-    shift: np.ndarray  # (L r,) fields of the positions
-
-
-class ProximalProblem(NamedTuple):
-    """Losses and proximal steps of the samples of a pass."""
-
-    loss: Any
-    params: np.ndarray  # (n, P)
-    metric: Metric
-    most: int  # maximum number of further starts of a search
-    search: Search
-    proximal: bool  # whether there is a proximal step
-    fresh: bool  # whether proximal steps start from their centers
-
-
-class PassOutput(NamedTuple):
-    """Arrays that a pass over a block fills."""
-
-    omega: np.ndarray  # (n, L r) memory before the pass, centers of the proximal steps after it
-    denoised: Denoised
-    losses: np.ndarray  # (n,)
-    sums: np.ndarray  # (2 r, d) sums of x g and x ∇ℓ over the rows of the block
-    totals: np.ndarray  # (L, 2 r) sums of g_l and ∇ℓ_l over its samples
-
-
 @plain_kernel
 def _pass(first, last, tokens, problem, stop, output, memory):
-    """Pass over samples whose rows start with the first sample. `memory` is scratch of one thread."""
+    """Pass over samples whose rows start with the first sample.
+
+    `tokens` are the number of samples in a stride, whose rows are processed at once, the rows (N, d), the columns
+    (r, d) along which fields are computed (weights over √d), and the fields (L r,) of the positions. `problem` are the
+    loss, its parameters (n, P), the metric, the maximum number of further starts of a search, the search, whether there
+    are proximal steps, and whether they start from their centers. `output` are the memory (n, L r), in place of which
+    the centers of the proximal steps are written, the result of the denoiser, the losses (n,), the sums (2 r, d) of x g
+    and x ∇ℓ over the rows of the block, and the sums (L, 2 r) of g_l and ∇ℓ_l over its samples. `memory` is scratch of
+    one thread.
+    """
     stride, rows, columns, shift = tokens
     loss, params, metric, most, search, proximal, fresh = problem
     omega, out, losses, sums, totals = output
@@ -311,7 +288,7 @@ def _pass(first, last, tokens, problem, stop, output, memory):
 def _curve(first, last, tokens, hessians, fields, weights, sums, totals):
     """Add x v and v_l to the sums, with v = H z, for samples whose rows start with the first sample.
 
-    `fields` and `weights` are scratch.
+    `tokens` are explained in `_pass`; `fields` and `weights` are scratch.
     """
     stride, rows, columns, shift = tokens
     k, r = shift.shape[0], columns.shape[0]

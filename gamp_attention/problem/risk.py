@@ -26,6 +26,7 @@ T = TypeVar("T", np.ndarray, float)
 TOLERANCE_MARGIN = 100.0  # tolerances are proportional to the unit of weights if it is below the inverse
 SMALL_UNIT = 0.1  # unit of weights below which thresholds of the gradient norm are multiplied by it
 UNIT_SAMPLES = 1000  # maximum number of samples from which the size of tokens is computed, for tolerances
+MAX_PRODUCTS = 2000  # maximum number of products with the Hessian that solve a linear system
 FEW_FIELDS = 3  # maximum r for which derivatives of samples with one token are computed with their Hessians
 
 
@@ -115,6 +116,24 @@ def denoise_at(
 def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: Any) -> np.ndarray:
     """Return ∇²R P (d, r) at the point `at`; `curvature` of the penalty is a number or an array (d, r)."""
     return curvature * P + data.matrix.hessian_product(at.hessians, P)
+
+
+def solve_hessian(
+    data: Dataset, at: RiskAtPoint, b: np.ndarray, free: np.ndarray, curvature: Any, rtol: float
+) -> tuple[np.ndarray, bool]:
+    """Solve ∇²R P = b in the free weights (d, r), by MINRES; return P and whether the relative residual is `rtol`.
+
+    `curvature` is explained in `hessian_product`. MINRES also solves singular systems: a common rotation of the columns
+    of Q is a direction without curvature.
+    """
+    from scipy.sparse.linalg import LinearOperator, minres
+
+    def product(x: np.ndarray) -> np.ndarray:
+        return (free * hessian_product(data, at, free * x.reshape(b.shape), curvature)).ravel()
+
+    operator = LinearOperator((b.size, b.size), matvec=product, dtype=float)
+    x, failed = minres(operator, (free * b).ravel(), rtol=rtol, maxiter=MAX_PRODUCTS)
+    return x.reshape(b.shape), not failed
 
 
 @guard_call

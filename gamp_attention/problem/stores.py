@@ -1,6 +1,5 @@
 """Tokens in memory or in memory-mapped files, and statistics of them."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -73,8 +72,3 @@ def hash_samples(tokens: np.ndarray) -> np.ndarray:
     """Return numbers (n,) that are equal for identical samples."""
     # the sum with 0 replaces −0 by 0
     return np.array([hash(sample.tobytes()) for _, _, x in token_blocks(tokens) for sample in x + 0.0])
-
-
-def hash_tokens(tokens: np.ndarray) -> str:
-    """Return a hash of all tokens, which does not depend on where they are stored."""
-    return hashlib.blake2b(np.ascontiguousarray(tokens).data, digest_size=16).hexdigest()

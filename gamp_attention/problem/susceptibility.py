@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gamp_attention._tools.numerics import symmetrize
+from gamp_attention._tools.numerics import anderson_step, symmetrize
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.input import input_step
 from gamp_attention.problem.risk import RiskAtPoint
@@ -26,9 +26,6 @@ def susceptibility(data: Dataset, at: RiskAtPoint, Q: np.ndarray, *, quick: bool
     """
     S, r = data.n_sources, data.rank
     V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
-    if at.hessians.shape[1] == 1:  # a start from V̂ at V = 0, which saves iterations
-        trace = float(data.spectra.mean())
-        V = np.full((1, 1, 1), trace / (data.penalty.strength + trace * max(float(at.hessians.sum()), 0.0) / data.dim))
     quick = quick or data.n_tokens * r > 2
     points, moves = list[np.ndarray](), list[np.ndarray]()
     for number in range(MAX_ITER):
@@ -55,11 +52,7 @@ def _extrapolate(points: list[np.ndarray], moves: list[np.ndarray], damped: np.n
     """Return the Anderson extrapolation of iterates and their moves (S, r, r), or the damped iterate if it fails."""
     if len(points) < 2:
         return damped
-    last = moves[-1].ravel()
-    changes = np.diff([move.ravel() for move in moves], axis=0).T
-    ends = np.diff([(point + move).ravel() for point, move in zip(points, moves, strict=True)], axis=0).T
-    weights = np.linalg.lstsq(changes, last, rcond=1e-10)[0]
-    V = symmetrize((points[-1].ravel() + last - ends @ weights).reshape(damped.shape))
+    V = symmetrize(points[-1] + anderson_step(points, moves, rcond=1e-10))
     low = np.linalg.eigvalsh(damped).min()
     return V if np.isfinite(V).all() and np.linalg.eigvalsh(V).min() > MIN_EIGENVALUE * low > 0 else damped
 

@@ -67,7 +67,7 @@ def test_deferred_kernels_are_compiled_at_their_first_call():
     result = weigh_if_positive(1.5, first, second)
     assert len(weigh.kernel.overloads) == 1
     expected_matrix = np.arange(9.0).reshape(3, 3)
-    expected = weigh.py_func(1.5, first, 0.5, True, expected_matrix, 0.25, 7, 2, 1e-3)
+    expected = weigh.kernel.py_func(1.5, first, 0.5, True, expected_matrix, 0.25, 7, 2, 1e-3)
     assert result == sum(expected)
     assert (second == expected_matrix).all()
 
@@ -80,7 +80,7 @@ def test_its_exceptions_reach_python():
 
 def test_threads_that_call_it_first_at_the_same_time_wait_for_its_code():
     values = np.linspace(0.0, 1.0, 10 * N_THREADS)
-    expected = [count_up.py_func(x) for x in values]
+    expected = [count_up.kernel.py_func(x) for x in values]
     count_in_block(0, 0, values)  # compiles the caller
     assert not count_up.kernel.overloads
     with ThreadPoolExecutor(N_THREADS) as pool:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import expm
 
-from gamp_attention._tools.numerics import project_psd, psd_root, symmetrize
+from gamp_attention._tools.numerics import psd_root, raise_spectrum, symmetrize
 from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention.extensions.bayes.channels.channel import Posterior
 from gamp_attention.extensions.bayes.channels.fibers import symmetric_product
@@ -131,7 +131,7 @@ class Equations:
         if len(self.symmetries) > 1:  # keep the symmetries of `known`
             projector = invariant_projector(restrict_symmetries(self.symmetries, known, np.arange(V.shape[1])))
             hats = np.einsum("abcd,lcd->lab", projector, hats)
-        return OutputAverages(project_psd(hats), float(posterior.log_z.mean()))
+        return OutputAverages(raise_spectrum(hats), float(posterior.log_z.mean()))
 
     def input(self, hats: np.ndarray) -> InputAverages:
         """Return the averages over coordinates for conjugates q̂ (L, t, t).

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.numerics import psd_root
+from gamp_attention._tools.numerics import anderson_step, compose, psd_root
 from gamp_attention.extensions.bayes.equations import Equations
 
 
@@ -149,7 +149,7 @@ class Iteration:
     def variances(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return V and ρ − V (L, t, t), each without cancellation."""
         values, vectors = np.linalg.eigh(x)
-        whitened = (vectors * part[:, None] @ vectors.swapaxes(1, 2) for part in (np.exp(-values), -np.expm1(-values)))
+        whitened = (compose(part, vectors) for part in (np.exp(-values), -np.expm1(-values)))
         V, known = (self._root @ part @ self._root for part in whitened)
         return V, known
 
@@ -160,7 +160,7 @@ class Iteration:
         unknown = np.einsum("lab,lac,lcb->lb", vectors, V, vectors)
         small, large = np.minimum(values, 0.5), np.maximum(unknown, np.exp(-self._settings.full))
         x = np.where(values < 0.5, -np.log1p(-small), -np.log(large))
-        return np.asarray(vectors * x[:, None] @ vectors.swapaxes(1, 2))
+        return compose(x, vectors)
 
     def run(self, x: np.ndarray, tol: float, limit: int) -> np.ndarray:
         """Return x after at most `limit` iterations, which end when its estimated error is below `tol`."""
@@ -170,7 +170,8 @@ class Iteration:
             averages = self._equations.input(self._alpha * self._equations.output(V, known).hats)
             kept = np.where(self._kept, averages.V, self._equations.rho), averages.known * self._kept
             path = [*path[-settings.memory :], (x, self.information(*kept) - x)]
-            step = extrapolate_path(path)
+            points, moves = zip(*path, strict=True)
+            step = anderson_step(points, moves, rcond=1e-8)
             self.residual = float(np.abs(path[-1][1]).max())
             self.error = max(self.residual, float(np.abs(step).max()) if len(path) > 1 else self.residual / tol)
             stalled = 0 if self.error < 0.5 * best else stalled + 1
@@ -198,13 +199,5 @@ class Iteration:
         steady = (values > settings.nearly_full) & is_steady & (len(path) > 1)
         part = np.where(steady, 1.0, longest / np.maximum(np.abs(wanted), 1e-300)).min(initial=1.0)
         more = np.where(steady, np.sign(change) * longest - part * wanted, 0.0)
-        after, vectors = np.linalg.eigh(x + part * step + vectors * more[:, None] @ vectors.swapaxes(1, 2))
-        return np.asarray(vectors * np.clip(after, 0.0, settings.full)[:, None] @ vectors.swapaxes(1, 2))
-
-
-def extrapolate_path(path: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Return the step from the last x to the fixed point, for points x and changes f of iterations (Anderson, 1965)."""
-    x, f = (np.array([point[k].ravel() for point in path]) for k in (0, 1))
-    moves, changes = np.diff(x, axis=0).T, np.diff(f, axis=0).T  # without columns for one point
-    weights = np.linalg.lstsq(changes, f[-1], rcond=1e-8)[0]
-    return np.asarray(f[-1] - (moves + changes) @ weights).reshape(path[0][0].shape)
+        after, vectors = np.linalg.eigh(x + part * step + compose(more, vectors))
+        return compose(np.clip(after, 0.0, settings.full), vectors)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.numerics import project_psd
+from gamp_attention._tools.numerics import raise_spectrum
 from gamp_attention.extensions.bayes.channels.channel import Posterior, PosteriorChannel, channel_response
 from gamp_attention.extensions.bayes.priors import Kind
 from gamp_attention.extensions.train.spectral import lowest_eigenvectors, posterior_weights
@@ -98,7 +98,7 @@ def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpS
     samples = problem.posterior(omega, state.V)
     entropy = samples.log_z.sum() + 0.5 * np.einsum("nla,lab,nlb->", state.D, np.linalg.inv(state.V), state.D)
     g, slope = channel_response(samples, omega, state.V)
-    A = problem.data.alpha * project_psd(slope)  # in small samples, eigenvalues may be negative by chance
+    A = problem.data.alpha * raise_spectrum(slope)  # in small samples, eigenvalues may be negative by chance
     b = problem.matrix.back_project(g)
     Q, cov = np.empty_like(state.Q), np.empty((len(state.Q), *state.V.shape[1:]))
     for k, kind in enumerate(problem.kinds):

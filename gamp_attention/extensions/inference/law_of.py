@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import count_noun
-from gamp_attention._tools.numerics import Stream, generator, guard_call, project_psd, psd_root
+from gamp_attention._tools.numerics import Stream, generator, guard_call, psd_root, raise_spectrum
 from gamp_attention._tools.statistics import mean_and_error
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.attention import DotProductAttention
@@ -359,7 +359,7 @@ def _classes_of_moments(
         fixed, mean = np.zeros((rank, n_fixed)), np.zeros((rank, len(second) - n_fixed))
         fixed[: len(root)], mean[: len(root)] = np.sqrt(rank) * (vectors * root).T, np.sqrt(rank) * coefficients.T
         # second moments of the teacher that the fixed columns do not explain
-        remainder = project_psd(second[n_fixed:, n_fixed:] - coefficients @ coefficients.T)
+        remainder = raise_spectrum(second[n_fixed:, n_fixed:] - coefficients @ coefficients.T)
         weights, covariances = np.full(rank, fraction / rank), np.tile(remainder, (rank, 1, 1))
         parts.append((weights, np.tile(value, (rank, 1)), fixed, mean, covariances))
     return tuple(map(np.concatenate, zip(*parts, strict=True)))

@@ -89,7 +89,7 @@ class Refitter:
             options = {"gtol": gtol, "ftol": 0.0, "maxiter": self.max_descent}
             start = move(minimize(evaluate_white, white, jac=True, method="L-BFGS-B", options=options).x)
         descend = minimize_by_lbfgs if data.penalty.smooth else proximal_gradient
-        end = descend(data, evaluate, start, tol, self.max_descent, unit=small_unit(data))[0]
+        end = descend(data, evaluate, start, tol, self.max_descent)[0]
         return end, evaluate(end).gradient_norm <= 1.1 * tol
 
     def _grows_on(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, sample: int, step: np.ndarray) -> bool:

@@ -175,7 +175,6 @@ def sequence_loss(spec: SequenceSpec) -> SequenceLoss:
     name = f"SequenceLoss_{hash_bytes(repr(spec).encode())}"
     traits = {"convex": spec.convex, "even": spec.even, "rotations": spec.rotations}
     cls = type(name, (SequenceLoss,), {"__module__": __name__, "__slots__": (), "spec": spec, **traits})
-    LOSSES.add_like(cls, SequenceLoss)
     setattr(sys.modules[__name__], name, cls)  # stored code refers to the class by its name
     return cls(spec.lowest_curvature)
 

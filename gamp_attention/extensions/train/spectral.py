@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._tools.eigenpairs import extreme_eigenpairs
-from gamp_attention._tools.numerics import project_psd, symmetrize
+from gamp_attention._tools.numerics import raise_spectrum, symmetrize
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.newton import ROUGH_STEP
 from gamp_attention.problem.denoisers.output import denoise
@@ -167,7 +167,7 @@ def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarra
     (L, t, _), one = rho.shape, np.eye(K.shape[1])
     variances = np.trace(rho, axis1=1, axis2=2) if len(one) == L else np.diagonal(rho, axis1=1, axis2=2).ravel()
     size = 1 / np.sqrt(variances)
-    K = project_psd(size[:, None] * K * size)  # estimates from few points may have negative eigenvalues
+    K = raise_spectrum(size[:, None] * K * size)  # estimates from few points may have negative eigenvalues
     if len(one) > L:
         first = np.tile(first_columns(K, t), L)
         K = np.where(first[:, None] & first, K, one)

@@ -32,13 +32,13 @@ from gamp_attention.problem.denoisers.input import (
     field_variances,
     initial_variances,
     mean_response,
-    prior_response,
     products,
     quadratic_response,
 )
 from gamp_attention.problem.denoisers.newton import NotPositiveDefinite
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.passes import TokenMatrix, next_memory
+from gamp_attention.problem.penalties.standard import Ridge
 from gamp_attention.problem.risk import is_convex, overlaps, risk_at
 from gamp_attention.problem.sources import sum_over_tokens
 from gamp_attention.problem.stores import join_parts, token_blocks
@@ -333,9 +333,9 @@ def first_variances(
     group are divided: the dimension d. `spectra` are variances γ (S, K) of K coordinates or classes, with `fractions`
     (K,) that are equal if not given.
     """
-    fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
-    U = (spectra @ fractions)[:, None, None] * np.eye(rank)
-    V = highest = initial_variances(spectra @ fractions, penalty.strength, rank)
+    trace = np.average(spectra, axis=1, weights=fractions)
+    U = trace[:, None, None] * np.eye(rank)
+    V = highest = initial_variances(trace, penalty.strength, rank)
     z: list[np.ndarray | None] = [None] * len(samples)
     envelopes = [np.zeros(0)] * len(samples)
     for _ in range(n_steps):
@@ -345,7 +345,7 @@ def first_variances(
             averages = average_fields(loss, params, zero, V[sources], U[sources], 0.0, z[k])
             responses[sources] += averages.response.sum(axis=0) / dim
             envelopes[k], z[k] = averages.envelope, averages.z
-        W = prior_response(spectra, penalty.strength, symmetrize(responses), fractions)[2]
+        W = quadratic_response(Ridge(penalty.strength), spectra, symmetrize(responses), fractions)[2]
         excess = np.trace(W, axis1=1, axis2=2) / np.trace(highest, axis1=1, axis2=2)
         V = 0.5 * (V + W / np.maximum(excess, 1.0)[:, None, None])
     return V, U, envelopes

@@ -31,7 +31,6 @@ from gamp_attention.gamp.step import GampState
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.risk import is_convex, risk_at
 from gamp_attention.problem.starts import several_starts
-from gamp_attention.problem.stores import hash_tokens
 from gamp_attention.results import finish
 
 
@@ -229,7 +228,8 @@ def _open_checkpoint(
     iteration = replace(plan.options, memory=memory, callback=None)  # type: ignore[arg-type]
     terms, groups = plan.data.terms("exact"), [(rows, sources.tolist()) for rows, sources in plan.data.groups]
     data, tokens = plan.data, plan.data.tokens
-    values = [terms.params, terms.constant, data.positions, data.spectra, data.source_means, hash_tokens(tokens)]
+    of_tokens = hash_bytes(np.ascontiguousarray(tokens).data)
+    values = [terms.params, terms.constant, data.positions, data.spectra, data.source_means, of_tokens]
     values += [tokens.shape, tokens.dtype.str, groups, data.penalty, data.loss, plan.risk, plan.tol]
     values += [array for _, state in starts for array in (state.Q, state.V)] + [*vars(iteration).values(), *options]
     with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # losses and penalties may contain arrays

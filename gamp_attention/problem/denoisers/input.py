@@ -10,9 +10,10 @@ import numpy as np
 
 from gamp_attention._kernels.compiled import inline_kernel, kernel
 from gamp_attention._tools.check import read_only
-from gamp_attention._tools.numerics import diagonalize, symmetrize
+from gamp_attention._tools.numerics import compose, diagonalize, raise_spectrum, symmetrize
 from gamp_attention.problem.denoisers.newton import cholesky, cholesky_solve
 from gamp_attention.problem.penalties.base import penalty_prox
+from gamp_attention.problem.penalties.standard import by_rows
 
 # Bounds that keep A and W positive definite far from fixed points
 MIN_PRECISION = 0.5  # smallest eigenvalue of λ + A, in units of λ; for other penalties, in units of their convexity
@@ -28,39 +29,24 @@ def initial_variances(trace: np.ndarray, strength: float, rank: int) -> np.ndarr
     return trace[:, None, None] / (2 * strength) * np.eye(rank)
 
 
-def prior_response(
-    spectra: np.ndarray, lam: float, V_hat: np.ndarray, fractions: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return A, C and W for the ridge: A_i = Σ_l γ_l^i V̂_l, C_i = (λ + A_i)⁻¹ and W_l = (1/d) Σ_i γ_l^i C_i.
-
-    Eq. :eq:`variances`. Near a maximum of the risk, λ + A is not positive definite. Its eigenvalues are raised to at
-    least MIN_PRECISION λ, also in A, so that fixed points do not change. `spectra` (L, K) are the variances γ_l of K
-    coordinates, or of K classes of coordinates with `fractions` (K,), and V̂ is (L, r, r).
-    """
-    return _response(spectra, np.full(V_hat.shape[1], lam), MIN_PRECISION * lam, V_hat, fractions)
-
-
 def quadratic_response(
     penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, fractions: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return A, C and W for any quadratic penalty: C_i = (Λ + A_i)⁻¹, see `prior_response`. Eq. :eq:`column-strengths`.
+    """Return A, C and W for a quadratic penalty: A_i = Σ_l γ_l^i V̂_l, C_i = (Λ + A_i)⁻¹ and W_l = (1/d) Σ_i γ_l^i C_i.
 
-    `penalty` is the ridge, or a ridge with one strength for each column.
+    Eq. :eq:`variances`, :eq:`column-strengths`. `penalty` is the ridge, Λ = λ, or a ridge with one strength for each
+    column. Near a maximum of the risk, Λ + A is not positive definite. Its eigenvalues are raised to at least
+    MIN_PRECISION λ, also in A, so that fixed points do not change. `spectra` (L, K) are the variances γ_l of K
+    coordinates, or of K classes of coordinates with `fractions` (K,), and V̂ is (L, r, r).
     """
-    if not penalty.by_column:
-        return prior_response(spectra, penalty.lam, V_hat, fractions)
-    return _response(spectra, penalty.curvature, penalty.floor, V_hat, fractions)
-
-
-def _response(
-    spectra: np.ndarray, strengths: np.ndarray, lowest: float, V_hat: np.ndarray, fractions: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    strengths = np.diag(np.broadcast_to(penalty.curvature, V_hat.shape[1]))
+    lowest = penalty.floor if penalty.by_column else MIN_PRECISION * penalty.lam
     A = _precisions(spectra, V_hat)
-    spectrum, vectors = diagonalize(A + np.diag(strengths))
+    spectrum, vectors = diagonalize(A + strengths)
     if (spectrum < lowest).any():
         spectrum = np.maximum(spectrum, lowest)
-        A = _compose(spectrum, vectors) - np.diag(strengths)
-    C = _compose(1 / spectrum, vectors)
+        A = compose(spectrum, vectors) - strengths
+    C = compose(1 / spectrum, vectors)
     return A, C, mean_response(spectra, C, fractions)
 
 
@@ -72,10 +58,10 @@ def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarr
     if penalty.intercept:
         inner, others = penalty.penalty, spectra[:, :-1]
         A = quadratic_response(inner, others, V_hat)[0] if inner.quadratic else precisions(inner, others, V_hat)
-        last = _raise(V_hat.sum(axis=0, keepdims=True), MIN_CURVATURE * penalty.strength)
+        last = raise_spectrum(V_hat.sum(axis=0, keepdims=True), MIN_CURVATURE * penalty.strength)
         return np.concatenate([np.broadcast_to(A, (others.shape[1], *A.shape[1:])), last])
     lowest = max(MIN_PRECISION * penalty.convexity, MIN_CURVATURE * penalty.strength) - penalty.convexity
-    return _raise(_precisions(spectra, V_hat), lowest)
+    return raise_spectrum(_precisions(spectra, V_hat), lowest)
 
 
 def field_variances(
@@ -83,20 +69,17 @@ def field_variances(
 ) -> np.ndarray:
     """Return W_l = (1/d) Σ_i γ_l^i C_i (L, r, r) for any penalty, kept positive definite if all weights are zero."""
     W = mean_response(spectra, C, fractions)
-    fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
-    lowest = MIN_VARIANCE * initial_variances(spectra @ fractions, penalty.strength, W.shape[1])
-    return _raise(W, lowest[:, :1, 0])
+    trace = np.average(spectra, axis=1, weights=fractions)
+    lowest = MIN_VARIANCE * initial_variances(trace, penalty.strength, W.shape[1])
+    return raise_spectrum(W, lowest[:, :1, 0])
 
 
+@by_rows
 def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return η (K, r) and C (K, r, r) for b (K, r) and A (K, r, r) or (1, r, r) and any penalty.
 
     Eq. :eq:`input-denoiser`.
     """
-    if penalty.intercept:
-        eta, C = denoise_weights(penalty.penalty, b[:-1], A[:-1])
-        last = np.linalg.inv(A[-1:])
-        return np.concatenate([eta, products(last, b[-1:])]), np.concatenate([C, last])
     if penalty.quadratic:
         C = np.linalg.inv(A + np.diag(np.broadcast_to(penalty.curvature, A.shape[1])))
         return products(C, b), np.broadcast_to(C, (len(b), *C.shape[1:])).copy()
@@ -134,17 +117,6 @@ def products(matrices: np.ndarray, x: np.ndarray) -> np.ndarray:
 def _precisions(spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
     """Return A_i = Σ_l γ_l^i V̂_l (K, r, r)."""
     return symmetrize(np.einsum("li,lab->iab", spectra, V_hat))
-
-
-def _raise(matrices: np.ndarray, lowest: Any) -> np.ndarray:
-    """Return symmetric matrices (K, r, r) with eigenvalues of at least `lowest`."""
-    spectrum, vectors = diagonalize(matrices)
-    return matrices if (spectrum >= lowest).all() else _compose(np.maximum(spectrum, lowest), vectors)
-
-
-def _compose(spectrum: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Return the symmetric matrices (K, r, r) with given eigenvalues and eigenvectors."""
-    return np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
 
 
 def mean_response(spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | None) -> np.ndarray:

@@ -26,13 +26,7 @@ import numpy as np
 from numba import typeof
 from numba.core.types import CPointer, Tuple, boolean, float64, int64
 
-from gamp_attention._kernels.compiled import (
-    dispatch_on_type,
-    inline_kernel,
-    is_instance,
-    overload,
-    sample_kernel,
-)
+from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, is_instance, overload, sample_kernel
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import ROOM, load_from, place, point_to_field, view
 from gamp_attention.problem.losses.attention import is_dot_product_loss

@@ -20,13 +20,14 @@ from scipy.special import ndtri
 from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, overload
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from
-from gamp_attention._tools.sobol import sobol_points
+from gamp_attention._tools.quadrature import sobol_points
 from gamp_attention.problem.denoisers.newton import (
     MAX_SHIFT,
     OUTCOME,
     assign,
     cholesky,
     copy_matrix,
+    in_scalars,
     max_abs,
     minimize_from,
     objective,
@@ -34,7 +35,7 @@ from gamp_attention.problem.denoisers.newton import (
 )
 from gamp_attention.problem.losses.attention import is_dot_product_loss
 from gamp_attention.problem.losses.protocol import VECTOR, TableSlots, loss_curvature, loss_floor, loss_kernel
-from gamp_attention.problem.losses.two_tokens import N_STARTS, is_two_tokens, two_token_start
+from gamp_attention.problem.losses.two_tokens import N_STARTS, two_token_start
 
 MAX_STARTS = 400  # maximum number of starts of an unbounded search: far more than any tested problem needs
 MIN_SHIFT = 1e-12  # shift of the Hessian at a minimum, in units of the smallest eigenvalue of V⁻¹
@@ -101,19 +102,8 @@ def is_known(z, minima, n_known):
 
 
 @dispatch_on_type
-def n_special_starts(loss):
-    """Return the number of starts of a search for two tokens, or 0 for other losses. Compiled code only."""
-
-
-@dispatch_on_type
 def special_start(loss, p, omega, z, number, point):
-    """Fill point with one of these starts. Compiled code only."""
-
-
-@overload(n_special_starts)
-def _n_special_starts(loss):
-    has_starts = is_dot_product_loss(loss)
-    return (lambda loss: N_STARTS if is_two_tokens(loss) else 0) if has_starts else (lambda loss: 0)
+    """Fill point with one of the `N_STARTS` starts of a search for two tokens. Compiled code only."""
 
 
 @overload(special_start)
@@ -194,7 +184,8 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     extent = radius / math.sqrt(metric.smallest)
     n_starts = MAX_STARTS if math.isinf(extent) else int(min(MAX_STARTS, 3.0 * (extent / search.feature) ** 2))
     # special starts are near minima; if the first minimization failed, the general search takes more attempts
-    n_capacity, n_special = ws.minima.shape[0], n_special_starts(loss) if n_known > 0 else 0
+    is_pair = in_scalars(loss) and z.shape[0] == 2  # two tokens and one column
+    n_capacity, n_special = ws.minima.shape[0], N_STARTS if n_known > 0 and is_pair else 0
     bounded, first = max_starts <= search.n_attempts, 0
     if bounded:
         if not math.isfinite(radius):  # ℓ has no lower bound: the objective at ω limits the distance instead

@@ -388,19 +388,12 @@ def _fill_slack(p, H, P, i, GP, slack):
     """Fill GP = G P_h for the weights of row i, and slack = Σ_h G P_h/H − M_i; return φ_i."""
     L, value, share = P.shape[1], 0.0, 1.0 / H
     for h in range(H):
-        if L <= FEW_TOKENS:
+        for j in range(L):
+            GP[h, j] = 0.0
+        for k in range(L):  # long loops over contiguous rows of G, which is symmetric
+            weight = P[h, i, k]
             for j in range(L):
-                product = 0.0
-                for k in range(L):
-                    product += p[j * L + k] * P[h, i, k]
-                GP[h, j] = product
-        else:  # long loops over contiguous rows of G, which is symmetric
-            for j in range(L):
-                GP[h, j] = 0.0
-            for k in range(L):
-                weight = P[h, i, k]
-                for j in range(L):
-                    GP[h, j] += weight * p[k * L + j]
+                GP[h, j] += weight * p[k * L + j]
     for j in range(L):
         weight, product, m = 0.0, 0.0, p[L * L + j * L + i]
         for h in range(H):
@@ -516,13 +509,7 @@ def _add_blocks(L, r, keys, blocks, hess):
 @deferred_kernel(float64)
 def _value_of_weights(loss, p, z, work):
     """Return ℓ(z) of dot-product attention, for any number of tokens and heads."""
-    work, H = load_from(work), loss.attention.heads
-    return _value_of_heads(loss, p, z, work, 1) if H == 1 else _value_of_heads(loss, p, z, work, H)
-
-
-@inline_kernel
-def _value_of_heads(loss, p, z, work, H):
-    value = 0.0
+    work, H, value = load_from(work), loss.attention.heads, 0.0
     fill_weights(loss.attention, z, loss.rank, H, work.P)
     for i in range(loss.n_tokens):
         value += _fill_slack(p, H, work.P, i, work.GP, work.slack)

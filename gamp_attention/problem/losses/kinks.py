@@ -48,6 +48,8 @@ def subgradients(
     The subgradients minimize the norm of the risk's subgradient. `rows` returns the scaled tokens (m, 1, d) of samples,
     and `rest` the gradient of the risk (d,) for slopes of the losses. The curvature at a kink is `stiffness`.
     """
+    from scipy.optimize import lsq_linear
+
     value, slope, hess = sample_derivatives(loss, params, z)
     reach = NEAR * (np.abs(z) + np.sqrt(np.mean(z**2)) + 1e-300)
     low, high = (sample_derivatives(loss, params, z + side * reach)[1].ravel() for side in (-1, 1))
@@ -55,15 +57,5 @@ def subgradients(
     if len(at_kink):
         slope[at_kink], hess[at_kink] = 0.0, stiffness
         low, high, x, target = low[at_kink], high[at_kink], rows(at_kink)[:, 0], -rest(slope)
-        slope[at_kink] = _bounded_least_squares(x.T, target, low, high)[:, None, None]
+        slope[at_kink] = lsq_linear(x.T, target, (low, high)).x[:, None, None]
     return value, slope, hess
-
-
-def _bounded_least_squares(A: np.ndarray, b: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the vector between two bounds that minimizes ‖A x − b‖."""
-    from scipy.optimize import lsq_linear
-
-    x = np.linalg.lstsq(A, b, rcond=None)[0]  # at a minimum, no bound is active
-    if ((x >= low) & (x <= high)).all():
-        return x
-    return np.asarray(lsq_linear(A, b, (low, high), lsmr_tol="auto").x)

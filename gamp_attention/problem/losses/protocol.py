@@ -49,7 +49,7 @@ from gamp_attention._kernels.compiled import (
     sample_kernel,
 )
 from gamp_attention._kernels.deferred import WORD, compile_kernel, deferred_kernel, define_function, emit_address
-from gamp_attention._kernels.pointers import emit_call, load_from, store_at
+from gamp_attention._kernels.pointers import emit_call, load_from, place
 
 VECTOR, MATRIX = types.float64[::1], types.float64[:, ::1]
 COMPILE = "gamp_attention.compile_loss_kernel"  # symbol of the function that returns the address of a kernel
@@ -146,7 +146,7 @@ def for_kernels(loss: Any) -> Any:
         kind, context = typeof(loss), cpu_target.target_context
         n_bytes = context.get_abi_sizeof(context.get_data_type(kind))
         table = np.zeros(TableSlots.LOSS + -(-n_bytes // 8), dtype=np.int64)
-        _store_loss(loss, table[TableSlots.LOSS :].ctypes.data)
+        _store_loss(loss, table[TableSlots.LOSS :])
         _TYPES[table.ctypes.data] = kind
         _TABLES.setdefault(content, table)  # another thread may have made one
     return IndirectLoss(_TABLES[content].ctypes.data, loss.n_fields)
@@ -170,9 +170,9 @@ define_function(COMPILE, _kernel_address, 2)
 
 
 @kernel
-def _store_loss(loss, address):
-    """Write a loss to the word LOSS of a table, which is at `address`, in numba's memory layout."""
-    store_at(loss, address)
+def _store_loss(loss, words):
+    """Write a loss to the words of a table from LOSS on, in numba's memory layout."""
+    place(loss, words)
 
 
 @dispatch_on_type

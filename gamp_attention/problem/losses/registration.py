@@ -48,13 +48,12 @@ def register_loss(cls: type) -> type:
     >>> model.loss.n_fields
     1
     """
-    LOSSES.complete(cls)
+    LOSSES.add(cls)
     if not cls.convex and "floor" not in vars(cls):  # type: ignore[attr-defined]
         raise TypeError(
             f"register_loss: {cls.__name__} needs convex = True, or a method floor(self, p) that returns a lower bound "
             "of the loss, which the search for the global proximal minimum requires"
         )
-    LOSSES.add(cls)
     cls.check_labels = _check_labels  # type: ignore[attr-defined]
     return cls
 

@@ -143,7 +143,7 @@ class InterceptPenalty:
     convexity = property(lambda self: min(float(self.penalty.convexity), 0.0))
 
 
-def _by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a function of a penalty and of arrays with rows (d, …) apply zero penalty to the row of an intercept."""
 
     @wraps(function)
@@ -177,17 +177,6 @@ def ridge_strengths(penalty: Any, d: int) -> Any:
     rows = np.tile(np.atleast_1d(strengths), (d, 1))
     rows[-1] = 0.0
     return rows
-
-
-def unpenalized(penalty: Any, shape: tuple[int, int]) -> np.ndarray:
-    """Return which weights (d, r) have no penalty: intercepts, and columns with λ_a = 0."""
-    free = np.zeros(shape, dtype=bool)
-    body = without_intercept(penalty)
-    if body.by_column:
-        free[:] = [value == 0 for value in body.lams]
-    if penalty.intercept:
-        free[-1] = True
-    return free
 
 
 def refuse_intercept(present: bool, needs: str) -> None:
@@ -352,7 +341,7 @@ def with_lam(penalty: Any, lam: Any) -> Any:
     return _checked(penalty._replace(lam=check.real("lam", lam, low=0)))
 
 
-@_by_rows
+@by_rows
 def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     """Return r(Q) = Σ ρ(Q_ia)."""
     if penalty.by_column:
@@ -362,7 +351,13 @@ def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     return float(call_kernel(penalty, values, Q)[0].sum())
 
 
-@_by_rows
+@by_rows
+def unpenalized(penalty: Any, Q: np.ndarray) -> np.ndarray:
+    """Return which weights Q (d, r) have no penalty: intercepts, and columns with λ_a = 0."""
+    return np.broadcast_to(penalty.quadratic & (np.asarray(penalty.curvature) == 0), Q.shape)
+
+
+@by_rows
 def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
     """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points."""
     if penalty.quadratic:
@@ -371,7 +366,7 @@ def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.
     return smooth + np.minimum(np.maximum(-smooth, left), right)
 
 
-@_by_rows
+@by_rows
 def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.ndarray]:
     """Return argmin r(X) + a ‖X‖²/2 − Tr bᵀX, and its derivative entry by entry, shaped as b."""
     if penalty.quadratic:
@@ -381,7 +376,7 @@ def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.
     return x, dx
 
 
-@_by_rows
+@by_rows
 def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Move weights that are optimal at a kink of ρ exactly to the kink, by one short proximal gradient step.
 

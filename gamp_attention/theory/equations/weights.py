@@ -118,7 +118,7 @@ def with_intercept(before: Overlaps, after: Overlaps, hats: Hats, V_hat: np.ndar
 
 
 def linear_response(model: Model, V_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return A, C and W of a quadratic penalty; see `prior_response`."""
+    """Return A, C and W of a quadratic penalty; see `quadratic_response`."""
     law = model.coordinates
     return quadratic_response(model.penalty, law.gamma.T, V_hat, law.weight)
 

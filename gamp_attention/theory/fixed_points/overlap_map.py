@@ -26,14 +26,7 @@ from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.theory.equations.units import Packing, is_feasible
 from gamp_attention.theory.equations.weights import weights_step, with_intercept
 from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.rules.rule import (
-    Expansion,
-    Rule,
-    WorkExceeded,
-    average_channels,
-    expand_channels,
-    work_of,
-)
+from gamp_attention.theory.rules.rule import Expansion, Rule, WorkExceeded, average_channels, expand_channels, work_of
 
 
 @dataclass(frozen=True)

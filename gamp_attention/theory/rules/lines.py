@@ -31,19 +31,8 @@ from gamp_attention._kernels.compiled import plain_kernel, sample_kernel
 from gamp_attention._kernels.pointers import load_from, point_to
 from gamp_attention._tools.quadrature import LegendreRule, legendre_panels, legendre_rule
 from gamp_attention._tools.threads import interruptible_blocks
-from gamp_attention.problem.denoisers.newton import (
-    Metric,
-    assign,
-    make_metric,
-    make_workspace,
-    workspace_memory,
-)
-from gamp_attention.problem.denoisers.prox import (
-    MAX_STARTS,
-    make_search,
-    minimize_globally,
-    minimize_single_field,
-)
+from gamp_attention.problem.denoisers.newton import Metric, assign, make_metric, make_workspace, workspace_memory
+from gamp_attention.problem.denoisers.prox import MAX_STARTS, make_search, minimize_globally, minimize_single_field
 from gamp_attention.problem.losses.point import for_kernels
 from gamp_attention.theory.equations.channel import AVERAGES, Channel, Moments
 from gamp_attention.theory.equations.symmetry import contrast_basis

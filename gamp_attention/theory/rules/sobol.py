@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gamp_attention._tools.progress import Progress
-from gamp_attention._tools.quadrature import gaussian_points, inside_cube
-from gamp_attention._tools.sobol import sobol_points
+from gamp_attention._tools.quadrature import gaussian_points, inside_cube, sobol_points
 from gamp_attention._tools.statistics import width_factor
 from gamp_attention.theory.equations.channel import Channel, Moments
 from gamp_attention.theory.rules.rule import Rule
