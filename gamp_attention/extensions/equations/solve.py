@@ -17,7 +17,7 @@ from gamp_attention._tools.display import Rows, format_to_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
 from gamp_attention._tools.roots import RootSettings, differences, find_root, follow_flow
-from gamp_attention.extensions.equations.system import Diverged, System, Values, read_start
+from gamp_attention.extensions.equations.system import System, Values, read_start
 from gamp_attention.results import Ended, Status, finish
 
 STEPS = RootSettings(max_steps=20, max_move=0.3)
@@ -147,7 +147,7 @@ def _follow(system: System, x: np.ndarray, max_iter: int) -> tuple[Status, list[
     """Return the status at the end of the flow from x, the points on the way, and the reason if it is no solution."""
     found = follow_flow(system, x, system.tol, max_iter)
     if found.failure is not None:
-        status = Status.DIVERGED if isinstance(found.failure, Diverged) else Status.NONFINITE
+        status = Status.DIVERGED if isinstance(found.failure, OverflowError) else Status.NONFINITE
         return status, found.path, str(found.failure)
     if found.arrived:
         return Status.CONVERGED, found.path, ""

@@ -85,10 +85,6 @@ class Average:
         return (size * result.estimate)[()]
 
 
-class Diverged(ArithmeticError):
-    """Error raised if an order parameter grows without bound."""
-
-
 @dataclass(frozen=True)
 class System(NonlinearSystem):
     """Equations of named order parameters, with their parameters and the accuracy of their averages.
@@ -165,11 +161,11 @@ class System(NonlinearSystem):
         return self.pack(new), max(average.errors, default=0.0)
 
     def residual(self, x: np.ndarray) -> np.ndarray:
-        """Return F(x) − x; Diverged if an order parameter is too large for a solution."""
+        """Return F(x) − x; OverflowError if an order parameter is too large for a solution."""
         too_large = np.abs(x) > self.diverged * np.maximum(self.units(self.pack(self.start)), 1.0)
         if too_large.any():
             name = next(name for name, large in self.unpack(too_large).items() if np.any(large))
-            raise Diverged(f"{name} grows without bound")
+            raise OverflowError(f"{name} grows without bound")
         return self(x) - x
 
 

@@ -58,15 +58,15 @@ class _Flow(OverlapSystem):
         return super().residual(x)
 
 
-def find_fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int) -> Root:
+def find_fixed_point(F: OverlapMap, start: Overlaps, max_iter: int) -> Root:
     """Return the fixed point to which the flow from `start` leads, or its end after `max_iter` steps.
 
-    If the map F has no choices, they are made at the start. The flow ends if no overlap changes by more than `tol`,
-    relatively, in a full step.
+    If the map F has no choices, they are made at the start. The flow ends if no overlap changes by more than the
+    initial tolerance of the rule, relatively, in a full step.
     """
-    coarse, path = F.rule.for_search(), [start]
+    coarse, tol, path = F.rule.for_search(), F.rule.initial_tolerance, [start]
     if F.choices is None and coarse is not F.rule:
-        root = _find_on_coarse_rule(F, coarse, start, tol, max_iter)
+        root = _find_on_coarse_rule(F, coarse, start, max_iter)
         if root is not None:
             return root
     try:
@@ -95,12 +95,12 @@ def find_fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int) 
         return stopped_root(F, path, error)
 
 
-def _find_on_coarse_rule(F: OverlapMap, coarse: Rule, start: Overlaps, tol: float, max_iter: int) -> Root | None:
+def _find_on_coarse_rule(F: OverlapMap, coarse: Rule, start: Overlaps, max_iter: int) -> Root | None:
     """Return the fixed point next to the fixed point on a coarser rule; None if the latter cannot be used.
 
     The latter cannot be used if it is not found, hardly attracts, or is not close to a fixed point on the rule of F.
     """
-    found = find_fixed_point(F.on(coarse), start, tol, max_iter)
+    found = find_fixed_point(F.on(coarse), start, max_iter)
     if not found.status.converged or not found.attracts(SEARCH.margin):
         return None
     with suppress(*BREAKDOWNS):

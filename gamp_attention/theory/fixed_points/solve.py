@@ -175,7 +175,7 @@ def solve_state_evolution(
         start = require_overlaps(model, init)
         if not is_feasible(model, start, slack=0.0):
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
-        root = find_fixed_point(F, start, first.initial_tolerance, max_iter)
+        root = find_fixed_point(F, start, max_iter)
         result, last = refine_on_branch(root, None, rtol, max_work)
     result = _check_precision(result, model)
     if stability and last is not None:
@@ -209,11 +209,6 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
         return _build_failed(_record_breakdown(last, error), max_work)
 
 
-def find_on_branch(F: OverlapMap, branch: str, max_iter: int) -> Root:
-    """Return the fixed point to which a named start belongs."""
-    return find_fixed_point(F, start_law(F.model, branch).overlaps(F.model), F.rule.initial_tolerance, max_iter)
-
-
 def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int) -> Root | None:
     """Return the fixed point next to the teacher if the search lost the semantic branch; None if there is none.
 
@@ -228,7 +223,7 @@ def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int)
     with suppress(*BREAKDOWNS):
         image = F(start)
         if np.abs(subtract_explained(F.model, image)).max() < START.max_unexplained * np.abs(image.q).max():
-            root = find_fixed_point(F, start, F.rule.initial_tolerance, max_iter)
+            root = find_fixed_point(F, start, max_iter)
             return root if root.status.converged and not is_off(branch, root.overlaps) else None
     return None
 
@@ -237,8 +232,8 @@ def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) 
     """Return the fixed point on the coarsest rule, from a name or Overlaps; LOST if the named branch does not exist."""
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
     if not isinstance(init, str):
-        return find_fixed_point(F, init, F.rule.initial_tolerance, max_iter)
-    root = find_on_branch(F, init, max_iter)
+        return find_fixed_point(F, init, max_iter)
+    root = find_fixed_point(F, start_law(model, init).overlaps(model), max_iter)
     lost = root.status.converged and is_off(init, root.overlaps)
     root = replace(root, status=Status.LOST) if lost else root
     return find_near_teacher(F, init, root.status, max_iter) or root
@@ -251,7 +246,8 @@ def solve_branch(
 
     If the search loses the branch, it is solved from a start next to the teacher.
     """
-    root = find_on_branch(F, branch, max_iter)
+    start = start_law(F.model, branch).overlaps(F.model)
+    root = find_fixed_point(F, start, max_iter)
     result, last = refine_on_branch(root, branch, rtol, max_work)
     near = find_near_teacher(F, branch, result.status, max_iter)
     if near is not None:
@@ -273,7 +269,7 @@ def solve_near(
     """
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
     if near is not None and is_feasible(model, near):  # infeasible, for example, if columns are zero
-        root = find_fixed_point(F, near, F.rule.initial_tolerance, START.near_steps)
+        root = find_fixed_point(F, near, START.near_steps)
         result = refine_on_branch(root, branch, rtol)[0]
         if result.converged:
             return result, True
