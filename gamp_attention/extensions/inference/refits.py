@@ -99,7 +99,7 @@ class Refitter:
         even beyond its end, at which their gradient is small: for example the intercept if the sample is the only
         member of its class. At a minimum the slope beyond its end is positive, and as large as the slope at Q.
         """
-        free = unpenalized(data.penalty, Q.shape)
+        free = unpenalized(data.penalty, Q)
         along = np.where(free, step, 0.0)
         if np.linalg.norm(along) <= self.growth * np.linalg.norm(Q[free]):
             return False

@@ -44,7 +44,7 @@ def test_an_interrupted_sweep_keeps_its_cells(workers, start, tmp_path):
 def test_commands_without_a_finished_part_report_that_they_must_be_run_again(command, monkeypatch, capsys):
     from gamp_attention.theory.fixed_points import search
 
-    stops_at(monkeypatch, search, "newton", 1)
+    stops_at(monkeypatch, search, "follow_flow", 1)
     assert main(command) == 130
     message = capsys.readouterr().err
     assert "run the same command again" in message
