@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gamp_attention._tools.numerics import one_thread
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import on_kinks, penalty_total, proximal_map
 from gamp_attention.problem.risk import RiskAtPoint, denoise_at, risk_at, small_unit, solve_hessian
@@ -108,10 +109,11 @@ def minimize_by_lbfgs(
 
     gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size) * (unit / gain)
     options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
-    minimum = minimize(
-        value_and_gradient, Q.ravel() / unit, jac=True, method="L-BFGS-B", options=options,
-        callback=lambda _: visit(latest[0]),  # a line search accepts its last point
-    )  # fmt: skip
+    with one_thread():
+        minimum = minimize(
+            value_and_gradient, Q.ravel() / unit, jac=True, method="L-BFGS-B", options=options,
+            callback=lambda _: visit(latest[0]),  # a line search accepts its last point
+        )  # fmt: skip
     return minimum.x.reshape(shape) * unit, int(minimum.nit)
 
 
