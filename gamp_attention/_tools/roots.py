@@ -224,6 +224,7 @@ def follow_flow(
                     return near
         while True:
             x, unit = path[-1], equations.units(path[-1])
+            equations = equations.near(x)
             size = float(np.abs(here / unit).max())
             describe(f"change {size:.1g} in a step")
             while True:  # a second time with a new Jacobian if the point seems to be a solution

@@ -34,9 +34,13 @@ def is_feasible(model: Model, overlaps: Overlaps, slack: float = 1e-4) -> bool:
     """
     if not all(np.isfinite(values).all() for values in overlaps.arrays().values()):
         return False
-    remaining = subtract_explained(model, overlaps)
-    smallest = np.linalg.eigvalsh(remaining).min(axis=-1) + slack * np.linalg.eigvalsh(overlaps.q).max(axis=-1)
-    return bool(np.linalg.eigvalsh(overlaps.V).min() > 0 and smallest.min() > 0)
+    return bool(np.linalg.eigvalsh(overlaps.V).min() > 0 and unexplained_fraction(model, overlaps) > -slack)
+
+
+def unexplained_fraction(model: Model, overlaps: Overlaps) -> float:
+    """Return the smallest eigenvalue of q − θ ρ⁻¹ θᵀ, over all sources in units of the largest of q."""
+    smallest = np.linalg.eigvalsh(subtract_explained(model, overlaps)).min(axis=-1)
+    return float((smallest / np.linalg.eigvalsh(overlaps.q).max(axis=-1)).min())
 
 
 def subtract_explained(model: Model, overlaps: Overlaps) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gamp_attention._tools.roots import follow_flow
 from gamp_attention.results import Overlaps, Status
-from gamp_attention.theory.equations.units import Packing
+from gamp_attention.theory.equations.units import Packing, unexplained_fraction
 from gamp_attention.theory.fixed_points.newton import (
     BREAKDOWNS,
     OverlapSystem,
@@ -39,6 +39,7 @@ class SearchSettings:
     max_level: int = 2  # highest level of the panel rule that resolves whether a fading family grows
     acceptable: float = 5.0  # residual, in units of the tolerance, that is accepted if noise of the averages leaves it
     small: float = 0.01  # size of a family below which it counts as zero, if zero attracts it
+    left: float = 0.3  # smallest unexplained fraction of q after a step, in units of this fraction before
     fading: float = 0.2  # size of a family, in units of √q, below which it may fade
     # residual after which a fixed point of a coarser rule is solved: the refinement takes another Newton step, with the
     # exact Jacobian, before it uses it
@@ -49,11 +50,25 @@ SEARCH = SearchSettings()
 
 
 class _Flow(OverlapSystem):
-    """Equations along the flow, on which all weights may go to zero."""
+    """Equations along the flow, on which all weights may go to zero.
+
+    No step leaves less than `SEARCH.left` of the part of q that the teacher does not explain: averages take very long
+    if it is tiny, as at the end of a step that is too long.
+    """
+
+    least = 0.0  # smallest fraction of q that the teacher may leave unexplained at the next point
+
+    def near(self, x: np.ndarray) -> "_Flow":
+        """Return the equations for the step from x."""
+        self.least = SEARCH.left * unexplained_fraction(self.F.model, self.packing.unpack(x))
+        return self
 
     def residual(self, x: np.ndarray) -> np.ndarray:
         """Return the change of the overlaps in a full step; WeightsVanished if they go to zero."""
-        if weights_decay(self.F, self.packing.unpack(x)):
+        overlaps = self.packing.unpack(x)
+        if self.least > 0 and unexplained_fraction(self.F.model, overlaps) < self.least:
+            raise FloatingPointError("the teacher explains nearly all of q after a step")
+        if weights_decay(self.F, overlaps):
             raise WeightsVanished
         return super().residual(x)
 

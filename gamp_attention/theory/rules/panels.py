@@ -69,7 +69,8 @@ SEARCH_NODES = 8  # number of Gauss-Legendre nodes of a panel for that search
 N_SECANTS, AHEAD = 5, 0.05  # secant steps toward the onset of a jump; distance of the next point from it, relative
 MAX_HALVINGS = 30  # maximum number of successive halvings of a panel
 PILOT_NODES = 6  # number of Gauss-Hermite nodes of each coordinate, which determine the size of each average of labels
-SMALL = 1e-3  # smallest unit of averages of g, g ω̃ and g y, relative to the sizes of their factors
+PANEL_PILOT_NODES = 4  # number of Gauss-Legendre nodes of each first panel, for the same
+SMALL = 1e-3  # smallest unit of averages of g, g ω̃, g y and the response, relative to the sizes of their factors
 MIN_DIRECTION = 1e-7  # smallest u relative to the fields at which integration by parts gives the derivative
 MIN_EXPANDED = 0.02  # smallest u relative to the fields at which powers of e give all derivatives
 OTHER_NOISES = (0.3, -0.9)  # values of the second coordinate at which breakpoints in f are computed
@@ -481,15 +482,22 @@ class _FieldAverage(_Average):
 
     def _scale(self) -> np.ndarray:
         """Return the root mean square of each line average, from a few lines; it also adjusts the unit for z."""
-        channel, n, lines = self.channel, self.channel.n_teacher, self.lines
-        x, weight = gauss_hermite(PILOT_NODES)
-        values = self._values(self._lines(tensor_grid(x, n), np.full(PILOT_NODES**n, MAX_TOL)), None)[:, :-2]
-        scale = np.sqrt(np.prod(tensor_grid(weight, n), axis=1) @ values**2)
+        channel, lines, limits = self.channel, self.lines, self.limits
+        # panels at breakpoints of the labels, because averages may differ from zero only next to them
+        first = _first_panels(label_cuts(channel)(np.zeros((1, 0))), 1, 0.0 if limits.half else -limits.end, limits)
+        x, _, weight = (part.ravel() for part in first.nodes(legendre_rule(PANEL_PILOT_NODES)))
+        points = x[:, None]
+        if channel.n_teacher == 2:
+            other, part = gauss_hermite(PILOT_NODES)
+            points = np.column_stack([np.repeat(x, len(other)), np.tile(other, len(x))])
+            weight = np.outer(weight, part).ravel()
+        values = self._values(self._lines(points, np.full(len(points), MAX_TOL)), None)[:, :-2]
+        scale = np.sqrt(weight @ values**2 / weight.sum())
         force = float(np.sqrt(scale[lines.columns_of("gg")][0]))  # size of g
         self.unit = max(min(self.unit, force / lines.metric.smallest), self.min_unit)  # z − ω = V g may be small
         fields = np.sqrt([channel.overlaps.q.max(), *np.diagonal(channel.model.coordinates.rho[0])])
-        sizes = {"g": np.ones(1), "with_noise": fields[:1], "with_teacher": fields[1:]}
-        for name, size in sizes.items():  # averages of g y may vanish by symmetry
+        sizes = {"g": np.ones(1), "with_noise": fields[:1], "with_teacher": fields[1:], "response": 1 / fields[:1]}
+        for name, size in sizes.items():  # averages of g y may vanish by symmetry, and the response away from kinks
             columns = lines.columns_of(name)
             scale[columns] = np.maximum(scale[columns], SMALL * force * size)
         # the loss is a difference of two averages, which is rounding if the weights interpolate the labels at a kink
