@@ -483,16 +483,9 @@ class _FieldAverage(_Average):
     def _scale(self) -> np.ndarray:
         """Return the root mean square of each line average, from a few lines; it also adjusts the unit for z."""
         channel, lines, limits = self.channel, self.lines, self.limits
-        # panels at breakpoints of the labels, because averages may differ from zero only next to them
-        first = _first_panels(label_cuts(channel)(np.zeros((1, 0))), 1, 0.0 if limits.half else -limits.end, limits)
-        x, _, weight = (part.ravel() for part in first.nodes(legendre_rule(PANEL_PILOT_NODES)))
-        points = x[:, None]
-        if channel.n_teacher == 2:
-            other, part = gauss_hermite(PILOT_NODES)
-            points = np.column_stack([np.repeat(x, len(other)), np.tile(other, len(x))])
-            weight = np.outer(weight, part).ravel()
+        points, weight = pilot_points(channel, limits, channel.n_teacher)
         values = self._values(self._lines(points, np.full(len(points), MAX_TOL)), None)[:, :-2]
-        scale = np.sqrt(weight @ values**2 / weight.sum())
+        scale = np.sqrt(weight @ values**2)
         force = float(np.sqrt(scale[lines.columns_of("gg")][0]))  # size of g
         self.unit = max(min(self.unit, force / lines.metric.smallest), self.min_unit)  # z − ω = V g may be small
         fields = np.sqrt([channel.overlaps.q.max(), *np.diagonal(channel.model.coordinates.rho[0])])
@@ -519,6 +512,21 @@ class _FieldAverage(_Average):
             response = -(lines.out.g[:, 1, 0] + lines.out.scalars[:, BOUNDARY]) / self.u
             values[:, self.lines.columns_of("response")] = response[:, None]
         return values
+
+
+def pilot_points(channel: Channel, limits: Limits, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return points (N, n) with weights (N,) that determine the sizes of averages over n coordinates of labels.
+
+    The first coordinate has panels at breakpoints of the labels, because averages may differ from zero only next to
+    them, the others Gauss-Hermite nodes.
+    """
+    low = 0.0 if limits.half else -limits.end
+    first = _first_panels(label_cuts(channel)(np.zeros((1, 0))), 1, low, limits)
+    x, _, weight = (part.ravel() for part in first.nodes(legendre_rule(PANEL_PILOT_NODES)))
+    y, part = gauss_hermite(PILOT_NODES)
+    others, parts = tensor_grid(y, n - 1), np.prod(tensor_grid(part, n - 1), axis=1)
+    points = np.column_stack([np.repeat(x, len(others)), np.tile(others, (len(x), 1))])
+    return points, np.outer(weight / weight.sum(), parts).ravel()
 
 
 @lru_cache(maxsize=256)
@@ -622,7 +630,8 @@ def _average_errors(channel: Channel, tol: float, scores: Scores | None = None) 
         values = channel.model.task.errors(noise + channel.overlaps.m, y, terms)[:, None]
         return values if scores is None else np.hstack([values, values * scores.values(noise, y)])
 
-    pilot, of_labels = tensor_grid(gauss_hermite(PILOT_NODES)[0], channel.n_white), label_cuts(channel)
+    limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, LABEL_NODES[0])
+    (pilot, weight), of_labels = pilot_points(channel, limits, channel.n_white), label_cuts(channel)
     kinked = channel.n_white == channel.n_teacher + 1 and has_kinks(channel.loss, channel.at(pilot)[1].params)
 
     def cuts(prefix: np.ndarray) -> list[np.ndarray] | None:
@@ -630,7 +639,6 @@ def _average_errors(channel: Channel, tol: float, scores: Scores | None = None) 
             return of_labels(prefix)
         return find_breakpoints(lambda k, x: errors(np.column_stack([prefix[k], x]))[:, :1], len(prefix))
 
-    size = np.abs(errors(pilot)).mean(axis=0) + 1e-300
+    size = weight @ np.abs(errors(pilot)) + 1e-300
     size[1:] = np.inf
-    limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, LABEL_NODES[0])
     return panel_average(errors, cuts, channel.n_white, limits, size, np.array([limits.tol]))
