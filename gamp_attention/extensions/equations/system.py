@@ -134,10 +134,6 @@ class System(NonlinearSystem):
         with np.printoptions(precision=4, threshold=8):
             return ", ".join(f"{name} = {value}" for name, value in self.unpack(x).items())
 
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Return F(x), as `evaluate`."""
-        return self.evaluate(x)[0]
-
     def evaluate(self, x: np.ndarray) -> tuple[np.ndarray, float]:
         """Return F(x), and the largest error of an average, in units of the average of its absolute values.
 
@@ -166,7 +162,7 @@ class System(NonlinearSystem):
         if too_large.any():
             name = next(name for name, large in self.unpack(too_large).items() if np.any(large))
             raise OverflowError(f"{name} grows without bound")
-        return self(x) - x
+        return self.evaluate(x)[0] - x
 
 
 def read_start(start: Mapping[str, Any]) -> Values:
