@@ -60,10 +60,8 @@ class EquationsCurve(Result):
     def _rows(self) -> Rows:
         names = [self.parameter, *self.solutions[0].values]
         points = [[f"{np.ravel(getattr(self, name)[k])[0]:.5g}" for name in names] for k in spread(len(self.solutions))]
-        folds = [
-            f"fold at {self.parameter} = {format_with_error(*pair, 4)}"
-            for pair in zip(self.folds.tolist(), self.folds_error.tolist(), strict=True)
-        ]
+        pairs = zip(self.folds.tolist(), self.folds_error.tolist(), strict=True)
+        folds = [f"fold at {self.parameter} = {format_with_error(*pair, 4)}" for pair in pairs]
         return [names, *points, *folds, f"ends: {', '.join(self.ends)}"]
 
 

@@ -73,12 +73,8 @@ class EquationsSolution(Ended):
         for name, value in self.values.items():
             pairs = zip(np.ravel(value), np.ravel(self.errors[name]), strict=True)
             cells.append([f"  {name}", " ".join(format_to_error(float(v), float(e)) for v, e in pairs)])
-        return [
-            self._heading(),
-            *cells,
-            ["  stability", f"{self.stability:.4g}"],
-            *[f"  {self.message}"][: bool(self.message)],
-        ]
+        note = [f"  {self.message}"] if self.message else []
+        return [self._heading(), *cells, ["  stability", f"{self.stability:.4g}"], *note]
 
 
 @guard_call
@@ -199,13 +195,5 @@ def refined(system: System, path: list[np.ndarray], rtol: float, status: Status,
     rows = [system.unpack(point) for point in [*path, x]]
     history = {name: np.array([row[name] for row in rows]) for name in system.start}
     return EquationsSolution(
-        status,
-        len(path),
-        residual,
-        system.unpack(x),
-        system.unpack(error),
-        stability,
-        dict(system.parameters),
-        history,
-        message,
+        status, len(path), residual, rows[-1], system.unpack(error), stability, system.parameters, history, message
     )

@@ -59,9 +59,8 @@ class Average:
 
         def evaluate(points: np.ndarray) -> np.ndarray:
             values = np.asarray(f(*points.T), dtype=float)
-            return (
-                values if values.shape[:1] == (len(points),) else np.broadcast_to(values, (len(points), *values.shape))
-            )
+            has_points = values.shape[:1] == (len(points),)
+            return values if has_points else np.broadcast_to(values, (len(points), *values.shape))
 
         def integrand(points: np.ndarray) -> np.ndarray:
             density = np.exp(-0.5 * np.sum(points**2, axis=1)) / (2 * np.pi) ** (n / 2)
@@ -102,7 +101,7 @@ class System(NonlinearSystem):
 
     equations: Callable[..., Mapping[str, Any]]
     start: Values
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
     tol: float = 1e-6
     zero: float = 1e-6
     diverged: float = 1e12
