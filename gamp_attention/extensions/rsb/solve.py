@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.roots import DEFAULTS, NonlinearSystem, RootSettings, find_root
+from gamp_attention._tools.roots import DEFAULTS, NonlinearSystem, RootSettings, broyden_update, find_root
 from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, WeightsUnbounded
 from gamp_attention.results import Status
 from gamp_attention.theory.models.model import Model
@@ -339,8 +339,8 @@ def maximize(
                 pass
             t *= 0.5
         if accepted:
-            bends = slopes.bends + np.outer(new - here - slopes.bends @ move, move) / (move @ move)
-            moves = slopes.moves + np.outer(there.x - root.x - slopes.moves @ move, move) / (move @ move)
+            bends = broyden_update(slopes.bends, move, new - here)
+            moves = broyden_update(slopes.moves, move, there.x - root.x)
             slopes, root, here, logs, energy, fresh = Slopes(J, moves, bends), there, new, logs + move, higher, False
         elif fresh:
             break
