@@ -58,19 +58,11 @@ class EquationsCurve(Result):
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def _rows(self) -> Rows:
-        names, shown = list(self.solutions[0].values), spread(len(self.solutions))
-        points = [
-            [
-                f"{getattr(self, self.parameter)[k]:.5g}",
-                *(f"{np.ravel(getattr(self, name)[k])[0]:.5g}" for name in names),
-            ]
-            for k in shown
-        ]
-        folds = [
-            f"fold at {self.parameter} = {format_with_error(*pair, 4)}"
-            for pair in zip(self.folds.tolist(), self.folds_error.tolist(), strict=True)
-        ]
-        return [[self.parameter, *names], *points, *folds, f"ends: {', '.join(self.ends)}"]
+        names = [self.parameter, *self.solutions[0].values]
+        points = [[f"{np.ravel(getattr(self, name)[k])[0]:.5g}" for name in names] for k in spread(len(self.solutions))]
+        pairs = zip(self.folds.tolist(), self.folds_error.tolist(), strict=True)
+        folds = [f"fold at {self.parameter} = {format_with_error(*pair, 4)}" for pair in pairs]
+        return [names, *points, *folds, f"ends: {', '.join(self.ends)}"]
 
 
 @dataclass(frozen=True)
@@ -89,7 +81,7 @@ class _ParameterCurve:
     def residual(self, u: np.ndarray) -> np.ndarray:
         """Return F(x; p) − x in units; NaN where it is undefined."""
         try:
-            return self.at(u)(u[:-1] * self.units) / self.units - u[:-1]
+            return self.at(u).evaluate(u[:-1] * self.units)[0] / self.units - u[:-1]
         except FloatingPointError:
             return np.full(len(u) - 1, np.nan)
 

@@ -62,9 +62,8 @@ def prox(
         raise check.fail("V", float(widths.min()), "numbers > 0")
     p = np.column_stack(columns) if columns else np.zeros((len(centers), 1))
     is_plain = callable(loss) and not hasattr(loss, "value")
-    student = PointLoss(
-        _trace(loss, len(columns), check.flag("convex", convex)) if is_plain else require_loss(loss), 1, 1
-    )
+    compiled = _trace(loss, len(columns), check.flag("convex", convex)) if is_plain else require_loss(loss)
+    student = PointLoss(compiled, 1, 1)
     z, dz = np.empty((2, len(centers)))
     for width in np.unique(widths):
         rows = np.flatnonzero(widths == width)
@@ -81,6 +80,5 @@ def _trace(loss: Any, n: int, convex: bool) -> Any:
     function = UserFunction("loss", lambda p, z: loss(z[0, 0], *p[:n]), {"p": (size,), "z": (1, 1)}, "(P,)", "(1, 1)")
     if (got := function.probe()) != ():
         raise function.error("to return one number", f"an array of shape {got}", TypeError)
-    return sequence_loss(
-        SequenceSpec(function.trace(), (size,), 1, 1, 0.0 if convex else -np.inf, convex, False, False)
-    )
+    spec = SequenceSpec(function.trace(), (size,), 1, 1, 0.0 if convex else -np.inf, convex, False, False)
+    return sequence_loss(spec)

@@ -73,12 +73,8 @@ class EquationsSolution(Ended):
         for name, value in self.values.items():
             pairs = zip(np.ravel(value), np.ravel(self.errors[name]), strict=True)
             cells.append([f"  {name}", " ".join(format_to_error(float(v), float(e)) for v, e in pairs)])
-        return [
-            self._heading(),
-            *cells,
-            ["  stability", f"{self.stability:.4g}"],
-            *[f"  {self.message}"][: bool(self.message)],
-        ]
+        note = [f"  {self.message}"] if self.message else []
+        return [self._heading(), *cells, ["  stability", f"{self.stability:.4g}"], *note]
 
 
 @guard_call
@@ -136,7 +132,7 @@ def solve_equations(
             check.require_finite(name, array)
     x = system.pack(system.start)
     try:
-        system(x)
+        system.evaluate(x)
     except FloatingPointError as error:
         raise ValueError(f"equations: needs finite values at the start, but {error}") from None
     status, path, message = _follow(system, x, check.integer("max_iter", max_iter, low=1))
@@ -156,11 +152,6 @@ def _follow(system: System, x: np.ndarray, max_iter: int) -> tuple[Status, list[
     return Status.MAX_ITER, found.path, f"{change}, in a step: {advice}"
 
 
-def _size(system: System, x: np.ndarray, change: np.ndarray) -> float:
-    """Return the largest change of an order parameter, in its unit."""
-    return float(np.abs(change / system.units(x)).max())
-
-
 def _largest(system: System, change: np.ndarray) -> str:
     """Return the name of the order parameter with the largest change."""
     return max(system.start, key=lambda name: float(np.abs(system.unpack(change)[name]).max()))
@@ -175,17 +166,12 @@ def jacobian_of(system: System, x: np.ndarray) -> np.ndarray:
     return 0.5 * (ahead + behind)
 
 
-def stability_of(jacobian: np.ndarray) -> float:
-    """Return the largest real part of the eigenvalues of F, for the Jacobian of F(x) − x."""
-    return float(np.linalg.eigvals(jacobian).real.max()) + 1
-
-
 def refined(system: System, path: list[np.ndarray], rtol: float, status: Status, message: str) -> EquationsSolution:
     """Return the solution at the end of a path, solved with more and more accurate averages."""
     x, jacobian, residual = path[-1], np.full((len(path[-1]),) * 2, np.nan), np.nan
     error = np.full(len(x), np.nan)
     try:
-        residual = _size(system, x, system(x) - x)
+        residual = float(np.abs(system.residual(x) / system.units(x)).max())
         for level in range(SOLUTION.max_finer if status.converged else 0):
             describe(f"averages to {system.tol:.1g}")
             jacobian = jacobian_of(system, x)
@@ -200,23 +186,14 @@ def refined(system: System, path: list[np.ndarray], rtol: float, status: Status,
         else:
             if status.converged:
                 name = _largest(system, error / system.units(x))
-                status, message = (
-                    Status.INACCURATE,
-                    f"the relative error of {name} is {np.max(error / unit):.1g}, not rtol = {rtol:g}",
-                )
+                status = Status.INACCURATE
+                message = f"the relative error of {name} is {np.max(error / unit):.1g}, not rtol = {rtol:g}"
     except UNDEFINED as failure:
         status, message = Status.NONFINITE, str(failure)
-    stability = stability_of(jacobian) if np.isfinite(jacobian).all() else np.nan
+    # `jacobian` is of F(x) − x, `stability` of F
+    stability = 1 + float(np.linalg.eigvals(jacobian).real.max()) if np.isfinite(jacobian).all() else np.nan
     rows = [system.unpack(point) for point in [*path, x]]
     history = {name: np.array([row[name] for row in rows]) for name in system.start}
     return EquationsSolution(
-        status,
-        len(path),
-        residual,
-        system.unpack(x),
-        system.unpack(error),
-        stability,
-        dict(system.parameters),
-        history,
-        message,
+        status, len(path), residual, rows[-1], system.unpack(error), stability, system.parameters, history, message
     )

@@ -59,9 +59,8 @@ class Average:
 
         def evaluate(points: np.ndarray) -> np.ndarray:
             values = np.asarray(f(*points.T), dtype=float)
-            return (
-                values if values.shape[:1] == (len(points),) else np.broadcast_to(values, (len(points), *values.shape))
-            )
+            has_points = values.shape[:1] == (len(points),)
+            return values if has_points else np.broadcast_to(values, (len(points), *values.shape))
 
         def integrand(points: np.ndarray) -> np.ndarray:
             density = np.exp(-0.5 * np.sum(points**2, axis=1)) / (2 * np.pi) ** (n / 2)
@@ -102,7 +101,7 @@ class System(NonlinearSystem):
 
     equations: Callable[..., Mapping[str, Any]]
     start: Values
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
     tol: float = 1e-6
     zero: float = 1e-6
     diverged: float = 1e12
@@ -134,10 +133,6 @@ class System(NonlinearSystem):
         with np.printoptions(precision=4, threshold=8):
             return ", ".join(f"{name} = {value}" for name, value in self.unpack(x).items())
 
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Return F(x), as `evaluate`."""
-        return self.evaluate(x)[0]
-
     def evaluate(self, x: np.ndarray) -> tuple[np.ndarray, float]:
         """Return F(x), and the largest error of an average, in units of the average of its absolute values.
 
@@ -166,7 +161,7 @@ class System(NonlinearSystem):
         if too_large.any():
             name = next(name for name, large in self.unpack(too_large).items() if np.any(large))
             raise OverflowError(f"{name} grows without bound")
-        return self(x) - x
+        return self.evaluate(x)[0] - x
 
 
 def read_start(start: Mapping[str, Any]) -> Values:

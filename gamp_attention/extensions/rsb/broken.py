@@ -396,18 +396,18 @@ def extrapolate_ladder(results: list[BrokenStateEvolutionResult], rtol: float) -
         words = f"the limit needs the solutions with 1 to {MAX_STEPS} steps, but with {len(results)}: {last.message}"
         return replace(last, message=words)
 
-    def limit(values: list[Any], errors: Any, power: float, cautious: bool) -> tuple[Any, Any]:
-        value, change = extrapolate_steps(values, power)
-        return value, errors + np.maximum(change, np.abs(value - values[-1]) if cautious else 0.0)
+    def limit(values: list[Any], errors: Any) -> tuple[Any, Any]:
+        value, change = extrapolate_steps(values, POWER)
+        return value, errors + np.maximum(change, np.abs(value - values[-1]))
 
-    changed: dict[str, Any] = {}
-    powers = {"train_loss": ENERGY_POWER, "test_error": POWER, "V_hat": POWER, "jump_mass": POWER}
-    for name, power in powers.items():
+    energy, change = extrapolate_steps([r.train_loss for r in results])
+    changed: dict[str, Any] = {"train_loss": energy, "train_loss_error": last.train_loss_error + change}
+    for name in ("test_error", "V_hat", "jump_mass"):
         values, errors = [getattr(r, name) for r in results], getattr(last, f"{name}_error")
-        changed[name], changed[f"{name}_error"] = limit(values, errors, power, name != "train_loss")
+        changed[name], changed[f"{name}_error"] = limit(values, errors)
     overlaps = [r.overlaps.arrays() for r in results]
     own_errors = last.overlaps_error.arrays()
-    limits = {name: limit([o[name] for o in overlaps], own_errors[name], POWER, True) for name in own_errors}
+    limits = {name: limit([o[name] for o in overlaps], own_errors[name]) for name in own_errors}
     changed["overlaps"] = Overlaps(**{name: value for name, (value, _) in limits.items()})
     changed["overlaps_error"] = Overlaps(**{name: error for name, (_, error) in limits.items()})
     words = f"extrapolated from {MAX_STEPS - 2} to {MAX_STEPS} steps of replica symmetry breaking"

@@ -224,10 +224,7 @@ class Bands(NamedTuple):
 
     def along_second(self, values: np.ndarray, count: int) -> np.ndarray:
         """Return the products (count, …, m) of values (…, n) with the transposes of the first `count` matrices."""
-        out = np.empty((count, len(values), self.matrices.shape[1]))
-        for rows, columns in self.blocks:
-            out[:, :, rows] = values[:, columns] @ self.matrices[:count, rows, columns].swapaxes(1, 2)
-        return out
+        return self.along_first(values.T, count).swapaxes(1, 2)
 
     def spread(self, values: np.ndarray) -> np.ndarray:
         """Return Gᵀ values G (n, n) of the Gaussian G, for values (m, m)."""

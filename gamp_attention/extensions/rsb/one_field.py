@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._kernels.compiled import kernel
-from gamp_attention._tools.quadrature import gauss_hermite, legendre_panels, tensor_grid
+from gamp_attention._tools.quadrature import gauss_hermite, legendre_panels, pruned_product
 from gamp_attention.extensions.rsb.solve import BrokenProblem
 from gamp_attention.extensions.rsb.weights import LabelAverages, LevelHats, Levels, average_labels
 from gamp_attention.problem.denoisers.output import denoise
@@ -113,10 +113,10 @@ def smooth(
 
 
 def uniform_grid(center: float, sd: float, spacing: float, reach: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights of the trapezoidal rule on center ± reach·sd; one node of weight 1 if sd is 0."""
-    n = int(np.ceil(reach * sd / spacing)) if sd > 0 else 0
-    x = center + (reach * sd / max(n, 1)) * np.arange(-n, n + 1)
-    return x, np.full(len(x), reach * sd / n if n else 1.0)
+    """Return nodes and weights of the trapezoidal rule on center ± reach·sd."""
+    n = int(np.ceil(reach * sd / spacing))
+    step = reach * sd / n
+    return center + step * np.arange(-n, n + 1), np.full(2 * n + 1, step)
 
 
 def average_levels(
@@ -145,8 +145,8 @@ def average_levels(
     for j in range(k, 0, -1):
         total = float(np.sqrt(np.sum(sds[:j] ** 2)))
         steepest = float(np.abs(slope).max())
-        scale = min(sds[j - 1] if sds[j - 1] > 0 else np.inf, sds[j], TURN / max(parisi[j - 1] * steepest, 1e-300))
-        grid, grid_weight = uniform_grid(center, total if j > 1 else float(sds[0]), spacing * scale, reach)
+        scale = min(sds[j - 1], sds[j], TURN / max(parisi[j - 1] * steepest, 1e-300))
+        grid, grid_weight = uniform_grid(center, total, spacing * scale, reach)
         new, transition = smooth(grid, x, weight, float(variances[j]), float(parisi[j - 1]), phi)
         new_slope = transition @ slope
         if j == k:
@@ -157,7 +157,7 @@ def average_levels(
         phi, slope, x, weight = new, new_slope, grid, grid_weight
         rows.insert(0, (phi, slope, bend**2))
         transitions.insert(0, transition)
-    outer = weight * np.exp(-0.5 * ((x - center) / max(sds[0], 1e-300)) ** 2)  # x = center without an outer field
+    outer = weight * np.exp(-0.5 * ((x - center) / sds[0]) ** 2)
     outer /= outer.sum()
     if k == 0:  # Stein's identity on P_0
         bend = slope * (x - center) / variances[0]
@@ -221,7 +221,7 @@ class OneField(BrokenProblem):
             u, weight = np.concatenate([-u[::-1], u]), np.concatenate([weight[::-1], weight])
         n_noise = self.model.task.n_noise
         x, w = gauss_hermite(self.settings.noise_nodes[0] + self.settings.noise_nodes[1] * resolution)
-        noise, noise_weight = tensor_grid(x, n_noise), np.prod(tensor_grid(w, n_noise), axis=1)
+        noise, noise_weight = pruned_product(x, w, n_noise, 0.0)
         fields, each = np.repeat(size * u, len(noise)), np.tile(noise, (len(u), 1))
         probability = np.outer(weight / weight.sum(), noise_weight).ravel()
         labels = self.model.task.terms(fields[:, None, None], each).params

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.roots import DEFAULTS, NonlinearSystem, RootSettings, find_root
+from gamp_attention._tools.roots import DEFAULTS, NonlinearSystem, broyden_update, find_root
 from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, WeightsUnbounded
 from gamp_attention.results import Status
 from gamp_attention.theory.models.model import Model
@@ -57,7 +57,6 @@ class BrokenSearch:
     damping: float = 0.5  # step of an iteration
     damped_steps: int = 12  # number of iterations before Newton steps
     retreat: tuple[float, float] = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
-    newton: RootSettings = DEFAULTS  # Newton steps
     difference: float = 1e-4  # step of finite differences; larger if the equations are not smooth functions
     old_grids: float = 0.2  # change of an unknown after which the grids are chosen again
     # Maximization over the Parisi parameters
@@ -257,9 +256,7 @@ def iterate_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray,
     search = problem.search
     for _ in range(n_steps):
         try:
-            change = np.clip(
-                evaluate(problem, packing, x, ROUGH)[0], -2 * search.newton.max_move, 2 * search.newton.max_move
-            )
+            change = np.clip(evaluate(problem, packing, x, ROUGH)[0], -2 * DEFAULTS.max_move, 2 * DEFAULTS.max_move)
             change[len(x) - packing.n_free :] = 0.0
             x = x + search.damping * change
         except WeightsUnbounded:
@@ -321,13 +318,13 @@ def maximize(
     logs = x[-k:]
     root, here, energy = solve_at(x[:-k], logs)
     slopes, fresh, step = known or differences(), known is None, np.zeros(k)
-    for _ in range(search.newton.max_steps):
+    for _ in range(DEFAULTS.max_steps):
         concave, step = slopes.concave, -np.linalg.solve(slopes.bends, here)
         if not concave:
-            step = here * search.newton.max_move / np.abs(here).max()
+            step = here * DEFAULTS.max_move / np.abs(here).max()
         elif np.abs(step).max() <= shortest:
             break
-        longest = min(1.0, search.newton.max_move / np.abs(step).max())
+        longest = min(1.0, DEFAULTS.max_move / np.abs(step).max())
         t, accepted = longest, False
         while t >= search.shortest_ascent * longest and not accepted:
             move = t * step
@@ -339,8 +336,8 @@ def maximize(
                 pass
             t *= 0.5
         if accepted:
-            bends = slopes.bends + np.outer(new - here - slopes.bends @ move, move) / (move @ move)
-            moves = slopes.moves + np.outer(there.x - root.x - slopes.moves @ move, move) / (move @ move)
+            bends = broyden_update(slopes.bends, move, new - here)
+            moves = broyden_update(slopes.moves, move, there.x - root.x)
             slopes, root, here, logs, energy, fresh = Slopes(J, moves, bends), there, new, logs + move, higher, False
         elif fresh:
             break
@@ -358,7 +355,7 @@ def solve_levels(
 ) -> LevelRoot:  # fmt: skip
     """Return the end of Newton steps for the equations from a start, on grids that are chosen again on a long way."""
     equations = _LevelEquations(problem, packing, x, resolution, {})
-    root = find_root(equations, x, tol, problem.search.newton, J)
+    root = find_root(equations, x, tol, jacobian=J)
     hats = equations.hats
     return LevelRoot(root.x, root.residual, root.size, len(hats), root.jacobian, hats[root.x.tobytes()])
 
