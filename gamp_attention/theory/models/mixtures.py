@@ -22,24 +22,7 @@ from gamp_attention.theory.models.attention import attention_model
 from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, value_classes
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.model import Model, TokenClasses
-from gamp_attention.theory.models.teachers import Teacher
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftedTeacher:
-    """Teacher T as a map of the fields minus their means."""
-
-    teacher: Teacher
-    shift: np.ndarray  # (L, t) means Q*ᵀμ_l/√d of the teacher's fields, added before T is applied
-
-    @property
-    def even(self) -> bool:
-        """True if T is even and all means are zero: nonzero means break the symmetry."""
-        return bool(self.teacher.even and not self.shift.any())
-
-    def __call__(self, u: np.ndarray) -> np.ndarray:
-        """Return target attention matrices (..., L, L) for centered teacher fields u (..., L, t)."""
-        return self.teacher(u + self.shift)
+from gamp_attention.theory.models.teachers import ShiftedTeacher
 
 
 @dataclass(frozen=True, eq=False)
