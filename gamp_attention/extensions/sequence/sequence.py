@@ -160,11 +160,7 @@ class SequenceMixture(TokenClasses, SequenceModel):
     Others : as for `SequenceModel`.
     """
 
-    classes: ClassLaw = field(kw_only=True)
-    class_means: np.ndarray = field(kw_only=True)
-
     def __post_init__(self) -> None:
-        self._check_classes()
         if not getattr(self.teacher, "of_class", ()):
             raise check.fail("teacher", self.teacher, "label models of all classes, as of `sequence_model`", TypeError)
         super().__post_init__()

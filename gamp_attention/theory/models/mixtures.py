@@ -8,8 +8,7 @@ classes first and then averaged over the classes (`TokenClasses`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +16,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention.problem.losses.attention import DotProductAttention
 from gamp_attention.problem.penalties.base import Penalty
-from gamp_attention.problem.sources import ClassLaw, class_law
+from gamp_attention.problem.sources import class_law
 from gamp_attention.theory.models.attention import attention_model
 from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, value_classes
 from gamp_attention.theory.models.coordinates import CoordinateLaw
@@ -36,13 +35,6 @@ class MixtureModel(TokenClasses):
     class_means : (K, S) √d μ_{l,k} in each class of coordinates. Needed because the teacher reads tokens without their
         positions.
     """
-
-    classes: ClassLaw = field(kw_only=True)
-    class_means: np.ndarray = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        self._check_classes()
-        super().__post_init__()
 
     def given(self, number: int) -> Model:
         """Return the model of samples with the classes of pattern `number`."""
@@ -105,7 +97,7 @@ def mixture_model(
     sigma = check.standard_deviations("sigma", sigma, shape)
     sigma = np.broadcast_to(sigma[:, None] if sigma.ndim == 1 else sigma, (L, K))
     mean = np.zeros(1) if teacher_mean is None else check.array("teacher_mean", teacher_mean, (1,))
-    j, i = np.array(list(product(range(len(p.weight)), range(len(mu.weight))))).T
+    j, i = np.indices((len(p.weight), len(mu.weight))).reshape(2, -1)
     class_means = np.ascontiguousarray(mu.values[i][:, token, number])
     coordinates = CoordinateLaw(
         weight=p.weight[j] * mu.weight[i],
