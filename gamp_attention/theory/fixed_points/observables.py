@@ -319,7 +319,7 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
 def _on_grids(model: Model, overlaps: Overlaps, ratio: float = 1.0) -> float:
     """Return the test error on grids with `ratio` times the number of nodes of the first grid."""
     return sum(
-        probability * _error(component, overlaps if component is model else select_sources(overlaps, sources), ratio)
+        probability * _error(component, select_sources(overlaps, sources), ratio)
         for probability, sources, component in model.components
     )
 
