@@ -47,27 +47,27 @@ class Symmetry:
 
     @property
     def foldable(self) -> bool:
-        """True if the teacher's fields may change sign, which `fold_points` requires."""
+        """True if averages can be restricted to a fundamental domain: the teacher's fields may change sign."""
         return self.m_zero or self.theta_zero
 
-    def impose(self, overlaps: Overlaps) -> Overlaps:
-        """Return the overlaps averaged over these symmetries, so that they have them exactly."""
-        if self.reversal:
-            overlaps = replace(overlaps, m=0.5 * (overlaps.m - overlaps.m[::-1]))
+    def mean(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return the mean over these symmetries of values that transform like the overlaps q, m, theta or V (name)."""
+        if (name == "m" and self.m_zero) or (name == "theta" and self.theta_zero):
+            return np.zeros_like(values)
+        if name == "m":
+            return 0.5 * (values - values[::-1]) if self.reversal else values
         for present, mean in (
             (self.reversal, reversal_mean),
             (self.exchange, permutation_mean),
             (self.isotropic, rotation_mean),
             (self.diagonal, sign_mean),
         ):
-            if present:
-                means = {name: mean(overlaps.arrays()[name]) for name in ("q", "theta", "V")}
-                overlaps = replace(overlaps, **means)
-        if self.m_zero:
-            overlaps = replace(overlaps, m=np.zeros_like(overlaps.m))
-        if self.theta_zero:
-            overlaps = replace(overlaps, theta=np.zeros_like(overlaps.theta))
-        return overlaps
+            values = mean(values) if present else values
+        return values
+
+    def impose(self, overlaps: Overlaps) -> Overlaps:
+        """Return the overlaps averaged over these symmetries, so that they have them exactly."""
+        return Overlaps(**{name: self.mean(name, values) for name, values in overlaps.arrays().items()})
 
 
 def reversal_mean(values: np.ndarray) -> np.ndarray:

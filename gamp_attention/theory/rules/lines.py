@@ -34,7 +34,7 @@ from gamp_attention._tools.threads import interruptible_blocks
 from gamp_attention.problem.denoisers.newton import Metric, assign, make_metric, make_workspace, workspace_memory
 from gamp_attention.problem.denoisers.prox import MAX_STARTS, make_search, minimize_globally, minimize_single_field
 from gamp_attention.problem.losses.point import for_kernels
-from gamp_attention.theory.equations.channel import AVERAGES, Channel, Moments
+from gamp_attention.theory.equations.channel import AVERAGES, Channel, Moments, fields_and_terms
 from gamp_attention.theory.equations.symmetry import contrast_basis
 from gamp_attention.theory.rules.minimizer_path import (
     NORMAL,
@@ -364,7 +364,7 @@ class FieldLines:
         n_powers : number of further averages with powers of e.
         """
         channel = self._channel
-        y, terms = channel.teacher(teacher)
+        y, terms = fields_and_terms(channel.model, teacher)
         noise = channel.fields(y, (student @ self._across.T).reshape(len(teacher), *channel.shape[:2]))
         tol = np.maximum(tol, getattr(channel.loss, "noise", 0.0))
         out = line_averages(

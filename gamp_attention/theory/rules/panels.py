@@ -35,7 +35,7 @@ from gamp_attention._tools.breakpoints import find_breakpoints
 from gamp_attention._tools.quadrature import LegendreRule, gauss_hermite, legendre_rule, pruned_product, tensor_grid
 from gamp_attention.problem.losses.kinks import has_kinks
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.channel import Channel, Moments, average_over_reversal, fields_and_terms
+from gamp_attention.theory.equations.channel import Channel, Moments, complete, fields_and_terms
 from gamp_attention.theory.equations.scores import ScoreExpansion, Scores, change_of
 from gamp_attention.theory.equations.symmetry import Symmetry, contrast_basis
 from gamp_attention.theory.equations.units import MIN_UNEXPLAINED
@@ -411,8 +411,8 @@ class _TokenAverage(_Average):
         self.tol = ATTENTION_TOL * np.minimum(rule.tol * (1 + (rule.level > 1)) / relative_weight, MAX_TOL)
 
     def _complete(self, values: np.ndarray) -> Moments:
-        moments = self.lines.unpack(values)
-        return average_over_reversal(moments) if self.channel.symmetry.reversal else moments
+        # the rule is not symmetric under permutations
+        return complete(self.lines.unpack(values), replace(self.channel.symmetry, exchange=False))
 
     def _average(self, scores: Scores | None) -> np.ndarray:
         n_student = self.outer.shape[1] - self.basis.shape[1] + 1
@@ -467,8 +467,7 @@ class _FieldAverage(_Average):
         self.unit = max(self.u, self.min_unit)  # unit of the tolerance for z
 
     def _complete(self, values: np.ndarray) -> Moments:
-        moments = self.lines.unpack(values)
-        return replace(moments, g=np.zeros((1, 1))) if self.limits.half else moments
+        return complete(self.lines.unpack(values), self.channel.symmetry)
 
     def _average(self, scores: Scores | None) -> np.ndarray:
         channel, scale = self.channel, self._scale()

@@ -13,7 +13,7 @@ import numpy as np
 from gamp_attention._tools.progress import Progress
 from gamp_attention._tools.quadrature import gaussian_points, inside_cube, sobol_points
 from gamp_attention._tools.statistics import width_factor
-from gamp_attention.theory.equations.channel import Channel, Moments
+from gamp_attention.theory.equations.channel import Channel, Moments, complete
 from gamp_attention.theory.rules.rule import Rule
 
 
@@ -190,13 +190,13 @@ class SobolRule(Rule):
             for white in self.point_sets(channel):
                 task.describe(f"average over {self.n_replicas} × {self.n_points} points, {len(moments)} done")
                 moments.append(channel.moments(white, squares, searched))
-        return [channel.complete(moments_of_replica) for moments_of_replica in moments]
+        return [complete(moments_of_replica, channel.symmetry) for moments_of_replica in moments]
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
         """Yield the points of each replica, or of one of them, in the fundamental domain of the channel."""
         replicas = range(self.first_replica, self.first_replica + self.n_replicas) if replica is None else [replica]
         seeds = [(*self.seed, self.n_points, number) for number in replicas]
-        if channel.foldable:
+        if channel.symmetry.foldable:
             n = self.n_points // (2 if channel.symmetry.m_zero else 1)
             return (channel.fold(inside_cube(_cube_points(n, channel.n_folded, seed))) for seed in seeds)
         paired = self.searched > 1  # mirror images next to each other, so that the first points are symmetric, too
