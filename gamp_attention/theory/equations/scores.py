@@ -95,7 +95,7 @@ class Scores:
         The averages are those of g times powers of e from 0 to 3, and of g gᵀ and the derivative from 0 to 2.
         """
         y, noise, direction = lines.y, lines.noise, lines.direction
-        g, gg, response = lines.powers()
+        g, gg, response = lines.out.g, lines.out.gg, lines.out.response
         n, K = len(y), len(self._form)
         here = np.concatenate([noise, y], axis=2)
         along = np.concatenate([direction, np.zeros(y.shape[1:])], axis=1)

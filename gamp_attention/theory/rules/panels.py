@@ -37,7 +37,7 @@ from gamp_attention.problem.losses.kinks import has_kinks
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Moments, complete, fields_and_terms
 from gamp_attention.theory.equations.scores import ScoreExpansion, Scores, change_of
-from gamp_attention.theory.equations.symmetry import Symmetry, contrast_basis
+from gamp_attention.theory.equations.symmetry import contrast_basis
 from gamp_attention.theory.equations.units import MIN_UNEXPLAINED
 from gamp_attention.theory.rules.lines import (
     BOUNDARY,
@@ -398,13 +398,19 @@ class _TokenAverage(_Average):
         super().__init__(rule, channel, squares)
         (L, r, t), symmetry = channel.shape, channel.symmetry
         self.lines = FieldLines(channel, rule.tol, TOKEN_NODES[rule.level], rule.max_work)
-        # if L = 2 and r = t = 1, both symmetries together map f < 0 to f > 0: averages over f > 0 are enough
-        half = symmetry.m_zero and _reversal_flips_outer(symmetry, L, r, t)
-        columns = self.lines.columns_of("square") if squares else None
+        # whether reversal of the tokens changes the sign of all outer coordinates and of no other coordinate
+        flips_outer = symmetry.reversal and (L, r, t) == (2, 1, 1)
+        half = symmetry.m_zero and flips_outer  # both together map f < 0 to f > 0: averages over f > 0 are enough
+        columns = self.lines.columns["square"] if squares else None
         self.limits = Limits(rule.tol, half, TOKEN_NODES[rule.level], False, columns)
         self.basis = np.roll(contrast_basis(L, t), -1, axis=1)  # f is the last coordinate
         points, weights = _outer_rule(OUTER_NODES[rule.level], L * (r + t) - 2, DROPPED_WEIGHT * rule.tol)
-        domain = _outer_domain(points, symmetry, L, r, t)
+        # one of each set of nodes whose averages are equal by symmetry
+        domain = np.ones(len(points), dtype=bool)
+        if L * r > 1 and (symmetry.m_zero or flips_outer):
+            domain &= points[:, 0] > 0
+        if L * t > 1 and symmetry.theta_zero:
+            domain &= points[:, L * r - 1] > 0
         self.outer, self.weights = points[domain], weights[domain] / weights[domain].sum()
         # averages at outer nodes of small weight may be less accurate: all nodes contribute equally to the error
         relative_weight = np.clip(self.weights * len(self.weights), MIN_DENSITY, 1)
@@ -427,28 +433,13 @@ class _TokenAverage(_Average):
         def scale(mean_squares: np.ndarray) -> np.ndarray:
             sizes = np.full(len(mean_squares), np.inf)
             for name in ("g", "gg"):  # panels must resolve these averages
-                columns = self.lines.columns_of(name)
+                columns = self.lines.columns[name]
                 sizes[columns] = np.sqrt(mean_squares[columns].max() * (2.0 if self.limits.half else 1.0)) + 1e-300
             if self.squares:
-                sizes[self.lines.columns_of("square")] = np.sqrt(ATTENTION_TOL) * self.lines.square_unit
+                sizes[self.lines.columns["square"]] = np.sqrt(ATTENTION_TOL) * self.lines.square_unit
             return sizes
 
         return panel_average(leaf, lambda _: None, 1, self.limits, scale, self.tol, self.outer, self.weights)
-
-
-def _reversal_flips_outer(symmetry: Symmetry, L: int, r: int, t: int) -> bool:
-    """Return whether reversal of the tokens changes the sign of all outer coordinates and of no other coordinate."""
-    return symmetry.reversal and (L, r, t) == (2, 1, 1)
-
-
-def _outer_domain(points: np.ndarray, symmetry: Symmetry, L: int, r: int, t: int) -> np.ndarray:
-    """Return a mask (N,) of outer nodes, one of each set of nodes whose averages are equal by symmetry."""
-    mask = np.ones(len(points), dtype=bool)
-    if L * r > 1 and (symmetry.m_zero or _reversal_flips_outer(symmetry, L, r, t)):
-        mask &= points[:, 0] > 0
-    if L * t > 1 and symmetry.theta_zero:
-        mask &= points[:, L * r - 1] > 0
-    return mask
 
 
 class _FieldAverage(_Average):
@@ -462,8 +453,8 @@ class _FieldAverage(_Average):
         self.lines = FieldLines(channel, rule.tol, n, max_work, odd=True)
         self.limits = Limits(rule.tol, channel.symmetry.m_zero, n)
         self.tol = np.array([rule.tol * (SEARCH_TOL if rule.searching else 1.0)])
-        self.size, self.u = size_of_fields(channel.overlaps), channel.root[0, 0, 0]
-        self.min_unit = 1e-10 * max(self.size, np.sqrt(channel.overlaps.V.max()))
+        self.u = channel.root[0, 0, 0]
+        self.min_unit = 1e-10 * max(self.lines.size, np.sqrt(channel.overlaps.V.max()))
         self.unit = max(self.u, self.min_unit)  # unit of the tolerance for z
 
     def _complete(self, values: np.ndarray) -> Moments:
@@ -484,18 +475,18 @@ class _FieldAverage(_Average):
         x, weight = gauss_hermite(PILOT_NODES)
         values = self._values(self._lines(tensor_grid(x, n), np.full(PILOT_NODES**n, MAX_TOL)), None)[:, :-2]
         scale = np.sqrt(np.prod(tensor_grid(weight, n), axis=1) @ values**2)
-        force = float(np.sqrt(scale[lines.columns_of("gg")][0]))  # size of g
+        force = float(np.sqrt(scale[lines.columns["gg"]][0]))  # size of g
         self.unit = max(min(self.unit, force / lines.metric.smallest), self.min_unit)  # z − ω = V g may be small
         fields = np.sqrt([channel.overlaps.q.max(), *np.diagonal(channel.model.coordinates.rho[0])])
         sizes = {"g": np.ones(1), "with_noise": fields[:1], "with_teacher": fields[1:]}
         for name, size in sizes.items():  # averages of g y may vanish by symmetry
-            columns = lines.columns_of(name)
+            columns = lines.columns[name]
             scale[columns] = np.maximum(scale[columns], SMALL * force * size)
         # the loss is a difference of two averages, which is rounding if the weights interpolate the labels at a kink
         scale[-1] = max(scale[-1], SMALL * scale[-2])
         scale += 1e-300
         # the tolerance of squares is the square root of the tolerance of other averages, in units of V⁻²
-        scale[lines.columns_of("square")] = lines.square_unit / np.sqrt(self.limits.tol) if self.squares else np.inf
+        scale[lines.columns["square"]] = lines.square_unit / np.sqrt(self.limits.tol) if self.squares else np.inf
         return scale
 
     def _lines(self, points: np.ndarray, tol: np.ndarray, n_powers: int = 0) -> LineValues:
@@ -506,9 +497,9 @@ class _FieldAverage(_Average):
 
     def _values(self, lines: LineValues, scores: Scores | None) -> np.ndarray:
         values = super()._values(lines, scores)
-        if self.u > MIN_DIRECTION * self.size:  # integration by parts
-            response = -(lines.out.g[:, 1, 0] + lines.out.scalars[:, BOUNDARY]) / self.u
-            values[:, self.lines.columns_of("response")] = response[:, None]
+        if self.u > MIN_DIRECTION * self.lines.size:  # integration by parts
+            response = -(lines.out.g[:, 1, 0, 0] + lines.out.scalars[:, BOUNDARY]) / self.u
+            values[:, self.lines.columns["response"]] = response[:, None]
         return values
 
 
@@ -553,11 +544,6 @@ def label_cuts(channel: Channel) -> Cuts:
         return points
 
     return cuts
-
-
-def size_of_fields(overlaps: Overlaps) -> float:
-    """Return the size of the student's fields."""
-    return float(np.sqrt(overlaps.q.max()) + np.abs(overlaps.m).max())
 
 
 def average_error(model: Any, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
