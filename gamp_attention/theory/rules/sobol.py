@@ -3,10 +3,10 @@
 The spread of the replicas is the error estimate (randomized quasi-Monte Carlo, see `gamp_attention._tools.quadrature`).
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, wraps
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,25 +16,18 @@ from gamp_attention._tools.statistics import width_factor
 from gamp_attention.theory.equations.channel import Channel, Moments, complete
 from gamp_attention.theory.rules.rule import Rule
 
-
-@dataclass(frozen=True)
-class SobolSettings:
-    """Settings of random rules."""
-
-    stability_points: int = 4096  # number of points of each replica that finite differences need
-    test_error_divisor: int = 8  # the test error of attention needs 1/8 of the points, at least `stability_points`
-    test_error_factor: int = 2  # the test error for labels is averaged over twice the number of points
-    safety: float = 0.8  # refinement aims at 0.8 times the required error
-    max_growth: float = 16.0  # maximum factor by which a refinement multiplies the number of points
-    # with jumps, replicas are added instead of points, up to `max_replicas`, if a replica has at least `min_extended`
-    # points: errors then hardly decrease faster than for independent points, and the first replicas' averages are kept
-    max_replicas: int = 64
-    min_extended: int = 1 << 14
-    replica_step: int = 4  # the number of replicas is a multiple of this
-    search_divisor: int = 32  # a subsampled search computes the global minimum at 6 % of the points
-    often_divisor: int = 8  # the same at 22 % of the points, if the search often finds lower minima
-
-
+STABILITY_POINTS = 4096  # number of points of each replica that finite differences need
+TEST_ERROR_DIVISOR = 8  # the test error of attention needs 1/8 of the points, at least `STABILITY_POINTS`
+TEST_ERROR_FACTOR = 2  # the test error for labels is averaged over twice the number of points
+SAFETY = 0.8  # refinement aims at 0.8 times the required error
+MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
+# with jumps, replicas are added instead of points, up to `MAX_REPLICAS`, if a replica has at least `MIN_EXTENDED`
+# points: errors then hardly decrease faster than for independent points, and the first replicas' averages are kept
+MAX_REPLICAS = 64
+MIN_EXTENDED = 1 << 14
+REPLICA_STEP = 4  # the number of replicas is a multiple of this
+SEARCH_DIVISOR = 32  # a subsampled search computes the global minimum at 6 % of the points
+OFTEN_DIVISOR = 8  # the same at 22 % of the points, if the search often finds lower minima
 RATE = 0.85  # errors decrease like the number of points to the power −0.85
 JUMP_RATE = 0.7  # the same if the proximal map jumps
 MAX_STORED = 1 << 16  # largest number of coordinates of a point set that is stored
@@ -50,24 +43,14 @@ def points_within(n: int, max_work: float) -> int:
     return min(n, 1 << int(np.log2(max(min(max_work, n), 2))))
 
 
-def _memoize(draw: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Return a function that stores small point sets: scrambling takes as long as the average of a simple loss."""
-    stored = lru_cache(maxsize=64)(draw)
+@lru_cache(maxsize=64)
+def _draw_points(n: int, dim: int, seed: tuple[int, ...], in_cube: bool, paired: bool) -> np.ndarray:
+    """Return points (n, dim) of the unit cube, or Gaussian points, mirror images next to each other if `paired`.
 
-    @wraps(draw)
-    def points(n: int, dim: int, *others: Any) -> np.ndarray:
-        return (stored if n * dim <= MAX_STORED else draw)(n, dim, *others)
-
-    return points
-
-
-@_memoize
-def _cube_points(n: int, dim: int, seed: tuple[int, ...]) -> np.ndarray:
-    return sobol_points(n, dim, np.random.default_rng(seed))
-
-
-@_memoize
-def _mirrored_points(n: int, dim: int, seed: tuple[int, ...], paired: bool) -> np.ndarray:
+    Small sets are stored: scrambling takes as long as the average of a simple loss.
+    """
+    if in_cube:
+        return inside_cube(sobol_points(n, dim, np.random.default_rng(seed)))
     points = gaussian_points(n, dim, np.random.default_rng(seed))
     return points.reshape(2, n // 2, dim).swapaxes(0, 1).reshape(n, dim) if paired else points
 
@@ -99,7 +82,6 @@ class SobolRule(Rule):
     searched: int = 1
     rate: float = RATE
     first_replica: int = 0
-    settings: SobolSettings = field(default=SobolSettings(), repr=False)
     name: ClassVar[str] = "sobol"
     deterministic: ClassVar[bool] = False
 
@@ -115,24 +97,23 @@ class SobolRule(Rule):
         """
         if error_ratio <= 1:
             return self
-        extended = self._extended_for(error_ratio / self.settings.safety)
+        extended = self._extended_for(error_ratio / SAFETY)
         if extended is not None:
             return extended
         count = min(self.n_replicas, SobolRule.n_replicas)
         error_ratio *= width_factor(count) / width_factor(self.n_replicas)
-        growth = min((error_ratio / self.settings.safety) ** (1 / self.rate), self.settings.max_growth)
+        growth = min((error_ratio / SAFETY) ** (1 / self.rate), MAX_GROWTH)
         growth_within_work = self.max_work / (self.work(1) / self.n_replicas)
         doublings = min(np.round(np.log2(growth)), np.floor(np.log2(growth_within_work)))
         return replace(self, n_points=self.n_points << int(max(doublings, 1)), n_replicas=count)
 
     def _extended_for(self, error_ratio: float) -> "SobolRule | None":
         """Return the rule with enough replicas for a smaller error by a factor; None if more points are better."""
-        if self.rate >= RATE or self.n_points < self.settings.min_extended:
+        if self.rate >= RATE or self.n_points < MIN_EXTENDED:
             return None
         within_work = self.max_work * SobolRule.n_replicas / self.n_points
-        step = self.settings.replica_step
-        largest = int(min(self.settings.max_replicas, within_work)) // step * step
-        for count in range(self.n_replicas + step, largest + 1, step):
+        largest = int(min(MAX_REPLICAS, within_work)) // REPLICA_STEP * REPLICA_STEP
+        for count in range(self.n_replicas + REPLICA_STEP, largest + 1, REPLICA_STEP):
             if width_factor(count) * error_ratio <= width_factor(self.n_replicas):
                 return replace(self, n_replicas=count)
         return None
@@ -146,7 +127,7 @@ class SobolRule(Rule):
 
     def for_stability(self) -> "SobolRule":
         """Return the rule with at most 4096 points; noise cancels in finite differences on the same points."""
-        n_points = min(self.n_points, self.settings.stability_points)
+        n_points = min(self.n_points, STABILITY_POINTS)
         return replace(self, n_points=n_points, n_replicas=min(self.n_replicas, SobolRule.n_replicas))
 
     def with_subsampled_search(self, often: bool = False) -> "SobolRule":
@@ -154,7 +135,7 @@ class SobolRule(Rule):
 
         A search costs as much as four local minimizations.
         """
-        return replace(self, searched=self.settings.often_divisor if often else self.settings.search_divisor)
+        return replace(self, searched=OFTEN_DIVISOR if often else SEARCH_DIVISOR)
 
     def for_test_error(self, attention: bool) -> "SobolRule":
         """Return a rule for the test error, which takes far less time a point than averages over proximal maps.
@@ -163,9 +144,9 @@ class SobolRule(Rule):
         rare large losses.
         """
         if not attention:
-            return replace(self, n_points=self.settings.test_error_factor * self.n_points)
-        smallest = min(self.n_points, self.settings.stability_points)
-        return replace(self, n_points=max(self.n_points // self.settings.test_error_divisor, smallest))
+            return replace(self, n_points=TEST_ERROR_FACTOR * self.n_points)
+        smallest = min(self.n_points, STABILITY_POINTS)
+        return replace(self, n_points=max(self.n_points // TEST_ERROR_DIVISOR, smallest))
 
     def for_component(self, number: int, probability: float) -> "SobolRule":
         """Return the rule with the component's fraction of the points, drawn independently for each component."""
@@ -196,8 +177,9 @@ class SobolRule(Rule):
         """Yield the points of each replica, or of one of them, in the fundamental domain of the channel."""
         replicas = range(self.first_replica, self.first_replica + self.n_replicas) if replica is None else [replica]
         seeds = [(*self.seed, self.n_points, number) for number in replicas]
-        if channel.symmetry.foldable:
-            n = self.n_points // (2 if channel.symmetry.m_zero else 1)
-            return (channel.fold(inside_cube(_cube_points(n, channel.n_folded, seed))) for seed in seeds)
-        paired = self.searched > 1  # mirror images next to each other, so that the first points are symmetric, too
-        return (_mirrored_points(self.n_points, channel.n_white, seed, paired) for seed in seeds)
+        folded = channel.symmetry.foldable
+        paired = not folded and self.searched > 1  # so that the first points are symmetric, too
+        n, dim = self.n_points // (2 if channel.symmetry.m_zero else 1), channel.n_folded if folded else channel.n_white
+        draw = _draw_points if n * dim <= MAX_STORED else _draw_points.__wrapped__
+        sets = (draw(n, dim, seed, folded, paired) for seed in seeds)
+        return map(channel.fold, sets) if folded else sets
