@@ -21,7 +21,7 @@ On a line of one field, ω = c + u e, the almost-everywhere derivative follows f
 
 so that it is as accurate as g where the curvature of the loss jumps. The derivatives of all averages in the overlaps
 are averages with powers of e (`Scores`), so that a Jacobian costs few evaluations. Test errors of labels are averages
-over panels in all coordinates (`average_error`).
+over panels in all coordinates (`error_within`).
 """
 
 from collections.abc import Callable
@@ -76,7 +76,6 @@ OTHER_NOISES = (0.3, -0.9)  # values of the second coordinate at which breakpoin
 SAME_POINT = 1e-6  # distance below which two breakpoints count as equal
 NEAR_WIDTHS, MIN_NEAR = 6.0, 1e-9  # width of panels next to a breakpoint, in units of the fields' spread; its minimum
 UNRESOLVED = 0.3  # smallest error of averages of labels, also of test errors, in units of the tolerance
-MAX_FINER, GOOD = 5, 0.1  # number of smaller tolerances of a test error; its error, in units of rtol, at which they end
 
 
 @dataclass(frozen=True)
@@ -546,25 +545,8 @@ def label_cuts(channel: Channel) -> Cuts:
     return cuts
 
 
-def average_error(model: Any, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
-    """Return the test error of a model with one field of the student, and its error.
-
-    The error is the difference from the average with a ten times larger tolerance, and at least a fraction of the
-    last tolerance. Tolerances decrease until it is small compared with `rtol`.
-    """
-    tol = min(rtol, MAX_TOL)
-    value, error = error_within(model, overlaps, tol), np.inf
-    for _ in range(MAX_FINER):
-        tol = 0.1 * tol
-        finer = error_within(model, overlaps, tol)
-        value, error = finer, max(abs(finer - value), UNRESOLVED * tol * abs(finer))
-        if error <= GOOD * rtol * abs(value):
-            break
-    return value, error
-
-
 def error_within(model: Any, overlaps: Overlaps, tol: float) -> float:
-    """Return the test error with a tolerance of each panel, relative to the size of the errors."""
+    """Return the test error of labels with one field, with a tolerance of each panel, relative to the errors' size."""
     channels = component_channels(PanelRule(labels=True), model, overlaps)
     return sum(probability * float(_average_errors(channel, tol)[0]) for probability, _, channel in channels)
 
