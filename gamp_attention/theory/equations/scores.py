@@ -120,14 +120,11 @@ class Scores:
             values = [np.concatenate([rows, slope.T.reshape(n, 1, -1)], axis=1) for rows, slope in pairs_of_rows]
         return np.hstack([rows.reshape(n, -1) for rows in values])
 
-    def unpack(self, values: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return averages of products (K, …) for each of OF_TOKENS, given averages of the rows of `products`."""
-        parts = np.split(values, np.cumsum([int(np.prod(shape)) for shape in self._shapes])[:-1])
-        return tuple(part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True))
-
-    def complete(self, moments: Moments, products: tuple[np.ndarray, ...], jumps: bool) -> ScoreExpansion:
-        """Return averages and derivatives, given averages of products (K, …) over a fundamental domain."""
-        slopes, symmetry = dict(zip(OF_TOKENS, products, strict=True)), self._channel.symmetry
+    def complete(self, moments: Moments, products: np.ndarray, jumps: bool) -> ScoreExpansion:
+        """Return averages and derivatives, given averages of the rows of `products` over a fundamental domain."""
+        symmetry = self._channel.symmetry
+        parts = np.split(products, np.cumsum([int(np.prod(shape)) for shape in self._shapes])[:-1])
+        slopes = {name: part.reshape(shape) for name, part, shape in zip(OF_TOKENS, parts, self._shapes, strict=True)}
         for name, values in slopes.items():
             if symmetry.m_zero:  # all fields may change sign: products that are odd vanish
                 odd = (self._families == "m") != (name == "g")

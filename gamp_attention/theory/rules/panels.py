@@ -244,11 +244,6 @@ class Panels(NamedTuple):
     high: np.ndarray  # (P,)
     side: np.ndarray  # (P,) 1 if a jump begins at the lower end, −1 at the upper end, otherwise 0
 
-    @classmethod
-    def between(cls, owner: np.ndarray, low: np.ndarray, high: np.ndarray) -> "Panels":
-        """Return panels [low, high] without singularities."""
-        return cls(owner, low, high, np.zeros(len(owner)))
-
     def nodes(self, rule: LegendreRule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return f at the nodes (P, n), df/ds relative to its mean, and weights times the density of N(0, 1)."""
         s, low, high, side = 0.5 * (1 + rule.x), *(values[:, None] for values in self[1:])
@@ -317,17 +312,17 @@ def _first_panels(cuts: list[np.ndarray] | None, n: int, low: float, limits: Lim
         grid = np.linspace(low, limits.end, 3 if low == 0.0 else 4)
     elif low == 0.0:
         grid = np.linspace(0, limits.end, len(grid) // 2 + 1)
-    if not any(map(len, cuts or ())):
-        owner = np.repeat(np.arange(n), len(grid) - 1)
-        return Panels.between(owner, np.tile(grid[:-1], n), np.tile(grid[1:], n))
-    ends = []
-    for points in cuts or ():
+    ends = [grid] * n
+    for k, points in enumerate(cuts or ()):
+        if len(points) == 0:
+            continue
         inside = points[(points > low) & (points < limits.end)]
         distance = np.abs(grid[1:-1, None] - inside).min(axis=1, initial=np.inf)
         inner = grid[1:-1][distance > 0.25 * (grid[1] - grid[0])]  # without points of the grid close to cuts
-        ends.append(np.unique(np.concatenate([grid[:1], inner, inside, grid[-1:]])))
+        ends[k] = np.unique(np.concatenate([grid[:1], inner, inside, grid[-1:]]))
     owner = np.repeat(np.arange(n), [len(row) - 1 for row in ends])
-    return Panels.between(owner, *(np.concatenate([row[part] for row in ends]) for part in (slice(-1), slice(1, None))))
+    sides = (np.concatenate([row[part] for row in ends]) for part in (slice(-1), slice(1, None)))
+    return Panels(owner, *sides, np.zeros(len(owner)))
 
 
 def _last_coefficients(values: np.ndarray, limits: Limits) -> np.ndarray:
@@ -371,8 +366,8 @@ class _Average:
         """Return the averages over all coordinates and their derivatives."""
         scores, n = Scores(self.channel), self.lines.n_values
         values = self._average(scores)
-        slopes = scores.unpack(values[n:-2])
-        return scores.complete(self._complete(values[:n]), slopes, jumps=scores.includes_V and values[-1] > 0)
+        jumps = scores.includes_V and values[-1] > 0
+        return scores.complete(self._complete(values[:n]), values[n:-2], jumps)
 
     def _average(self, scores: Scores | None) -> np.ndarray:
         """Return the averages of the columns of lines, of products with scores, and of size and number of jumps."""
