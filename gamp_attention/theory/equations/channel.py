@@ -227,11 +227,6 @@ class Channel:
         return Symmetry.of(self.model, self.overlaps)
 
     @property
-    def subsamples(self) -> bool:
-        """True if a part of the points may be searched for global minima: the first points of a set are symmetric."""
-        return self.symmetry.foldable or not self.model.attention
-
-    @property
     def n_folded(self) -> int:
         """Number of coordinates of a point in the fundamental domain; fewer than n_white with rotational symmetry."""
         L, _, t = self.shape

@@ -88,10 +88,8 @@ def permutation_mean_of_pairs(values: np.ndarray) -> np.ndarray:
 
 
 def rotation_mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean of matrices (L, r, r) over all rotations, a multiple of the identity; NaN if not square."""
+    """Return the mean of square matrices (L, r, r) over all rotations, a multiple of the identity."""
     size = values.shape[1]
-    if values.shape[2] != size:
-        return np.full_like(values, np.nan)
     return (np.trace(values, axis1=1, axis2=2) / size)[:, None, None] * np.eye(size)
 
 

@@ -166,7 +166,8 @@ class SobolRule(Rule):
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages of each replica; products of derivatives only if `squares` is True, otherwise NaN."""
         moments: list[Moments] = []
-        searched = self.searched if channel.subsamples else 1
+        subsamples = channel.symmetry.foldable or not channel.model.attention  # the first points of a set are symmetric
+        searched = self.searched if subsamples else 1
         with Progress(shown=False) as task:  # shown only inside of a task that is shown
             for white in self.point_sets(channel):
                 task.describe(f"average over {self.n_replicas} × {self.n_points} points, {len(moments)} done")
