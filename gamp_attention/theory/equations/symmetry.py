@@ -3,7 +3,7 @@
 If fields may change sign, tokens may be permuted or columns may be rotated together, averages over the whole channel
 equal averages over a fundamental domain, up to signs, order and axes. The same number of quadrature points is denser in
 this domain, by the number of its images. `Symmetry.of` determines the symmetries, `fold_points` maps points of the unit
-cube to the fundamental domain, and the functions `..._mean` average over the images of the result.
+cube to the fundamental domain, and `Symmetry.mean` averages over the images of the result.
 """
 
 from dataclasses import dataclass, replace
@@ -54,30 +54,17 @@ class Symmetry:
         """Return the mean over these symmetries of values that transform like the overlaps q, m, theta or V (name)."""
         if (name == "m" and self.m_zero) or (name == "theta" and self.theta_zero):
             return np.zeros_like(values)
-        if name == "m":
-            return 0.5 * (values - values[::-1]) if self.reversal else values
-        for present, mean in (
-            (self.reversal, reversal_mean),
-            (self.exchange, permutation_mean),
-            (self.isotropic, rotation_mean),
-            (self.diagonal, sign_mean),
-        ):
-            values = mean(values) if present else values
-        return values
+        if self.reversal:
+            values = 0.5 * (values + (-1 if name == "m" else 1) * values[::-1])
+        if self.exchange:
+            values = np.repeat(values.mean(axis=0, keepdims=True), len(values), axis=0)
+        if self.isotropic:
+            values = rotation_mean(values)
+        return sign_mean(values) if self.diagonal else values
 
     def impose(self, overlaps: Overlaps) -> Overlaps:
         """Return the overlaps averaged over these symmetries, so that they have them exactly."""
         return Overlaps(**{name: self.mean(name, values) for name, values in overlaps.arrays().items()})
-
-
-def reversal_mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean of values (L, …) and of the values in reversed order of the tokens."""
-    return 0.5 * (values + values[::-1])
-
-
-def permutation_mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean of values (L, …) over tokens, repeated for each token."""
-    return np.repeat(values.mean(axis=0, keepdims=True), len(values), axis=0)
 
 
 def permutation_mean_of_pairs(values: np.ndarray) -> np.ndarray:
