@@ -279,13 +279,12 @@ def deterministic_test_error(model: Model, overlaps: Overlaps, rtol: float) -> t
     times larger tolerance, and then at least a fraction of the last tolerance. Grids and tolerances are refined until
     it is small compared with `rtol`.
     """
-    evaluate, levels, good, unresolved = _on_grids, np.array(GRIDS.ratios), GRIDS.good, 0.0
+    levels, good, unresolved = np.array(GRIDS.ratios), GRIDS.good, 0.0
     if not model.attention:
-        evaluate, levels = error_within, min(rtol, MAX_TOL) * 0.1 ** np.arange(GRIDS.n_tols)
-        good, unresolved = GRIDS.good_labels, UNRESOLVED
+        levels, good, unresolved = min(rtol, MAX_TOL) * 0.1 ** np.arange(GRIDS.n_tols), GRIDS.good_labels, UNRESOLVED
     value, error = np.inf, np.inf
     for level in levels.tolist():
-        before, value = value, evaluate(model, overlaps, level)
+        before, value = value, (_on_grids if model.attention else error_within)(model, overlaps, level)
         error = max(abs(value - before), unresolved * level * abs(value))
         if error <= good * rtol * abs(value):
             break

@@ -321,8 +321,8 @@ def _first_panels(cuts: list[np.ndarray] | None, n: int, low: float, limits: Lim
         inner = grid[1:-1][distance > 0.25 * (grid[1] - grid[0])]  # without points of the grid close to cuts
         ends[k] = np.unique(np.concatenate([grid[:1], inner, inside, grid[-1:]]))
     owner = np.repeat(np.arange(n), [len(row) - 1 for row in ends])
-    sides = (np.concatenate([row[part] for row in ends]) for part in (slice(-1), slice(1, None)))
-    return Panels(owner, *sides, np.zeros(len(owner)))
+    starts, stops = (np.concatenate([row[part] for row in ends]) for part in (slice(-1), slice(1, None)))
+    return Panels(owner, starts, stops, np.zeros(len(owner)))
 
 
 def _last_coefficients(values: np.ndarray, limits: Limits) -> np.ndarray:

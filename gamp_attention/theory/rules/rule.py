@@ -149,11 +149,12 @@ class ComponentExpansion:
 
 def expand_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool = False) -> ComponentExpansion | None:
     """Return the moments, summed over all components, to first order in the overlaps; None without derivatives."""
-    parts = []
+    parts: list[Expansion] = []
     for _, part, channel in component_channels(rule, model, overlaps):
-        parts.append(part.expansion(channel, squares))
-        if parts[-1] is None:
+        expansion = part.expansion(channel, squares)
+        if expansion is None:
             return None
+        parts.append(expansion)
     base = sum_over_components(model.components, [part.base for part in parts])
     includes_V, jumps = all(part.includes_V for part in parts), any(part.jumps for part in parts)
     return ComponentExpansion(model.components, parts, base, includes_V, jumps)
