@@ -16,18 +16,26 @@ from gamp_attention._tools.statistics import width_factor
 from gamp_attention.theory.equations.channel import Channel, Moments, complete
 from gamp_attention.theory.rules.rule import Rule
 
-STABILITY_POINTS = 4096  # number of points of each replica that finite differences need
-TEST_ERROR_DIVISOR = 8  # the test error of attention needs 1/8 of the points, at least `STABILITY_POINTS`
-TEST_ERROR_FACTOR = 2  # the test error for labels is averaged over twice the number of points
-SAFETY = 0.8  # refinement aims at 0.8 times the required error
-MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
-# with jumps, replicas are added instead of points, up to `MAX_REPLICAS`, if a replica has at least `MIN_EXTENDED`
-# points: errors then hardly decrease faster than for independent points, and the first replicas' averages are kept
-MAX_REPLICAS = 64
-MIN_EXTENDED = 1 << 14
-REPLICA_STEP = 4  # the number of replicas is a multiple of this
-SEARCH_DIVISOR = 32  # a subsampled search computes the global minimum at 6 % of the points
-OFTEN_DIVISOR = 8  # the same at 22 % of the points, if the search often finds lower minima
+
+@dataclass(frozen=True)
+class SobolSettings:
+    """Settings of random rules."""
+
+    stability_points: int = 4096  # number of points of each replica that finite differences need
+    test_error_divisor: int = 8  # the test error of attention needs 1/8 of the points, at least `stability_points`
+    test_error_factor: int = 2  # the test error for labels is averaged over twice the number of points
+    safety: float = 0.8  # refinement aims at 0.8 times the required error
+    max_growth: float = 16.0  # maximum factor by which a refinement multiplies the number of points
+    # with jumps, replicas are added instead of points, up to `max_replicas`, if a replica has at least `min_extended`
+    # points: errors then hardly decrease faster than for independent points, and the first replicas' averages are kept
+    max_replicas: int = 64
+    min_extended: int = 1 << 14
+    replica_step: int = 4  # the number of replicas is a multiple of this
+    search_divisor: int = 32  # a subsampled search computes the global minimum at 6 % of the points
+    often_divisor: int = 8  # the same at 22 % of the points, if the search often finds lower minima
+
+
+SOBOL = SobolSettings()
 RATE = 0.85  # errors decrease like the number of points to the power −0.85
 JUMP_RATE = 0.7  # the same if the proximal map jumps
 MAX_STORED = 1 << 16  # largest number of coordinates of a point set that is stored
@@ -97,23 +105,24 @@ class SobolRule(Rule):
         """
         if error_ratio <= 1:
             return self
-        extended = self._extended_for(error_ratio / SAFETY)
+        extended = self._extended_for(error_ratio / SOBOL.safety)
         if extended is not None:
             return extended
         count = min(self.n_replicas, SobolRule.n_replicas)
         error_ratio *= width_factor(count) / width_factor(self.n_replicas)
-        growth = min((error_ratio / SAFETY) ** (1 / self.rate), MAX_GROWTH)
+        growth = min((error_ratio / SOBOL.safety) ** (1 / self.rate), SOBOL.max_growth)
         growth_within_work = self.max_work / (self.work(1) / self.n_replicas)
         doublings = min(np.round(np.log2(growth)), np.floor(np.log2(growth_within_work)))
         return replace(self, n_points=self.n_points << int(max(doublings, 1)), n_replicas=count)
 
     def _extended_for(self, error_ratio: float) -> "SobolRule | None":
         """Return the rule with enough replicas for a smaller error by a factor; None if more points are better."""
-        if self.rate >= RATE or self.n_points < MIN_EXTENDED:
+        if self.rate >= RATE or self.n_points < SOBOL.min_extended:
             return None
         within_work = self.max_work * SobolRule.n_replicas / self.n_points
-        largest = int(min(MAX_REPLICAS, within_work)) // REPLICA_STEP * REPLICA_STEP
-        for count in range(self.n_replicas + REPLICA_STEP, largest + 1, REPLICA_STEP):
+        step = SOBOL.replica_step
+        largest = int(min(SOBOL.max_replicas, within_work)) // step * step
+        for count in range(self.n_replicas + step, largest + 1, step):
             if width_factor(count) * error_ratio <= width_factor(self.n_replicas):
                 return replace(self, n_replicas=count)
         return None
@@ -127,7 +136,7 @@ class SobolRule(Rule):
 
     def for_stability(self) -> "SobolRule":
         """Return the rule with at most 4096 points; noise cancels in finite differences on the same points."""
-        n_points = min(self.n_points, STABILITY_POINTS)
+        n_points = min(self.n_points, SOBOL.stability_points)
         return replace(self, n_points=n_points, n_replicas=min(self.n_replicas, SobolRule.n_replicas))
 
     def with_subsampled_search(self, often: bool = False) -> "SobolRule":
@@ -135,7 +144,7 @@ class SobolRule(Rule):
 
         A search costs as much as four local minimizations.
         """
-        return replace(self, searched=OFTEN_DIVISOR if often else SEARCH_DIVISOR)
+        return replace(self, searched=SOBOL.often_divisor if often else SOBOL.search_divisor)
 
     def for_test_error(self, attention: bool) -> "SobolRule":
         """Return a rule for the test error, which takes far less time a point than averages over proximal maps.
@@ -144,9 +153,9 @@ class SobolRule(Rule):
         rare large losses.
         """
         if not attention:
-            return replace(self, n_points=TEST_ERROR_FACTOR * self.n_points)
-        smallest = min(self.n_points, STABILITY_POINTS)
-        return replace(self, n_points=max(self.n_points // TEST_ERROR_DIVISOR, smallest))
+            return replace(self, n_points=SOBOL.test_error_factor * self.n_points)
+        smallest = min(self.n_points, SOBOL.stability_points)
+        return replace(self, n_points=max(self.n_points // SOBOL.test_error_divisor, smallest))
 
     def for_component(self, number: int, probability: float) -> "SobolRule":
         """Return the rule with the component's fraction of the points, drawn independently for each component."""
