@@ -47,8 +47,8 @@ def test_points_in_the_fundamental_domain_have_the_same_averages(case):
     """Moments and the test error agree within five standard errors, which are smaller with folded points."""
     model, at = CASES[case]
     whole = perturb(at)
-    assert Channel(model, at).foldable
-    assert not Channel(model, whole).foldable
+    assert Channel(model, at).symmetry.foldable
+    assert not Channel(model, whole).symmetry.foldable
     folded, plain = SobolRule(1024, 8, seed=(1,)), SobolRule(4096, 8, seed=(2,))
     few = folded.moments(Channel(model, at), squares=True)
     many = plain.moments(Channel(model, whole), squares=True)

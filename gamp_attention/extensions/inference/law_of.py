@@ -34,10 +34,8 @@ from gamp_attention.problem.stores import hash_samples
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.data_law import VERDICTS, DataLaw, Departure
 from gamp_attention.theory.models.glm import DEFAULT_LABELS, GLMModel
-from gamp_attention.theory.models.labels import ShiftedLabels
-from gamp_attention.theory.models.mixtures import ShiftedTeacher
 from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.models.teachers import SoftmaxTeacher
+from gamp_attention.theory.models.teachers import ShiftedTeacher, SoftmaxTeacher
 
 N_PARTS = 10  # number of parts of the samples, for jackknife errors
 MIN_TILT = 0.1  # smallest factor of squared entries along an eigenvector of the sample covariance
@@ -373,10 +371,9 @@ def _model(
     shift = np.zeros(1)
     if weights is not None and means.any():
         shift = seen.means @ weights / np.sqrt(data.dim)
-    if data.is_labelled:
-        target = ShiftedLabels(target, shift) if shift.any() else target
-        return GLMModel(target, coordinates, data.penalty, data.rank, data.student)
     target = ShiftedTeacher(target, shift) if shift.any() else target
+    if data.is_labelled:
+        return GLMModel(target, coordinates, data.penalty, data.rank, data.student)
     return Model(target, coordinates, data.penalty, data.rank, data.student, score_noise=noise)
 
 

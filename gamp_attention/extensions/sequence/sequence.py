@@ -49,8 +49,8 @@ from gamp_attention.theory.models.attention import default_mixing
 from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, isotropic_law, value_classes
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.glm import GLMModel, LabelTask
-from gamp_attention.theory.models.labels import ShiftedLabels
 from gamp_attention.theory.models.model import Model, TokenClasses
+from gamp_attention.theory.models.teachers import ShiftedTeacher
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,11 +160,7 @@ class SequenceMixture(TokenClasses, SequenceModel):
     Others : as for `SequenceModel`.
     """
 
-    classes: ClassLaw = field(kw_only=True)
-    class_means: np.ndarray = field(kw_only=True)
-
     def __post_init__(self) -> None:
-        self._check_classes()
         if not getattr(self.teacher, "of_class", ()):
             raise check.fail("teacher", self.teacher, "label models of all classes, as of `sequence_model`", TypeError)
         super().__post_init__()
@@ -182,7 +178,7 @@ class SequenceMixture(TokenClasses, SequenceModel):
     def given(self, number: int) -> Model:
         """Return the model of samples of a class, for fields without their means."""
         labels, shift = self.teacher.of_class[number], self.teacher_shift[self.classes.patterns[number]]
-        teacher = ShiftedLabels(labels, shift) if shift.any() else labels
+        teacher = ShiftedTeacher(labels, shift) if shift.any() else labels
         return GLMModel(teacher, self.law_of_pattern(number), self.penalty, self.rank, self.student)
 
     def _keeps_loss(self, transform: Callable[[np.ndarray], np.ndarray]) -> bool:

@@ -225,7 +225,7 @@ def _draw_ensemble(
     overlaps = fixed_point.overlaps
     parts, groups, first = [], [], 0
     for probability, sources, component in model.components:
-        selected = overlaps if component is model else select_sources(overlaps, sources)
+        selected = select_sources(overlaps, sources)
         y, noise, terms, out = _draw_fields(component, selected, fixed_point, n_points, rng)
         D = sample_derivatives(component.loss, terms.params, out.z)[2]
         parts.append((np.full(n_points, probability / n_points), D, y, noise, out.g))

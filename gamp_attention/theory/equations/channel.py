@@ -9,7 +9,6 @@ symmetries if it has any. The averages (`Moments`) are completed by the symmetri
 mixture (`sum_over_components`), and converted to conjugate overlaps (`conjugates`).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,17 +23,15 @@ from gamp_attention.theory.equations.symmetry import (
     Symmetry,
     fold_points,
     gauge_dimension,
-    permutation_mean,
     permutation_mean_of_pairs,
-    reversal_mean,
-    rotation_mean,
     rotation_mean_of_pairs,
-    sign_mean,
 )
 from gamp_attention.theory.models.model import Component, Model
 
 LOWERED = 1e-10  # smallest relative difference of objectives at which a minimum counts as lower than another
 AVERAGES = ("g", "with_noise", "with_teacher", "gg", "response", "square", "moreau", "loss")  # fields of `Moments`
+# averages of each token, and the overlap that transforms like each of them
+OF_TOKENS = {"g": "m", "with_noise": "q", "with_teacher": "theta", "gg": "q", "response": "V"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,20 +126,17 @@ def _max_jacobian_trace(out: Denoised, V: np.ndarray) -> float:
     return float(V.shape[0] * V.shape[1] - np.einsum("lab,nlba->n", V, out.response).min(initial=0.0))
 
 
-def average_over_reversal(moments: Moments) -> Moments:
-    """Return averages over a channel that is symmetric under reversal of the tokens, given averages over half of it."""
-    square = 0.5 * (moments.square + moments.square[::-1, ::-1])
-    return _with_means(moments, reversal_mean, 0.5 * (moments.g - moments.g[::-1]), square)
-
-
-def _with_means(
-    moments: Moments, mean: Callable[[np.ndarray], np.ndarray], g: np.ndarray, square: np.ndarray
-) -> Moments:
-    """Return moments with given g and square, and the other arrays replaced by their `mean` over the symmetry."""
-    changed: dict[str, Any] = {
-        name: mean(getattr(moments, name)) for name in ("with_noise", "with_teacher", "gg", "response")
-    }
-    return replace(moments, g=g, square=square, **changed)
+def complete(moments: Moments, symmetry: Symmetry) -> Moments:
+    """Return averages over the whole channel, given averages over a fundamental domain of its symmetries."""
+    square = moments.square
+    if symmetry.isotropic:
+        square = rotation_mean_of_pairs(square)
+    if symmetry.reversal:
+        square = 0.5 * (square + square[::-1, ::-1])
+    if symmetry.exchange:
+        square = permutation_mean_of_pairs(square)
+    means: dict[str, Any] = {name: symmetry.mean(like, getattr(moments, name)) for name, like in OF_TOKENS.items()}
+    return replace(moments, square=square, **means)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,16 +227,6 @@ class Channel:
         return Symmetry.of(self.model, self.overlaps)
 
     @property
-    def foldable(self) -> bool:
-        """True if averages can be restricted to a fundamental domain of the channel's symmetries."""
-        return self.symmetry.foldable
-
-    @property
-    def subsamples(self) -> bool:
-        """True if a part of the points may be searched for global minima: the first points of a set are symmetric."""
-        return self.foldable or not self.model.attention
-
-    @property
     def n_folded(self) -> int:
         """Number of coordinates of a point in the fundamental domain; fewer than n_white with rotational symmetry."""
         L, _, t = self.shape
@@ -253,24 +237,6 @@ class Channel:
         size = np.sqrt(self.model.coordinates.rho[:, 0, 0] * self.overlaps.q[:, 0, 0])
         cosines = self.overlaps.theta[:, 0, 0] / np.where(size > 0, size, np.inf)
         return fold_points(cube, self.symmetry, self.shape[1], cosines)
-
-    def complete(self, moments: Moments) -> Moments:
-        """Return averages over the whole channel, given averages over the fundamental domain."""
-        symmetry = self.symmetry
-        if symmetry.isotropic:
-            moments = _with_means(moments, rotation_mean, moments.g, rotation_mean_of_pairs(moments.square))
-        if symmetry.diagonal:
-            moments = _with_means(moments, sign_mean, moments.g, moments.square)
-        if symmetry.reversal:
-            moments = average_over_reversal(moments)
-        if symmetry.exchange:
-            square = permutation_mean_of_pairs(moments.square)
-            moments = _with_means(moments, permutation_mean, permutation_mean(moments.g), square)
-        return moments
-
-    def teacher(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
-        """Return teacher fields y (N, L, t) and loss parameters for white noise (N, n_teacher)."""
-        return fields_and_terms(self.model, white)
 
     def fields(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return fields ω̃ (N, L, r) given teacher fields y (N, L, t), for white noise (N, L, r)."""
@@ -318,7 +284,7 @@ class Channel:
 
     def at(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray]:
         """Return teacher fields y, loss parameters and fields ω̃ at points of white noise (N, n_white)."""
-        y, terms = self.teacher(white[:, : self.n_teacher])
+        y, terms = fields_and_terms(self.model, white[:, : self.n_teacher])
         return y, terms, self.fields(y, white[:, self.n_teacher :].reshape(len(white), *self.shape[:2]))
 
 
@@ -379,7 +345,7 @@ def sum_over_components(components: tuple[Component, ...], moments: list[Moments
         return total
 
     return Moments(
-        **{name: sum_field(name) for name in ("g", "with_noise", "with_teacher", "gg", "response")},
+        **{name: sum_field(name) for name in OF_TOKENS},
         square=sum_field("square", axes=2),
         moreau=sum(component.probability * part.moreau for component, part in pairs),
         loss=sum(component.probability * part.loss for component, part in pairs),

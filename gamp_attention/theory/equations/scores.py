@@ -19,22 +19,16 @@ from typing import Any
 import numpy as np
 
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.channel import Channel, Moments
-
-DIFFERENTIATED = ("g", "with_noise", "with_teacher", "gg", "response")  # averages that have derivatives
+from gamp_attention.theory.equations.channel import OF_TOKENS, Channel, Moments
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreExpansion:
     """Averages over the channel to first order in the K entries of q, m and θ, and of V if there is a single field."""
 
-    # overlaps, base: the point, and the averages there
-    overlaps: Overlaps
-    base: Moments
-    # the averages DIFFERENTIATED, by name, with zeros for averages that vanish by symmetry. In `base`, these are
-    # averages over a part of the fields, and not zero.
-    values: dict[str, np.ndarray]
-    slopes: dict[str, np.ndarray]  # (K, …) derivatives of these averages
+    overlaps: Overlaps  # the point
+    base: Moments  # the averages there, with zeros for averages that vanish by symmetry
+    slopes: dict[str, np.ndarray]  # (K, …) derivatives of the averages OF_TOKENS, by name
     includes_V: bool
     jumps: bool  # whether the proximal map jumps, so that `response` has no correct derivative in V
 
@@ -42,7 +36,7 @@ class ScoreExpansion:
         """Return the averages at overlaps, with the same V unless `includes_V`; the losses are not expanded."""
         direction = change_of(self.overlaps, overlaps, self.includes_V)
         changed: dict[str, Any] = {
-            name: value + np.tensordot(direction, self.slopes[name], 1) for name, value in self.values.items()
+            name: getattr(self.base, name) + np.tensordot(direction, slope, 1) for name, slope in self.slopes.items()
         }
         return replace(self.base, **changed)
 
@@ -96,12 +90,12 @@ class Scores:
         return self._constant + linear + 0.5 * pairs @ self._form.reshape(K, -1).T
 
     def products(self, lines: Any) -> np.ndarray:
-        """Return averages of DIFFERENTIATED times each score along lines (`LineValues`), as one row for each line.
+        """Return the averages OF_TOKENS of products with scores along lines (`LineValues`), as one row for each line.
 
         The averages are those of g times powers of e from 0 to 3, and of g gᵀ and the derivative from 0 to 2.
         """
         y, noise, direction = lines.y, lines.noise, lines.direction
-        g, gg, response = lines.powers()
+        g, gg, response = lines.out.g, lines.out.gg, lines.out.response
         n, K = len(y), len(self._form)
         here = np.concatenate([noise, y], axis=2)
         along = np.concatenate([direction, np.zeros(y.shape[1:])], axis=1)
@@ -126,18 +120,11 @@ class Scores:
             values = [np.concatenate([rows, slope.T.reshape(n, 1, -1)], axis=1) for rows, slope in pairs_of_rows]
         return np.hstack([rows.reshape(n, -1) for rows in values])
 
-    def unpack(self, values: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return averages of products (K, …) with each of DIFFERENTIATED, given averages of the rows of `products`."""
-        parts = np.split(values, np.cumsum([int(np.prod(shape)) for shape in self._shapes])[:-1])
-        return tuple(part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True))
-
-    def complete(self, moments: Moments, products: tuple[np.ndarray, ...], jumps: bool) -> ScoreExpansion:
-        """Return averages and derivatives, given averages of products (K, …) over a fundamental domain."""
-        slopes = dict(zip(DIFFERENTIATED, products, strict=True))
-        symmetry, averages = self._channel.symmetry, {name: getattr(moments, name) for name in DIFFERENTIATED}
-        for name, vanishes in (("g", symmetry.m_zero), ("with_teacher", symmetry.theta_zero)):
-            if vanishes:
-                averages[name] = np.zeros_like(averages[name])
+    def complete(self, moments: Moments, products: np.ndarray, jumps: bool) -> ScoreExpansion:
+        """Return averages and derivatives, given averages of the rows of `products` over a fundamental domain."""
+        symmetry = self._channel.symmetry
+        parts = np.split(products, np.cumsum([int(np.prod(shape)) for shape in self._shapes])[:-1])
+        slopes = {name: part.reshape(shape) for name, part, shape in zip(OF_TOKENS, parts, self._shapes, strict=True)}
         for name, values in slopes.items():
             if symmetry.m_zero:  # all fields may change sign: products that are odd vanish
                 odd = (self._families == "m") != (name == "g")
@@ -150,7 +137,7 @@ class Scores:
                 slopes[name] = 0.5 * (values - image if name == "g" else values + image)
         if not symmetry.m_zero:  # ω̃ = ω − m; E[g] is zero if m is, and its average over the domain is not used
             slopes["with_noise"][: len(self._dm)] -= np.einsum("la,klb->klab", moments.g, self._dm)
-        return ScoreExpansion(self._channel.overlaps, moments, averages, slopes, self.includes_V, jumps)
+        return ScoreExpansion(self._channel.overlaps, moments, slopes, self.includes_V, jumps)
 
     def _reverse(self, values: np.ndarray) -> np.ndarray:
         """Return derivatives (K, …) in the directions that follow by reversal, which changes the sign of m."""

@@ -3,7 +3,7 @@
 If fields may change sign, tokens may be permuted or columns may be rotated together, averages over the whole channel
 equal averages over a fundamental domain, up to signs, order and axes. The same number of quadrature points is denser in
 this domain, by the number of its images. `Symmetry.of` determines the symmetries, `fold_points` maps points of the unit
-cube to the fundamental domain, and the functions `..._mean` average over the images of the result.
+cube to the fundamental domain, and `Symmetry.mean` averages over the images of the result.
 """
 
 from dataclasses import dataclass, replace
@@ -47,37 +47,24 @@ class Symmetry:
 
     @property
     def foldable(self) -> bool:
-        """True if the teacher's fields may change sign, which `fold_points` requires."""
+        """True if averages can be restricted to a fundamental domain: the teacher's fields may change sign."""
         return self.m_zero or self.theta_zero
+
+    def mean(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return the mean over these symmetries of values that transform like the overlaps q, m, theta or V (name)."""
+        if (name == "m" and self.m_zero) or (name == "theta" and self.theta_zero):
+            return np.zeros_like(values)
+        if self.reversal:
+            values = 0.5 * (values + (-1 if name == "m" else 1) * values[::-1])
+        if self.exchange:
+            values = np.repeat(values.mean(axis=0, keepdims=True), len(values), axis=0)
+        if self.isotropic:
+            values = rotation_mean(values)
+        return sign_mean(values) if self.diagonal else values
 
     def impose(self, overlaps: Overlaps) -> Overlaps:
         """Return the overlaps averaged over these symmetries, so that they have them exactly."""
-        if self.reversal:
-            overlaps = replace(overlaps, m=0.5 * (overlaps.m - overlaps.m[::-1]))
-        for present, mean in (
-            (self.reversal, reversal_mean),
-            (self.exchange, permutation_mean),
-            (self.isotropic, rotation_mean),
-            (self.diagonal, sign_mean),
-        ):
-            if present:
-                means = {name: mean(overlaps.arrays()[name]) for name in ("q", "theta", "V")}
-                overlaps = replace(overlaps, **means)
-        if self.m_zero:
-            overlaps = replace(overlaps, m=np.zeros_like(overlaps.m))
-        if self.theta_zero:
-            overlaps = replace(overlaps, theta=np.zeros_like(overlaps.theta))
-        return overlaps
-
-
-def reversal_mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean of values (L, …) and of the values in reversed order of the tokens."""
-    return 0.5 * (values + values[::-1])
-
-
-def permutation_mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean of values (L, …) over tokens, repeated for each token."""
-    return np.repeat(values.mean(axis=0, keepdims=True), len(values), axis=0)
+        return Overlaps(**{name: self.mean(name, values) for name, values in overlaps.arrays().items()})
 
 
 def permutation_mean_of_pairs(values: np.ndarray) -> np.ndarray:
@@ -88,10 +75,8 @@ def permutation_mean_of_pairs(values: np.ndarray) -> np.ndarray:
 
 
 def rotation_mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean of matrices (L, r, r) over all rotations, a multiple of the identity; NaN if not square."""
+    """Return the mean of square matrices (L, r, r) over all rotations, a multiple of the identity."""
     size = values.shape[1]
-    if values.shape[2] != size:
-        return np.full_like(values, np.nan)
     return (np.trace(values, axis1=1, axis2=2) / size)[:, None, None] * np.eye(size)
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows
 from gamp_attention._tools.numerics import psd_root
-from gamp_attention._tools.quadrature import gaussian_points
+from gamp_attention._tools.quadrature import gaussian_points, gaussian_weights, tensor_grid
 from gamp_attention._tools.statistics import half_width
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.results import Overlaps, Result
@@ -39,7 +39,7 @@ from gamp_attention.theory.equations.units import Packing, subtract_explained
 from gamp_attention.theory.equations.weights import response_pairs, weights_envelope
 from gamp_attention.theory.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.rules.panels import average_error, error_within, expand_error
+from gamp_attention.theory.rules.panels import MAX_TOL, UNRESOLVED, error_within, expand_error
 from gamp_attention.theory.rules.rule import Rule, component_channels
 from gamp_attention.theory.rules.sobol import SobolRule
 
@@ -206,11 +206,14 @@ class GridSettings:
     """Settings of the test error: grids of Hermite series, and finite differences."""
 
     nodes: int = 64  # number of nodes of the first grid along each coordinate
-    finer: tuple[float, ...] = (1.4, 2.0, 4.0, 8.0)  # ratios of the numbers of nodes of later grids and the first
+    ratios: tuple[float, ...] = (1.0, 1.4, 2.0, 4.0, 8.0)  # ratios of the numbers of nodes of all grids and the first
     max_points: int = 300_000  # maximum number of points of a grid
     accuracy: float = 0.1  # requested error of ε_g in units of the error that a quadrature rule leaves unresolved
     max_range: float = 7.0  # half-width of a grid in standard deviations
-    good: float = 0.05  # error in units of the requested accuracy, below which no finer grid is tried
+    n_tols: int = 6  # number of tolerances of panels for labels, each a tenth of the last
+    # error in units of the requested accuracy, below which no finer grid, or smaller tolerance, is tried
+    good: float = 0.05
+    good_labels: float = 0.1
     degrees: float = 0.5  # number of polynomials in units of the number of nodes
     expanded_step: float = 1e-6  # step of differences of averages to first order, which have no noise
     overlap_step: float = 5e-3  # step of finite differences in the packed overlaps
@@ -271,21 +274,19 @@ def average_over_channel(
 def deterministic_test_error(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
     """Return the test error to the relative error `rtol`, and an estimate of its error; labels need one field.
 
-    Attention needs smooth maps only, so that Hermite series converge; labels and their losses may have kinks.
+    Attention needs smooth maps only, so that Hermite series converge on grids; labels and their losses may have kinks,
+    and are averaged over panels. The error is the difference from the next coarser grid, or from the average with a ten
+    times larger tolerance, and then at least a fraction of the last tolerance. Grids and tolerances are refined until
+    it is small compared with `rtol`.
     """
-    return (by_series if model.attention else average_error)(model, overlaps, rtol)
-
-
-def by_series(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
-    """Return the test error of an attention model on a grid, and its difference from the next coarser grid.
-
-    Grids are refined until the difference is small compared with the relative error `rtol`.
-    """
-    value, error = _on_grids(model, overlaps, 1.0), np.inf
-    for ratio in GRIDS.finer:
-        finer = _on_grids(model, overlaps, ratio)
-        value, error = finer, abs(finer - value)
-        if error <= GRIDS.good * rtol * abs(value):
+    levels, good, unresolved = np.array(GRIDS.ratios), GRIDS.good, 0.0
+    if not model.attention:
+        levels, good, unresolved = min(rtol, MAX_TOL) * 0.1 ** np.arange(GRIDS.n_tols), GRIDS.good_labels, UNRESOLVED
+    value, error = np.inf, np.inf
+    for level in levels.tolist():
+        before, value = value, (_on_grids if model.attention else error_within)(model, overlaps, level)
+        error = max(abs(value - before), unresolved * level * abs(value))
+        if error <= good * rtol * abs(value):
             break
     return value, error
 
@@ -319,7 +320,7 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
 def _on_grids(model: Model, overlaps: Overlaps, ratio: float = 1.0) -> float:
     """Return the test error on grids with `ratio` times the number of nodes of the first grid."""
     return sum(
-        probability * _error(component, overlaps if component is model else select_sources(overlaps, sources), ratio)
+        probability * _error(component, select_sources(overlaps, sources), ratio)
         for probability, sources, component in model.components
     )
 
@@ -362,7 +363,7 @@ def _coefficients(
     L, rank, _ = root.shape
     n = max(int(min(ratio * GRIDS.nodes, GRIDS.max_points ** (1 / (L * rank)))), 2)
     x, weight, polynomials = _grid(n)
-    a = np.stack(np.meshgrid(*[x] * (L * rank), indexing="ij"), axis=-1).reshape(-1, L, rank)
+    a = tensor_grid(x, L * rank).reshape(-1, L, rank)
     values = function(np.einsum("lrs,nls->nlr", root, a)).reshape((n,) * (L * rank) + (L, L))
     square = (values**2).sum(axis=-2)
     for _ in range(L * rank):
@@ -380,8 +381,7 @@ def _grid(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return n nodes, their Gaussian weights, and orthonormal Hermite polynomials times the weights (N, n)."""
     reach = min(GRIDS.max_range, np.sqrt(np.pi * n))
     x = np.linspace(-reach, reach, n)
-    weight = np.exp(-0.5 * x**2)
-    weight /= weight.sum()
+    weight = gaussian_weights(x[:, None])
     degrees = max(int(GRIDS.degrees * n), 1)
     half = np.zeros((degrees, n))  # polynomials times the square root of the weights, which does not overflow
     half[0] = np.sqrt(weight)

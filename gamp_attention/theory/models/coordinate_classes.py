@@ -166,8 +166,7 @@ def coordinate_law(
     tau = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
     cov = value_classes("teacher", np.eye(t) if teacher is None else teacher, (t, t))
     require_covariances("teacher", cov.values)
-    sizes = [len(part.weight) for part in (gamma, tau, cov)]
-    k, j, i = np.unravel_index(np.arange(np.prod(sizes)), sizes)
+    k, j, i = np.indices([len(part.weight) for part in (gamma, tau, cov)]).reshape(3, -1)
     return CoordinateLaw(
         weight=gamma.weight[k] * tau.weight[j] * cov.weight[i],
         gamma=np.ascontiguousarray(gamma.values[k]),

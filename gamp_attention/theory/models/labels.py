@@ -136,19 +136,3 @@ class IntensityLabels(LinearLabels):
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return labels (N, 1)."""
         return super().__call__(u[..., 0].sum(axis=1, keepdims=True) ** 2, noise)
-
-
-@dataclass(frozen=True)
-class ShiftedLabels(LabelTeacher):
-    """Label model as a function of the fields minus their means."""
-
-    teacher: LabelTeacher
-    shift: np.ndarray  # (L, t) means of the fields, added before labels are drawn
-
-    def n_noise(self, n_tokens: int, rank: int) -> int:
-        """Return the number of random numbers per sample, as of the wrapped label model."""
-        return self.teacher.n_noise(n_tokens, rank)
-
-    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return labels (N, P) for centered fields u (N, L, t)."""
-        return self.teacher(u + self.shift, noise)

@@ -8,8 +8,7 @@ classes first and then averaged over the classes (`TokenClasses`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,29 +16,12 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention.problem.losses.attention import DotProductAttention
 from gamp_attention.problem.penalties.base import Penalty
-from gamp_attention.problem.sources import ClassLaw, class_law
+from gamp_attention.problem.sources import class_law
 from gamp_attention.theory.models.attention import attention_model
 from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, value_classes
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.model import Model, TokenClasses
-from gamp_attention.theory.models.teachers import Teacher
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftedTeacher:
-    """Teacher T as a map of the fields minus their means."""
-
-    teacher: Teacher
-    shift: np.ndarray  # (L, t) means Q*ᵀμ_l/√d of the teacher's fields, added before T is applied
-
-    @property
-    def even(self) -> bool:
-        """True if T is even and all means are zero: nonzero means break the symmetry."""
-        return bool(self.teacher.even and not self.shift.any())
-
-    def __call__(self, u: np.ndarray) -> np.ndarray:
-        """Return target attention matrices (..., L, L) for centered teacher fields u (..., L, t)."""
-        return self.teacher(u + self.shift)
+from gamp_attention.theory.models.teachers import ShiftedTeacher
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +35,6 @@ class MixtureModel(TokenClasses):
     class_means : (K, S) √d μ_{l,k} in each class of coordinates. Needed because the teacher reads tokens without their
         positions.
     """
-
-    classes: ClassLaw = field(kw_only=True)
-    class_means: np.ndarray = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        self._check_classes()
-        super().__post_init__()
 
     def given(self, number: int) -> Model:
         """Return the model of samples with the classes of pattern `number`."""
@@ -122,7 +97,7 @@ def mixture_model(
     sigma = check.standard_deviations("sigma", sigma, shape)
     sigma = np.broadcast_to(sigma[:, None] if sigma.ndim == 1 else sigma, (L, K))
     mean = np.zeros(1) if teacher_mean is None else check.array("teacher_mean", teacher_mean, (1,))
-    j, i = np.array(list(product(range(len(p.weight)), range(len(mu.weight))))).T
+    j, i = np.indices((len(p.weight), len(mu.weight))).reshape(2, -1)
     class_means = np.ascontiguousarray(mu.values[i][:, token, number])
     coordinates = CoordinateLaw(
         weight=p.weight[j] * mu.weight[i],

@@ -346,20 +346,27 @@ def has_common_variance(model: Model) -> bool:
     return bool(np.ptp(model.coordinates.gamma) == 0)
 
 
+@dataclass(frozen=True, eq=False)
 class TokenClasses(Model):
-    """Base of models whose tokens have classes; a subclass has the fields `classes` and `class_means`.
+    """Base of models whose tokens have classes.
 
     `coordinates` is the distribution ν over sources: γ_s of Σ_s, τ_s = √d (p_l + μ_s), teacher weights. `class_means`
     (K, S) are √d μ_s in each class of coordinates, without spikes. They are needed because the teacher reads tokens
     without their positions.
+
+    Raises
+    ------
+    ValueError : if the distribution of coordinates, the classes and the class means do not agree.
     """
+
+    classes: ClassLaw = field(kw_only=True)
+    class_means: np.ndarray = field(kw_only=True)
 
     def given(self, number: int) -> Model:
         """Return the model of samples with the classes of pattern `number`."""
         raise NotImplementedError
 
-    def _check_classes(self) -> None:
-        """Raise ValueError unless the distribution of coordinates, the classes and the class means agree."""
+    def __post_init__(self) -> None:
         if self.coordinates.gamma.shape[1] != self.classes.n_sources:
             got = f"{self.coordinates.gamma.shape[1]} sources"
             needs = f"a distribution of the {self.classes.n_sources} sources of `classes`"
@@ -370,6 +377,7 @@ class TokenClasses(Model):
         if not np.allclose(positions, of_first_class, rtol=0, atol=1e-9 * (1 + np.abs(positions).max())):
             needs = "the same positions coordinates.tau - class_means in all classes of a token"
             raise check.fail("class_means", means, needs)
+        super().__post_init__()
 
     def law_of_pattern(self, number: int) -> CoordinateLaw:
         """Return the distribution of coordinates of samples with the classes of pattern `number`, without spikes."""
@@ -393,4 +401,4 @@ class TokenClasses(Model):
         # the means are stacked below τ so that coordinates of one class have equal class means too
         both = law_from_samples(np.tile(gamma, 2), np.concatenate([tau, class_means], axis=1), pi)
         law = replace(both, gamma=both.gamma[:, :S], tau=both.tau[:, :S], spikes=spikes)
-        return replace(self, coordinates=law, class_means=both.tau[:, S:])  # type: ignore[call-arg]
+        return replace(self, coordinates=law, class_means=both.tau[:, S:])

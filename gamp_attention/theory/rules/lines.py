@@ -22,6 +22,7 @@ fields and minimizers are vectors of k = L r numbers.
 
 import math
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from gamp_attention._tools.threads import interruptible_blocks
 from gamp_attention.problem.denoisers.newton import Metric, assign, make_metric, make_workspace, workspace_memory
 from gamp_attention.problem.denoisers.prox import MAX_STARTS, make_search, minimize_globally, minimize_single_field
 from gamp_attention.problem.losses.point import for_kernels
-from gamp_attention.theory.equations.channel import AVERAGES, Channel, Moments
+from gamp_attention.theory.equations.channel import AVERAGES, Channel, Moments, fields_and_terms
 from gamp_attention.theory.equations.symmetry import contrast_basis
 from gamp_attention.theory.rules.minimizer_path import (
     NORMAL,
@@ -66,9 +67,9 @@ MOREAU, LOSS, JUMP, N_JUMPS, N_MINIMIZED, N_SEARCHED, BOUNDARY, CUBE, JUMP_CUBE 
 class LineMoments(NamedTuple):
     """Averages over e on each of n lines, with powers e^j; all but those of derivatives are as accurate as z."""
 
-    g: np.ndarray  # (n, P + 2, k) averages of g e^j
-    gg: np.ndarray  # (n, P + 1, k, r) averages of g_l g_lᵀ e^j, one row for each field
-    response: np.ndarray  # (n, P + 1, k, r) averages of the almost-everywhere derivative −∂g_l/∂ω_l times e^j
+    g: np.ndarray  # (n, P + 2, L, r) averages of g e^j
+    gg: np.ndarray  # (n, P + 1, L, r, r) averages of g_l g_lᵀ e^j
+    response: np.ndarray  # (n, P + 1, L, r, r) averages of the almost-everywhere derivative −∂g_l/∂ω_l times e^j
     square: np.ndarray  # (n, L, L, r², r²) average of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)
     scalars: np.ndarray  # (n, 9)
 
@@ -114,8 +115,9 @@ def line_averages(
 
     interruptible_blocks(work, n, BLOCK, k > SHORT_FIELDS)
     g, gg, response, square = np.split(out.values, ends[:-1], axis=2)
-    gg, response = (values[:, :-1].reshape(n, n_powers + 1, k, r) for values in (gg, response))
-    return LineMoments(g, gg, response, square[:, 0].reshape(n, L, L, r * r, r * r), out.scalars)
+    gg, response = (values[:, :-1].reshape(n, n_powers + 1, L, r, r) for values in (gg, response))
+    square = square[:, 0].reshape(n, L, L, r * r, r * r)
+    return LineMoments(g.reshape(n, n_powers + 2, L, r), gg, response, square, out.scalars)
 
 
 def _make_track(n: int, k: int, n_values: int) -> Track:
@@ -268,12 +270,6 @@ class LineValues(NamedTuple):
     direction: np.ndarray  # (L, r) direction of the lines
     out: LineMoments
 
-    def powers(self) -> tuple[np.ndarray, ...]:
-        """Return averages of g (n, P + 2, L, r), and of g gᵀ and the derivative (n, P + 1, L, r, r), times e^j."""
-        L, r = self.direction.shape
-        matrices = (values.reshape(*values.shape[:2], L, r, r) for values in (self.out.gg, self.out.response))
-        return self.out.g.reshape(*self.out.g.shape[:2], L, r), *matrices
-
     @property
     def cubes(self) -> np.ndarray:
         """Averages (2, n) of g³ e, and sums over the jumps of (Δg)³ times the density of e, if L r = 1."""
@@ -281,14 +277,13 @@ class LineValues(NamedTuple):
 
     def columns(self) -> np.ndarray:
         """Return the averages of all quantities of `Moments` in this order, as one row for each line."""
-        g, gg, response = self.powers()
-        losses = self.out.scalars[:, [MOREAU, LOSS]] + self.constant[:, None]
+        g, losses = self.out.g, self.out.scalars[:, [MOREAU, LOSS]] + self.constant[:, None]
         values = (
             g[:, 0],
             g[:, 0, :, :, None] * self.noise[..., None, :] + g[:, 1, :, :, None] * self.direction[..., None, :],
             g[:, 0, :, :, None] * self.y[..., None, :],
-            gg[:, 0],
-            response[:, 0],
+            self.out.gg[:, 0],
+            self.out.response[:, 0],
             self.out.square,
             losses,
         )
@@ -347,8 +342,10 @@ class FieldLines:
         matrix = (L, r, r)
         shapes = ((L, r), matrix, (L, r, t), matrix, matrix, (L, L, r * r, r * r), (), ())
         self._shapes = dict(zip(AVERAGES, shapes, strict=True))
-        self._ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-        self.n_values = int(self._ends[-1])
+        ends = [0, *np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()]
+        self.n_values = ends[-1]
+        # columns of `LineValues.columns` that hold each average of `Moments`
+        self.columns = {name: slice(*pair) for name, pair in zip(AVERAGES, pairwise(ends), strict=True)}
 
     def averages(
         self, teacher: np.ndarray, student: np.ndarray, tol: np.ndarray, tol_square: np.ndarray, n_powers: int = 0
@@ -364,7 +361,7 @@ class FieldLines:
         n_powers : number of further averages with powers of e.
         """
         channel = self._channel
-        y, terms = channel.teacher(teacher)
+        y, terms = fields_and_terms(channel.model, teacher)
         noise = channel.fields(y, (student @ self._across.T).reshape(len(teacher), *channel.shape[:2]))
         tol = np.maximum(tol, getattr(channel.loss, "noise", 0.0))
         out = line_averages(
@@ -376,14 +373,9 @@ class FieldLines:
             raise WorkExceeded
         return LineValues(y, terms.constant, noise, self._direction, out)
 
-    def columns_of(self, name: str) -> slice:
-        """Return the columns of `LineValues.columns` that hold an average of `Moments`."""
-        number = AVERAGES.index(name)
-        return slice(int(self._ends[number - 1]) if number else 0, int(self._ends[number]))
-
     def unpack(self, values: np.ndarray) -> Moments:
         """Return moments from averages of the columns; jump indicators have their defaults."""
         arrays: dict[str, Any] = {
-            name: values[self.columns_of(name)].reshape(shape) for name, shape in self._shapes.items()
+            name: values[self.columns[name]].reshape(shape) for name, shape in self._shapes.items()
         }
         return Moments(**arrays | {"moreau": float(arrays["moreau"]), "loss": float(arrays["loss"])})

@@ -21,7 +21,7 @@ On a line of one field, ω = c + u e, the almost-everywhere derivative follows f
 
 so that it is as accurate as g where the curvature of the loss jumps. The derivatives of all averages in the overlaps
 are averages with powers of e (`Scores`), so that a Jacobian costs few evaluations. Test errors of labels are averages
-over panels in all coordinates (`average_error`).
+over panels in all coordinates (`error_within`).
 """
 
 from collections.abc import Callable
@@ -35,9 +35,9 @@ from gamp_attention._tools.breakpoints import find_breakpoints
 from gamp_attention._tools.quadrature import LegendreRule, gauss_hermite, legendre_rule, pruned_product, tensor_grid
 from gamp_attention.problem.losses.kinks import has_kinks
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.channel import Channel, Moments, average_over_reversal, fields_and_terms
+from gamp_attention.theory.equations.channel import Channel, Moments, complete, fields_and_terms
 from gamp_attention.theory.equations.scores import ScoreExpansion, Scores, change_of
-from gamp_attention.theory.equations.symmetry import Symmetry, contrast_basis
+from gamp_attention.theory.equations.symmetry import contrast_basis
 from gamp_attention.theory.equations.units import MIN_UNEXPLAINED
 from gamp_attention.theory.rules.lines import (
     BOUNDARY,
@@ -77,7 +77,6 @@ OTHER_NOISES = (0.3, -0.9)  # values of the second coordinate at which breakpoin
 SAME_POINT = 1e-6  # distance below which two breakpoints count as equal
 NEAR_WIDTHS, MIN_NEAR = 6.0, 1e-9  # width of panels next to a breakpoint, in units of the fields' spread; its minimum
 UNRESOLVED = 0.3  # smallest error of averages of labels, also of test errors, in units of the tolerance
-MAX_FINER, GOOD = 5, 0.1  # number of smaller tolerances of a test error; its error, in units of rtol, at which they end
 
 
 @dataclass(frozen=True)
@@ -246,11 +245,6 @@ class Panels(NamedTuple):
     high: np.ndarray  # (P,)
     side: np.ndarray  # (P,) 1 if a jump begins at the lower end, −1 at the upper end, otherwise 0
 
-    @classmethod
-    def between(cls, owner: np.ndarray, low: np.ndarray, high: np.ndarray) -> "Panels":
-        """Return panels [low, high] without singularities."""
-        return cls(owner, low, high, np.zeros(len(owner)))
-
     def nodes(self, rule: LegendreRule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return f at the nodes (P, n), df/ds relative to its mean, and weights times the density of N(0, 1)."""
         s, low, high, side = 0.5 * (1 + rule.x), *(values[:, None] for values in self[1:])
@@ -319,17 +313,17 @@ def _first_panels(cuts: list[np.ndarray] | None, n: int, low: float, limits: Lim
         grid = np.linspace(low, limits.end, 3 if low == 0.0 else 4)
     elif low == 0.0:
         grid = np.linspace(0, limits.end, len(grid) // 2 + 1)
-    if not any(map(len, cuts or ())):
-        owner = np.repeat(np.arange(n), len(grid) - 1)
-        return Panels.between(owner, np.tile(grid[:-1], n), np.tile(grid[1:], n))
-    ends = []
-    for points in cuts or ():
+    ends = [grid] * n
+    for k, points in enumerate(cuts or ()):
+        if len(points) == 0:
+            continue
         inside = points[(points > low) & (points < limits.end)]
         distance = np.abs(grid[1:-1, None] - inside).min(axis=1, initial=np.inf)
         inner = grid[1:-1][distance > 0.25 * (grid[1] - grid[0])]  # without points of the grid close to cuts
-        ends.append(np.unique(np.concatenate([grid[:1], inner, inside, grid[-1:]])))
+        ends[k] = np.unique(np.concatenate([grid[:1], inner, inside, grid[-1:]]))
     owner = np.repeat(np.arange(n), [len(row) - 1 for row in ends])
-    return Panels.between(owner, *(np.concatenate([row[part] for row in ends]) for part in (slice(-1), slice(1, None))))
+    starts, stops = (np.concatenate([row[part] for row in ends]) for part in (slice(-1), slice(1, None)))
+    return Panels(owner, starts, stops, np.zeros(len(owner)))
 
 
 def _last_coefficients(values: np.ndarray, limits: Limits) -> np.ndarray:
@@ -373,8 +367,8 @@ class _Average:
         """Return the averages over all coordinates and their derivatives."""
         scores, n = Scores(self.channel), self.lines.n_values
         values = self._average(scores)
-        slopes = scores.unpack(values[n:-2])
-        return scores.complete(self._complete(values[:n]), slopes, jumps=scores.includes_V and values[-1] > 0)
+        jumps = scores.includes_V and values[-1] > 0
+        return scores.complete(self._complete(values[:n]), values[n:-2], jumps)
 
     def _average(self, scores: Scores | None) -> np.ndarray:
         """Return the averages of the columns of lines, of products with scores, and of size and number of jumps."""
@@ -399,21 +393,27 @@ class _TokenAverage(_Average):
         super().__init__(rule, channel, squares)
         (L, r, t), symmetry = channel.shape, channel.symmetry
         self.lines = FieldLines(channel, rule.tol, TOKEN_NODES[rule.level], rule.max_work)
-        # if L = 2 and r = t = 1, both symmetries together map f < 0 to f > 0: averages over f > 0 are enough
-        half = symmetry.m_zero and _reversal_flips_outer(symmetry, L, r, t)
-        columns = self.lines.columns_of("square") if squares else None
+        # whether reversal of the tokens changes the sign of all outer coordinates and of no other coordinate
+        flips_outer = symmetry.reversal and (L, r, t) == (2, 1, 1)
+        half = symmetry.m_zero and flips_outer  # both together map f < 0 to f > 0: averages over f > 0 are enough
+        columns = self.lines.columns["square"] if squares else None
         self.limits = Limits(rule.tol, half, TOKEN_NODES[rule.level], False, columns)
         self.basis = np.roll(contrast_basis(L, t), -1, axis=1)  # f is the last coordinate
         points, weights = _outer_rule(OUTER_NODES[rule.level], L * (r + t) - 2, DROPPED_WEIGHT * rule.tol)
-        domain = _outer_domain(points, symmetry, L, r, t)
+        # one of each set of nodes whose averages are equal by symmetry
+        domain = np.ones(len(points), dtype=bool)
+        if L * r > 1 and (symmetry.m_zero or flips_outer):
+            domain &= points[:, 0] > 0
+        if L * t > 1 and symmetry.theta_zero:
+            domain &= points[:, L * r - 1] > 0
         self.outer, self.weights = points[domain], weights[domain] / weights[domain].sum()
         # averages at outer nodes of small weight may be less accurate: all nodes contribute equally to the error
         relative_weight = np.clip(self.weights * len(self.weights), MIN_DENSITY, 1)
         self.tol = ATTENTION_TOL * np.minimum(rule.tol * (1 + (rule.level > 1)) / relative_weight, MAX_TOL)
 
     def _complete(self, values: np.ndarray) -> Moments:
-        moments = self.lines.unpack(values)
-        return average_over_reversal(moments) if self.channel.symmetry.reversal else moments
+        # the rule is not symmetric under permutations
+        return complete(self.lines.unpack(values), replace(self.channel.symmetry, exchange=False))
 
     def _average(self, scores: Scores | None) -> np.ndarray:
         n_student = self.outer.shape[1] - self.basis.shape[1] + 1
@@ -428,28 +428,13 @@ class _TokenAverage(_Average):
         def scale(mean_squares: np.ndarray) -> np.ndarray:
             sizes = np.full(len(mean_squares), np.inf)
             for name in ("g", "gg"):  # panels must resolve these averages
-                columns = self.lines.columns_of(name)
+                columns = self.lines.columns[name]
                 sizes[columns] = np.sqrt(mean_squares[columns].max() * (2.0 if self.limits.half else 1.0)) + 1e-300
             if self.squares:
-                sizes[self.lines.columns_of("square")] = np.sqrt(ATTENTION_TOL) * self.lines.square_unit
+                sizes[self.lines.columns["square"]] = np.sqrt(ATTENTION_TOL) * self.lines.square_unit
             return sizes
 
         return panel_average(leaf, lambda _: None, 1, self.limits, scale, self.tol, self.outer, self.weights)
-
-
-def _reversal_flips_outer(symmetry: Symmetry, L: int, r: int, t: int) -> bool:
-    """Return whether reversal of the tokens changes the sign of all outer coordinates and of no other coordinate."""
-    return symmetry.reversal and (L, r, t) == (2, 1, 1)
-
-
-def _outer_domain(points: np.ndarray, symmetry: Symmetry, L: int, r: int, t: int) -> np.ndarray:
-    """Return a mask (N,) of outer nodes, one of each set of nodes whose averages are equal by symmetry."""
-    mask = np.ones(len(points), dtype=bool)
-    if L * r > 1 and (symmetry.m_zero or _reversal_flips_outer(symmetry, L, r, t)):
-        mask &= points[:, 0] > 0
-    if L * t > 1 and symmetry.theta_zero:
-        mask &= points[:, L * r - 1] > 0
-    return mask
 
 
 class _FieldAverage(_Average):
@@ -463,13 +448,12 @@ class _FieldAverage(_Average):
         self.lines = FieldLines(channel, rule.tol, n, max_work, odd=True)
         self.limits = Limits(rule.tol, channel.symmetry.m_zero, n)
         self.tol = np.array([rule.tol * (SEARCH_TOL if rule.searching else 1.0)])
-        self.size, self.u = size_of_fields(channel.overlaps), channel.root[0, 0, 0]
-        self.min_unit = 1e-10 * max(self.size, np.sqrt(channel.overlaps.V.max()))
+        self.u = channel.root[0, 0, 0]
+        self.min_unit = 1e-10 * max(self.lines.size, np.sqrt(channel.overlaps.V.max()))
         self.unit = max(self.u, self.min_unit)  # unit of the tolerance for z
 
     def _complete(self, values: np.ndarray) -> Moments:
-        moments = self.lines.unpack(values)
-        return replace(moments, g=np.zeros((1, 1))) if self.limits.half else moments
+        return complete(self.lines.unpack(values), self.channel.symmetry)
 
     def _average(self, scores: Scores | None) -> np.ndarray:
         channel, scale = self.channel, self._scale()
@@ -486,18 +470,18 @@ class _FieldAverage(_Average):
         points, weight = pilot_points(channel, limits, channel.n_teacher)
         values = self._values(self._lines(points, np.full(len(points), MAX_TOL)), None)[:, :-2]
         scale = np.sqrt(weight @ values**2)
-        force = float(np.sqrt(scale[lines.columns_of("gg")][0]))  # size of g
+        force = float(np.sqrt(scale[lines.columns["gg"]][0]))  # size of g
         self.unit = max(min(self.unit, force / lines.metric.smallest), self.min_unit)  # z − ω = V g may be small
         fields = np.sqrt([channel.overlaps.q.max(), *np.diagonal(channel.model.coordinates.rho[0])])
         sizes = {"g": np.ones(1), "with_noise": fields[:1], "with_teacher": fields[1:], "response": 1 / fields[:1]}
         for name, size in sizes.items():  # averages of g y may vanish by symmetry, and the response away from kinks
-            columns = lines.columns_of(name)
+            columns = lines.columns[name]
             scale[columns] = np.maximum(scale[columns], SMALL * force * size)
         # the loss is a difference of two averages, which is rounding if the weights interpolate the labels at a kink
         scale[-1] = max(scale[-1], SMALL * scale[-2])
         scale += 1e-300
         # the tolerance of squares is the square root of the tolerance of other averages, in units of V⁻²
-        scale[lines.columns_of("square")] = lines.square_unit / np.sqrt(self.limits.tol) if self.squares else np.inf
+        scale[lines.columns["square"]] = lines.square_unit / np.sqrt(self.limits.tol) if self.squares else np.inf
         return scale
 
     def _lines(self, points: np.ndarray, tol: np.ndarray, n_powers: int = 0) -> LineValues:
@@ -508,9 +492,9 @@ class _FieldAverage(_Average):
 
     def _values(self, lines: LineValues, scores: Scores | None) -> np.ndarray:
         values = super()._values(lines, scores)
-        if self.u > MIN_DIRECTION * self.size:  # integration by parts
-            response = -(lines.out.g[:, 1, 0] + lines.out.scalars[:, BOUNDARY]) / self.u
-            values[:, self.lines.columns_of("response")] = response[:, None]
+        if self.u > MIN_DIRECTION * self.lines.size:  # integration by parts
+            response = -(lines.out.g[:, 1, 0, 0] + lines.out.scalars[:, BOUNDARY]) / self.u
+            values[:, self.lines.columns["response"]] = response[:, None]
         return values
 
 
@@ -572,30 +556,8 @@ def label_cuts(channel: Channel) -> Cuts:
     return cuts
 
 
-def size_of_fields(overlaps: Overlaps) -> float:
-    """Return the size of the student's fields."""
-    return float(np.sqrt(overlaps.q.max()) + np.abs(overlaps.m).max())
-
-
-def average_error(model: Any, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
-    """Return the test error of a model with one field of the student, and its error.
-
-    The error is the difference from the average with a ten times larger tolerance, and at least a fraction of the
-    last tolerance. Tolerances decrease until it is small compared with `rtol`.
-    """
-    tol = min(rtol, MAX_TOL)
-    value, error = error_within(model, overlaps, tol), np.inf
-    for _ in range(MAX_FINER):
-        tol = 0.1 * tol
-        finer = error_within(model, overlaps, tol)
-        value, error = finer, max(abs(finer - value), UNRESOLVED * tol * abs(finer))
-        if error <= GOOD * rtol * abs(value):
-            break
-    return value, error
-
-
 def error_within(model: Any, overlaps: Overlaps, tol: float) -> float:
-    """Return the test error with a tolerance of each panel, relative to the size of the errors."""
+    """Return the test error of labels with one field, with a tolerance of each panel, relative to the errors' size."""
     channels = component_channels(PanelRule(labels=True), model, overlaps)
     return sum(probability * float(_average_errors(channel, tol)[0]) for probability, _, channel in channels)
 

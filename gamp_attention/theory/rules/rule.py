@@ -11,7 +11,7 @@ import numpy as np
 
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Moments, n_white, select_sources, sum_over_components
-from gamp_attention.theory.models.model import Model
+from gamp_attention.theory.models.model import Component, Model
 
 
 class WorkExceeded(ArithmeticError):
@@ -120,13 +120,8 @@ class Rule:
 def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:
     """Yield the probability, the rule and the channel of every component of a model."""
     for number, (probability, sources, component) in enumerate(model.components):
-        selected = _overlaps_of(model, overlaps, sources, component)
-        yield probability, rule.for_component(number, probability), Channel(component, selected)
-
-
-def _overlaps_of(model: Model, overlaps: Overlaps, sources: np.ndarray, component: Model) -> Overlaps:
-    """Return the overlaps of a component, given the overlaps of its model."""
-    return overlaps if component is model else select_sources(overlaps, sources)
+        channel = Channel(component, select_sources(overlaps, sources))
+        yield probability, rule.for_component(number, probability), channel
 
 
 def average_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
@@ -139,39 +134,30 @@ def average_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool
 class ComponentExpansion:
     """Sum of the expansions of all components of a model."""
 
-    model: Model
+    components: tuple[Component, ...]
     parts: list[Expansion]
-
-    @property
-    def base(self) -> Moments:
-        """The averages at the overlaps of the expansion."""
-        return sum_over_components(self.model.components, [part.base for part in self.parts])
-
-    @property
-    def includes_V(self) -> bool:
-        """True if the expansions of all components include V."""
-        return all(part.includes_V for part in self.parts)
-
-    @property
-    def jumps(self) -> bool:
-        """True if the response of a component is not expanded."""
-        return any(part.jumps for part in self.parts)
+    base: Moments  # the averages at the overlaps of the expansion
+    includes_V: bool  # whether the expansions of all components include V
+    jumps: bool  # whether the response of a component is not expanded
 
     def at(self, overlaps: Overlaps) -> Moments:
         """Return the averages at nearby overlaps."""
-        components = zip(self.parts, self.model.components, strict=True)
-        values = [part.at(_overlaps_of(self.model, overlaps, sources, each)) for part, (_, sources, each) in components]
-        return sum_over_components(self.model.components, values)
+        pairs = zip(self.parts, self.components, strict=True)
+        values = [part.at(select_sources(overlaps, component.sources)) for part, component in pairs]
+        return sum_over_components(self.components, values)
 
 
 def expand_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool = False) -> ComponentExpansion | None:
     """Return the moments, summed over all components, to first order in the overlaps; None without derivatives."""
-    parts = []
+    parts: list[Expansion] = []
     for _, part, channel in component_channels(rule, model, overlaps):
-        parts.append(part.expansion(channel, squares))
-        if parts[-1] is None:
+        expansion = part.expansion(channel, squares)
+        if expansion is None:
             return None
-    return ComponentExpansion(model, parts)
+        parts.append(expansion)
+    base = sum_over_components(model.components, [part.base for part in parts])
+    includes_V, jumps = all(part.includes_V for part in parts), any(part.jumps for part in parts)
+    return ComponentExpansion(model.components, parts, base, includes_V, jumps)
 
 
 def work_of(rule: Rule, model: Model) -> float:

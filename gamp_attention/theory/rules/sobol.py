@@ -3,17 +3,17 @@
 The spread of the replicas is the error estimate (randomized quasi-Monte Carlo, see `gamp_attention._tools.quadrature`).
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, wraps
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
 from gamp_attention._tools.progress import Progress
 from gamp_attention._tools.quadrature import gaussian_points, inside_cube, sobol_points
 from gamp_attention._tools.statistics import width_factor
-from gamp_attention.theory.equations.channel import Channel, Moments
+from gamp_attention.theory.equations.channel import Channel, Moments, complete
 from gamp_attention.theory.rules.rule import Rule
 
 
@@ -35,6 +35,7 @@ class SobolSettings:
     often_divisor: int = 8  # the same at 22 % of the points, if the search often finds lower minima
 
 
+SOBOL = SobolSettings()
 RATE = 0.85  # errors decrease like the number of points to the power −0.85
 JUMP_RATE = 0.7  # the same if the proximal map jumps
 MAX_STORED = 1 << 16  # largest number of coordinates of a point set that is stored
@@ -50,24 +51,14 @@ def points_within(n: int, max_work: float) -> int:
     return min(n, 1 << int(np.log2(max(min(max_work, n), 2))))
 
 
-def _memoize(draw: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Return a function that stores small point sets: scrambling takes as long as the average of a simple loss."""
-    stored = lru_cache(maxsize=64)(draw)
+@lru_cache(maxsize=64)
+def _draw_points(n: int, dim: int, seed: tuple[int, ...], in_cube: bool, paired: bool) -> np.ndarray:
+    """Return points (n, dim) of the unit cube, or Gaussian points, mirror images next to each other if `paired`.
 
-    @wraps(draw)
-    def points(n: int, dim: int, *others: Any) -> np.ndarray:
-        return (stored if n * dim <= MAX_STORED else draw)(n, dim, *others)
-
-    return points
-
-
-@_memoize
-def _cube_points(n: int, dim: int, seed: tuple[int, ...]) -> np.ndarray:
-    return sobol_points(n, dim, np.random.default_rng(seed))
-
-
-@_memoize
-def _mirrored_points(n: int, dim: int, seed: tuple[int, ...], paired: bool) -> np.ndarray:
+    Small sets are stored: scrambling takes as long as the average of a simple loss.
+    """
+    if in_cube:
+        return inside_cube(sobol_points(n, dim, np.random.default_rng(seed)))
     points = gaussian_points(n, dim, np.random.default_rng(seed))
     return points.reshape(2, n // 2, dim).swapaxes(0, 1).reshape(n, dim) if paired else points
 
@@ -99,7 +90,6 @@ class SobolRule(Rule):
     searched: int = 1
     rate: float = RATE
     first_replica: int = 0
-    settings: SobolSettings = field(default=SobolSettings(), repr=False)
     name: ClassVar[str] = "sobol"
     deterministic: ClassVar[bool] = False
 
@@ -115,23 +105,23 @@ class SobolRule(Rule):
         """
         if error_ratio <= 1:
             return self
-        extended = self._extended_for(error_ratio / self.settings.safety)
+        extended = self._extended_for(error_ratio / SOBOL.safety)
         if extended is not None:
             return extended
         count = min(self.n_replicas, SobolRule.n_replicas)
         error_ratio *= width_factor(count) / width_factor(self.n_replicas)
-        growth = min((error_ratio / self.settings.safety) ** (1 / self.rate), self.settings.max_growth)
+        growth = min((error_ratio / SOBOL.safety) ** (1 / self.rate), SOBOL.max_growth)
         growth_within_work = self.max_work / (self.work(1) / self.n_replicas)
         doublings = min(np.round(np.log2(growth)), np.floor(np.log2(growth_within_work)))
         return replace(self, n_points=self.n_points << int(max(doublings, 1)), n_replicas=count)
 
     def _extended_for(self, error_ratio: float) -> "SobolRule | None":
         """Return the rule with enough replicas for a smaller error by a factor; None if more points are better."""
-        if self.rate >= RATE or self.n_points < self.settings.min_extended:
+        if self.rate >= RATE or self.n_points < SOBOL.min_extended:
             return None
         within_work = self.max_work * SobolRule.n_replicas / self.n_points
-        step = self.settings.replica_step
-        largest = int(min(self.settings.max_replicas, within_work)) // step * step
+        step = SOBOL.replica_step
+        largest = int(min(SOBOL.max_replicas, within_work)) // step * step
         for count in range(self.n_replicas + step, largest + 1, step):
             if width_factor(count) * error_ratio <= width_factor(self.n_replicas):
                 return replace(self, n_replicas=count)
@@ -146,7 +136,7 @@ class SobolRule(Rule):
 
     def for_stability(self) -> "SobolRule":
         """Return the rule with at most 4096 points; noise cancels in finite differences on the same points."""
-        n_points = min(self.n_points, self.settings.stability_points)
+        n_points = min(self.n_points, SOBOL.stability_points)
         return replace(self, n_points=n_points, n_replicas=min(self.n_replicas, SobolRule.n_replicas))
 
     def with_subsampled_search(self, often: bool = False) -> "SobolRule":
@@ -154,7 +144,7 @@ class SobolRule(Rule):
 
         A search costs as much as four local minimizations.
         """
-        return replace(self, searched=self.settings.often_divisor if often else self.settings.search_divisor)
+        return replace(self, searched=SOBOL.often_divisor if often else SOBOL.search_divisor)
 
     def for_test_error(self, attention: bool) -> "SobolRule":
         """Return a rule for the test error, which takes far less time a point than averages over proximal maps.
@@ -163,9 +153,9 @@ class SobolRule(Rule):
         rare large losses.
         """
         if not attention:
-            return replace(self, n_points=self.settings.test_error_factor * self.n_points)
-        smallest = min(self.n_points, self.settings.stability_points)
-        return replace(self, n_points=max(self.n_points // self.settings.test_error_divisor, smallest))
+            return replace(self, n_points=SOBOL.test_error_factor * self.n_points)
+        smallest = min(self.n_points, SOBOL.stability_points)
+        return replace(self, n_points=max(self.n_points // SOBOL.test_error_divisor, smallest))
 
     def for_component(self, number: int, probability: float) -> "SobolRule":
         """Return the rule with the component's fraction of the points, drawn independently for each component."""
@@ -185,19 +175,21 @@ class SobolRule(Rule):
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages of each replica; products of derivatives only if `squares` is True, otherwise NaN."""
         moments: list[Moments] = []
-        searched = self.searched if channel.subsamples else 1
+        subsamples = channel.symmetry.foldable or not channel.model.attention  # the first points of a set are symmetric
+        searched = self.searched if subsamples else 1
         with Progress(shown=False) as task:  # shown only inside of a task that is shown
             for white in self.point_sets(channel):
                 task.describe(f"average over {self.n_replicas} × {self.n_points} points, {len(moments)} done")
                 moments.append(channel.moments(white, squares, searched))
-        return [channel.complete(moments_of_replica) for moments_of_replica in moments]
+        return [complete(moments_of_replica, channel.symmetry) for moments_of_replica in moments]
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
         """Yield the points of each replica, or of one of them, in the fundamental domain of the channel."""
         replicas = range(self.first_replica, self.first_replica + self.n_replicas) if replica is None else [replica]
         seeds = [(*self.seed, self.n_points, number) for number in replicas]
-        if channel.foldable:
-            n = self.n_points // (2 if channel.symmetry.m_zero else 1)
-            return (channel.fold(inside_cube(_cube_points(n, channel.n_folded, seed))) for seed in seeds)
-        paired = self.searched > 1  # mirror images next to each other, so that the first points are symmetric, too
-        return (_mirrored_points(self.n_points, channel.n_white, seed, paired) for seed in seeds)
+        folded = channel.symmetry.foldable
+        paired = not folded and self.searched > 1  # so that the first points are symmetric, too
+        n, dim = self.n_points // (2 if channel.symmetry.m_zero else 1), channel.n_folded if folded else channel.n_white
+        draw = _draw_points if n * dim <= MAX_STORED else _draw_points.__wrapped__
+        sets = (draw(n, dim, seed, folded, paired) for seed in seeds)
+        return map(channel.fold, sets) if folded else sets

@@ -7,7 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.inference.law_of import SpectrumFit, moments_along
-from gamp_attention.theory.models.labels import ShiftedLabels
+from gamp_attention.theory.models.teachers import ShiftedTeacher
 
 SPECTRUM = ga.power_law_spectrum(1.0, 20)
 
@@ -104,7 +104,7 @@ def test_laws_of_labelled_data():
     assert loss == pytest.approx(of_instance, rel=0.02)
     tokens = data.tokens + np.full(100, 0.3)
     moved = ga.law_of(ga.LabelledDataset(tokens, data.labels, ga.LogisticLoss(), lam=0.1), data.Q_star)
-    assert isinstance(moved.model.teacher, ShiftedLabels)
+    assert isinstance(moved.model.teacher, ShiftedTeacher)
     assert np.allclose(moved.model.teacher.shift, 0.03 * data.Q_star.sum(), atol=0.15)
 
 

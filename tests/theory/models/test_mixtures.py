@@ -85,6 +85,17 @@ def test_averages_agree_with_brute_force(mixture, rule):
         assert (np.abs(mean - value) <= 4.5 * error).all(), name
 
 
+def test_averages_vanish_by_symmetries_of_a_single_combination_of_classes():
+    """Only the samples of the second classes, whose means are zero, have the symmetry of θ = 0."""
+    model = ga.mixture_model([[0.25, 0.25], [0.25, 0.25]], [[0.5, 0.0], [0.5, 0.0]], teacher_mean=[1.0])
+    values = []
+    for theta in (0.0, 1e-9):
+        q, m = np.full((4, 1, 1), 0.05), np.array([[0.2], [0.1], [-0.1], [-0.2]])
+        moments = average_channels(first_rule("sobol", model, (0,)), model, ga.Overlaps(q, m, theta + 0 * q, 260 * q))
+        values.append(np.mean([each.with_teacher for each in moments], axis=0))
+    assert np.allclose(*values, rtol=0, atol=1e-4)
+
+
 def test_samples_have_the_law_of_the_mixture(mixture):
     data = ga.sample(mixture, 1000, 2.0, seed=1)
     assert [group.rows.start for group in data.groups] == [0, *(group.rows.stop for group in data.groups[:-1])]
