@@ -68,8 +68,8 @@ SEARCH_WORK = 0.25  # work of an average of that search in units of `max_work`; 
 SEARCH_NODES = 8  # number of Gauss-Legendre nodes of a panel for that search
 N_SECANTS, AHEAD = 5, 0.05  # secant steps toward the onset of a jump; distance of the next point from it, relative
 MAX_HALVINGS = 30  # maximum number of successive halvings of a panel
-PILOT_NODES = 6  # number of Gauss-Hermite nodes of each coordinate, which determine the size of each average of labels
-PANEL_PILOT_NODES = 4  # number of Gauss-Legendre nodes of each first panel, for the same
+# nodes that determine the size of each average of labels: on each first panel, and of other coordinates up to a limit
+PANEL_PILOT_NODES, PILOT_NODES, PILOT_REACH = 4, 13, 6.0
 SMALL = 1e-3  # smallest unit of averages of g, g ω̃, g y and the response, relative to the sizes of their factors
 MIN_DIRECTION = 1e-7  # smallest u relative to the fields at which integration by parts gives the derivative
 MIN_EXPANDED = 0.02  # smallest u relative to the fields at which powers of e give all derivatives
@@ -502,12 +502,13 @@ def pilot_points(channel: Channel, limits: Limits, n: int) -> tuple[np.ndarray, 
     """Return points (N, n) with weights (N,) that determine the sizes of averages over n coordinates of labels.
 
     The first coordinate has panels at breakpoints of the labels, because averages may differ from zero only next to
-    them, the others Gauss-Hermite nodes.
+    them, the others equidistant nodes, because losses may vanish up to several standard deviations of the noise.
     """
     low = 0.0 if limits.half else -limits.end
     first = _first_panels(label_cuts(channel)(np.zeros((1, 0))), 1, low, limits)
     x, _, weight = (part.ravel() for part in first.nodes(legendre_rule(PANEL_PILOT_NODES)))
-    y, part = gauss_hermite(PILOT_NODES)
+    y = np.linspace(-PILOT_REACH, PILOT_REACH, PILOT_NODES)
+    part = np.exp(-0.5 * y**2) / np.exp(-0.5 * y**2).sum()
     others, parts = tensor_grid(y, n - 1), np.prod(tensor_grid(part, n - 1), axis=1)
     points = np.column_stack([np.repeat(x, len(others)), np.tile(others, (len(x), 1))])
     return points, np.outer(weight / weight.sum(), parts).ravel()
