@@ -20,7 +20,7 @@ COMMANDS = "from gamp_attention.extensions.cli import fit, paper_model"
         (HELP.format("'fit', "), NUMERICAL + OPTIONAL),
         ("from gamp_attention import *", OPTIONAL),
         (COMMANDS, OPTIONAL),
-        (RUN, tuple(set(OPTIONAL) - {"scipy.stats", "scipy.optimize"})),  # Sobol points need scipy.stats
+        (RUN, OPTIONAL),
     ],
     ids=["package", "help", "help of fit", "all names", "commands", "run"],
 )

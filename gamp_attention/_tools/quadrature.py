@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
+from gamp_attention._tools.sobol import sobol_points
+
 NodesAndWeights = tuple[np.ndarray, np.ndarray]
 
 
@@ -92,18 +94,6 @@ def gaussian_weights(points: np.ndarray) -> np.ndarray:
     """Return weights (N,) proportional to the standard Gaussian density at points (N, dim), with sum 1."""
     weights = np.exp(-0.5 * np.sum(points**2, axis=1))
     return weights / weights.sum()
-
-
-def sobol_points(n_points: int, dim: int, rng: np.random.Generator | None = None) -> np.ndarray:
-    """Return any number of Sobol points (n_points, dim) of the unit cube, scrambled if `rng` is given.
-
-    The direction numbers (Sobol, 1967) are those of Joe and Kuo (2008). Scrambling multiplies their binary digits by a
-    random matrix and adds a random shift (Matoušek, 1998).
-    """
-    from scipy.stats import qmc  # imported here, because the import takes a quarter of a second
-
-    n_digits = max(n_points - 1, 0).bit_length()
-    return np.asarray(qmc.Sobol(dim, scramble=rng is not None, rng=rng).random(1 << n_digits))[:n_points]
 
 
 def inside_cube(cube: np.ndarray) -> np.ndarray:

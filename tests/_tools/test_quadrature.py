@@ -11,11 +11,11 @@ from gamp_attention._tools.quadrature import (
     legendre_rule,
     pruned_product,
     shuffled_half,
-    sobol_points,
     spaced_grid,
     tensor_grid,
     whiten_and_mirror,
 )
+from gamp_attention._tools.sobol import MAX_DIM, sobol_points
 
 
 def test_gauss_hermite_averages_polynomials():
@@ -64,9 +64,15 @@ def test_new_columns_are_orthogonal_to_earlier_columns():
     assert second.T @ second / 128 == pytest.approx(np.eye(3))
 
 
-@pytest.mark.parametrize("dim", [1, 5, 20])
-def test_sobol_points_are_stratified_in_each_coordinate(dim):
+@pytest.mark.parametrize("dim", [1, 2, 5, MAX_DIM, MAX_DIM + 1])
+def test_sobol_points_are_those_of_scipy_to_the_last_bit(dim):
+    qmc = pytest.importorskip("scipy.stats.qmc")
+    for n in (1, 2, 64, 1024):
+        ours, theirs = np.random.default_rng(3), np.random.default_rng(3)
+        assert np.array_equal(sobol_points(n, dim, ours), qmc.Sobol(dim, rng=theirs).random(n))
+        assert ours.random() == theirs.random()
+        assert np.array_equal(sobol_points(n, dim), qmc.Sobol(dim, scramble=False).random(n))
     first = sobol_points(1024, dim, np.random.default_rng(3))
     assert np.array_equal(sobol_points(700, dim, np.random.default_rng(3)), first[:700])
-    # every interval of length 1/1024 has one point
+    # stratified in each coordinate: every interval of length 1/1024 has one point
     assert np.array_equal(np.sort((1024 * first).astype(int), axis=0), np.tile(np.arange(1024)[:, None], dim))

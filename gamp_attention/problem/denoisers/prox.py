@@ -20,7 +20,7 @@ from scipy.special import ndtri
 from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, overload
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from
-from gamp_attention._tools.quadrature import sobol_points
+from gamp_attention._tools.sobol import sobol_points
 from gamp_attention.problem.denoisers.newton import (
     MAX_SHIFT,
     OUTCOME,

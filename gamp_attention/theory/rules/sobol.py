@@ -11,7 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from gamp_attention._tools.progress import Progress
-from gamp_attention._tools.quadrature import gaussian_points, inside_cube, sobol_points
+from gamp_attention._tools.quadrature import gaussian_points, inside_cube
+from gamp_attention._tools.sobol import sobol_points
 from gamp_attention._tools.statistics import width_factor
 from gamp_attention.theory.equations.channel import Channel, Moments, complete
 from gamp_attention.theory.rules.rule import Rule

@@ -33,7 +33,8 @@ from scipy.special import ndtri
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import psd_root
-from gamp_attention._tools.quadrature import inside_cube, sobol_points
+from gamp_attention._tools.quadrature import inside_cube
+from gamp_attention._tools.sobol import sobol_points
 from gamp_attention.extensions.bayes.channels.channel import LabelChannel, Posterior, PosteriorChannel
 from gamp_attention.extensions.bayes.channels.fibers import (
     N_GROUPS,
