@@ -13,6 +13,7 @@ def test_trajectory_converges_to_the_fixed_point(model):
     path = ga.trajectory(model, 1.5, "semantic", n_iter=30, n_paths=2048)
     se = ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-3, stability=False)
     assert path.test_error[-1] == pytest.approx(se.test_error, rel=0.02)
+    assert path.train_loss_error.max() < 0.01 * path.train_loss.min()
     for key in ("q", "theta"):
         gap = abs(path.scalars()[key][-1] - se.overlaps.scalars()[key])
         assert gap <= 4 * np.hypot(path.error.scalars()[key][-1], se.overlaps_error.scalars()[key])
