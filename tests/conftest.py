@@ -14,6 +14,7 @@ import numba
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
 
@@ -102,10 +103,30 @@ def draw_planted(n, L, d, rank, seed=0):
     return ga.Dataset(x, ga.DotProductAttention()(x @ teacher / np.sqrt(d)) @ x, rank=rank)
 
 
+def make_overlaps(q, m, theta, V=10.0):
+    """Return overlaps of two tokens with m of opposite signs."""
+    one = np.ones((2, 1, 1))
+    return ga.Overlaps(q * one, np.array([[m], [-m]], dtype=float), theta * one, V * one)
+
+
+def assert_solutions_agree(one, other, overlaps="q m theta V", numbers="train_loss test_error", room=1.0):
+    """Check that numbers of two solutions of state evolution differ by at most `room` times the sum of their errors."""
+    for name in overlaps.split():
+        away = np.abs(getattr(one.overlaps, name) - getattr(other.overlaps, name))
+        error = getattr(one.overlaps_error, name) + getattr(other.overlaps_error, name)
+        assert (away <= room * error).all(), name
+    for name in numbers.split():
+        away = np.abs(getattr(one, name) - getattr(other, name))
+        error = getattr(one, f"{name}_error") + getattr(other, f"{name}_error")
+        assert np.all(away <= room * error), name
+
+
 def layer_attention(student, z):
     """Compute S[z] in torch from its definition."""
     import torch
 
+    if student.heads > 1:  # of tied queries and keys
+        return sum(layer_attention(student.single, part) for part in z.chunk(student.heads, dim=-1)) / student.heads
     half = z.shape[-1] // 2
     queries, keys = (z, z) if student.tied else (z[..., :half], z[..., half:])
     scores = torch.einsum("nia,nja->nij", queries, keys) / student.temperature
@@ -115,8 +136,8 @@ def layer_attention(student, z):
     return scores.masked_fill(later, 0.0)
 
 
-def layer_gradient(data, Q, risk):
-    """Compute ∇R by torch autograd: of the attention layer for the exact risk, of eq. (41) for the asymptotic risk."""
+def layer_risk(data, Q, risk):
+    """Compute R and ∇R by torch: of the attention layer for the exact risk, of eq. (41) for the asymptotic risk."""
     import torch
 
     x, p = torch.tensor(data.tokens), torch.tensor(data.positions)
@@ -131,9 +152,15 @@ def layer_gradient(data, Q, risk):
         for rows, sources in data.groups:
             rho[rows] = data.spectra.mean(axis=1)[sources]
         value = 0.5 * ((S - torch.tensor(data.targets)) ** 2 * torch.tensor(rho)[:, None]).sum()
-    value = value + data.lam / 2 * (weights**2).sum()
+    lams = torch.tensor(getattr(data.penalty, "lams", data.lam), dtype=torch.float64)
+    value = value + (lams * weights**2).sum() / 2
     (gradient,) = torch.autograd.grad(value, weights)
-    return gradient.numpy()
+    return float(value.detach()), gradient.numpy()
+
+
+def layer_gradient(data, Q, risk):
+    """Compute ∇R by torch autograd."""
+    return layer_risk(data, Q, risk)[1]
 
 
 def layer_gradient_norm(data, Q, risk):
@@ -196,6 +223,34 @@ def named_error(tmp_path, monkeypatch):
         assert not list(tmp_path.iterdir())
 
     return check
+
+
+@pytest.fixture
+def by_threads(monkeypatch):
+    """Function that returns the results of a call for each number of threads, of compiled kernels and of BLAS."""
+
+    def compute(call, counts=(1, 2)):
+        results = []
+        for threads in counts:
+            monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
+            with threadpool_limits(threads):
+                results.append(call())
+        return results
+
+    return compute
+
+
+def interrupt_at(monkeypatch, module, name, number):
+    """Have a function of a module be interrupted, as by Ctrl-C, at one of its calls."""
+    calls, function = [], getattr(module, name)
+
+    def counted(*args, **options):
+        calls.append(1)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        return function(*args, **options)
+
+    monkeypatch.setattr(module, name, counted)
 
 
 @pytest.fixture

@@ -155,8 +155,3 @@ def test_heavy_libraries_are_imported_inside_functions():
     assert heavy
     assert all(module.startswith(LAZY) for module in heavy)
     assert all(imported[module] & HEAVY == {"sklearn"} for module in heavy)
-
-
-def test_no_other_folder_imports_the_lazy_folder():
-    modules = [module for module in MODULES if module != "extensions" and not module.startswith(LAZY)]
-    assert [m for m in modules if any(name.startswith(LAZY) for name in find_imported_modules(m))] == []

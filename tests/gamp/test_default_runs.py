@@ -7,14 +7,6 @@ import gamp_attention as ga
 from tests.conftest import layer_gradient_norm
 
 
-def draw_noisy_scores(d, alpha, s, lam, seed):
-    """Return a dataset of arrays with y = (T + s N(0, 1)) x, and the weights of its teacher."""
-    rng = np.random.default_rng(seed)
-    clean = ga.sample(ga.paper_model(lam=lam), d, alpha, rng)
-    outputs = (clean.targets + s * rng.standard_normal(clean.targets.shape)) @ clean.tokens
-    return ga.Dataset(clean.tokens, outputs, clean.positions, lam=lam), clean.Q_star
-
-
 def run_model(data, start, risk="exact"):
     result = ga.run_gamp(data, start, risk)
     assert result.converged, result.message
@@ -36,8 +28,8 @@ def test_small_positional_runs_converge(d, seed):
 @pytest.mark.parametrize(("s", "lam"), [(0.3, 0.001), (0.3, 0.03), (0.6, 0.01), (0.6, 0.3)])
 @pytest.mark.parametrize("start", ["teacher", "positional", "random"])
 def test_runs_with_noisy_scores_converge(s, lam, start):
-    data, Q_star = draw_noisy_scores(150, 1.0, s, lam, seed=1)
-    run_model(data, Q_star if start == "teacher" else start)
+    data = ga.sample(ga.paper_model(lam=lam, score_noise=s), 150, 1.0, seed=1)
+    run_model(data, data.Q_star if start == "teacher" else start)
 
 
 MODELS = {
@@ -68,6 +60,8 @@ def test_a_given_bound_ends_the_run_without_settling():
     data = ga.sample(MODELS["linear attention"], 120, 1.5, seed=0)
     result = ga.run_gamp(data, "semantic", max_iter=30)
     assert result.status is ga.Status.MAX_ITER
+    assert not result.converged
+    assert result.residual == result.gradient_norm > 1e-8
     assert result.n_iter == 30
     assert result.n_settle == 0
     assert not result.is_minimum

@@ -2,7 +2,6 @@
 
 from inspect import signature
 
-import numba
 import numpy as np
 import pytest
 
@@ -136,14 +135,6 @@ def test_errors_of_a_memory_rule_are_not_reported_as_divergence(data):
         ga.run_gamp(data, iteration=ga.IterationOptions(memory=lambda D, Vg, Wg, beta: np.ones(3)))
 
 
-def test_max_iter_is_a_status(data):
-    result = ga.run_gamp(data, "semantic", max_iter=3)
-    assert result.status is ga.Status.MAX_ITER
-    assert not result.converged
-    assert result.n_iter == 3
-    assert result.residual == result.gradient_norm > 1e-8
-
-
 def test_zero_tolerance_runs_max_iter_iterations_and_returns_the_last_iterate(data):
     result = ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=7)
     assert result.n_iter == 7
@@ -176,13 +167,11 @@ def test_naive_memory_does_not_converge(model):
     assert naive.gradient_norm > 1e-2
 
 
-def test_the_result_does_not_depend_on_the_number_of_threads(data, monkeypatch):
-    weights = []
-    for threads in (1, 2, 3):
-        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        weights.append(ga.run_gamp(data, "positional", "exact", damping=0.3, tol=0, max_iter=15).Q)
-    assert np.array_equal(weights[0], weights[1])
-    assert np.array_equal(weights[0], weights[2])
+def test_the_result_does_not_depend_on_the_number_of_threads(data, by_threads):
+    options = {"damping": 0.3, "tol": 0, "max_iter": 15}
+    one, two, three = by_threads(lambda: ga.run_gamp(data, "positional", "exact", **options).Q, (1, 2, 3))
+    assert np.array_equal(one, two)
+    assert np.array_equal(one, three)
 
 
 def test_a_run_continues_from_a_state_with_its_memory():

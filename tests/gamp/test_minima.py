@@ -20,16 +20,12 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("d", [30, 60])  # all eigenvalues at once, and Lanczos iterations
 def test_lowest_eigenvalue_agrees_with_finite_differences(name, d):
-    data = ga.sample(MODELS[name], d // data_rank(MODELS[name]), 2.0, seed=3)
+    data = ga.sample(MODELS[name], d // MODELS[name].rank, 2.0, seed=3)
     result = ga.run_gamp(data, "semantic", "exact")
     values = np.linalg.eigvalsh(compute_hessian(data, result.Q, "exact"))
     assert result.converged
     assert result.lowest_eigenvalue == pytest.approx(values[0], rel=1e-4, abs=1e-4 * data.lam)
     assert result.is_minimum == (values[0] > -1e-4 * data.lam)
-
-
-def data_rank(model):
-    return model.rank
 
 
 NEIGHBORS = {  # the lowest eigenvalue is next to others, of which some had been returned

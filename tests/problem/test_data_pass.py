@@ -2,7 +2,6 @@
 
 import tracemalloc
 
-import numba
 import numpy as np
 import pytest
 
@@ -66,13 +65,10 @@ def test_the_code_for_two_tokens_agrees_with_the_general_code():
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_results_have_the_same_bits_for_every_thread_count(model, dtype, monkeypatch):
+def test_results_have_the_same_bits_for_every_thread_count(model, dtype, by_threads):
     data = ga.sample(model, 100, 2.03, seed=0, dtype=dtype)
-    Q, D, V = draw_arguments(data)
-    results = []
-    for threads in (1, 2, 5):
-        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        results.append(data_pass(data.matrix, Q, D, V, data.loss, data.terms("exact").params))
+    arguments = *draw_arguments(data), data.loss, data.terms("exact").params
+    results = by_threads(lambda: data_pass(data.matrix, *arguments), (1, 2, 5))
     first, *others = ((result.force, result.smooth, result.omega, result.denoised.g) for result in results)
     for other in others:
         assert all(map(np.array_equal, first, other))
@@ -106,14 +102,11 @@ def test_single_precision_data_converge_to_zero_gradient(model):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("L", "r", "n"), [(2, 1, 61), (2, 1, 1), (3, 1, 50), (2, 2, 33), (5, 3, 9)])
-def test_a_hessian_product_equals_the_separate_functions(L, r, n, dtype, monkeypatch):
+def test_a_hessian_product_equals_the_separate_functions(L, r, n, dtype, by_threads):
     data, rng = ga.sample(ga.attention_model(L, r, 1), 70, n / 70, seed=1, dtype=dtype), np.random.default_rng(0)
     P, H = rng.normal(size=(70, r)), rng.normal(size=(n, L * r, L * r))
     u = data.matrix.fields(P).reshape(n, L * r)
     expected = data.matrix.back_project(np.einsum("nij,nj->ni", H, u).reshape(n, L, r))
-    products = []
-    for threads in (1, 3):
-        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        products.append(data.matrix.hessian_product(H, P))
+    products = by_threads(lambda: data.matrix.hessian_product(H, P), (1, 3))
     assert np.allclose(products[0], expected, rtol=0, atol=1e-13 * n)
     assert np.array_equal(*products)

@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.theory.models.coordinates import CoordinateLaw
-from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.models.teachers import SoftmaxTeacher
 
 
 def apply_layer(data, Q):
@@ -47,25 +44,6 @@ def test_samples_have_the_distribution_of_the_model():
     assert np.allclose(np.linalg.norm(data.positions, axis=1), [1.0, 0.0, 2.0])
     gram = data.Q_star.T @ data.Q_star / 2000
     assert np.allclose(gram, np.eye(2), atol=0.1)
-
-
-def test_classes_of_coordinates_have_their_fractions():
-    law = CoordinateLaw(
-        weight=np.array([0.25, 0.75]),
-        gamma=np.array([[1.0, 4.0], [0.25, 0.0]]),
-        tau=np.array([[1.0, -1.0], [1.0, 1.0]]),
-        teacher_mean=np.array([[2.0], [0.0]]),
-        teacher_cov=np.zeros((2, 1, 1)),
-    )
-    model = Model(SoftmaxTeacher(0.3, np.eye(2)), law, 0.1, 1)
-    data = ga.sample(model, 40, 2.0, seed=0)
-    assert data.spectra.shape == (2, 40)
-    assert (data.Q_star == 2.0).sum() == 10
-    assert np.allclose(data.spectra.mean(axis=1), law.trace)
-    assert np.allclose(law.rho[:, 0, 0], [1.0, 4.0])
-    assert np.allclose(
-        np.einsum("i,li,i->l", data.Q_star[:, 0], data.spectra, data.Q_star[:, 0]) / 40, law.rho[:, 0, 0]
-    )
 
 
 def test_attributes_cannot_be_set(data):

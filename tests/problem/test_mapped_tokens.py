@@ -66,16 +66,6 @@ def test_bad_files_raise_named_errors(tmp_path):
         ga.Dataset(save(tmp_path / "z.npy", np.zeros((5, 60))), y, p)
 
 
-def test_masked_arrays_are_refused():
-    x = np.ones((9, 2, 4))
-    masked = np.ma.masked_array(x, np.arange(72).reshape(9, 2, 4) == 60)
-    for arguments, name in (((masked, x), "tokens"), ((x, masked), "outputs")):
-        with pytest.raises(TypeError, match=rf"^{name}: needs an array without masked entries"):
-            ga.Dataset(*arguments)
-    with pytest.raises(TypeError, match=r"^labels: .*masked"):
-        ga.LabelledDataset(x[:, 0], np.ma.masked_array(np.ones(9), np.arange(9) == 2), ga.SquaredLoss())
-
-
 def test_a_pass_over_a_file_needs_little_memory(tmp_path):
     sampled = ga.sample(ga.paper_model(), 2000, 0.1, seed=0)
     data = ga.Dataset(save(tmp_path / "x.npy", sampled.tokens), sampled.outputs, sampled.positions)

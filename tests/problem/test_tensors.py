@@ -85,10 +85,7 @@ def test_sparse_complex_and_remote_tensors_raise_named_errors(arrays, data):
         (lambda: ga.LabelledDataset(x[:, 0].to_sparse(), np.ones(60), ga.SquaredLoss()), r"pass tokens.to_dense\(\)"),
         (lambda: ga.Dataset(x.to_sparse(), y), "tokens: needs a dense array, got a sparse Tensor"),
         (lambda: ga.Dataset(x, 1j * y), "outputs: needs a real array .* got a tensor of torch.complex128 on cpu"),
-        (
-            lambda: ga.Dataset(torch.empty(x.shape, device="meta"), y),
-            "tokens: .* torch.float32 on meta",
-        ),
+        (lambda: ga.Dataset(torch.empty(x.shape, device="meta"), y), "tokens: .* torch.float32 on meta"),
         (lambda: ga.gradient(data, torch.ones(3, 3, dtype=torch.complex64)), "Q: needs a real array"),
         (lambda: ga.gradient(data, torch.ones(2, 2).to_sparse()), "Q: needs a dense array"),
     ):

@@ -81,11 +81,6 @@ def test_state_evolution_is_finite_or_has_a_failure_status(model, exponent, init
     assert result.converged <= is_finite(*values, result.residual)
 
 
-MASKED = np.ma.masked_array([1.0, 2.0], [True, False])
-FIELDS = np.full((3, 2, 1), 0.3)
-LOSS = ga.AttentionLoss(ga.DotProductAttention(), n_tokens=2, rank=1)
-
-
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 def test_weights_that_overflow_have_a_status(branch):
     model = ga.paper_model(penalty=ga.Ridge(lam=1e300))
@@ -100,10 +95,3 @@ def test_trajectories_that_overflow_raise():
         ga.trajectory(ga.paper_model(penalty=ga.Ridge(lam=1e300)), 1.5, n_iter=3, n_paths=128, n_replicas=2)
     with pytest.raises(ValueError, match=r"^model, alpha, lr: needs .* such as a smaller lr, .* got"):
         ga.trajectory(ga.paper_model(), 1.5, method=ga.GradientDescent(lr=1e60), n_iter=4, n_paths=128, n_replicas=2)
-
-
-def test_masked_flags_are_rejected():
-    with pytest.raises(TypeError, match=r"student.tied: needs True or False, got masked_array"):
-        ga.attention_model(student=ga.DotProductAttention(tied=MASKED))
-    with pytest.raises(TypeError, match=r"hold: needs True or False, got masked_array"):
-        ga.denoise(LOSS, np.ones((3, 8)), FIELDS, np.ones((2, 1, 1)), start=FIELDS, hold=MASKED)

@@ -10,6 +10,7 @@ import gamp_attention as ga
 from gamp_attention.theory.equations.channel import Channel
 from gamp_attention.theory.fixed_points.solve import solve_near
 from gamp_attention.theory.rules.panels import PanelRule
+from tests.conftest import assert_solutions_agree
 
 
 def test_a_known_solution_leads_to_its_branch_and_not_beyond_its_end(model):
@@ -18,9 +19,7 @@ def test_a_known_solution_leads_to_its_branch_and_not_beyond_its_end(model):
     near, warm = solve_near(model, 1.4, "semantic", start, 1e-3)
     cold, from_name = solve_near(model, 1.4, "semantic", None, 1e-3)
     assert (warm, from_name) == (True, False)
-    for name, value in near.overlaps.arrays().items():
-        error = getattr(near.overlaps_error, name) + getattr(cold.overlaps_error, name)
-        assert np.all(np.abs(value - getattr(cold.overlaps, name)) <= error), name
+    assert_solutions_agree(near, cold)
     assert solve_near(model, 0.68, "semantic", start, 1e-3)[0].status is ga.Status.LOST
 
 

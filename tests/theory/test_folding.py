@@ -12,6 +12,7 @@ from gamp_attention.theory.equations.units import Packing
 from gamp_attention.theory.fixed_points.observables import predicted_test_error
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.sobol import SobolRule
+from tests.conftest import assert_solutions_agree
 
 MOMENTS = ("with_noise", "with_teacher", "gg", "response", "moreau", "loss")
 
@@ -92,12 +93,7 @@ def test_folded_points_agree_with_the_split_rule(branch, model):
     points = ga.solve_state_evolution(model, 1.5, branch, rule="sobol", rtol=5e-3, stability=False, seed=2)
     split = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-4, stability=False)
     assert points.converged
-    for name, value in points.overlaps.arrays().items():
-        error = getattr(points.overlaps_error, name) + getattr(split.overlaps_error, name)
-        assert np.all(np.abs(value - getattr(split.overlaps, name)) <= 1.3 * error), name
-    assert np.all(np.abs(points.V_hat - split.V_hat) <= 1.3 * (points.V_hat_error + split.V_hat_error))
-    assert abs(points.train_loss - split.train_loss) <= 1.3 * (points.train_loss_error + split.train_loss_error)
-    assert abs(points.test_error - split.test_error) <= 1.3 * (points.test_error_error + split.test_error_error)
+    assert_solutions_agree(points, split, numbers="V_hat train_loss test_error", room=1.3)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from gamp_attention.theory.equations.weights import jump_shift
 from gamp_attention.theory.fixed_points.observables import GAP_PER_SHIFT, column_sums, largest_jump_fraction, validity
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.sobol import SobolRule
-from tests.conftest import CLASSES, MEANS
+from tests.conftest import CLASSES, MEANS, make_overlaps
 
 MODELS = {
     "paper": ga.paper_model(0.3),
@@ -77,9 +77,7 @@ def test_results_state_the_change_that_the_shift_predicts(model):
 
 def test_a_kink_of_the_penalty_does_not_change_the_shift(model):
     """With one class of coordinates, the fraction of nonzero weights does not depend on V̂, and cancels."""
-    at = ga.Overlaps(
-        np.full((2, 1, 1), 0.05), np.array([[0.25], [-0.25]]), np.zeros((2, 1, 1)), np.full((2, 1, 1), 14.0)
-    )
+    at = make_overlaps(0.05, 0.25, 0.0, 14.0)
     kinked = ga.paper_model(0.3, penalty=ga.ElasticNet(0.01, 2e-3))
     images = [OverlapMap(each, 1.5, SobolRule(1024, 4)).images(at)[0] for each in (model, kinked)]
     assert images[1].overlaps.V.mean() < 0.9 * images[0].overlaps.V.mean()

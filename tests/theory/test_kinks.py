@@ -41,17 +41,6 @@ class ReluSquares(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SignLabels:
-    even: bool = False
-
-    def n_noise(self, n_tokens, rank):
-        return 0
-
-    def __call__(self, u, noise):
-        return np.sign(u.reshape(len(u), -1)[:, :1])
-
-
-@dataclass(frozen=True)
 class QuantileLabels:
     """The parameters of `Quantile` with y = u + noise ξ: one loss, compiled once, for every τ and ε."""
 
@@ -168,7 +157,7 @@ def test_state_evolution_of_kinked_losses_agrees_with_closed_forms(name):
 
 def test_the_hinge_loss_of_signs_has_the_known_overlaps():
     """Values of an iteration on a dense grid, with the closed form of the proximal map."""
-    se = ga.solve_state_evolution(ga.glm_model(Hinge(), SignLabels(), lam=0.1), 2.0, rtol=1e-4)
+    se = ga.solve_state_evolution(ga.glm_model(Hinge(), ga.LogisticLabels(0.0), lam=0.1), 2.0, rtol=1e-4)
     assert se.converged
     found = np.array([values.item() for values in (se.overlaps.theta, se.overlaps.q, se.overlaps.V)])
     np.testing.assert_allclose(found, [1.5993, 3.6697, 2.0131], rtol=2e-4)
@@ -176,7 +165,7 @@ def test_the_hinge_loss_of_signs_has_the_known_overlaps():
 
 def test_message_passing_trains_a_support_vector_machine():
     """The dual quadratic program has the same weights, and leave-one-out the error of refits."""
-    data = ga.sample(ga.glm_model(Hinge(), SignLabels(), lam=0.1), d=100, alpha=2.0, seed=0)
+    data = ga.sample(ga.glm_model(Hinge(), ga.LogisticLabels(0.0), lam=0.1), d=100, alpha=2.0, seed=0)
     gamp = ga.run_gamp(data, max_iter=2000)
     assert gamp.converged
     assert gamp.is_minimum

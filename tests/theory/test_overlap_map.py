@@ -10,10 +10,9 @@ from gamp_attention.theory.equations.units import Packing
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.sobol import SobolRule
+from tests.conftest import make_overlaps
 
-TWO_TOKENS = ga.Overlaps(
-    np.full((2, 1, 1), 0.05), np.array([[0.2], [-0.2]]), np.full((2, 1, 1), 0.02), np.full((2, 1, 1), 14.0)
-)
+TWO_TOKENS = make_overlaps(0.05, 0.2, 0.02, 14.0)
 ONE = np.tile(np.eye(2), (2, 1, 1))
 TWO_COLUMNS = ga.Overlaps(0.05 * ONE, np.zeros((2, 2)), 0.03 * ONE, 20.0 * ONE)
 MAPS = {

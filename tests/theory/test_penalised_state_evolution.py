@@ -15,6 +15,7 @@ from gamp_attention.theory.fixed_points.observables import free_energy, moreau_l
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.rules.panels import PanelRule
+from tests.conftest import make_overlaps
 
 ELASTIC = ga.ElasticNet(0.008, 0.004)
 NETS = [ga.ElasticNet(0.3, 0.2), ga.ElasticNet(0.0, 0.5), ga.ElasticNet(0.3, 0.0), ga.ElasticNet(0.0, 3.0)]
@@ -139,9 +140,7 @@ def test_overlaps_are_derivatives_of_the_free_energy_in_the_hats():
 
 def test_without_l1_the_map_equals_the_map_of_the_ridge(model):
     net = replace(model, penalty=ga.ElasticNet(0.01, 0.0))
-    start = ga.Overlaps(
-        np.full((2, 1, 1), 0.08), np.array([[0.1], [-0.1]]), np.full((2, 1, 1), 0.1), np.full((2, 1, 1), 14.0)
-    )
+    start = make_overlaps(0.08, 0.1, 0.1, 14.0)
     images = [OverlapMap(m, 1.5, PanelRule()).images(start, squares=True)[0] for m in (model, net)]
     for name, values in images[0].overlaps.arrays().items():
         assert np.allclose(values, images[1].overlaps.arrays()[name], rtol=1e-12)

@@ -16,14 +16,7 @@ from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules import lines
 from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.sobol import SobolRule
-
-
-def make_overlaps(q, m, theta, V):
-    def both(a, b=None):
-        return np.array([a, a if b is None else b], dtype=float).reshape(2, 1, 1)
-
-    return ga.Overlaps(both(q), both(m, -m)[..., 0], both(theta), both(V))
-
+from tests.conftest import make_overlaps
 
 SEMANTIC, POSITIONAL = make_overlaps(0.094, 0, 0.1345, 16.0), make_overlaps(0.0495, 0.2547, 0, 13.6)
 

@@ -7,6 +7,7 @@ import gamp_attention as ga
 from gamp_attention.problem.risk import hessian_product, risk_at
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.panels import PanelRule
+from tests.conftest import assert_solutions_agree, make_overlaps
 
 # measured by an independent prototype of this project, Stein's form; L = 2, r = t = 1, ω = 0.3, α = 1.5
 VALUES = {
@@ -36,11 +37,7 @@ def test_errors_cover_a_finer_run(branch, model):
     fine = ga.solve_state_evolution(model, 1.5, se.overlaps, rtol=1e-5, stability=False)
     assert fine.converged
     assert fine.relative_error <= 1e-5
-    for key in ("q", "m", "theta", "V"):
-        away = np.abs(getattr(se.overlaps, key) - getattr(fine.overlaps, key))
-        assert np.all(away <= getattr(se.overlaps_error, key) + getattr(fine.overlaps_error, key)), key
-    assert abs(se.train_loss - fine.train_loss) <= se.train_loss_error + fine.train_loss_error
-    assert abs(se.test_error - fine.test_error) <= se.test_error_error + fine.test_error_error
+    assert_solutions_agree(se, fine)
 
 
 def test_the_jump_is_reported(branch):
@@ -66,7 +63,7 @@ def test_symmetries_are_exact(branch):
 
 
 def test_too_few_iterations_are_reported(model):
-    start = ga.Overlaps(np.full((2, 1, 1), 0.2), np.zeros((2, 1)), np.full((2, 1, 1), 0.02), np.full((2, 1, 1), 5.0))
+    start = make_overlaps(0.2, 0.0, 0.02, 5.0)
     se = ga.solve_state_evolution(model, 1.5, start, max_iter=1)
     assert se.status is ga.Status.MAX_ITER
     assert se.residual > 1e-3
@@ -96,23 +93,28 @@ def test_large_and_small_sample_complexities_are_solved(model, alpha):
     assert se.overlaps.m[0, 0] > 0.1
 
 
-@pytest.mark.parametrize("alpha", [0.9, 1.0, 1.1])
-@pytest.mark.parametrize("lam", [1e-5, 1e-8])
-def test_double_descent_has_no_hole_at_the_interpolation_threshold(alpha, lam):
-    """At α = 1, V is 1/√λ, and far from its start 1/λ."""
-    noise = 0.5
-    se = ga.solve_state_evolution(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=noise), lam=lam), alpha)
+RIDGE = [(lam, alpha, 0.5, 1e-4) for lam in (1e-5, 1e-8) for alpha in (0.9, 1.0, 1.1)]
+RIDGE += [(0.1, 0.5, 0.5, 1e-9), (0.1, 2.0, 0.5, 1e-9), (0.1, 2.0, 0.0, 1e-2), (0.1, 2.0, 0.3, 1e-2)]
+
+
+@pytest.mark.parametrize(("lam", "alpha", "noise", "rtol"), RIDGE)
+def test_ridge_regression_has_its_closed_form(lam, alpha, noise, rtol):
+    """At α = 1 and small λ, where double descent has its peak, V is 1/√λ, and far from its start 1/λ."""
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=noise), lam=lam)
+    se = ga.solve_state_evolution(model, alpha, rtol=rtol, stability=False)
     assert se.converged
     b = lam + alpha - 1  # V = 1/(λ + α/(1 + V)), hence λV² + bV = 1
     V = 2 / (b + np.sqrt(b**2 + 4 * lam))
     m = alpha * V / (1 + V)  # V times α/(1 + V)
     s = m**2 / alpha
     q = (m**2 + s * (1 - 2 * m + noise**2)) / (1 - s)
-    for found, error, exact in zip(
-        se.overlaps.arrays().values(), se.overlaps_error.arrays().values(), (q, 0.0, m, V), strict=True
-    ):
-        assert abs(found.item() - exact) <= max(error.item(), 1e-9)
-    assert abs(se.test_error - 0.5 * (1 - 2 * m + q + noise**2)) <= se.test_error_error
+    test = 0.5 * (1 - 2 * m + q + noise**2)
+    found = [*se.overlaps.arrays().values(), se.train_loss, se.test_error]
+    errors = [*se.overlaps_error.arrays().values(), se.train_loss_error, se.test_error_error]
+    exact = [q, 0.0, m, V, alpha * test / (1 + V) ** 2 + 0.5 * lam * q, test]
+    for value, error, wanted in zip(found, errors, exact, strict=True):
+        assert abs(np.ravel(value)[0] - wanted) <= max(np.ravel(error)[0], 1e-9)
+        assert np.ravel(error)[0] <= 1.001 * rtol * wanted + 1e-15
 
 
 def test_vanishing_penalty_has_a_clear_status():
@@ -122,14 +124,11 @@ def test_vanishing_penalty_has_a_clear_status():
     assert se.overlaps.theta[0, 0, 0] ** 2 / (0.25 * se.overlaps.q[0, 0, 0]) > 0.9
 
 
-@pytest.mark.parametrize("response", ["stein", "derivative"])
-def test_each_form_of_the_response_solves_its_equations(model, response):
-    """The two fixed points of the positional branch, measured by an independent prototype."""
-    se = ga.solve_state_evolution(model, 1.5, "positional", rtol=1e-3, response=response, stability=False)
-    q, m, V = (0.0494, 0.2549, 13.58) if response == "stein" else (0.0464, 0.2569, 12.71)
-    assert se.overlaps.q[0, 0, 0] == pytest.approx(q, rel=2e-3)
-    assert se.overlaps.m[0, 0] == pytest.approx(m, rel=2e-3)
-    assert se.overlaps.V[0, 0, 0] == pytest.approx(V, rel=2e-3)
+def test_the_derivative_form_of_the_response_solves_its_equations(model):
+    """Another fixed point of the positional branch than in Stein's form, measured by an independent prototype."""
+    se = ga.solve_state_evolution(model, 1.5, "positional", rtol=1e-3, response="derivative", stability=False)
+    found = [se.overlaps.q[0, 0, 0], se.overlaps.m[0, 0], se.overlaps.V[0, 0, 0]]
+    assert found == pytest.approx([0.0464, 0.2569, 12.71], rel=2e-3)
 
 
 def test_weights_of_zero_stay_zero(model):

@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import norm
 
 import gamp_attention as ga
+from docs.examples.two_layers import layers
 from gamp_attention.extensions.bayes.channels.labels import channel_of
 
 
@@ -20,23 +21,8 @@ def linear(u, noise):
     return u[0, 0] + 0.3 * noise[0]
 
 
-def build_two_layers(skip):
-    """Return two-layer attention with a skip connection, as a teacher and as the matrix of its second layer."""
-
-    def mixing(first):
-        scores = np.exp(first[:, :, None] * first[:, None, :])
-        return skip * np.eye(2) + scores / scores.sum(axis=2, keepdims=True)
-
-    def teacher(u, noise):
-        scores = np.exp(np.outer(u[:, 0], u[:, 0]))
-        second = (skip * np.eye(2) + scores / scores.sum(axis=1)[:, None]) @ u[:, 1]
-        scores = np.exp(np.outer(second, second))
-        return scores / scores.sum(axis=1)[:, None]
-
-    return teacher, mixing
-
-
-two_layers = build_two_layers(1.0)[0]
+def two_layers(u, noise):
+    return layers(u)
 
 
 def test_linear_targets_with_noise_have_their_closed_form():

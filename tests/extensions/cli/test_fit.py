@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention import gamp
+from gamp_attention.extensions import cli
 from gamp_attention.extensions.cli.main import main
-from gamp_attention.gamp.step import gamp_step
-from tests.conftest import layer_gradient_norm
+from tests.conftest import interrupt_at, layer_gradient_norm
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +21,6 @@ def arrays(tmp_path_factory):
     data = ga.sample(ga.paper_model(), 60, 1.5, seed=0)
     np.savez(path, tokens=data.tokens, outputs=data.outputs, positions=data.positions)
     return path, data
-
-
-def press_ctrl_c(*_, **__):
-    raise KeyboardInterrupt
 
 
 def test_results_of_finished_runs_are_kept(arrays, tmp_path, monkeypatch, capsys):
@@ -41,7 +38,7 @@ def test_results_of_finished_runs_are_kept(arrays, tmp_path, monkeypatch, capsys
 
     first, second, report = "a.unfinished.npz", "a.unfinished-2.npz", "r.unfinished.json"
     with monkeypatch.context() as patch:
-        stop_gamp(patch, 6)
+        interrupt_at(patch, gamp.loop, "gamp_step", 6)
         run(130, f"are in {first}: --init {first}", first)
     assert ga.load_result(first).status is ga.Status.INTERRUPTED
     assert ga.load_result(first).predict(arrays[1].tokens).shape == (90, 2, 60)
@@ -51,17 +48,6 @@ def test_results_of_finished_runs_are_kept(arrays, tmp_path, monkeypatch, capsys
     assert main([*command, "--lam", "0.02"]) == 0
     assert ga.load_result("a.npz").lam == 0.02
     assert json.loads(Path("r.json").read_text())["lam"] == 0.02
-
-
-def stop_gamp(patch, number):
-    """Interrupt message passing at its iteration `number`."""
-    calls = []
-
-    def step(*args, **options):
-        calls.append(1)
-        return gamp_step(*args, **options) if len(calls) < number else press_ctrl_c()
-
-    patch.setattr("gamp_attention.gamp.loop.gamp_step", step)
 
 
 def train_often(*args, checkpoint, **options):
@@ -321,7 +307,7 @@ def test_an_interrupted_or_unfinished_fit_continues(arrays, tmp_path, monkeypatc
     assert f"--init {outs[1]}" in capsys.readouterr().out
     assert main(there) == 0
     assert np.array_equal(np.load(outs[0])["Q"], np.load(outs[1])["Q"])
-    monkeypatch.setattr("gamp_attention.extensions.cli.fit.leave_one_out", press_ctrl_c)
+    interrupt_at(monkeypatch, cli.fit, "leave_one_out", 1)
     assert main(["fit", str(path), "--n-starts", "1", "--out", str(outs[2])]) == 130
     assert f"interrupted, the weights are trained and in {outs[2]}" in capsys.readouterr().err
     with np.load(outs[2]) as left:

@@ -7,23 +7,10 @@ import pytest
 
 from gamp_attention.extensions.cli.main import main
 from gamp_attention.extensions.sweeps.store import Store
-from tests.conftest import PATIENCE, interrupted
+from tests.conftest import PATIENCE, interrupt_at, interrupted
 
 COMMAND = "import sys; from gamp_attention.extensions.cli.main import main; sys.exit(main())"
 CELLS = ["--alpha", "1.0", "--method", "GAMP", "--d", "60", "--seed", *map(str, range(400))]
-
-
-def stops_at(monkeypatch, module, name, number):
-    """Have a function of a module be interrupted at one of its calls."""
-    calls, function = [], getattr(module, name)
-
-    def counted(*args, **options):
-        calls.append(1)
-        if len(calls) == number:
-            raise KeyboardInterrupt
-        return function(*args, **options)
-
-    monkeypatch.setattr(module, name, counted)
 
 
 @pytest.mark.slow(keep=1)
@@ -44,7 +31,7 @@ def test_an_interrupted_sweep_keeps_its_cells(workers, start, tmp_path):
 def test_commands_without_a_finished_part_report_that_they_must_be_run_again(command, monkeypatch, capsys):
     from gamp_attention.theory.fixed_points import search
 
-    stops_at(monkeypatch, search, "follow_flow", 1)
+    interrupt_at(monkeypatch, search, "follow_flow", 1)
     assert main(command) == 130
     message = capsys.readouterr().err
     assert "run the same command again" in message

@@ -1,4 +1,4 @@
-"""Predictions of message passing whose samples keep their current minima: limits, runs at finite d, and refusals."""
+"""Predictions of message passing whose samples keep their current minima: limits, and runs at finite d."""
 
 import numpy as np
 import pytest
@@ -85,15 +85,3 @@ def test_stated_errors_cover_the_end_with_more_paths():
     change = np.abs(np.diff(path.V[[100, 150], 0, 0, 0]))
     assert change < 0.02  # the iteration comes to rest
     assert "kept minima" in path.validity
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sizes", "message"),
-    [
-        ({"hold_after": -1}, {}, "hold_after"),
-        ({"hold_after": 5}, {"n_paths": 64, "n_iter": 30}, "n_paths"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(arguments, sizes, message):
-    with pytest.raises(ValueError, match=message):
-        ga.trajectory(ga.paper_model(), 1.5, "positional", ga.MessagePassing(**arguments), **sizes)

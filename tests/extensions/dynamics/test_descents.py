@@ -57,14 +57,6 @@ def test_plain_descent_is_a_special_case_of_other_methods(model):
     assert not np.array_equal(plain, q(lr=[1.0, 0.5]))
 
 
-def test_losses_of_message_passing_are_predicted(model):
-    data = ga.sample(model, 1500, 1.5, seed=3)
-    path = ga.trajectory(data.instance_model(), 1.5, "semantic", n_iter=8, n_paths=2048)
-    run = ga.run_gamp(data, "semantic", "asymptotic", damping=0.5, tol=0, max_iter=8)
-    assert np.allclose(run.history.train_loss, path.train_loss, rtol=0.06)
-    assert path.train_loss_error.max() < 0.01 * path.train_loss.min()
-
-
 def test_descents_have_no_variances(model):
     path = ga.trajectory(model, 1.5, method=ga.GradientDescent(lr=0.15), n_iter=2, n_paths=64, n_replicas=2)
     assert np.isnan(path.V).all()
@@ -75,12 +67,19 @@ def test_descents_have_no_variances(model):
 
 DESCENT = ga.GradientDescent
 BAD_METHODS = [
-    ({"lr": 0}, "lr"),
-    ({"lr": [1.0, 0.0]}, r"lr\[1\]"),
-    ({"momentum": 1}, "momentum"),
-    ({"nesterov": True}, "nesterov.*momentum"),
-    ({"batch": 0}, "batch"),
-    ({"batch": 0.1, "momentum": 0.9}, "batch.*momentum"),
+    (DESCENT, {"lr": 0}, "lr"),
+    (DESCENT, {"lr": []}, "lr: needs a number > 0, or a sequence"),
+    (DESCENT, {"lr": [1.0, 0.0]}, r"lr\[1\]"),
+    (DESCENT, {"momentum": 1}, "momentum"),
+    (DESCENT, {"nesterov": True}, "nesterov.*momentum"),
+    (DESCENT, {"batch": 0}, "batch"),
+    (DESCENT, {"batch": 0.1, "momentum": 0.9}, "batch.*momentum"),
+    (ga.SinglePass, {"lr": 0}, "^lr"),
+    (ga.SinglePass, {"batch": 0}, "^batch"),
+    (ga.MessagePassing, {"hold_after": -1}, "hold_after"),
+    (ga.Survey, {"parisi": None}, "parisi: needs"),
+    (ga.Survey, {"parisi": 0.0}, "parisi: needs"),
+    (ga.Survey, {"parisi": 1.0, "damping": 2.0}, "damping: needs"),
 ]
 ELASTIC = ga.paper_model(penalty=ga.ElasticNet(0.01, 0.01))
 INTERCEPT = ga.glm_model(ga.LogisticLoss(), intercept=True)
@@ -88,6 +87,7 @@ REFUSED = [
     (ga.paper_model(), {"method": "gd"}, r"method: needs a MessagePassing\(.*Survey\(\.\.\.\), got 'gd'"),
     (ga.paper_model(), {"method": DESCENT}, "method"),
     (ga.paper_model(), {"method": DESCENT(batch=0.5), "n_paths": 64, "n_iter": 20}, "n_paths.*at least"),
+    (ga.paper_model(), {"method": ga.MessagePassing(hold_after=5), "n_paths": 64, "n_iter": 30}, "n_paths"),
     (ga.paper_model(), {"method": DESCENT(3.0), "n_paths": 64, "n_iter": 40}, "n_paths.*step"),
     (ga.paper_model(), {"method": DESCENT(), "progress": 5}, "progress"),
     (ELASTIC, {"method": DESCENT()}, "method.*MessagePassing without hold_after for ElasticNet"),
@@ -99,9 +99,9 @@ REFUSED = [
 ]
 
 
-def test_bad_methods_raise_named_errors(named_error):
-    for options, pattern in BAD_METHODS:
-        named_error(lambda: DESCENT(**options), pattern)  # noqa: B023
+@pytest.mark.parametrize(("method", "options", "pattern"), BAD_METHODS)
+def test_bad_methods_raise_named_errors(method, options, pattern, named_error):
+    named_error(lambda: method(**options), pattern)
 
 
 @pytest.mark.parametrize(("refused", "options", "pattern"), REFUSED)

@@ -1,5 +1,6 @@
 """Runs at finite d follow the predictions of `trajectory` for their instances, for every method, model and start."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from gamp_attention.gamp.step import averaged_memory, naive_memory
 from gamp_attention.problem.risk import overlaps
 from gamp_attention.problem.starts import initial_weights
 from tests.conftest import CLASSES, MEANS, SIGMA
+from tests.extensions.sequence.test_sequence_classes import uneven
+from tests.problem.penalties.test_intercept import shifted_model
 
 
 class Case(NamedTuple):
@@ -30,9 +33,14 @@ class Case(NamedTuple):
     by_source: bool = False  # whether all entries are compared, with an error of 1/(4√d) of the largest
 
 
+LOSS = "train_loss"
 GAMP = {"d": 500, "seeds": 10, "checked": ("q", "m", "theta", "V")}
 MIX = {"d": 500, "seeds": 6, "checked": ("q", "m", "theta", "V"), "by_source": True}
 WEAK, SURVEY = "weak", {"n_iter": 10, "d": 500, "seeds": 6, "checked": ("q", "m", "theta", "V", "U")}
+
+
+SEQUENCE = {"n_iter": 5, "alpha": 3.0, "d": 400, "by_source": True, "checked": ("q", "m", "theta", "V")}
+INTERCEPT = {"n_iter": 6, "alpha": 2.0, "d": 400, "seeds": 6, "checked": ("q", "m")}
 
 
 def paper(**options):
@@ -48,15 +56,25 @@ def mixture(*arguments, **options):
 
 
 FLAT = mixture([[0.4, 0.1], [0.1, 0.4]], [[0.5, -0.5], [0.5, -0.5]])
+TANH = partial(
+    ga.sequence_model, lambda u, noise: np.tanh(u[0, 0]) + 0.3 * noise[0], lambda z: np.tanh(z[0, 0]),
+    n_tokens=1, rank=1, n_noise=1, lam=0.05,
+)  # fmt: skip
 APART = [[[0.5, -0.7], [0.3, -0.2]], [[-0.5, 0.7], [-0.3, 0.2]]]  # means along random signs instead of the positions
 HARD = paper(omega=0.2, sigma=0.8)
 QUICK = {
-    "messages": Case(paper(), "semantic", ga.MessagePassing(), 12, **GAMP),
+    "messages": Case(paper(), "semantic", ga.MessagePassing(), 12, **GAMP | {"checked": (*GAMP["checked"], LOSS)}),
     "messages, positional": Case(paper(), "positional", ga.MessagePassing(0.3), 12, V_hat=True, **GAMP),
     "descent": Case(paper(), "semantic", ga.GradientDescent(1.5)),
     "minibatches": Case(paper(), "semantic", ga.GradientDescent(1.0, batch=0.3)),
     "mixture": Case(mixture(CLASSES, MEANS), "semantic", ga.MessagePassing(0.4), 10, **MIX),
     "survey": Case(HARD, WEAK, ga.Survey(300.0), alpha=1.0, **SURVEY),
+    "sequence": Case(TANH, "semantic", ga.MessagePassing(), 6, alpha=3.0, seeds=6, checked=("q",)),
+    "sequence classes": Case(uneven, "semantic", ga.MessagePassing(), **SEQUENCE),
+    "descent, sequence classes": Case(uneven, "semantic", ga.GradientDescent(0.3), **SEQUENCE),
+    "intercept": Case(shifted_model, "random", ga.MessagePassing(), **INTERCEPT),
+    "descent, intercept": Case(shifted_model, "random", ga.GradientDescent(0.1), **INTERCEPT),
+    "Nesterov, intercept": Case(shifted_model, "random", ga.GradientDescent(0.1, 0.9, nesterov=True), **INTERCEPT),
 }
 SLOW = {
     "undamped messages": Case(paper(), "semantic", ga.MessagePassing(1.0), 4, **GAMP),
@@ -103,7 +121,7 @@ def run_and_predict(case, seed, n_paths, memory):
     path = ga.trajectory(
         data.instance_model(), data.alpha, start, method, case.n_iter, n_paths=n_paths, n_replicas=2, seed=seed
     )
-    risk, limits = "asymptotic" if data.targets is not None else "exact", {"tol": 0, "max_iter": case.n_iter}
+    risk, limits = "asymptotic" if data.model.attention else "exact", {"tol": 0, "max_iter": case.n_iter}
     if isinstance(method, ga.MessagePassing):
         options = ga.IterationOptions(path.V_hat if case.V_hat else None, memory=memory)
         run = ga.run_gamp(data, start, risk, damping=method.damping, iteration=options, **limits).history

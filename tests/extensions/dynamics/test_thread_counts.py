@@ -2,10 +2,8 @@
 
 from dataclasses import fields
 
-import numba
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
 
@@ -49,12 +47,8 @@ def collect_bits(result):
 
 @pytest.mark.slow(keep=7)
 @pytest.mark.parametrize("name", CALLS)
-def test_predictions_have_the_same_bits_for_any_number_of_threads(name, monkeypatch):
+def test_predictions_have_the_same_bits_for_any_number_of_threads(name, by_threads):
     """The number of threads of compiled kernels and of BLAS changes neither the numbers nor their errors."""
-    results = []
-    for threads in (1, 2):
-        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        with threadpool_limits(limits=threads):
-            results.append(collect_bits(CALLS[name]()))
-    assert len(results[0]) > 15
-    assert results[0] == results[1]
+    one, two = by_threads(lambda: collect_bits(CALLS[name]()))
+    assert len(one) > 15
+    assert one == two

@@ -1,4 +1,4 @@
-"""Trajectories of GAMP: fixed points, starts, stated errors and validity."""
+"""Trajectories of GAMP and of surveys: fixed points, starts, stated errors, validity and shapes."""
 
 from dataclasses import replace
 
@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from tests.conftest import make_overlaps
 
 
 def test_trajectory_converges_to_the_fixed_point(model):
     path = ga.trajectory(model, 1.5, "semantic", n_iter=30, n_paths=2048)
     se = ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-3, stability=False)
     assert path.test_error[-1] == pytest.approx(se.test_error, rel=0.02)
+    assert path.train_loss_error.max() < 0.01 * path.train_loss.min()
     for key in ("q", "theta"):
         gap = abs(path.scalars()[key][-1] - se.overlaps.scalars()[key])
         assert gap <= 4 * np.hypot(path.error.scalars()[key][-1], se.overlaps_error.scalars()[key])
@@ -35,25 +37,14 @@ def test_finite_d_starts_have_the_predicted_overlaps(model):
         assert np.allclose(run.V[0], first.V[0])
 
 
-def make_overlaps(q, m, theta, V=10.0):
-    """Return overlaps of two tokens with m of opposite signs."""
-    one = np.ones((2, 1, 1))
-    return ga.Overlaps(q * one, np.array([[m], [-m]]), theta * one, V * one)
-
-
-def replace_arrays(start, **values):
-    """Return overlaps with some arrays replaced."""
-    return ga.Overlaps(**start.arrays() | values)
-
-
 SOME = make_overlaps(0.1, 0.0, 0.1)
 IMPOSSIBLE = {  # ρ = 1/4, and q = σ² E[x²] with m = E[x] and σ² = 1/4
     "theta": ("q", make_overlaps(0.1, 0.0, 0.2)),
     "m": ("q", make_overlaps(0.02, 0.5, 0.0)),
     "m and theta together": ("q", make_overlaps(0.1, 0.5, 0.12)),
-    "m off the positions": ("m", replace_arrays(SOME, m=np.full((2, 1), 0.1))),
+    "m off the positions": ("m", replace(SOME, m=np.full((2, 1), 0.1))),
     "negative q": ("q", make_overlaps(-0.1, 0.0, 0.0)),
-    "q of unlike tokens": ("q", replace_arrays(SOME, q=np.array([[[0.1]], [[0.5]]]))),
+    "q of unlike tokens": ("q", replace(SOME, q=np.array([[[0.1]], [[0.5]]]))),
     "V": ("V", make_overlaps(0.1, 0.0, 0.1, V=0.0)),
 }
 
@@ -128,15 +119,31 @@ def test_validity_of_trajectories(model):
 
 
 @pytest.mark.parametrize(
+    ("make", "parisi"),
+    [(lambda: ga.attention_model(3, 1, 1), 300.0), (lambda: ga.attention_model(2, 2, 2), 300.0), (None, 100.0)],
+    ids=["three tokens", "two columns", "mixture"],
+)
+def test_surveys_of_other_shapes(make, parisi, mixture):
+    model = make() if make else mixture
+    path = ga.trajectory(model, 2.0, method=ga.Survey(parisi=parisi), n_iter=3, n_paths=256, n_replicas=2)
+    assert path.U.shape == path.V.shape == (4, model.n_sources, model.rank, model.rank)
+    assert np.isfinite(path.U).all()
+    assert np.isfinite(path.train_loss).all()
+    if make:
+        assert (np.diff(np.trace(path.U, axis1=2, axis2=3), axis=0) < 0).all()
+    assert path.V_hat.shape == (3, *path.U.shape[1:])
+    assert path.jump_mass.shape == (0, *path.U.shape[1:])
+    assert path.to_dict()["method"] == f"Survey(parisi={parisi}, damping=0.4)"
+
+
+@pytest.mark.parametrize(
     "method", [None, ga.GradientDescent(0.15), ga.GradientDescent(0.15, batch=0.3)], ids=["gamp", "gd", "sgd"]
 )
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 def test_a_symmetric_start_needs_no_mirror_images_of_paths(method, noise):
     # with m = 0, one path of each mirror pair is enough; a tiny m breaks the symmetry, so that all paths are sampled
     model = ga.paper_model(0.3, score_noise=noise)
-    start = ga.Overlaps(
-        q=np.full((2, 1, 1), 0.3), m=np.zeros((2, 1)), theta=np.full((2, 1, 1), 0.2), V=np.full((2, 1, 1), 9.0)
-    )
+    start = make_overlaps(0.3, 0.0, 0.2, 9.0)
     tiny = replace(start, m=np.array([[1e-200], [-1e-200]]))
     one, both = (
         ga.trajectory(model, 1.5, init, method, n_iter=4, n_paths=256, n_replicas=2, seed=3) for init in (start, tiny)

@@ -149,7 +149,7 @@ def test_bad_tokens_raise_an_error(tokens, fitted):
 
 
 def torch_outputs(n=60):
-    """Return tokens, outputs and arguments of a layer of torch with two heads in four dimensions, and biases."""
+    """Return a layer of torch with two heads in four dimensions, and biases; tokens, outputs and arguments."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     layer = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
@@ -161,12 +161,12 @@ def torch_outputs(n=60):
         "heads": 2, "rank": 4, "value_rank": 2, "readout": layer.out_proj.weight.detach().numpy().T,
         "student": ga.DotProductAttention(2**0.5, tied=False),
     }  # fmt: skip
-    return x, outputs.numpy(), attention.numpy(), arguments
+    return layer, x, outputs.numpy(), attention.numpy(), arguments
 
 
 @pytest.mark.parametrize("standardize", [False, True])
 def test_outputs_of_a_layer_of_torch_are_learnt(standardize):
-    x, y, attention, arguments = torch_outputs()
+    _, x, y, attention, arguments = torch_outputs()
     x = x * 2 + 1 if standardize else x  # the same tokens in other units
     layer = ga.GampAttention(1e-6, fit_intercept=True, n_starts=2, standardize=standardize, **arguments).fit(x, y)
     assert layer.result_.converged

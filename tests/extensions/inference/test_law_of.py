@@ -162,7 +162,7 @@ BAD = {
     "a teacher of another size": (lambda d: ga.law_of(d, np.ones((3, 1))), r"teacher: needs shape \(50, t\)"),
     "a constant token": (
         lambda d: ga.law_of(ga.Dataset(*[d.tokens * [[1.0], [0.0]]] * 2)),
-        "data: needs tokens that vary",
+        "data: needs tokens that vary .* index 1",
     ),
     "negative noise": (lambda d: ga.law_of(d, noise=-1.0), "noise: needs a finite number >= 0"),
     "no dataset": (lambda d: ga.law_of(d.tokens), "data: needs a gamp_attention.Dataset"),

@@ -2,16 +2,15 @@
 
 from dataclasses import replace
 
-import numba
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
-from threadpoolctl import threadpool_limits
 
 import gamp_attention as ga
 from gamp_attention.extensions.inference.refits import Refitter, sample_errors
+from tests.conftest import CLASSES, MEANS
 
 
 def ridge_rows(n=60, d=25, seed=0):
@@ -35,12 +34,11 @@ def test_ridge_errors_equal_the_hat_matrix_and_scikit_learn():
     assert np.allclose(ga.leave_one_out(data, ga.run_gamp(data, "random"), refits=60).errors, loo.errors, rtol=1e-6)
 
 
-CLASSES = ga.mixture_model([[0.4, 0.15], [0.1, 0.35]], [[0.5, -0.7], [0.3, -0.2]], lam=0.1)
 KINKED = ga.ElasticNet(0.0, 0.2)
 PROBLEMS = {
     "attention": (ga.paper_model(), 2.0, "semantic"),
     "rank 2": (ga.attention_model(2, 2, 2, omega=0.2, sigma=0.7, lam=0.1), 4.0, "semantic"),
-    "mixture": (CLASSES, 2.0, "semantic"),
+    "mixture": (ga.mixture_model(CLASSES, MEANS, lam=0.1), 2.0, "semantic"),
     "elastic net": (ga.paper_model(penalty=ga.ElasticNet(0.02, 0.01)), 2.0, "semantic"),
     "lasso": (ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3), penalty=KINKED), 1.5, "random"),
     "logistic": (ga.glm_model(ga.LogisticLoss(), lam=0.1), 2.0, "random"),
@@ -249,15 +247,12 @@ def test_intervals_extend_to_the_side_of_large_errors():
     assert replace(loo, test_error_error=loo.test_error).interval()[0] == 0  # errors are not negative
 
 
-def test_errors_have_the_same_bits_for_any_number_of_threads(monkeypatch):
+def test_errors_have_the_same_bits_for_any_number_of_threads(by_threads):
     data = ga.sample(ga.paper_model(), d=300, alpha=1.0, seed=0)
-    gamp, found = ga.run_gamp(data), []
-    for threads in (1, 2):
-        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        with threadpool_limits(threads):
-            found.append(ga.leave_one_out(data, gamp, form="hessian"))
-    assert np.array_equal(found[0].errors, found[1].errors)
-    assert found[0].test_error_error == found[1].test_error_error
+    gamp = ga.run_gamp(data)
+    one, two = by_threads(lambda: ga.leave_one_out(data, gamp, form="hessian"))
+    assert np.array_equal(one.errors, two.errors)
+    assert one.test_error_error == two.test_error_error
 
 
 @pytest.mark.parametrize(

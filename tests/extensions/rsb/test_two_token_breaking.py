@@ -29,11 +29,9 @@ class TwoAmplitudes(NamedTuple):
     even = True
 
     def value(self, p, z):
-        """Return the loss."""
         return (abs(z[0, 0]) - p[0]) ** 2 + (abs(z[1, 0]) - p[1]) ** 2
 
     def derivatives(self, p, z, grad, hess):
-        """Return the loss, and fill its derivatives."""
         total = 0.0
         for l in range(2):
             excess = abs(z[l, 0]) - p[l]
@@ -43,7 +41,6 @@ class TwoAmplitudes(NamedTuple):
         return total
 
     def floor(self, p):
-        """Return a lower bound of the loss."""
         return 0.0
 
 
@@ -55,11 +52,7 @@ def lattice_of(variances, spacing, strides, cut=8.0):
 
 @pytest.mark.parametrize(
     ("variances", "parisi", "strides"),
-    [
-        ([0.4, 0.3], [1.5], (1,)),
-        ([0.4, 0.2, 0.1], [0.8, 2.5], (1, 1)),
-        ([0.4, 0.3, 0.06], [1.0, 4.0], (2, 1)),
-    ],
+    [([0.4, 0.3], [1.5], (1,)), ([0.4, 0.2, 0.1], [0.8, 2.5], (1, 1)), ([0.4, 0.3, 0.06], [1.0, 4.0], (2, 1))],
 )
 def test_a_sum_of_losses_of_single_fields_gives_the_averages_of_one_field(variances, parisi, strides):
     """Both fields are independent, so that φ_0 is a sum and derivatives agree with the recursion for one field."""

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.optimize import brentq
 from scipy.stats import norm
 
 import gamp_attention as ga
@@ -67,21 +66,6 @@ def test_stated_errors_hold(name):
         value, error = numbers(se)
         assert (error <= 1.001 * rtol * np.abs(best)).all()
         assert (np.abs(value - best) <= error).all()
-
-
-@pytest.mark.parametrize(("rtol", "noise"), [(1e-2, 0.0), (1e-2, 0.3), (1e-7, 0.3)])
-def test_ridge_regression_has_its_closed_form(rtol, noise):
-    alpha, lam = 2.0, 0.1
-    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise), lam=lam)
-    value, error = numbers(ga.solve_state_evolution(model, alpha, rtol=rtol, stability=False))
-    assert (error <= rtol * value).all()
-    V = brentq(lambda V: V * (lam + alpha / (1 + V)) - 1, 1e-6, 1e6)
-    hat = alpha / (1 + V)
-    theta, gain = hat * V, V**2 * alpha / (1 + V) ** 2
-    q = (theta**2 + gain * (1 + noise**2 - 2 * theta)) / (1 - gain)
-    test = 0.5 * (1 + noise**2 - 2 * theta + q)
-    train = alpha * test / (1 + V) ** 2 + 0.5 * lam * q
-    assert (np.abs(value - [q, theta, V, train, test]) <= error).all()
 
 
 @pytest.mark.slow

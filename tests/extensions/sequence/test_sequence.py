@@ -138,20 +138,6 @@ def test_a_linear_student_is_ridge_regression():
     assert abs(found.q - exact.q) <= found.q_error + 1e-3
 
 
-def test_trajectory_predicts_message_passing():
-    model, deviations = ga.sequence_model(
-        lambda u, noise: np.tanh(u[0, 0]) + 0.3 * noise[0], lambda z: np.tanh(z[0, 0]), n_tokens=1, rank=1, n_noise=1,
-        lam=0.05,
-    ), []  # fmt: skip
-    for seed in range(6):
-        data = ga.sample(model, d=300, alpha=3.0, seed=seed)
-        run = ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=6)
-        path = ga.trajectory(data.instance_model(), data.alpha, "semantic", n_iter=6, n_paths=512)
-        deviations.append((run.history.q - path.q)[:, 0, 0, 0])
-    mean, error = np.mean(deviations, axis=0), np.std(deviations, axis=0, ddof=1) / np.sqrt(6)
-    assert (np.abs(mean[1:]) < 4 * error[1:] + 0.01 * path.q[1:, 0, 0, 0]).all()
-
-
 def loops(z):
     """Fill an array by loops, with functions of math and a condition, as compiled code is written."""
     out = np.zeros((2, 2))

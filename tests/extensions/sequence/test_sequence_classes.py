@@ -10,6 +10,7 @@ import gamp_attention as ga
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.choice import first_rule
 from gamp_attention.theory.rules.rule import average_channels
+from tests.theory.models.test_mixtures import ravel
 
 L, NU, NOISE = 2, 4.0, 0.5
 PROBABILITY, SIGMA = [0.3, 0.7], [[1.0, 0.8], [1.2, 0.9]]
@@ -40,10 +41,6 @@ def two_clouds(**options):
         lambda u, noise, c: c - 0.5, lambda z: z[0, 0], n_tokens=1, rank=1, classes=[0.7, 0.3],
         sigma=[[1.0], [0.8]], **options,
     )  # fmt: skip
-
-
-def ravel(overlaps):
-    return np.concatenate([values.ravel() for values in overlaps.arrays().values()])
 
 
 def some_overlaps(model, seed=0):
@@ -104,11 +101,7 @@ def test_averages_agree_with_brute_force():
     for s in range(4):
         inside = ((c == s // 2) * 1.0)[:, None, None]
         one, other = g[:, s % 2, :, None] * inside, y[:, s % 2, None]
-        for name, values in {
-            "g": one,
-            "gg": one * g[:, s % 2, None],
-            "with_teacher": one * other,
-        }.items():
+        for name, values in {"g": one, "gg": one * g[:, s % 2, None], "with_teacher": one * other}.items():
             mean, spread = values.mean(axis=0), values.std(axis=0) / np.sqrt(n)
             expected = means[name][s].reshape(mean.shape)
             allowed = 4.5 * np.hypot(spread, errors[name][s].reshape(mean.shape))
@@ -133,38 +126,6 @@ def test_spikes_equal_means_given_for_every_coordinate():
     for start in ("semantic", "positional"):
         paths = [ga.trajectory(model, 1.5, start, n_iter=1, n_paths=256) for model in (by_spikes, by_means)]
         assert np.allclose(ravel(paths[0]), ravel(paths[1]), rtol=1e-6, atol=1e-9)
-
-
-def mean_ratio(rows, path, names):
-    """Return the largest deviation of instances from a trajectory, in units of standard errors and 1/d."""
-    ratios = []
-    for name in names:
-        values = np.array([getattr(row, name) for row in rows])
-        theory = getattr(path, name)
-        spread = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-        ratios.append(np.abs(values.mean(axis=0) - theory) / (spread + getattr(path.error, name) + 4e-3))
-    return max(ratio.max() for ratio in ratios)
-
-
-@pytest.mark.parametrize("method", ["gamp", "gd", "online"])
-def test_runs_follow_their_trajectories(method):
-    alpha, d, n_iter = 3.0, 400, 5
-    model = uneven()
-    methods = {"gamp": ga.MessagePassing(), "gd": ga.GradientDescent(lr=0.1), "online": ga.SinglePass()}
-    path = ga.trajectory(model, alpha, "semantic", methods[method], n_iter, n_paths=4096, n_replicas=4)
-    rows = []
-    for seed in range(8):
-        if method == "online":
-            run = ga.single_pass(model, d, alpha, "semantic", n_iter=n_iter, seed=seed)
-        else:
-            data = ga.sample(model, d, alpha, seed=seed)
-            if method == "gamp":
-                run = ga.run_gamp(data, "semantic", damping=0.5, max_iter=n_iter, tol=0)
-            else:
-                run = ga.minimize_risk(data, "semantic", method="gd", lr=0.1, max_iter=n_iter, tol=0)
-        rows.append(run.history)
-    names = ("q", "m", "theta", "V") if method == "gamp" else ("q", "m", "theta")
-    assert mean_ratio(rows, path, names) < 4.5
 
 
 def test_a_run_ends_at_a_zero_gradient_of_torch():

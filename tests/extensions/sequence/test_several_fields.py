@@ -5,6 +5,7 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.two_layers import layers as two_layers
+from tests.conftest import assert_solutions_agree
 
 
 def build_two_layers(lam=0.1):
@@ -19,11 +20,7 @@ def test_stated_errors_of_two_layer_attention_cover_a_finer_run():
     assert rough.converged
     assert fine.converged
     assert fine.consistent
-    for name in ("q", "theta", "V"):
-        difference = np.abs(getattr(rough.overlaps, name) - getattr(fine.overlaps, name))
-        assert np.all(difference <= getattr(rough.overlaps_error, name) + getattr(fine.overlaps_error, name))
-    assert abs(rough.train_loss - fine.train_loss) <= rough.train_loss_error + fine.train_loss_error
-    assert abs(rough.test_error - fine.test_error) <= rough.test_error_error + fine.test_error_error
+    assert_solutions_agree(rough, fine, "q theta V")
 
 
 @pytest.mark.slow

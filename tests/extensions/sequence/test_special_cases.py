@@ -7,14 +7,10 @@ import pytest
 from scipy.special import expit, ndtr
 
 import gamp_attention as ga
+from docs.examples.two_layers import softmax
 from gamp_attention.problem.losses.point import sample_derivatives, sample_loss
 
 N, OMEGA = 12, 0.3
-
-
-def softmax(scores):
-    weights = np.exp(scores - scores.max())
-    return weights / weights.sum(axis=1)[:, None]
 
 
 def draw_class(u, noise):

@@ -5,29 +5,23 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.problem.symmetries import agreement_of
+from tests.extensions.estimators.test_attention import torch_outputs
 
 READOUT = [[1.0, 0.5], [-0.5, 1.0]]
 
 
-def plain_layer(z, heads, size, values, readout, tied=True, causal=False, temperature=1.0):
-    """Return the outputs (L, p) of a layer for fields z (L, r), written with loops."""
-    L, outputs = len(z), 0.0
-    part = heads * size
+def plain_layer(z, heads, size, values, readout, attention):
+    """Return the outputs (L, p) of a layer for fields z (L, r), as a sum over heads."""
+    outputs, parts = 0.0, attention.parts
     for h in range(heads):
-        q = z[:, h * size : (h + 1) * size]
-        k = q if tied else z[:, part + h * size : part + (h + 1) * size]
-        v = z[:, (1 if tied else 2) * part + h * values :][:, :values]
-        for_head = np.zeros((L, values))
-        for i in range(L):
-            last = i + 1 if causal else L
-            weights = np.exp([q[i] @ k[j] / temperature for j in range(last)])
-            for_head[i] = weights @ v[:last] / weights.sum()
-        outputs = outputs + for_head @ readout[h * values : (h + 1) * values]
+        scores = [z[:, part * heads * size + h * size :][:, :size] for part in range(parts)]
+        v = z[:, parts * heads * size + h * values :][:, :values]
+        outputs = outputs + attention(np.hstack(scores)) @ v @ readout[h * values : (h + 1) * values]
     return outputs
 
 
 @pytest.mark.parametrize(("tied", "causal", "size", "values"), [(True, False, 1, 1), (False, True, 1, 2)])
-def test_predictions_equal_a_layer_written_with_loops(tied, causal, size, values):
+def test_predictions_equal_a_sum_over_heads(tied, causal, size, values):
     rng = np.random.default_rng(0)
     readout = rng.normal(size=(2 * values, 3))
     student = ga.DotProductAttention(0.7, tied, causal)
@@ -36,7 +30,7 @@ def test_predictions_equal_a_layer_written_with_loops(tied, causal, size, values
         3, rank, rank, heads=2, values=values, readout=readout, student=student, omega=0.0, tau=[0] * 3
     )
     z = rng.normal(size=(4, 3, model.rank))
-    expected = [plain_layer(fields, 2, size, values, readout, tied, causal, 0.7) for fields in z]
+    expected = [plain_layer(fields, 2, size, values, readout, student) for fields in z]
     np.testing.assert_allclose(model.predict(z), expected, atol=1e-13)
     data = ga.sample(model, d=40, alpha=1.0)
     u = data.tokens @ data.Q_star / 40**0.5
@@ -55,18 +49,10 @@ def test_targets_are_the_mixture_with_the_positional_matrix():
 
 
 def test_a_layer_of_torch_lies_in_the_model():
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
-    layer = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
-    torch.nn.init.normal_(layer.in_proj_bias, std=0.3)
-    model = ga.value_model(
-        rank=4, teacher_rank=4, heads=2, values=2, readout=layer.out_proj.weight.detach().numpy().T, tau=[0, 0],
-        student=ga.DotProductAttention(2**0.5, tied=False), intercept=True,
-    )  # fmt: skip
-    x = np.random.default_rng(0).normal(size=(20, 2, 4))
-    with torch.no_grad():
-        outputs = layer(*[torch.tensor(x)] * 3)[0].numpy()
-        fields = x @ layer.in_proj_weight.numpy().T + layer.in_proj_bias.numpy()
+    layer, x, outputs, _, arguments = torch_outputs(20)
+    values = arguments.pop("value_rank")
+    model = ga.value_model(values=values, teacher_rank=4, tau=[0, 0], intercept=True, **arguments)
+    fields = x @ layer.in_proj_weight.detach().numpy().T + layer.in_proj_bias.detach().numpy()
     np.testing.assert_allclose(model.predict(fields), outputs, atol=1e-12)
 
 

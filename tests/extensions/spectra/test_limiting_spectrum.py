@@ -98,10 +98,7 @@ LOGISTIC = ga.glm_model(loss=ga.LogisticLoss(), labels=ga.LogisticLabels(), n_to
 
 @pytest.mark.parametrize(
     ("model", "alpha", "init"),
-    [
-        (ga.paper_model(0.3), 1.5, "semantic"),
-        (LOGISTIC, 3.0, "semantic"),
-    ],
+    [(ga.paper_model(0.3), 1.5, "semantic"), (LOGISTIC, 3.0, "semantic")],
     ids=["semantic", "logistic"],
 )
 def test_density_agrees_with_minima_at_finite_d(model, alpha, init):

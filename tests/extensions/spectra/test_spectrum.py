@@ -4,17 +4,13 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-
-STEP = 1e-4
+from tests.conftest import compute_hessian
 
 
 def all_eigenvalues(data, Q, risk):
     """Return all eigenvalues and eigenvectors of the Hessian, by central differences of the gradient."""
-    columns = []
-    for unit in np.eye(Q.size):
-        shift = STEP * unit.reshape(Q.shape)
-        columns.append((ga.gradient(data, Q + shift, risk) - ga.gradient(data, Q - shift, risk)).ravel() / (2 * STEP))
-    return np.linalg.eigh(0.5 * (np.array(columns) + np.array(columns).T))
+    hessian = compute_hessian(data, Q, risk, step=1e-4)
+    return np.linalg.eigh(0.5 * (hessian + hessian.T))
 
 
 PAPER = ga.paper_model(0.3, sigma=0.8)

@@ -16,7 +16,7 @@ from gamp_attention.extensions.sweeps import jobs
 from gamp_attention.extensions.sweeps.store import Store
 from gamp_attention.extensions.sweeps.sweep import sweep
 from gamp_attention.theory.models.model import with_parameter
-from tests.conftest import CELLS, QUICK, ROOT, TINY
+from tests.conftest import CELLS, QUICK, ROOT, TINY, interrupt_at
 
 SCRIPT = """
 import json, sys
@@ -29,20 +29,11 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Start a sweep in a separate process."""
-    script, started = tmp_path / "script.py", []
+def start_sweep(start, tmp_path):
+    """Function that starts a sweep in a separate process."""
+    script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-
-    def run(folder, workers=0):
-        arguments = [sys.executable, str(script), str(folder), json.dumps(TINY), str(workers)]
-        started.append(subprocess.Popen(arguments))
-        return started[-1]
-
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
+    return lambda folder, workers=0: start(str(script), str(folder), json.dumps(TINY), str(workers))
 
 
 def files(folder):
@@ -71,8 +62,8 @@ def test_a_pool_in_a_script_without_a_guard(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_local_pool_gives_the_same(start, tiny_sweep, tmp_path):
-    assert start(tmp_path / "cells", workers=2).wait() == 0
+def test_a_local_pool_gives_the_same(start_sweep, tiny_sweep, tmp_path):
+    assert start_sweep(tmp_path / "cells", workers=2).wait() == 0
     assert same(tmp_path / "cells", tiny_sweep)
 
 
@@ -108,15 +99,7 @@ def test_a_dask_cluster_gives_the_same(model, tiny_sweep, tmp_path):
 
 
 def test_an_interrupted_sweep_in_one_process_stores_finished_cells(model, tmp_path, monkeypatch):
-    calls, run = [], jobs.run_gamp
-
-    def interrupted(*args, **options):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return run(*args, **options)
-
-    monkeypatch.setattr(jobs, "run_gamp", interrupted)
+    interrupt_at(monkeypatch, jobs, "run_gamp", 3)
     with pytest.raises(KeyboardInterrupt, match="run the same command again"):
         sweep(model, tmp_path, **QUICK | {"seed": [0, 1]})
     assert len(files(tmp_path)) == 2
@@ -125,11 +108,11 @@ def test_an_interrupted_sweep_in_one_process_stores_finished_cells(model, tmp_pa
 
 
 @pytest.mark.slow
-def test_kill_9_loses_only_the_cells_in_flight(model, tiny_sweep, start, tmp_path):
+def test_kill_9_loses_only_the_cells_in_flight(model, tiny_sweep, start_sweep, tmp_path):
     folder, rng, seen, kills = tmp_path / "cells", random.Random(0), {}, 0
     while kills < 3:
         # first within a chain, of which one cell is finished
-        process, aim = start(folder), len(seen) + (rng.randint(1, 4) if kills else 1)
+        process, aim = start_sweep(folder), len(seen) + (rng.randint(1, 4) if kills else 1)
         while process.poll() is None and len(files(folder)) < aim:
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.2))

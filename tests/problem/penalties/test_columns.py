@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from tests.conftest import layer_risk
 
 LAMS = [0.5, 0.05]
 NO_STRENGTHS = (["cube"], "cube", [[0.1]], [], [float("nan")])
@@ -16,17 +17,18 @@ def linear_model(lam):
 
 
 def ridge_solution(data, column, lam):
-    """Return the minimizer of ½‖xQ/√d − y‖² + λ‖Q‖²/2 for one column, and its training loss without constants."""
+    """Return the minimizer of ½‖xQ/√d − y‖² + λ‖Q‖²/2 for one column."""
     x = np.asarray(data.tokens)[:, 0] / np.sqrt(data.dim)
     return np.linalg.solve(x.T @ x + lam * np.eye(data.dim), x.T @ data.labels[:, column])
 
 
-def test_each_column_has_its_ridge_solution():
-    data = ga.sample(linear_model(LAMS), d=100, alpha=2.0, seed=0)
+@pytest.mark.parametrize(("lams", "alpha"), [(LAMS, 2.0), ([-0.05, 0.0], 3.0)], ids=["positive", "not positive"])
+def test_each_column_has_its_ridge_solution(lams, alpha):
+    data = ga.sample(linear_model(lams), d=100, alpha=alpha, seed=0)
     gamp = ga.run_gamp(data, "random", tol=1e-10)
     assert gamp.status.value == "converged"
     assert gamp.is_minimum
-    for column, lam in enumerate(LAMS):
+    for column, lam in enumerate(lams):
         np.testing.assert_allclose(gamp.Q[:, column], ridge_solution(data, column, lam), atol=1e-8)
 
 
@@ -42,23 +44,13 @@ def test_state_evolution_of_columns_equals_two_single_problems():
 
 
 def test_gradient_of_attention_vanishes_in_torch():
-    """The gradient of the exact risk of eq. (3), written here in torch."""
-    lam = [0.02, 0.005]
-    torch = pytest.importorskip("torch")
-    d = 60
-    data = ga.sample(ga.attention_model(rank=2, teacher_rank=2, lam=lam), d=d, alpha=2.0, seed=3)
+    pytest.importorskip("torch")
+    data = ga.sample(ga.attention_model(rank=2, teacher_rank=2, lam=[0.02, 0.005]), d=60, alpha=2.0, seed=3)
     gamp = ga.run_gamp(data, "semantic", tol=1e-9)
     assert gamp.converged
-    x, y = (torch.as_tensor(np.array(part)) for part in (data.tokens, data.outputs))
-    Q = torch.tensor(gamp.Q, requires_grad=True)
-    tokens = x + torch.as_tensor(np.array(data.positions))
-    z = tokens @ Q / d**0.5
-    risk = ((y - (z @ z.transpose(1, 2)).softmax(dim=-1) @ tokens) ** 2).sum() / (2 * d)
-    for column, strength in enumerate(lam):
-        risk = risk + 0.5 * strength * (Q[:, column] ** 2).sum()
-    (gradient,) = torch.autograd.grad(risk, Q)
-    assert float(risk.detach()) / d == pytest.approx(gamp.train_loss, rel=1e-9)
-    assert np.linalg.norm(gradient.numpy()) < 1e-8 * np.sqrt(d)
+    risk, gradient = layer_risk(data, gamp.Q, "exact")
+    assert risk / 60 == pytest.approx(gamp.train_loss, rel=1e-9)
+    assert np.linalg.norm(gradient) < 1e-8 * np.sqrt(60)
     descent = ga.minimize_risk(data, gamp.Q + 1e-3, method="lbfgs")
     assert descent.train_loss == pytest.approx(gamp.train_loss, rel=1e-6)
 
@@ -75,17 +67,10 @@ def test_different_strengths_leave_no_flat_rotation():
     assert counts == [3, 1, 0]
 
 
-def test_zero_and_negative_strengths_of_a_bounded_problem():
-    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), rank=2, lam=[-0.05, 0.0])
-    data = ga.sample(model, d=100, alpha=3.0, seed=0)
-    gamp = ga.run_gamp(data, "random", tol=1e-9)
-    assert gamp.converged
-    assert gamp.is_minimum
-    for column, lam in enumerate([-0.05, 0.0]):
-        np.testing.assert_allclose(gamp.Q[:, column], ridge_solution(data, column, lam), atol=1e-6)
-    se = ga.solve_state_evolution(model, 3.0, rtol=1e-4)
+def test_zero_and_negative_strengths_have_a_state_evolution():
+    """Least squares without penalty: q = 1 + noise²/(α − 1)."""
+    se = ga.solve_state_evolution(linear_model([-0.05, 0.0]), 3.0, rtol=1e-4)
     assert se.status.value == "converged"
-    # least squares without penalty: q = 1 + noise²/(α − 1)
     assert se.overlaps.q[0, 1, 1] == pytest.approx(1 + 0.09 / 2, rel=1e-3)
 
 
@@ -103,12 +88,10 @@ def test_unbounded_problem_is_no_convergence():
 def test_leave_one_out_and_replace():
     data = ga.sample(linear_model(LAMS), d=40, alpha=2.0, seed=4)
     loo = ga.leave_one_out(data, ga.run_gamp(data, "random", tol=1e-10))
-    rows = np.arange(1, data.n_samples)
-    x = np.asarray(data.tokens)[:, 0] / np.sqrt(40)
+    others = data.select_rows(np.arange(1, data.n_samples))
     for column, lam in enumerate(LAMS):
-        kept = x[rows]
-        Q = np.linalg.solve(kept.T @ kept + lam * np.eye(40), kept.T @ data.labels[rows, column])
-        assert loo.fields[0, 0, column] == pytest.approx(x[0] @ Q, rel=1e-6)
+        field = data.tokens[0, 0] @ ridge_solution(others, column, lam) / np.sqrt(40)
+        assert loo.fields[0, 0, column] == pytest.approx(field, rel=1e-6)
     scaled = data.replace(lam=0.25)
     assert scaled.penalty == ga.ColumnRidge([0.25, 0.025])
     assert scaled.lam == 0.25

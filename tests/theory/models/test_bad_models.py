@@ -10,14 +10,7 @@ from tests.conftest import CLASSES, MEANS
 
 
 def law(**changes):
-    good = {
-        "weight": np.ones(1),
-        "gamma": np.ones((1, 2)),
-        "tau": np.ones((1, 2)),
-        "teacher_mean": np.zeros((1, 1)),
-        "teacher_cov": np.ones((1, 1, 1)),
-    }
-    return ga.CoordinateLaw(**{**good, **changes})
+    return replace(ga.coordinate_law(), **changes)
 
 
 def mixture(**changes):
@@ -27,18 +20,12 @@ def mixture(**changes):
 CASES = {
     "omega above 1": (lambda: ga.paper_model(omega=1.2), "omega.*<= 1.*1.2"),
     "omega not a number": (lambda: ga.paper_model(omega="x"), "omega.*'x'"),
-    "labels no teacher": (
-        lambda: ga.glm_model(ga.SquaredLoss(), np.array(0.5)),
-        "labels.*label model.*got array",
-    ),
+    "labels no teacher": (lambda: ga.glm_model(ga.SquaredLoss(), np.array(0.5)), "labels.*label model.*got array"),
     "lambda zero": (lambda: ga.paper_model(lam=0), "lam.*> 0.*0"),
     "A not square": (lambda: ga.paper_model(A=[[1, 2, 3], [4, 5, 6]]), r"A.*\(2, 2\).*\(2, 3\)"),
     "A with NaN": (lambda: ga.paper_model(A=[[np.nan, 0], [0, 1]]), "A.*finite"),
     "no tokens": (lambda: ga.attention_model(0), "n_tokens.*>= 1"),
-    "covariance not PSD": (
-        lambda: law(gamma=np.array([[1.0, -0.3]])),
-        "gamma.*at least 0.*got -0.3",
-    ),
+    "covariance not PSD": (lambda: law(gamma=np.array([[1.0, -0.3]])), "gamma.*at least 0.*got -0.3"),
     "teacher covariance not PSD": (lambda: law(teacher_cov=-np.ones((1, 1, 1))), "teacher_cov"),
     "shares do not add up": (lambda: law(weight=np.array([0.5])), "weight.*add to 1"),
     "sigma a word": (lambda: ga.attention_model(sigma="wide"), "sigma.*real array"),
@@ -48,6 +35,9 @@ CASES = {
         lambda: ga.attention_model(2, 1, student=ga.DotProductAttention(tied=False)),
         "rank.*multiple of 2",
     ),
+    "no heads": (lambda: ga.attention_model(student=ga.MultiHeadAttention(heads=0)), "heads"),
+    "temperature of heads": (lambda: ga.attention_model(student=ga.MultiHeadAttention(temperature=0.0)), "temperature"),
+    "rank of heads": (lambda: ga.attention_model(student=ga.MultiHeadAttention(tied=False), rank=1), "multiple of 4"),
     "student a word": (lambda: ga.attention_model(student="softmax"), "student.*'softmax'"),
     "temperature zero": (lambda: ga.attention_model(student=ga.DotProductAttention(0.0)), "student.temperature.*> 0"),
     "teacher beside omega": (lambda: ga.attention_model(omega=0.1, teacher=ga.paper_model().teacher), "omega, A"),

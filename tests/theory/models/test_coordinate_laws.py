@@ -11,6 +11,7 @@ from gamp_attention.theory.equations.weights import weights_step
 from gamp_attention.theory.fixed_points.observables import replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.rules.panels import PanelRule
+from tests.conftest import make_overlaps
 
 
 def make_mixed_law(t=1):
@@ -94,6 +95,5 @@ def test_law_from_samples_has_the_state_evolution_of_its_coordinates():
 @pytest.mark.extensions
 def test_a_start_from_overlaps_with_several_classes_raises_a_named_error():
     model = ga.attention_model(coordinates=ga.coordinate_law([0.2, 0.3]))
-    start = ga.Overlaps(np.full((2, 1, 1), 0.1), np.zeros((2, 1)), np.full((2, 1, 1), 0.1), np.full((2, 1, 1), 9.0))
     with pytest.raises(ValueError, match=r"init.*a name.*2 classes"):
-        ga.trajectory(model, 1.5, start)
+        ga.trajectory(model, 1.5, make_overlaps(0.1, 0.0, 0.1))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention.problem.risk import overlaps
 from gamp_attention.theory.fixed_points.observables import predicted_test_error
 from gamp_attention.theory.rules.choice import first_rule
 from gamp_attention.theory.rules.rule import average_channels
@@ -13,8 +14,8 @@ def single():
     return ga.mixture_model([[1.0]], [[0.0], [0.0]])
 
 
-def vector(overlaps):
-    return np.concatenate([values.ravel() for values in overlaps.arrays().values()])
+def ravel(arrays):
+    return np.concatenate([values.ravel() for values in arrays.arrays().values()])
 
 
 def make_overlaps(model):
@@ -39,18 +40,18 @@ def test_one_class_is_the_plain_model(model):
         assert np.array_equal(one.Q, two.Q)
     assert ga.sampled_test_error(plain, one.Q) == ga.sampled_test_error(mixed, one.Q)
     one, two = (ga.trajectory(each, 1.5, n_iter=3, n_paths=256, n_replicas=2) for each in (model, single()))
-    assert np.array_equal(vector(one), vector(two))
+    assert np.array_equal(ravel(one), ravel(two))
 
 
-def average_by_brute_force(model, overlaps, n, seed=0):
+def average_by_brute_force(model, there, n, seed=0):
     """Return means and standard errors, by name, over samples whose classes are drawn one by one."""
     rng = np.random.default_rng(seed)
     law, L = model.classes, model.n_tokens
     at = law.patterns[rng.choice(len(law.probability), n, p=law.probability)]
     rho = model.coordinates.rho[at, 0, 0]
     y = np.sqrt(rho) * rng.standard_normal((n, L))
-    slope = overlaps.theta[at, 0, 0] / rho
-    rest = overlaps.q[at, 0, 0] - slope**2 * rho
+    slope = there.theta[at, 0, 0] / rho
+    rest = there.q[at, 0, 0] - slope**2 * rho
     noise = slope * y + np.sqrt(rest) * rng.standard_normal((n, L))
     # teacher's means from their definition, E[π √d μ]
     weight, mean = model.coordinates.weight, model.coordinates.teacher_mean[:, 0]
@@ -60,7 +61,7 @@ def average_by_brute_force(model, overlaps, n, seed=0):
         [(trace[:, :, None] * np.eye(L)).reshape(n, -1), (trace[:, :, None] * T.transpose(0, 2, 1)).reshape(n, -1)],
         axis=1,
     )
-    omega, V = (noise + overlaps.m[at, 0])[..., None], overlaps.V[at]
+    omega, V = (noise + there.m[at, 0])[..., None], there.V[at]
     g, moreau = np.empty((n, L)), np.empty(n)
     for pattern in law.patterns:
         rows = (at == pattern).all(axis=1)
@@ -114,19 +115,9 @@ def test_predicted_test_error_agrees_with_new_samples(mixture):
     Q = 0.5 * data.Q_star + 0.3 * np.sqrt(1500) * data.positions[:1].T
     error, spread = ga.sampled_test_error(data, Q, n_samples=3000)
     model = data.instance_model()
-    at = ga.Overlaps(**{**make_overlaps(model).arrays(), **_get_overlaps(data, Q)})
+    at = overlaps(data, Q, make_overlaps(model).V)
     predicted = predicted_test_error(model, at, first_rule("panels", model, (0,)))[0]
     assert abs(error - predicted) < 4 * spread + predicted / np.sqrt(1500)
-
-
-def _get_overlaps(data, Q):
-    d = data.dim
-    spectra = np.broadcast_to(data.spectra, (data.n_sources, d))
-    return {
-        "q": np.einsum("sd,da,db->sab", spectra, Q, Q) / d,
-        "m": data.source_means @ Q / np.sqrt(d),
-        "theta": np.einsum("sd,da,db->sab", spectra, Q, data.Q_star) / d,
-    }
 
 
 def test_linear_baseline_is_the_mean_over_classes(mixture):

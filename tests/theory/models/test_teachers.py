@@ -63,8 +63,3 @@ def test_invalid_teachers_raise_named_errors(name):
     teacher, message = CASES[name]
     with pytest.raises((ValueError, TypeError), match=message), np.errstate(all="ignore"):
         ga.attention_model(teacher=teacher)
-
-
-def test_omega_and_a_teacher_exclude_each_other():
-    with pytest.raises(ValueError, match="omega, A"):
-        ga.attention_model(omega=0.2, teacher=UserDefinedTeacher())
