@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.theory.models.labels import ShiftedLabels
+from gamp_attention.theory.models.teachers import ShiftedTeacher
 from tests.extensions.sequence.test_sequence_classes import locate, uneven
 
 RUNS, STEPS = 8, 8
@@ -19,7 +19,7 @@ def sequence():
 
 def shifted():
     """Return logistic regression with an intercept without a penalty."""
-    labels = ShiftedLabels(ga.LogisticLabels(0.2), np.full((1, 1), 0.8))
+    labels = ShiftedTeacher(ga.LogisticLabels(0.2), np.full((1, 1), 0.8))
     return ga.glm_model(ga.LogisticLoss(), labels, lam=0.1, intercept=True)
 
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.theory.models.labels import ShiftedLabels
+from gamp_attention.theory.models.teachers import ShiftedTeacher
 
 SHIFT = 0.7
 
 
 def shifted_model():
     """Return a model of labels u + 0.7 + 0.3 N(0, 1)."""
-    labels = ShiftedLabels(ga.LinearLabels(0.3), np.full((1, 1), SHIFT))
+    labels = ShiftedTeacher(ga.LinearLabels(0.3), np.full((1, 1), SHIFT))
     return ga.glm_model(ga.SquaredLoss(), labels, intercept=True, lam=0.2)
 
 
