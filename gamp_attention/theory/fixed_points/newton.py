@@ -33,7 +33,7 @@ BREAKDOWNS: tuple[type[Exception], ...] = (*_CAUSES, np.linalg.LinAlgError, Floa
 
 
 NEWTON = RootSettings(max_steps=12, max_move=0.3, shortest=0.05, slow=0.3, min_update=1e-8, last=0.05)
-MIN_NOISY_UPDATE = 5e-3  # length of a step below which changes are noise if the map jumps at single points
+NOISY = replace(NEWTON, min_update=5e-3)  # if the map jumps at single points, which is noise on this scale
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,7 @@ def newton(
     """
     F, packing = F.with_choices_at(start), packing or Packing.of(F.model, start)
     equations = OverlapSystem(F, packing, response_slopes)
-    min_update = MIN_NOISY_UPDATE if F.is_noisy else NEWTON.min_update
-    settings = replace(NEWTON, max_steps=n_steps, reach=reach, min_update=min_update)
+    settings = replace(NOISY if F.is_noisy else NEWTON, max_steps=n_steps, reach=reach)
     known = None if jacobian is None else jacobian - np.eye(len(jacobian))
     found = find_root(equations, packing.pack(start), tol, settings, known)
     return root_of(equations, found, packing)
