@@ -95,7 +95,8 @@ def find_fixed_point(F: OverlapMap, start: Overlaps, max_iter: int) -> Root:
                 raise found.failure
             root, continued = root_of(equations, found, equations.packing_at(found.x)), True
             sizes = {name: family_size(path[-1], name) for name in ("m", "theta")}
-            unclear = any(0 < size < SEARCH.fading for size in sizes.values()) and not root.attracts(SEARCH.margin)
+            critical = root.attracts(-SEARCH.margin) and not root.attracts(SEARCH.margin)
+            unclear = critical and any(0 < size < SEARCH.fading for size in sizes.values())
             finer = F.finer() if F.rule.deterministic and F.rule.level < SEARCH.max_level else None
             solved = found.arrived or found.size <= SEARCH.acceptable * tol
             small = [name for name, size in sizes.items() if solved and 0 < size < SEARCH.small]
