@@ -68,9 +68,11 @@ SEARCH_WORK = 0.25  # work of an average of that search in units of `max_work`; 
 SEARCH_NODES = 8  # number of Gauss-Legendre nodes of a panel for that search
 N_SECANTS, AHEAD = 5, 0.05  # secant steps toward the onset of a jump; distance of the next point from it, relative
 MAX_HALVINGS = 30  # maximum number of successive halvings of a panel
-# nodes that determine the size of each average of labels: on each first panel, and of other coordinates up to a limit
-PANEL_PILOT_NODES, PILOT_NODES, PILOT_REACH = 4, 13, 6.0
-SMALL = 1e-3  # smallest unit of averages of g, g ω̃, g y and the response, relative to the sizes of their factors
+# nodes that determine the size of each average of labels: on each first panel, and of coordinates up to a limit; no
+# round numbers, as lines take long if all their fields are at a kink
+PILOT_PANEL, PILOT_NODES, PILOT_REACH = 4, 10, 6.1
+# smallest unit of averages of g, g ω̃ and g y, and of the response, relative to the sizes of their factors
+SMALL, MISSED = 1e-3, 0.1
 MIN_DIRECTION = 1e-7  # smallest u relative to the fields at which integration by parts gives the derivative
 MIN_EXPANDED = 0.02  # smallest u relative to the fields at which powers of e give all derivatives
 OTHER_NOISES = (0.3, -0.9)  # values of the second coordinate at which breakpoints in f are computed
@@ -473,10 +475,11 @@ class _FieldAverage(_Average):
         force = float(np.sqrt(scale[lines.columns["gg"]][0]))  # size of g
         self.unit = max(min(self.unit, force / lines.metric.smallest), self.min_unit)  # z − ω = V g may be small
         fields = np.sqrt([channel.overlaps.q.max(), *np.diagonal(channel.model.coordinates.rho[0])])
-        sizes = {"g": np.ones(1), "with_noise": fields[:1], "with_teacher": fields[1:], "response": 1 / fields[:1]}
-        for name, size in sizes.items():  # averages of g y may vanish by symmetry, and the response away from kinks
+        # averages of g y may vanish by symmetry; by Stein's identity, a response that these points miss is of order g/ω
+        sizes = {"g": SMALL, "with_noise": SMALL * fields[:1], "with_teacher": SMALL * fields[1:]}
+        for name, size in (sizes | {"response": MISSED / fields.max()}).items():
             columns = lines.columns[name]
-            scale[columns] = np.maximum(scale[columns], SMALL * force * size)
+            scale[columns] = np.maximum(scale[columns], force * size)
         # the loss is a difference of two averages, which is rounding if the weights interpolate the labels at a kink
         scale[-1] = max(scale[-1], SMALL * scale[-2])
         scale += 1e-300
@@ -501,14 +504,15 @@ class _FieldAverage(_Average):
 def pilot_points(channel: Channel, limits: Limits, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Return points (N, n) with weights (N,) that determine the sizes of averages over n coordinates of labels.
 
-    The first coordinate has panels at breakpoints of the labels, because averages may differ from zero only next to
-    them, the others equidistant nodes, because losses may vanish up to several standard deviations of the noise.
+    They are equidistant, because losses may vanish up to several standard deviations of the noise. If the labels have
+    breakpoints in the first coordinate, it has panels there: averages may differ from zero only next to them.
     """
-    low = 0.0 if limits.half else -limits.end
-    first = _first_panels(label_cuts(channel)(np.zeros((1, 0))), 1, low, limits)
-    x, _, weight = (part.ravel() for part in first.nodes(legendre_rule(PANEL_PILOT_NODES)))
-    y = np.linspace(-PILOT_REACH, PILOT_REACH, PILOT_NODES)
-    part = np.exp(-0.5 * y**2) / np.exp(-0.5 * y**2).sum()
+    y = x = np.linspace(-PILOT_REACH, PILOT_REACH, PILOT_NODES)
+    part = weight = np.exp(-0.5 * y**2) / np.exp(-0.5 * y**2).sum()
+    cuts = label_cuts(channel)(np.zeros((1, 0)))
+    if cuts is not None and len(cuts[0]):
+        first = _first_panels(cuts, 1, 0.0 if limits.half else -limits.end, limits)
+        x, _, weight = (values.ravel() for values in first.nodes(legendre_rule(PILOT_PANEL)))
     others, parts = tensor_grid(y, n - 1), np.prod(tensor_grid(part, n - 1), axis=1)
     points = np.column_stack([np.repeat(x, len(others)), np.tile(others, (len(x), 1))])
     return points, np.outer(weight / weight.sum(), parts).ravel()
