@@ -70,7 +70,7 @@ N_SECANTS, AHEAD = 5, 0.05  # secant steps toward the onset of a jump; distance 
 MAX_HALVINGS = 30  # maximum number of successive halvings of a panel
 # nodes that determine the size of each average of labels: on each first panel, and of coordinates up to a limit; no
 # round numbers, as lines take long if all their fields are at a kink
-PILOT_PANEL, PILOT_NODES, PILOT_REACH = 4, 10, 6.1
+PILOT_PANEL, PILOT_NODES, PILOT_REACH = 4, 12, 6.1
 # smallest unit of averages of g, g ω̃ and g y, and of the response, relative to the sizes of their factors
 SMALL, MISSED = 1e-3, 0.1
 MIN_DIRECTION = 1e-7  # smallest u relative to the fields at which integration by parts gives the derivative
