@@ -476,8 +476,8 @@ class _FieldAverage(_Average):
         self.unit = max(min(self.unit, force / lines.metric.smallest), self.min_unit)  # z − ω = V g may be small
         fields = np.sqrt([channel.overlaps.q.max(), *np.diagonal(channel.model.coordinates.rho[0])])
         # averages of g y may vanish by symmetry; by Stein's identity, a response that these points miss is of order g/ω
-        sizes = {"g": SMALL, "with_noise": SMALL * fields[:1], "with_teacher": SMALL * fields[1:]}
-        for name, size in (sizes | {"response": MISSED / fields.max()}).items():
+        sizes = {"g": np.full(1, SMALL), "with_noise": SMALL * fields[:1], "with_teacher": SMALL * fields[1:]}
+        for name, size in (sizes | {"response": MISSED / fields.max(keepdims=True)}).items():
             columns = lines.columns[name]
             scale[columns] = np.maximum(scale[columns], force * size)
         # the loss is a difference of two averages, which is rounding if the weights interpolate the labels at a kink
