@@ -109,16 +109,16 @@ def make_overlaps(q, m, theta, V=10.0):
     return ga.Overlaps(q * one, np.array([[m], [-m]], dtype=float), theta * one, V * one)
 
 
-def assert_solutions_agree(one, other, overlaps="q m theta V", numbers="train_loss test_error", room=1.0):
-    """Check that numbers of two solutions of state evolution differ by at most `room` times the sum of their errors."""
+def assert_solutions_agree(one, other, overlaps="q m theta V", numbers="train_loss test_error", factor=1.0):
+    """Check that numbers of two solutions of state evolution agree within `factor` times the sum of their errors."""
     for name in overlaps.split():
         away = np.abs(getattr(one.overlaps, name) - getattr(other.overlaps, name))
         error = getattr(one.overlaps_error, name) + getattr(other.overlaps_error, name)
-        assert (away <= room * error).all(), name
+        assert (away <= factor * error).all(), name
     for name in numbers.split():
         away = np.abs(getattr(one, name) - getattr(other, name))
         error = getattr(one, f"{name}_error") + getattr(other, f"{name}_error")
-        assert np.all(away <= room * error), name
+        assert np.all(away <= factor * error), name
 
 
 def layer_attention(student, z):

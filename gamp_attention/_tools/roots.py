@@ -42,7 +42,7 @@ class NonlinearSystem:
         return np.ones(len(x))
 
     def jacobian(self, x: np.ndarray, here: np.ndarray) -> np.ndarray:
-        """Return the Jacobian (k, k) at x, where the residual is `here`."""
+        """Return the Jacobian (k, k) at x; `here` is the residual at x."""
         return differences(self.residual, x, here, self.difference * self.units(x))
 
     def near(self, x: np.ndarray) -> "NonlinearSystem":

@@ -93,7 +93,7 @@ def test_folded_points_agree_with_the_split_rule(branch, model):
     points = ga.solve_state_evolution(model, 1.5, branch, rule="sobol", rtol=5e-3, stability=False, seed=2)
     split = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-4, stability=False)
     assert points.converged
-    assert_solutions_agree(points, split, numbers="V_hat train_loss test_error", room=1.3)
+    assert_solutions_agree(points, split, numbers="V_hat train_loss test_error", factor=1.3)
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpS
     """Return the state after one iteration with the step `damping`, posterior variances (d, t) and free entropy.
 
     Eq. :eq:`bayes-amp`, :eq:`bayes-bethe`. With damping, the Onsager terms are averaged like Q and V. The variances of
-    the weights, and the Bethe free entropy per dimension, are those of the given state.
+    the weights and the Bethe free entropy per dimension belong to the given state.
     """
     omega = problem.matrix.fields(state.Q) - state.D
     samples = problem.posterior(omega, state.V)

@@ -6,7 +6,7 @@ The field of a sample at step t depends on the forces f of all earlier steps,
 
 with Gaussian ω̃ and the response R of the weights to earlier forces: dynamical mean-field theory (Mignacco, Krzakala,
 Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). A method determines the force of a sample on the
-weights (`StoredPaths.evaluate`) and the step of the weights (`MemoryRun.select_step`). In this module both are those of
+weights (`StoredPaths.evaluate`) and the step of the weights (`MemoryRun.select_step`). In this module both belong to
 `GradientDescent`; message passing and survey propagation are in other modules.
 
 Late iterates are nearly linear combinations of earlier iterates. A time is therefore stored only if the stored times
@@ -97,7 +97,7 @@ def sum_forces(model: Model, paths: Sequence[Any], forces: list[Forces]) -> Forc
 class StoredPaths:
     """Sampled paths of the fields of one component of a model, whose histories are stored at a few of the times.
 
-    The paths are those of gradient descent, eq. :eq:`descent-fields`; other methods replace `evaluate`. `method` is the
+    The paths are of gradient descent, eq. :eq:`descent-fields`; other methods replace `evaluate`. `method` is the
     method of the trajectory, and `n_paths` the number of paths of all components. `even` is the argument of
     `FieldPaths`; if it is true, m̂ = 0.
 

@@ -159,10 +159,8 @@ def _largest(system: System, change: np.ndarray) -> str:
 
 def jacobian_of(system: System, x: np.ndarray) -> np.ndarray:
     """Return the Jacobian of F(x) − x (k, k) by central differences."""
-    here = system.residual(x)
-    ahead, behind = (
-        differences(system.residual, x, here, side * system.difference * system.units(x)) for side in (1, -1)
-    )
+    here, steps = system.residual(x), system.difference * system.units(x)
+    ahead, behind = (differences(system.residual, x, here, sign * steps) for sign in (1, -1))
     return 0.5 * (ahead + behind)
 
 

@@ -251,9 +251,8 @@ def _leave_out_along(
         Q, at = require_trained(problems[k], results[k])
         return sample_errors(problems[k], cavity_fields(problems[k], results[k], at, Q))  # without refits
 
-    line = [
-        k for k, result in enumerate(results) if result.converged
-    ]  # at other values there is nothing to interpolate
+    # at values without convergence there is nothing to interpolate
+    line = [k for k, result in enumerate(results) if result.converged]
     places = np.linspace(0, len(line) - 1, min(evenly, len(line))).round().astype(int).tolist()
     first = {*range(len(results))}.difference(line).union(line[place] for place in places)
     complete, shape = {k: complete_at(k) for k in sorted(first)}, (len(results), problems[0].n_samples)

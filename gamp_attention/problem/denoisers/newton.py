@@ -93,7 +93,7 @@ OUTCOME = NewtonOutcome()
 
 
 class NotPositiveDefinite(ValueError, FloatingPointError):
-    """Error of message passing that broke down, so that V is not symmetric positive definite."""
+    """Error if V is not symmetric positive definite: as an argument, or because message passing broke down."""
 
 
 class Metric(NamedTuple):

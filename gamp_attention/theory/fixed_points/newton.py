@@ -56,9 +56,10 @@ class OverlapSystem(NonlinearSystem):
     Attributes
     ----------
     slopes : (2, L, r, r, k) derivatives of V̂ from the last Jacobian; None if there was none.
+    slack : see `is_feasible`.
     """
 
-    flat = 1e-5
+    flat, slack = 1e-5, 1e-4
 
     def __init__(self, F: OverlapMap, packing: Packing, slopes: np.ndarray | None = None) -> None:
         self.F, self.packing, self.slopes, self.expands = F, packing, slopes, F.rule.expands
@@ -74,7 +75,7 @@ class OverlapSystem(NonlinearSystem):
     def residual(self, x: np.ndarray) -> np.ndarray:
         """Return the change of the overlaps in a full step; FloatingPointError if they are infeasible."""
         there = self.packing.unpack(x)
-        if not is_feasible(self.F.model, there):
+        if not is_feasible(self.F.model, there, self.slack):
             raise FloatingPointError("V is not positive definite, or q is smaller than the teacher explains, in a step")
         return self.packing.pack(self.F(there)) - x
 

@@ -3,7 +3,7 @@
 The flow dx/dt = F(x) − x (`follow_flow`) leads there, first on a coarser rule if there is one. Three cases remain:
 
 1. A given start that hardly changes is near a fixed point, which Newton steps solve even if it repels.
-2. A family that fades, m or θ, is set to zero, where the flow keeps it.
+2. A family that fades, m or θ, is set to zero if zero attracts it.
 3. All weights go to zero on the way: the search ends with status LOST.
 """
 
@@ -56,21 +56,18 @@ class _Flow(OverlapSystem):
     if it is tiny, as at the end of a step that is too long.
     """
 
-    least = 0.0  # smallest fraction of q that the teacher may leave unexplained at the next point
-
     def near(self, x: np.ndarray) -> "_Flow":
         """Return the equations for the step from x."""
-        self.least = SEARCH.left * unexplained_fraction(self.F.model, self.packing.unpack(x))
+        left = SEARCH.left * unexplained_fraction(self.F.model, self.packing.unpack(x))
+        self.slack = -left if left > 0 else OverlapSystem.slack
         return self
 
     def residual(self, x: np.ndarray) -> np.ndarray:
         """Return the change of the overlaps in a full step; WeightsVanished if they go to zero."""
-        overlaps = self.packing.unpack(x)
-        if self.least > 0 and unexplained_fraction(self.F.model, overlaps) < self.least:
-            raise FloatingPointError("the teacher explains nearly all of q after a step")
-        if weights_decay(self.F, overlaps):
+        change = super().residual(x)
+        if weights_decay(self.F, self.packing.unpack(x)):
             raise WeightsVanished
-        return super().residual(x)
+        return change
 
 
 def find_fixed_point(F: OverlapMap, start: Overlaps, max_iter: int) -> Root:

@@ -90,22 +90,16 @@ class ScoreChannel(PosteriorChannel):
         Samples with neighboring ω use the same grid, on which the teacher is evaluated once. The logarithms of all
         weights are then products of two matrices.
         """
-        root, y, spacing, width = (
-            np.sqrt(V[:, 0, 0]),
-            y.reshape(len(y), -1),
-            self._spacing(V),
-            self.settings.block_width,
-        )
+        root, y = np.sqrt(V[:, 0, 0]), y.reshape(len(y), -1)
+        spacing, width = self._spacing(V), self.settings.block_width
         (n, L), centers = omega.shape[:2], omega[:, :, 0] / root
         cells = np.round(centers / width)
         blocks, block_of_sample, count = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
         points, offsets = spaced_grid(spacing, L, self.settings.reach(L), False), centers - width * cells
         products, prior = (points[:, :, None] * points[:, None]).reshape(len(points), -1), np.sum(points**2, axis=1)
         values, sums, log_z = np.concatenate([points, products], axis=1), np.empty((n, L + L * L)), np.empty(n)
-        order, step = (
-            np.argsort(block_of_sample.ravel(), kind="stable"),
-            max(1, self.settings.block_size // len(points)),
-        )
+        order = np.argsort(block_of_sample.ravel(), kind="stable")
+        step = max(1, self.settings.block_size // len(points))
         for block, rows in zip(width * blocks, np.split(order, np.cumsum(count)[:-1]), strict=True):
             targets = self.teacher((root * (block + points))[:, :, None]).reshape(len(points), -1) / self.noise
             logs = -0.5 * (prior + np.sum(targets**2, axis=1))
