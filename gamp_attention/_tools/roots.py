@@ -70,13 +70,15 @@ class FlowSettings:
     first: float = 0.5  # τ of the first step
     longest: float = 0.5  # largest change of an unknown in a step
     longer: float = 3.0  # factor of τ after each step
-    shorter: float = 0.25  # factor of τ if a step is too long, or G is undefined at its end
+    much_longer: float = 10.0  # the same if the error of the predicted residual is at most `exact`
+    shorter: float = 0.5  # factor of τ if a step is too long, or G is undefined at its end
     shortest: float = 1e-6  # τ at which the steps end
     below_pole: float = 0.5  # largest τ times the largest growth rate
     neutral: float = 1e-5  # growth rate that counts as zero, as in free directions
     last: float = 0.05  # largest Newton step that may remain: without a solution, relative changes may be small
     # error of a predicted residual, in units of the residual before the step, from which the Jacobian is computed again
     inexact: float = 0.5
+    exact: float = 0.1
     patience: int = 5  # number of steps without a new smallest residual after which the steps end, if τ is `long`
     long: float = 100.0
     at_start: float = 0.02  # residual of a start below which it counts as near a solution
@@ -208,12 +210,14 @@ def follow_flow(
     """Follow the flow from a start until the largest residual is at most `tol`, in units of the last point.
 
     A start that hardly moves is near a solution, which Newton steps solve even if it repels; but not if the start is
-    the end of an earlier flow (`continued`), whose steps are long from the beginning. The flow ends at noise of the
+    the end of an earlier flow (`continued`), whose steps are long from the beginning. From other starts the first step
+    is explicit, without a Jacobian, unless the residual changes by more than its size. The flow ends at noise of the
     residual as well, where Newton steps do not reduce it. If the residual is undefined at the start or at the end of
     the shortest step, or the Jacobian is not finite, the flow ends with a `failure`.
     """
-    path, here, J, arrived, failure = [start], np.full(len(start), np.nan), None, False, None
-    is_new, size, smallest, n_idle = False, np.inf, np.inf, 0
+    path, here, arrived, failure = [start], np.full(len(start), np.nan), False, None
+    explicit = known = not continued  # whether the next step is explicit, and J is known: as zero for an explicit step
+    J, is_new, size, smallest, n_idle = np.zeros((len(start), len(start))), False, np.inf, np.inf, 0
     tau = FLOW.long if continued else FLOW.first
     try:
         here = equations.residual(start)
@@ -228,8 +232,8 @@ def follow_flow(
             size = float(np.abs(here / unit).max())
             describe(f"change {size:.1g} in a step")
             while True:  # a second time with a new Jacobian if the point seems to be a solution
-                if J is None or (equations.expands and not is_new):
-                    J, is_new = equations.jacobian(x, here), True
+                if not explicit and (not known or (equations.expands and not is_new)):
+                    J, known, is_new = equations.jacobian(x, here), True, True
                 scaled = J * (unit / unit[:, None])
                 growth = float(np.linalg.eigvals(scaled).real.max())
                 arrived = False
@@ -239,7 +243,7 @@ def follow_flow(
                         arrived = bool(np.abs(remaining).max() <= FLOW.last)
                 if is_new or not arrived:
                     break
-                J = None
+                known = False
             n_idle = 0 if size < smallest or tau < FLOW.long else n_idle + 1
             smallest = min(smallest, size)
             if arrived or len(path) > max_iter or n_idle == FLOW.patience:
@@ -247,14 +251,19 @@ def follow_flow(
             if growth > FLOW.neutral:
                 tau = min(tau, FLOW.below_pole / growth)
             step, there, tau = _implicit_step(equations, x, unit, here, scaled, tau)
-            error = (there - here) / unit - scaled @ step
-            inexact = np.linalg.norm(error) > FLOW.inexact * np.linalg.norm(here / unit)
-            J, is_new = None if inexact else broyden_update(J, step * unit, there - here, unit), False
+            change = (there - here) / unit
+            missed, length = float(np.linalg.norm(change - scaled @ step)), float(np.linalg.norm(here / unit))
+            if explicit and missed > length:
+                explicit = known = False
+                continue
+            known, explicit = not explicit and missed <= FLOW.inexact * length, False
+            J = broyden_update(J, step * unit, there - here, unit)
             path.append(x + step * unit)
-            here, tau = there, min(FLOW.longer * tau, 1 / FLOW.shortest)
+            longer = FLOW.much_longer if missed <= FLOW.exact * length else FLOW.longer
+            here, is_new, tau = there, False, min(longer * tau, 1 / FLOW.shortest)
     except (ArithmeticError, np.linalg.LinAlgError) as error:
         failure = error
-    return FoundRoot(path, here, J, size, arrived, failure)
+    return FoundRoot(path, here, J if known else None, size, arrived, failure)
 
 
 def _implicit_step(
