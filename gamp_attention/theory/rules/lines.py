@@ -34,6 +34,7 @@ from gamp_attention._tools.quadrature import LegendreRule, legendre_panels, lege
 from gamp_attention._tools.threads import interruptible_blocks
 from gamp_attention.problem.denoisers.newton import Metric, assign, make_metric, make_workspace, workspace_memory
 from gamp_attention.problem.denoisers.prox import MAX_STARTS, make_search, minimize_globally, minimize_single_field
+from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.problem.losses.point import for_kernels
 from gamp_attention.theory.equations.channel import AVERAGES, Channel, Moments, fields_and_terms
 from gamp_attention.theory.equations.symmetry import contrast_basis
@@ -52,7 +53,7 @@ from gamp_attention.theory.rules.rule import WorkExceeded
 MAX_PANELS = 256  # maximum number of panels on the stack of a line
 MAX_DEPTH = 40  # maximum depth of divisions: 1 for each halving, CUT_DEPTH for each tie
 CUT_DEPTH = 4  # a tie counts as four halvings, so that at most ten ties are nested
-BLOCK = 32  # number of lines that a thread takes at a time
+BLOCK = 64  # number of lines that a thread takes at a time
 SHORT_FIELDS = 3  # number of fields per sample up to which a block of lines is too short to be interrupted
 # size of the last Newton step in z relative to the tolerance of a line, and its bounds, relative to the size of z. Its
 # square is the order of the error of z; the error of the derivative is of its order, and large near folds of the path
@@ -315,6 +316,16 @@ def first_panels(tol: float, n_nodes: int, odd: bool = False) -> np.ndarray:
     return ends
 
 
+def runs_of_labels(y: np.ndarray, terms: RiskTerms, *others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first of successive points with the same fields, parameters and others, and each point's number of it.
+
+    Points that differ only in the noise of labels are such points as long as the labels stay the same, as for classes.
+    """
+    rows = np.column_stack([y.reshape(len(y), -1), terms.params, *others])
+    new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))
+    return np.flatnonzero(new), np.cumsum(new) - 1
+
+
 class FieldLines:
     """Line averages of a channel along the student's contrast, as functions of all other white coordinates.
 
@@ -363,14 +374,17 @@ class FieldLines:
         channel = self._channel
         y, terms = fields_and_terms(channel.model, teacher)
         noise = channel.fields(y, (student @ self._across.T).reshape(len(teacher), *channel.shape[:2]))
-        tol = np.maximum(tol, getattr(channel.loss, "noise", 0.0))
+        first, number = runs_of_labels(y, terms, student)
+        tol = np.minimum.reduceat(np.maximum(tol, getattr(channel.loss, "noise", 0.0)), first)
         out = line_averages(
-            channel.loss, terms.params, noise + channel.overlaps.m, self._direction, self.metric, self._grid,
-            self._nodes, self.size * tol, tol_square, np.clip(LAST_STEP * tol, MIN_LAST_STEP, MAX_LAST_STEP), n_powers,
+            channel.loss, terms.params[first], noise[first] + channel.overlaps.m, self._direction, self.metric,
+            self._grid, self._nodes, self.size * tol, np.minimum.reduceat(tol_square, first),
+            np.clip(LAST_STEP * tol, MIN_LAST_STEP, MAX_LAST_STEP), n_powers,
         )  # fmt: skip
         self._work_left -= out.scalars[:, [N_MINIMIZED, N_SEARCHED]].sum()
         if self._work_left < 0:
             raise WorkExceeded
+        out = out if len(first) == len(number) else LineMoments(*(values[number] for values in out))
         return LineValues(y, terms.constant, noise, self._direction, out)
 
     def unpack(self, values: np.ndarray) -> Moments:

@@ -47,13 +47,15 @@ from gamp_attention.theory.rules.lines import (
     LineValues,
     first_panels,
     integration_limit,
+    runs_of_labels,
 )
 from gamp_attention.theory.rules.rule import Rule, component_channels
 
 N_LEVELS = 10  # number of levels of accuracy
 # numbers of Gauss-Legendre nodes of a panel or a part of a line, by level: for attention, and for labels
 TOKEN_NODES = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)
-LABEL_NODES = (10, 10, 10, 12, 12, 12, 14, 14, 16, 16)
+LABEL_NODES = (10, 10, 12, 14, 14, 14, 16, 16, 16, 16)
+ERROR_NODES = 14  # the same for test errors
 # number of Gauss-Hermite nodes of an outer coordinate, by level: even, so that no node lies on a plane of symmetry, and
 # growing by at least a factor of 1.14, or two levels might agree by accident
 OUTER_NODES = (4, 6, 10, 14, 20, 26, 32, 38, 44, 50)
@@ -94,7 +96,11 @@ class PanelRule(Rule):
     searching: bool = False
     name: ClassVar[str] = "panels"
     deterministic: ClassVar[bool] = True
-    initial_tolerance: ClassVar[float] = 1e-4
+
+    @property
+    def initial_tolerance(self) -> float:
+        """Residual at which a first solution is accurate enough: about the error of the averages."""
+        return 1e-3 if self.searching else 1e-4
 
     @property
     def expands(self) -> bool:
@@ -145,11 +151,12 @@ class PanelRule(Rule):
         return (_FieldAverage if self.labels else _TokenAverage)(self, channel, squares).expansion()
 
 
-# arguments of `panel_average`: the averaged functions, the breakpoints in the next coordinate, and the sizes of the
-# values, which are either given or computed from the mean squares on the first panels
+# arguments of `panel_average`: the averaged functions; the breakpoints in the next coordinate; the sizes of the values,
+# which are either given or computed from the mean squares on the first panels; and successive points of equal averages
 Leaf = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Cuts = Callable[[np.ndarray], list[np.ndarray] | None]
 Scale = np.ndarray | Callable[[np.ndarray], np.ndarray]
+Runs = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,7 @@ class Limits:
 
 def panel_average(
     leaf: Leaf, cuts: Cuts, n_coordinates: int, limits: Limits, scale: Scale, tol: np.ndarray,
-    outer: np.ndarray | None = None, outer_weights: np.ndarray | None = None,
+    outer: np.ndarray | None = None, outer_weights: np.ndarray | None = None, runs: Runs | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Return the averages (K,) of functions of standard Gaussian coordinates, the last `n_coordinates` on panels.
 
@@ -187,6 +194,8 @@ def panel_average(
     scale : (K,) size of each value, the unit of its tolerance; inf for values that are not tested.
     tol : (M,) tolerance of panels in the first coordinate, for each outer node.
     outer, outer_weights : (M, outer) nodes and (M,) weights of the other coordinates; none by default.
+    runs : function of the coordinates of points without the last, which returns the first of successive points with
+        equal averages over the last coordinate, and each point's number of it.
     """
     outer = np.zeros((1, 0)) if outer is None else outer
     first = outer.shape[1]
@@ -203,7 +212,13 @@ def panel_average(
             points = np.column_stack([prefix[of_node], x.ravel()])
             relative_density = np.clip(np.exp(-0.5 * x.ravel() ** 2), MIN_DENSITY, 1)
             tol_inside = np.minimum(INNER_TOL * tol[of_node] / relative_density, MAX_TOL)
-            values = leaf(points, tol_inside / INNER_TOL) if is_last else average(points, tol_inside, None, scale)
+            if is_last:
+                values = leaf(points, tol_inside / INNER_TOL)
+            elif runs is None or coordinate + 2 < first + n_coordinates:
+                values = average(points, tol_inside, None, scale)
+            else:
+                start, number = runs(points)
+                values = average(points[start], np.minimum.reduceat(tol_inside, start), None, scale)[number]
             values = values.reshape(*x.shape, -1)
             if weights is not None:
                 weight = weight * weights[panels.owner, None]
@@ -315,17 +330,16 @@ def _first_panels(cuts: list[np.ndarray] | None, n: int, low: float, limits: Lim
         grid = np.linspace(low, limits.end, 3 if low == 0.0 else 4)
     elif low == 0.0:
         grid = np.linspace(0, limits.end, len(grid) // 2 + 1)
-    ends = [grid] * n
-    for k, points in enumerate(cuts or ()):
-        if len(points) == 0:
-            continue
-        inside = points[(points > low) & (points < limits.end)]
-        distance = np.abs(grid[1:-1, None] - inside).min(axis=1, initial=np.inf)
-        inner = grid[1:-1][distance > 0.25 * (grid[1] - grid[0])]  # without points of the grid close to cuts
-        ends[k] = np.unique(np.concatenate([grid[:1], inner, inside, grid[-1:]]))
-    owner = np.repeat(np.arange(n), [len(row) - 1 for row in ends])
-    starts, stops = (np.concatenate([row[part] for row in ends]) for part in (slice(-1), slice(1, None)))
-    return Panels(owner, starts, stops, np.zeros(len(owner)))
+    counts = np.array([len(row) for row in cuts]) if cuts else np.zeros(n, dtype=int)
+    inside, inner = np.full((n, counts.max()), np.nan), np.tile(grid, (n, 1))
+    if inside.size:
+        inside[np.arange(counts.max()) < counts[:, None]] = np.concatenate(cuts or [])
+        inside[(inside <= low) | (inside >= limits.end)] = np.nan
+        distance = np.nan_to_num(np.abs(inner[:, 1:-1, None] - inside[:, None]), nan=np.inf).min(axis=2)
+        inner[:, 1:-1][distance <= 0.25 * (grid[1] - grid[0])] = np.nan  # points of the grid close to cuts
+    ends = np.sort(np.hstack([inner, inside]), axis=1)  # NaN is last
+    owner, first = np.nonzero(ends[:, 1:] > ends[:, :-1])
+    return Panels(owner, ends[owner, first], ends[owner, first + 1], np.zeros(len(owner)))
 
 
 def _last_coefficients(values: np.ndarray, limits: Limits) -> np.ndarray:
@@ -597,9 +611,12 @@ def _average_errors(channel: Channel, tol: float, scores: Scores | None = None) 
         values = channel.model.task.errors(noise + channel.overlaps.m, y, terms)[:, None]
         return values if scores is None else np.hstack([values, values * scores.values(noise, y)])
 
-    limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, LABEL_NODES[0])
+    def runs(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return runs_of_labels(*fields_and_terms(channel.model, points))
+
+    limits = Limits(min(max(tol, 1e-13), MAX_TOL), channel.symmetry.m_zero, ERROR_NODES)
     (pilot, weight), of_labels = pilot_points(channel, limits, channel.n_white), label_cuts(channel)
-    kinked = channel.n_white == channel.n_teacher + 1 and has_kinks(channel.loss, channel.at(pilot)[1].params)
+    kinked = has_kinks(channel.loss, channel.at(pilot)[1].params)
 
     def cuts(prefix: np.ndarray) -> list[np.ndarray] | None:
         if not kinked or prefix.shape[1] < channel.n_teacher:
@@ -608,4 +625,4 @@ def _average_errors(channel: Channel, tol: float, scores: Scores | None = None) 
 
     size = weight @ np.abs(errors(pilot)) + 1e-300
     size[1:] = np.inf
-    return panel_average(errors, cuts, channel.n_white, limits, size, np.array([limits.tol]))
+    return panel_average(errors, cuts, channel.n_white, limits, size, np.array([limits.tol]), runs=runs)
