@@ -105,7 +105,7 @@ class OnlineFields:
         theta -= response @ now.theta
         return Forces(
             m=-alpha * slope.mean(axis=0),
-            theta=theta @ np.linalg.pinv(model.coordinates.rho, hermitian=True),
+            theta=theta @ model.coordinates.rho_inverse,
             q=alpha * np.einsum("nla,nlb->lab", slope, slope) / n,
             response=response[None],
             loss=alpha * float(np.mean(value + self.terms.constant)),

@@ -26,6 +26,7 @@ from gamp_attention.theory.equations.symmetry import (
     permutation_mean_of_pairs,
     rotation_mean_of_pairs,
 )
+from gamp_attention.theory.equations.units import subtract_explained
 from gamp_attention.theory.models.model import Component, Model
 
 LOWERED = 1e-10  # smallest relative difference of objectives at which a minimum counts as lower than another
@@ -196,7 +197,7 @@ def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.
 
     ω̃ = slope·y + root·(white noise), eq. :eq:`channel`.
     """
-    slope = overlaps.theta @ np.linalg.pinv(model.coordinates.rho, hermitian=True)
+    slope = overlaps.theta @ model.coordinates.rho_inverse
     return slope, psd_root(overlaps.q - slope @ np.swapaxes(overlaps.theta, 1, 2))
 
 
@@ -295,19 +296,18 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
     average of the almost-everywhere derivative; it equals the Stein form if the proximal map is continuous, and it has
     a lower Monte Carlo variance. Entries that vanish by symmetry are set to zero.
     """
-    r, rho, theta = overlaps.q.shape[1], model.coordinates.rho, overlaps.theta
+    r, theta = overlaps.q.shape[1], overlaps.theta
     symmetry = Symmetry.of(model, overlaps)
     with_noise = alpha * moments.with_noise
     with_teacher = np.zeros_like(theta) if symmetry.theta_zero else alpha * moments.with_teacher
     derivative = alpha * moments.response
-    inverse_rho = np.linalg.pinv(rho, hermitian=True)
     # the derivative is exact for a continuous proximal map, and the only form if ω̃ is a function of y
-    V_hat, theta_hat = derivative, (with_teacher + derivative @ theta) @ inverse_rho
-    unexplained = overlaps.q - theta @ inverse_rho @ np.swapaxes(theta, 1, 2)
-    # Stein's form is 0/0 for tokens whose ω̃ is determined by the teacher's fields
-    separable = np.linalg.eigvalsh(unexplained).min(axis=1) > 1e-9 * np.linalg.eigvalsh(overlaps.q).max(axis=1)
-    if jumps and model.task.jumps and separable.any():
-        covariance = np.block([[overlaps.q, theta], [np.swapaxes(theta, 1, 2), rho]])
+    V_hat, theta_hat = derivative, (with_teacher + derivative @ theta) @ model.coordinates.rho_inverse
+    if jumps and model.task.jumps:
+        # Stein's form is 0/0 for tokens whose ω̃ is determined by the teacher's fields
+        unexplained = np.linalg.eigvalsh(subtract_explained(model, overlaps)).min(axis=1)
+        separable = unexplained > 1e-9 * np.linalg.eigvalsh(overlaps.q).max(axis=1)
+        covariance = np.block([[overlaps.q, theta], [np.swapaxes(theta, 1, 2), model.coordinates.rho]])
         coefficients = np.concatenate([with_noise, with_teacher], axis=2) @ np.linalg.pinv(covariance, hermitian=True)
         V_hat = np.where(separable[:, None, None], -coefficients[:, :, :r], V_hat)
         theta_hat = np.where(separable[:, None, None], coefficients[:, :, r:], theta_hat)

@@ -1,6 +1,7 @@
 """Overlaps as vectors, in units that make their entries comparable."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -45,8 +46,7 @@ def unexplained_fraction(model: Model, overlaps: Overlaps) -> float:
 
 def subtract_explained(model: Model, overlaps: Overlaps) -> np.ndarray:
     """Return the part of q that the teacher does not explain, q − θ ρ⁻¹ θᵀ (L, r, r)."""
-    inverse = np.linalg.pinv(model.coordinates.rho, hermitian=True)
-    return overlaps.q - overlaps.theta @ inverse @ np.swapaxes(overlaps.theta, 1, 2)
+    return overlaps.q - overlaps.theta @ model.coordinates.rho_inverse @ np.swapaxes(overlaps.theta, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,22 @@ class Packing:
     def of(cls, model: Model, like: Overlaps) -> "Packing":
         """Return the packing of the entries that the symmetries of `like` leave free."""
         symmetry = Symmetry.of(model, like)
-        zero = {"m": symmetry.m_zero, "theta": symmetry.theta_zero}
+        zero = {"m": symmetry.m_zero or not (like.m.any() or model.has_means), "theta": symmetry.theta_zero}
         names = tuple(name for name in NAMES if not zero.get(name, False))
         present = symmetry.reversal, symmetry.exchange, symmetry.isotropic, symmetry.diagonal
         return cls(like, names, *present, *_find_common_sources(model, like))
 
-    def _free(self, name: str) -> tuple[np.ndarray, ...]:
+    @cached_property
+    def _units(self) -> dict[str, float]:
+        """Unit of each family."""
+        return units(self.like)
+
+    @cached_property
+    def _free(self) -> dict[str, tuple[np.ndarray, ...]]:
+        """Indices of the free entries of each free family."""
+        return {name: self._find_free(name) for name in self.names}
+
+    def _find_free(self, name: str) -> tuple[np.ndarray, ...]:
         """Return the indices of the free entries of a family."""
         values = self.like.arrays()[name]
         L = values.shape[0]
@@ -101,20 +111,19 @@ class Packing:
 
     def pack(self, overlaps: Overlaps) -> np.ndarray:
         """Return the free entries as a vector, in units."""
-        size = units(self.like)
-        return np.concatenate([overlaps.arrays()[name][self._free(name)] / size[name] for name in self.names])
+        arrays, size = overlaps.arrays(), self._units
+        return np.concatenate([arrays[name][self._free[name]] / size[name] for name in self.names])
 
     @property
     def sizes(self) -> np.ndarray:
         """Unit of each entry of a vector."""
-        size = units(self.like)
-        return np.concatenate([np.full(len(self._free(name)[0]), size[name]) for name in self.names])
+        return np.concatenate([np.full(len(self._free[name][0]), self._units[name]) for name in self.names])
 
     def unpack(self, vector: np.ndarray) -> Overlaps:
         """Return the overlaps with given free entries; all others follow by symmetry or are taken from `like`."""
-        size, arrays, first = units(self.like), self.like.arrays(), 0
+        size, arrays, first = self._units, self.like.arrays(), 0
         for name in self.names:
-            free = self._free(name)
+            free = self._free[name]
             values, count = np.zeros(arrays[name].shape), len(free[0])
             values[free] = vector[first : first + count] * size[name]
             if name in ("q", "V"):
@@ -144,12 +153,12 @@ class Packing:
         with the noise of random rules: a `fraction` of √q for m and θ, of the unexplained part for q, and of V. The
         unexplained part counts as at least `smallest` times q.
         """
-        x, size, remaining = self.pack(at), units(self.like), subtract_explained(model, at)
+        x, size, remaining = self.pack(at), self._units, subtract_explained(model, at)
         diagonal = {name: np.diagonal(v, axis1=1, axis2=2) for name, v in (("q", at.q), ("V", at.V))}
         noise = np.maximum(np.diagonal(remaining, axis1=1, axis2=2), smallest * diagonal["q"])
         pairs: list[tuple[Overlaps, Overlaps]] = []
         for name in self.names:
-            for l, a, *b in zip(*self._free(name), strict=True):
+            for l, a, *b in zip(*self._free[name], strict=True):
                 scale = {"q": noise, "V": diagonal["V"]}.get(name)
                 step = np.sqrt(diagonal["q"][l, a]) if scale is None else np.sqrt(scale[l, a] * scale[l, b[0]])
                 shift = np.zeros(len(x))

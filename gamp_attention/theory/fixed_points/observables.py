@@ -22,7 +22,7 @@ if the proximal map does not jump.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -113,7 +113,7 @@ def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
     step = F.settings.sector_difference
     if sector == "symmetric":
         return F.derivatives(_symmetric_packing(F, at), at, step, central=True)[0]
-    if sector in Packing.of(F.model, at).names:
+    if sector in Packing.of(F.model, at).names or (sector == "m" and not F.model.has_means):
         return np.zeros((0, 0))
     family = Packing(at, (sector,))
     if not Symmetry.of(F.model, at).reversal:
@@ -291,10 +291,17 @@ def deterministic_test_error(model: Model, overlaps: Overlaps, rtol: float) -> t
     return value, error
 
 
-def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndarray:
-    """Return approximate absolute derivatives of the test error in the packed overlaps, on coarse grids.
+class NearbyTestError(NamedTuple):
+    """Changes of the test error near given overlaps, with an accuracy that suffices for stated errors."""
 
-    The larger of the forward and backward differences, because on one side overlaps may be infeasible.
+    slopes: np.ndarray  # (k,) absolute derivatives of the test error in the packed overlaps
+    value: Callable[[Overlaps], float] | None  # the test error to first order; None if it has no expansion
+
+
+def nearby_test_error(model: Model, packing: Packing, at: np.ndarray) -> NearbyTestError:
+    """Return the changes of the test error near packed overlaps `at`, on coarse grids.
+
+    The slopes are the larger of the forward and backward differences, because on one side overlaps may be infeasible.
 
     If the teacher explains nearly all of q, errors of q and θ cancel in the unexplained part q − θ ρ⁻¹ θᵀ, which has
     about the same relative error as q: it is the average of gᵀg, divided by (Λ + A)². Then the derivative in q stands
@@ -308,13 +315,13 @@ def test_error_slopes(model: Model, packing: Packing, at: np.ndarray) -> np.ndar
     fraction = subtract_explained(model, overlaps) / overlaps.q.max()
     if not model.attention and fraction.min() > 0 and fraction.max() < GRIDS.nearly_all:
         pairs = packing.pairs_around(model, overlaps, step, smallest=0.0)
-        return np.abs([value(ahead) - value(behind) for ahead, behind in pairs]) / (2 * step)
+        return NearbyTestError(np.abs([value(ahead) - value(behind) for ahead, behind in pairs]) / (2 * step), None)
     expanded = None if model.attention else expand_error(model, overlaps, GRIDS.slope_tol)
     if expanded is not None:
         value, step = expanded, GRIDS.expanded_step  # type: ignore[assignment]
     here, shifts = value(overlaps), step * np.eye(len(at))
     sides = [[value(packing.unpack(at + side * shift)) - here for shift in shifts] for side in (1, -1)]
-    return np.abs(sides).max(axis=0) / step
+    return NearbyTestError(np.abs(sides).max(axis=0) / step, expanded)
 
 
 def _on_grids(model: Model, overlaps: Overlaps, ratio: float = 1.0) -> float:

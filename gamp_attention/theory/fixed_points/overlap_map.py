@@ -40,7 +40,7 @@ class MapSettings:
     often_lowered: float = 0.01  # fraction of points with lower minima, from which later averages search more points
     steep: float = 3.0  # trace of ∂z/∂ω over the trace of 1, up to which a point is far from the onset of jumps
     noisy_fraction: float = 0.08  # step of central differences on random rules with jumps, see `Packing.pairs_around`
-    expanded_step: float = 1e-6  # step of central differences of averages to first order, which have no noise
+    expanded_step: float = 1e-7  # step of forward differences of averages to first order, which have no noise
     min_separated: float = 1e-12  # smallest unexplained part of q, relative to q, that rounding does not determine
 
 
@@ -229,22 +229,20 @@ class OverlapMap(DisplayMixin):
             return J[:, :columns], V_slopes[..., :columns]
         if odd and F.is_noisy:
             step = max(step, self.settings.noisy_fraction)
+        if expansion is not None:
+            here = F._image(at, expansion.base)
         for shift in np.eye(len(x))[:columns]:
-            expands = expansion is not None and (
-                expansion.includes_V or np.array_equal(packing.unpack(x + shift).V, at.V)
-            )
-            h = self.settings.expanded_step if expands else step
-            ahead, behind = packing.unpack(x + h * shift), packing.unpack(x - h * shift)
-            if expands or (central and not odd):
-                plus, minus = (
-                    F._image(there, expansion.at(there)) if expansion is not None and expands else F._step(there)
-                    for there in (ahead, behind)
-                )
-                changes.append(_difference(packing, plus, minus, 2 * h))
+            ahead, behind = packing.unpack(x + step * shift), packing.unpack(x - step * shift)
+            if expansion is not None and (expansion.includes_V or np.array_equal(ahead.V, at.V)):
+                there = packing.unpack(x + self.settings.expanded_step * shift)
+                image = F._image(there, expansion.at(there))
+                changes.append(_difference(packing, image, here, self.settings.expanded_step))
+            elif central and not odd:
+                changes.append(_difference(packing, F._step(ahead), F._step(behind), 2 * step))
             elif odd:
-                changes.append((packing.pack(F(ahead)) / h, np.zeros((2, *at.V.shape))))
+                changes.append((packing.pack(F(ahead)) / step, np.zeros((2, *at.V.shape))))
             else:
-                changes.append(_difference(packing, F._step(ahead), F._step(at), h))
+                changes.append(_difference(packing, F._step(ahead), F._step(at), step))
         J, V_slopes = (np.stack(parts, axis=-1) for parts in zip(*changes, strict=True))
         return J, V_slopes
 

@@ -35,16 +35,18 @@ from gamp_attention.theory.equations.units import is_feasible
 from gamp_attention.theory.equations.weights import jump_shift
 from gamp_attention.theory.fixed_points.newton import Root, newton, newton_step
 from gamp_attention.theory.fixed_points.observables import (
+    GRIDS,
     NEGLIGIBLE_JUMPS,
+    NearbyTestError,
     Stability,
     average_over_channel,
     column_sums,
     deterministic_test_error,
     largest_jump_fraction,
+    nearby_test_error,
     predicted_test_error,
     replicon,
     stationary_loss,
-    test_error_slopes,
     validity,
 )
 from gamp_attention.theory.fixed_points.overlap_map import Image, OverlapMap, WorkLimit
@@ -207,8 +209,7 @@ class Point:
     best: np.ndarray  # packed overlaps after the Newton step
     numbers: np.ndarray  # `best`, ε_t, ε_g and V̂, as one vector
     uncertain: np.ndarray  # errors of the numbers that are due to the last Newton step and to the grids for ε_g
-    # derivative of ε_g in the packed overlaps; zero if the rule is random, because replicas include it
-    test_slopes: np.ndarray
+    test_slopes: np.ndarray  # derivative of ε_g in the packed overlaps; zero for random rules
     replicas: np.ndarray  # the numbers of each replica (R, n); empty if the rule is deterministic
 
     @property
@@ -225,13 +226,14 @@ class Point:
 
 
 def point_of(
-    root: Root, slopes: np.ndarray, rtol: float, test_slopes: np.ndarray | None = None,
+    root: Root, slopes: np.ndarray, rtol: float, nearby: NearbyTestError | None = None,
     left: float = REFINEMENT.next_step,
 ) -> Point:  # fmt: skip
     """Return the point of a root, with the numbers after one more Newton step.
 
-    `slopes` (2, L, r, r, k) are the derivatives of V̂ in both forms in the packed overlaps, and `test_slopes` (k,) those
-    of ε_g, which is computed to the relative error `rtol`. The Newton step leaves an error of `left` times this step.
+    `slopes` (2, L, r, r, k) are the derivatives of V̂ in both forms in the packed overlaps. ε_g is
+    computed to the relative error `rtol`, or from the expansion of `nearby` if it has one. The Newton step leaves an
+    error of `left` times this step.
     """
     F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
     assert J is not None
@@ -241,8 +243,13 @@ def point_of(
     best = here + step
     train, shift, replicas = stationary_loss(F, x, image), slopes[0] @ step, []
     if F.rule.deterministic:
-        test, test_error = deterministic_test_error(F.model, packing.unpack(best), rtol)
-        test_slopes = test_error_slopes(F.model, packing, best) if test_slopes is None else test_slopes
+        nearby = nearby or nearby_test_error(F.model, packing, best)._replace(value=None)
+        test_slopes = nearby.slopes
+        if nearby.value is None:
+            test, test_error = deterministic_test_error(F.model, packing.unpack(best), rtol)
+        else:  # the error that will be allowed for the last point
+            test = nearby.value(packing.unpack(best))
+            test_error = GRIDS.good_labels * rtol * abs(test)
     else:
         moves = np.array([newton_step(J, packing.pack(sample.overlaps) - there) for sample in samples])
         solutions = [packing.unpack(best + move) for move in moves]
@@ -309,6 +316,7 @@ class _Refinement:
     ----------
     points : solutions on successive rules.
     slopes : slopes of both forms of V̂ in the overlaps.
+    nearby : changes of the test error; None for random rules.
     errors, error : errors of all numbers of the last point, and the largest of them relative to its number; infinite
         and `first_error` before the second point of a deterministic rule.
     remainder : largest residual after Newton steps on random rules, in units of the steps.
@@ -321,7 +329,9 @@ class _Refinement:
         self.tol, self.n_iter, self.remainder = root.F.rule.initial_tolerance, len(root.path) - 1, 0.0
         known = root.response_slopes
         self.slopes: np.ndarray = root.F.linearize(root.packing, root.overlaps)[1] if known is None else known
-        self.points = [point_of(root, self.slopes, rtol)]
+        at = root.packing.pack(root.overlaps)
+        self.nearby = None if self.random else nearby_test_error(root.F.model, root.packing, at)
+        self.points = [point_of(root, self.slopes, rtol, self.nearby)]
         self.error, self.errors = REFINEMENT.first_error, np.full(len(self.points[0].numbers), np.inf)
         if self.random:  # a deterministic rule needs a second point for an error
             self._estimate_errors()
@@ -406,7 +416,7 @@ class _Refinement:
             length = np.abs(packing.pack(x) - packing.pack(root.path[-2])).max()
             self.remainder = max(self.remainder, float(np.abs(following).max() / length))
         known = max(REFINEMENT.left_factor * self.remainder, REFINEMENT.min_left) if self.remainder else np.inf
-        return point_of(root, self.slopes, self.rtol, self.points[0].test_slopes, min(known, REFINEMENT.next_step))
+        return point_of(root, self.slopes, self.rtol, self.nearby, min(known, REFINEMENT.next_step))
 
     def _step_again(self) -> None:
         """Take further steps on the same rule while only the last step limits the accuracy.
@@ -446,6 +456,7 @@ class _Refinement:
     def measure(self) -> tuple[StateEvolutionResult, Root]:
         """Return the result at the last point, with the indicators of replica symmetry, and its root."""
         root = replace(self.last, F=replace(self.last.F, limit=None))
+        self._add_test_error()
         self.points[-1] = point = replace(self.points[-1], root=root)
         indicators = (self._measure_by_replicas if self.random else self._measure_on_levels)()
         errors, error, rtol = self.errors, self.error, self.rtol
@@ -480,6 +491,19 @@ class _Refinement:
             consistent=consistent, validity=explanation, response=F.response, rule=F.rule.name, message=message,
             state=OverlapMap(F.model, F.alpha, F.rule, F.response),
         ), root  # fmt: skip
+
+    def _add_test_error(self) -> None:
+        """Replace ε_g to first order in the overlaps, which the points have if it has an expansion, by its value."""
+        last = self.points[-1]
+        if self.nearby is None or self.nearby.value is None:
+            return
+        value, error = deterministic_test_error(last.root.F.model, last.overlaps, self.rtol)
+        number = len(last.best) + 1
+        last.uncertain[number] += error - GRIDS.good_labels * self.rtol * abs(last.numbers[number])
+        shift = value - last.numbers[number]
+        for point in self.points:
+            point.numbers[number] += shift
+        self._estimate_errors()
 
     def _jump_mass(self, point: Point) -> np.ndarray:
         """Return the jump mass of a point, to first order at the overlaps of the last point."""

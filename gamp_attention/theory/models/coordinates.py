@@ -116,6 +116,11 @@ class CoordinateLaw(DisplayMixin):
         L = self.tau.shape[1]
         return np.einsum("k,kl,kst->lst", self.weight, self.gamma, self.moments[:, L:, L:])
 
+    @cached_property
+    def rho_inverse(self) -> np.ndarray:
+        """Pseudo-inverse of each ρ_l, of shape (L, t, t)."""
+        return np.linalg.pinv(self.rho, hermitian=True)
+
 
 def require_law(coordinates: Any) -> CoordinateLaw:
     """Return the argument if it is a CoordinateLaw; raise TypeError if not."""

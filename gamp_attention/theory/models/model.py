@@ -238,6 +238,11 @@ class Model(DisplayMixin):
         # of all penalties, only the ridge with equal strengths is invariant under all rotations
         return self.student.rotations and self.penalty.quadratic and len(self.column_classes) == 1
 
+    @property
+    def has_means(self) -> bool:
+        """True if fields of the weights can have means: of positions, classes, spikes or an intercept."""
+        return bool(self.coordinates.tau.any() or self.coordinates.spikes is not None or self.intercept)
+
     @cached_property
     def reversible(self) -> bool:
         """True if reversing the token order and negating positions and teacher fields is known to be a symmetry."""
