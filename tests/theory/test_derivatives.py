@@ -15,12 +15,12 @@ from tests.conftest import assert_solutions_agree
 
 def test_a_known_solution_leads_to_its_branch_and_not_beyond_its_end(model):
     """The result from a solution at another α agrees with the result from the name; the branch ends at 0.719."""
-    start = ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-3, stability=False).overlaps
-    near, warm = solve_near(model, 1.4, "semantic", start, 1e-3)
-    cold, from_name = solve_near(model, 1.4, "semantic", None, 1e-3)
+    start = ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-2, stability=False).overlaps
+    near, warm = solve_near(model, 1.4, "semantic", start, 1e-2)
+    cold, from_name = solve_near(model, 1.4, "semantic", None, 1e-2)
     assert (warm, from_name) == (True, False)
     assert_solutions_agree(near, cold)
-    assert solve_near(model, 0.68, "semantic", start, 1e-3)[0].status is ga.Status.LOST
+    assert solve_near(model, 0.68, "semantic", start, 1e-2)[0].status is ga.Status.LOST
 
 
 POINTS = {  # q, m, θ and V of both tokens, with all symmetries of a branch or without any
@@ -34,7 +34,7 @@ POINTS = {  # q, m, θ and V of both tokens, with all symmetries of a branch or 
 def test_derivatives_of_averages_equal_their_differences(name, model):
     values = np.array(POINTS[name]).reshape(2, 4).T
     at = ga.Overlaps(*(v.reshape((2, 1) if i == 1 else (2, 1, 1)) for i, v in enumerate(values)))
-    rule = PanelRule(level=2)
+    rule = PanelRule(level=1)
     found = rule.expansion(Channel(model, at))
     (plain,) = rule.moments(Channel(model, at))
     for k, (family, token) in enumerate(product(("q", "m", "theta"), (0, 1))):

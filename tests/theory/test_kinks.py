@@ -102,6 +102,7 @@ def test_steps_that_V_does_not_measure_do_not_leave_a_kink(V):
         np.testing.assert_allclose(V * out.response[~near, 0, 0, 0], (y[:, 0] * omega < 1)[~near], atol=1e-6)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("alpha", "lam"), [(0.2, 2e-6), (0.9, 2e-5)])
 def test_samples_interpolated_at_kinks_have_an_accurate_theory(alpha, lam):
     """The training loss is nearly zero: its averages are rounding errors, and are not resolved."""
