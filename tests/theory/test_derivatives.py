@@ -15,12 +15,12 @@ from tests.conftest import assert_solutions_agree
 
 def test_a_known_solution_leads_to_its_branch_and_not_beyond_its_end(model):
     """The result from a solution at another α agrees with the result from the name; the branch ends at 0.719."""
-    start = ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-2, stability=False).overlaps
-    near, warm = solve_near(model, 1.4, "semantic", start, 1e-2)
-    cold, from_name = solve_near(model, 1.4, "semantic", None, 1e-2)
+    start = ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-3, stability=False).overlaps
+    near, warm = solve_near(model, 1.4, "semantic", start, 1e-3)
+    cold, from_name = solve_near(model, 1.4, "semantic", None, 1e-3)
     assert (warm, from_name) == (True, False)
     assert_solutions_agree(near, cold)
-    assert solve_near(model, 0.68, "semantic", start, 1e-2)[0].status is ga.Status.LOST
+    assert solve_near(model, 0.68, "semantic", start, 1e-3)[0].status is ga.Status.LOST
 
 
 POINTS = {  # q, m, θ and V of both tokens, with all symmetries of a branch or without any

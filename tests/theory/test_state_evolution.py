@@ -165,15 +165,8 @@ def test_more_tokens_and_columns_agree_with_finite_d():
 def test_reversed_tokens_have_reversed_overlaps():
     """Positions, variances and A are reversed together with the tokens."""
     A, sigma, tau = np.array([[0.3, 0.7], [0.8, 0.2]]), np.array([0.5, 0.4]), np.array([1.0, -0.5])
-    here, there = (
-        ga.solve_state_evolution(
-            ga.attention_model(sigma=sigma[::step], tau=tau[::step], A=A[::step, ::step]),
-            1.5,
-            rtol=1e-2,
-            stability=False,
-        )
-        for step in (1, -1)
-    )
+    models = (ga.attention_model(sigma=sigma[::step], tau=tau[::step], A=A[::step, ::step]) for step in (1, -1))
+    here, there = (ga.solve_state_evolution(model, 1.5, rtol=1e-2, stability=False) for model in models)
     assert here.converged
     assert abs(here.overlaps.q[0, 0, 0] / here.overlaps.q[1, 0, 0] - 1) > 0.1
     for name, values in here.overlaps.arrays().items():

@@ -125,16 +125,9 @@ def test_a_rerun_computes_nothing(model, folder, found, capsys):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("omegas", []),
-        ("omegas", 0.3),
-        ("omegas", [1.2]),
-        ("alphas", (2.0, 1.0)),
-        ("alphas", (0.0, 1.0)),
-        ("tol", 0.0),
-        ("executor", 3),
-    ],
-)
+    [("omegas", []), ("omegas", 0.3), ("omegas", [1.2]), ("alphas", (2.0, 1.0)), ("alphas", (0.0, 1.0)),
+     ("tol", 0.0), ("executor", 3)],
+)  # fmt: skip
 def test_bad_arguments_are_named(model, name, value):
     with pytest.raises((ValueError, TypeError), match=name):
         ga.phase_boundaries(model, **{name: value})

@@ -151,7 +151,7 @@ def test_one_step_of_breaking_weights_the_fields_of_minima_in_their_clusters():
     se = ga.solve_broken(model, alpha, "random", parisi=[y], rtol=3e-2)
     q_0, q_1 = se.levels[:, 0, 0, 0]
     assert q_0 < 1e-3 * q_1
-    theory = ga.limiting_spectrum(model, alpha, se, [1.0], n_points=512)
+    theory = ga.limiting_spectrum(model, alpha, se, [1.0], n_points=1024)
     assert len(theory.eigenvalues) == 0
     # the same average by a product rule over the teacher's field and the student's field
     u, weight_u = np.polynomial.hermite_e.hermegauss(40)

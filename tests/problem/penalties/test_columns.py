@@ -33,10 +33,10 @@ def test_each_column_has_its_ridge_solution(lams, alpha):
 
 
 def test_state_evolution_of_columns_equals_two_single_problems():
-    both = ga.solve_state_evolution(linear_model(LAMS), 2.0, rtol=1e-4, stability=False)
+    both = ga.solve_state_evolution(linear_model(LAMS), 2.0, rtol=1e-5, stability=False)
     for column, lam in enumerate(LAMS):
         single = ga.solve_state_evolution(
-            ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=lam), 2.0, rtol=1e-4, stability=False
+            ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), lam=lam), 2.0, rtol=1e-5, stability=False
         )
         for name in ("q", "theta", "V"):
             ours, theirs = getattr(both.overlaps, name), getattr(single.overlaps, name)
