@@ -203,6 +203,6 @@ def test_weak_recovery_of_equivalent_columns(teacher, n_tokens, rank, exact):
 
 def test_message_passing_finds_both_layers_from_the_teacher():
     data = ga.sample(build_model(two_layers, 2, 2), d=100, alpha=3.0, seed=0)
-    run = ga.run_bayes_amp(data, "informed", max_iter=40, tol=1e-3)
+    run = ga.run_bayes_amp(data, "informed", max_iter=40, tol=1e-2)
     assert run.converged
     assert (np.abs(np.diagonal(run.overlap)) > 0.85).all()
