@@ -1,6 +1,7 @@
 """Hypothesis profiles, shared fixtures, and reference implementations that do not use the package's kernels."""
 
 import contextlib
+import gc
 import math
 import os
 import signal
@@ -60,6 +61,12 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=left_out)
     left = set(map(id, left_out))
     items[:] = [item for item in items if id(item) not in left]
+
+
+def pytest_collection_finish():
+    """Exclude modules and tests from searches for garbage, which compilation starts often, and start fewer of them."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 _common = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}

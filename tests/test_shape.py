@@ -15,7 +15,6 @@ FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in PACKAGE.rglob("*.py")
 }
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 LINES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in FILES.items()}
 # lines of the modules that define public functions, and of all modules that they import, directly or not
 CLOSURES = {
@@ -31,11 +30,17 @@ TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function
 
 
+@cache
+def trees():
+    """Return the syntax tree of each module, when the first test needs them: every worker imports this file."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+
+
 def list_imports(module):
     """Return the pairs of a module and a name that a module imports, without imports for type checkers only."""
-    checked = [n for n in ast.walk(TREES[module]) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)]
+    checked = [n for n in ast.walk(trees()[module]) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)]
     hidden = {id(node) for block in checked for part in block.body for node in ast.walk(part)}
-    nodes = [node for node in ast.walk(TREES[module]) if id(node) not in hidden]
+    nodes = [node for node in ast.walk(trees()[module]) if id(node) not in hidden]
     plain = [(alias.name, "") for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     return plain + [(n.module, alias.name) for n in nodes if isinstance(n, ast.ImportFrom) for alias in n.names]
 
@@ -96,11 +101,11 @@ def is_number(node):
 
 
 def test_numbers_at_module_level():
-    assert_budget(sum(is_number(node) for tree in TREES.values() for node in tree.body), CONSTANTS)
+    assert_budget(sum(is_number(node) for tree in trees().values() for node in tree.body), CONSTANTS)
 
 
 def test_type_tests_and_parameters():
-    nodes = [node for tree in TREES.values() for node in ast.walk(tree)]
+    nodes = [node for tree in trees().values() for node in ast.walk(tree)]
     classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
     calls = [n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "isinstance"]
     names = [{getattr(n, "id", getattr(n, "attr", "")) for n in ast.walk(call.args[1])} for call in calls]

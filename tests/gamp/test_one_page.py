@@ -36,9 +36,9 @@ def test_messages_and_gradients_are_equal(page, model, init, seed):
 
 @pytest.mark.parametrize("init", ["semantic", "positional"])
 def test_state_evolution_agrees_within_the_error_of_its_points(page, model, init):
-    exact = ga.solve_state_evolution(model, 1.5, init, rtol=1e-3).overlaps
+    exact = ga.solve_state_evolution(model, 1.5, init, rtol=1e-3, stability=False).overlaps
     expected = np.array([exact.q[0, 0, 0], exact.m[0, 0], exact.theta[0, 0, 0], exact.V[0, 0, 0]])
     start = expected * [1.1, 1.0, 1.0, 1.0]  # equations (7) to (9) return from nearby overlaps
-    found = [page["state_evolution"](1.5, *start, n_iter=25, log2_points=9, seed=seed) for seed in range(6)]
+    found = [page["state_evolution"](1.5, *start, n_iter=15, log2_points=9, seed=seed) for seed in range(6)]
     error = np.std(found, axis=0, ddof=1) / np.sqrt(6) + 2e-3 * np.abs(expected)
     assert (np.abs(np.mean(found, axis=0) - expected) <= 4 * error).all()

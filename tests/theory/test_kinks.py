@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
 from scipy.optimize import minimize, root
 from scipy.stats import norm
 
@@ -71,7 +70,7 @@ def test_proximal_maps_are_the_minima_on_a_dense_grid(loss):
     p = np.column_stack([np.sign(y) if isinstance(loss, Hinge) else y, np.full((n // 3, 3), [0.5, 0.9, 0.5]).ravel(),
                          np.full((n // 3, 3), [0.0, 0.0, 0.3]).ravel()])  # fmt: skip
     sample_loss = ga.LabelledDataset(rng.standard_normal((n, 3)), p, loss).loss
-    grid = np.linspace(-12, 12, 2001)
+    grid = np.linspace(-12, 12, 601)
     for V in (0.1, 3.0):
         out = ga.denoise(sample_loss, p, omega, np.full((1, 1, 1), V), rng.standard_normal((n, 1, 1)))
         assert out.solved.all()
@@ -103,15 +102,19 @@ def test_steps_that_V_does_not_measure_do_not_leave_a_kink(V):
         np.testing.assert_allclose(V * out.response[~near, 0, 0, 0], (y[:, 0] * omega < 1)[~near], atol=1e-6)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("alpha", "lam"), [(0.2, 2e-6), (0.9, 2e-5)])
 def test_samples_interpolated_at_kinks_have_an_accurate_theory(alpha, lam):
     """The training loss is nearly zero: its averages are rounding errors, and are not resolved."""
     expected = solve_regression(0.5, 0.0, alpha, lam, 0.5, start=1 / lam)
     model = ga.glm_model(Quantile(), QuantileLabels(0.5), lam=lam)
-    se = ga.solve_state_evolution(model, alpha)
+    se = ga.solve_state_evolution(model, alpha, stability=False)
     assert se.converged
     for name, exact in zip(("theta", "q", "V"), expected, strict=True):
         assert abs(getattr(se.overlaps, name).item() - exact) <= getattr(se.overlaps_error, name).item() + 1e-6 * exact
+
+
+LINE = np.linspace(-12, 12, 20001)
 
 
 def solve_regression(tau, insensitive, alpha, lam, noise, start=None):
@@ -123,10 +126,8 @@ def solve_regression(tau, insensitive, alpha, lam, noise, start=None):
         ends = np.array([low - insensitive, -insensitive, insensitive, up + insensitive]) / s
         inside = norm.cdf(ends[1]) - norm.cdf(ends[0]) + norm.cdf(ends[3]) - norm.cdf(ends[2])
 
-        def square(r):
-            return (np.clip(abs(s * r) - insensitive, 0, up if r > 0 else -low) / V) ** 2 * norm.pdf(r)
-
-        squares = quad(square, -12, 0)[0] + quad(square, 0, 12)[0]
+        moved = np.clip(np.abs(s * LINE) - insensitive, 0, np.where(LINE > 0, up, -low)) / V
+        squares = np.trapezoid(moved**2 * norm.pdf(LINE), LINE)
         response = inside / V
         precision = lam + alpha * response
         new = alpha * response / precision, ((alpha * response) ** 2 + alpha * squares) / precision**2, 1 / precision
@@ -138,21 +139,23 @@ def solve_regression(tau, insensitive, alpha, lam, noise, start=None):
 
 
 CASES = {
-    "half the absolute error": (0.5, 0.0, 3.0, 0.5, np.sqrt(0.5)),
+    "insensitive quantile": (0.9, 0.2, 2.0, 0.3, 1.0),
     "quantile": (0.9, 0.0, 2.0, 0.3, 1.0),
     "insensitive": (0.5, 0.3, 2.0, 0.2, 0.7),
+    "half the absolute error": (0.5, 0.0, 3.0, 0.5, np.sqrt(0.5)),
 }
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", CASES)
 def test_state_evolution_of_kinked_losses_agrees_with_closed_forms(name):
     tau, insensitive, alpha, lam, noise = CASES[name]
     expected = solve_regression(*CASES[name])
     model = ga.glm_model(Quantile(), QuantileLabels(noise, tau, insensitive), lam=lam)
-    se = ga.solve_state_evolution(model, alpha, rtol=1e-4)
+    se = ga.solve_state_evolution(model, alpha, rtol=1e-3, stability=False)
     assert se.converged
     found = np.array([values.item() for values in (se.overlaps.theta, se.overlaps.q, se.overlaps.V)])
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_the_hinge_loss_of_signs_has_the_known_overlaps():

@@ -93,10 +93,11 @@ def test_large_and_small_sample_complexities_are_solved(model, alpha):
     assert se.overlaps.m[0, 0] > 0.1
 
 
-RIDGE = [(lam, alpha, 0.5, 1e-4) for lam in (1e-5, 1e-8) for alpha in (0.9, 1.0, 1.1)]
-RIDGE += [(0.1, 0.5, 0.5, 1e-9), (0.1, 2.0, 0.5, 1e-9), (0.1, 2.0, 0.0, 1e-2), (0.1, 2.0, 0.3, 1e-2)]
+RIDGE = [(0.1, 2.0, 0.0, 1e-2), (0.1, 2.0, 0.3, 1e-2), (0.1, 0.5, 0.5, 1e-9)]
+RIDGE += [(lam, alpha, 0.5, 1e-4) for lam in (1e-8, 1e-5) for alpha in (0.9, 1.0, 1.1)] + [(0.1, 2.0, 0.5, 1e-9)]
 
 
+@pytest.mark.slow(keep=6)
 @pytest.mark.parametrize(("lam", "alpha", "noise", "rtol"), RIDGE)
 def test_ridge_regression_has_its_closed_form(lam, alpha, noise, rtol):
     """At α = 1 and small λ, where double descent has its peak, V is 1/√λ, and far from its start 1/λ."""
@@ -164,15 +165,8 @@ def test_more_tokens_and_columns_agree_with_finite_d():
 def test_reversed_tokens_have_reversed_overlaps():
     """Positions, variances and A are reversed together with the tokens."""
     A, sigma, tau = np.array([[0.3, 0.7], [0.8, 0.2]]), np.array([0.5, 0.4]), np.array([1.0, -0.5])
-    here, there = (
-        ga.solve_state_evolution(
-            ga.attention_model(sigma=sigma[::step], tau=tau[::step], A=A[::step, ::step]),
-            1.5,
-            rtol=1e-2,
-            stability=False,
-        )
-        for step in (1, -1)
-    )
+    models = (ga.attention_model(sigma=sigma[::step], tau=tau[::step], A=A[::step, ::step]) for step in (1, -1))
+    here, there = (ga.solve_state_evolution(model, 1.5, rtol=1e-2, stability=False) for model in models)
     assert here.converged
     assert abs(here.overlaps.q[0, 0, 0] / here.overlaps.q[1, 0, 0] - 1) > 0.1
     for name, values in here.overlaps.arrays().items():

@@ -82,7 +82,7 @@ def test_unknown_columns_remain_beside_a_column_without_error():
 def test_weak_noise_limits_the_overlap(noise, alpha):
     """V = 1/(1 + α/(V + noise²))."""
     model = build_model(lambda u, xi: u[0, 0] + noise * xi[0], n_noise=1)
-    point = ga.solve_bayes_state_evolution(model, alpha, n_points=256)
+    point = ga.solve_bayes_state_evolution(model, alpha, n_points=128)
     b = noise**2 + alpha - 1
     exact = 2 * noise**2 / (b + np.sqrt(b**2 + 4 * noise**2))
     assert abs(point.V[0, 0, 0] - exact) <= 3 * point.V_error[0, 0, 0]
@@ -121,7 +121,7 @@ def test_posterior_of_two_layers_agrees_with_a_separate_integral():
     channel = replace(channel_of(build_model(two_layers, 2, 2)), n_nodes=1024)
     y, covariances = channel.observe(u, np.zeros((n, 0))), np.tile(np.diag(V), (2, 1, 1))
     wider = channel.draw(y, 0.7 * omega, 1.5 * covariances).weigh(omega, covariances)[0]
-    line = np.linspace(-5.5, 5.5, 111)
+    line = np.linspace(-5.5, 5.5, 79)
     grid = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
     exact = np.empty((n, 2, 2))
     for i, T in enumerate(y.reshape(n, 2, 2)):
@@ -203,6 +203,6 @@ def test_weak_recovery_of_equivalent_columns(teacher, n_tokens, rank, exact):
 
 def test_message_passing_finds_both_layers_from_the_teacher():
     data = ga.sample(build_model(two_layers, 2, 2), d=100, alpha=3.0, seed=0)
-    run = ga.run_bayes_amp(data, "informed", max_iter=40, tol=1e-3)
+    run = ga.run_bayes_amp(data, "informed", max_iter=40, tol=1e-2)
     assert run.converged
     assert (np.abs(np.diagonal(run.overlap)) > 0.85).all()

@@ -13,12 +13,12 @@ from gamp_attention.extensions.comparison.comparison import gradient_descent
 
 @pytest.fixture(scope="module")
 def comparison(model, quick_comparisons):
-    return ga.compare(model, d=100, alpha=1.5, seed=0, gd_steps=50, rtol=1e-2)
+    return ga.compare(model, d=60, alpha=1.5, seed=0, gd_steps=20, rtol=1e-2)
 
 
 def test_every_solver_is_compared_and_drawn(comparison, tmp_path):
     for branch in comparison.branches:
-        names = ["state evolution", "GAMP", "gradient descent, 50 steps of 3", "L-BFGS"]
+        names = ["state evolution", "GAMP", "gradient descent, 20 steps of 3", "L-BFGS"]
         assert [row.name for row in branch.rows] == names
         assert max(branch.rows[k].gradient_norm for k in (1, 3)) <= 1e-8
         assert branch.rows[1].distance < 1e-12
@@ -34,8 +34,8 @@ def test_every_solver_is_compared_and_drawn(comparison, tmp_path):
 
 def test_the_descents_agree_with_torch(model):
     data = ga.sample(model, d=60, alpha=1.5, seed=0)
-    torch = ga.minimize_risk(data, "semantic", "asymptotic", lr=2.0, max_iter=60)
-    compiled = gradient_descent(data, data.Q_star, "asymptotic", 2.0, 60)
+    torch = ga.minimize_risk(data, "semantic", "asymptotic", lr=2.0, max_iter=30)
+    compiled = gradient_descent(data, data.Q_star, "asymptotic", 2.0, 30)
     np.testing.assert_allclose(compiled.Q, torch.Q, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(compiled.history.gradient_norm, torch.history.gradient_norm, rtol=1e-8)
     assert (compiled.status, compiled.n_iter) == (torch.status, torch.n_iter)
@@ -43,7 +43,7 @@ def test_the_descents_agree_with_torch(model):
 
 def test_other_models_are_compared_too(tmp_path, quick_comparisons):
     model = ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004))
-    found = ga.compare(model, 80, 2.0, rtol=1e-2, gd_steps=100)
+    found = ga.compare(model, 60, 2.0, rtol=1e-2, gd_steps=20)
     branch = found.branches[0]
     values = {row.name: row for row in branch.rows}
     last = branch.rows[-1]

@@ -39,7 +39,7 @@ MIX = {"d": 500, "seeds": 6, "checked": ("q", "m", "theta", "V"), "by_source": T
 WEAK, SURVEY = "weak", {"n_iter": 10, "d": 500, "seeds": 6, "checked": ("q", "m", "theta", "V", "U")}
 
 
-SEQUENCE = {"n_iter": 5, "alpha": 3.0, "d": 400, "by_source": True, "checked": ("q", "m", "theta", "V")}
+SEQUENCE = {"n_iter": 5, "alpha": 3.0, "d": 400, "seeds": 6, "by_source": True, "checked": ("q", "m", "theta", "V")}
 INTERCEPT = {"n_iter": 6, "alpha": 2.0, "d": 400, "seeds": 6, "checked": ("q", "m")}
 
 
@@ -189,4 +189,4 @@ def test_without_the_memory_of_forces_descents_deviate(monkeypatch):
 
 
 def test_with_a_naive_onsager_term_messages_deviate():
-    assert max(compute_deviations(CASES["messages"], memory=naive_memory).values()) > 4.5
+    assert max(compute_deviations(CASES["messages"]._replace(seeds=4), memory=naive_memory).values()) > 4.5

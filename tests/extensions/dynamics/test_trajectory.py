@@ -10,7 +10,7 @@ from tests.conftest import make_overlaps
 
 
 def test_trajectory_converges_to_the_fixed_point(model):
-    path = ga.trajectory(model, 1.5, "semantic", n_iter=30, n_paths=2048)
+    path = ga.trajectory(model, 1.5, "semantic", n_iter=20, n_paths=2048)
     se = ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-3, stability=False)
     assert path.test_error[-1] == pytest.approx(se.test_error, rel=0.02)
     assert path.train_loss_error.max() < 0.01 * path.train_loss.min()

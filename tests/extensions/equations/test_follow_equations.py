@@ -35,12 +35,12 @@ def test_crossings_are_located():
 
 def test_errors_along_a_curve_hold():
     start = ga.solve_equations(ridge, {"m": 0.1, "q": 0.5, "V": 1.0}, alpha=2.0, lam=0.1, noise=0.5)
-    curve = ga.follow_equations(ridge, start, alpha=(0.5, 4.0))
+    curve = ga.follow_equations(ridge, start, alpha=(0.9, 3.0))
     b = 0.1 + curve.alpha - 1
     V = 2 / (b + np.sqrt(b**2 + 0.4))
     assert (np.abs(curve.V - V) <= curve.V_error).all()
     assert (np.diff(curve.alpha) > 0).all()
-    assert curve.alpha[[0, -1]].tolist() == [0.5, 4.0]
+    assert curve.alpha[[0, -1]].tolist() == [0.9, 3.0]
 
 
 def test_wrong_parameters_are_named():

@@ -59,13 +59,8 @@ def test_a_sum_of_losses_of_single_fields_gives_the_averages_of_one_field(varian
     labels, center, V = np.array([0.9, 0.4]), np.array([0.3, -0.1]), 0.5
     variances, parisi = np.array(variances), np.array(parisi)
     lattice = lattice_of(variances, 0.35, strides)
-    two = average_table(
-        tabulate(sample_loss(TwoAmplitudes(), 2, 1), labels, 0.0, center, V, lattice, 3),
-        np.zeros(2),
-        variances,
-        parisi,
-        lattice,
-    )
+    table = tabulate(sample_loss(TwoAmplitudes(), 2, 1), labels, 0.0, center, V, lattice, 3)
+    two = average_table(table, np.zeros(2), variances, parisi, lattice)
     tables = innermost_tables(amplitude_model(), labels[:, None], center, variances, V, n=8, reach=8.0)
     one = [average_levels(table, c, variances, parisi, 0.2, 8.0) for table, c in zip(tables, center, strict=True)]
     assert np.allclose(two.phi, sum(a.phi for a in one), rtol=1e-3)

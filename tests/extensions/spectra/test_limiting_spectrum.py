@@ -96,6 +96,7 @@ def eigenvalues_at_minima(model, alpha, init, d, seeds, n_probes=2):
 LOGISTIC = ga.glm_model(loss=ga.LogisticLoss(), labels=ga.LogisticLabels(), n_tokens=1, sigma=1.0, lam=0.1)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("model", "alpha", "init"),
     [(ga.paper_model(0.3), 1.5, "semantic"), (LOGISTIC, 3.0, "semantic")],

@@ -42,7 +42,7 @@ RUNS = {  # data, options, and fractions of the run at which it is interrupted
     "fixed": (lambda: ga.sample(HARD, 60, 1.5, seed=0), {"init": "semantic", "tol": 0, "max_iter": 40}, (0.8,)),
     "saddle": (lambda: ga.sample(HARD, 60, 1.5, seed=0), {"init": np.zeros((60, 1)), "escape": True}, (0.3,)),
     "several starts": (
-        lambda: ga.sample(HARD, 100, 1.5, seed=0), {"init": "spectral", "n_starts": 5, "seed": 3}, (0.03, 0.2, 0.9)
+        lambda: ga.sample(HARD, 60, 1.5, seed=0), {"init": "spectral", "n_starts": 5, "seed": 3}, (0.03, 0.2, 0.9)
     ),
     "descents agree": (lambda: draw_planted(60, 3, 30, 2, seed=2), {"init": "random", "n_starts": 4}, (0.4,)),
     "descents differ": (lambda: draw_planted(20, 3, 30, 1, seed=2), {"init": "random", "n_starts": 4}, (0.01, 0.9)),
