@@ -1,11 +1,8 @@
 """Distribution of the weights at all times of message passing with global minima, and the overlaps that follow from it.
 
 At every step the fields drive the weights of a coordinate by a Gaussian b_t = m̂ τ + θ̂ π + ζ_t, where ζ_t has known
-covariances Σ_l γ_l q̂_l^{s,t} with all earlier ζ_s. Two classes represent the iterates x^0, x^1, …:
-
-- `LinearWeights`, for the ridge: x^t is a linear combination of the Gaussians (x⁰, τ, π, ζ_0, …, ζ_{t−1}). The
-  coefficients and the covariance of these Gaussians determine all averages exactly;
-- `SampledWeights`, for other penalties: samples of x^t, with ζ_t drawn conditionally on all earlier ζ_s.
+covariances Σ_l γ_l q̂_l^{s,t} with all earlier ζ_s. Two classes represent the iterates x^0, x^1, …: `LinearWeights`,
+exactly, for the ridge, and `SampledWeights` for other penalties.
 """
 
 from copy import deepcopy
@@ -59,12 +56,9 @@ class WeightPath:
         return mean_ridge(self.model, self._second)
 
     def finish_step(self, hats: Hats, C: np.ndarray, damping: float) -> None:
-        """Update V and the intercept in a damped iteration of message passing with mean responses C (K, r, r).
-
-        W (S, r, r) are the variances after an undamped step.
-        """
+        """Update V and the intercept in a damped iteration of message passing with mean responses C (K, r, r)."""
         law = self.model.coordinates
-        self.W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
+        self.W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)  # (S, r, r) V of an undamped step
         self.V = (1 - damping) * self.V + damping * self.W
         if self.model.intercept:
             self.intercept = self.intercept + damping * intercept_step(hats, hats.V)
@@ -73,8 +67,8 @@ class WeightPath:
 class LinearWeights(WeightPath):
     """Weights with the ridge penalty, as coefficients of the Gaussians (x⁰, τ, π, ζ_0, ζ_1, …). Eq. :eq:`iterates`.
 
-    Arrays have one entry for each of the K classes of coordinates. `start` has the second moments of (x⁰, τ, π), and
-    `n_iter` is the maximum number of steps.
+    The coefficients and the covariance of these Gaussians determine all averages. Arrays have one entry for each of the
+    K classes of coordinates. `start` has the second moments of (x⁰, τ, π); `n_iter` is the maximum number of steps.
     """
 
     def __init__(self, model: Model, start: StartLaw, n_iter: int) -> None:
@@ -170,8 +164,7 @@ class SampledWeights(WeightPath):
         self._white[k] = np.concatenate([self._white[k], fresh], axis=1)
         with_past = blocks[:-1].transpose(2, 0, 1).reshape(r, -1)
         noise = self._paths[k].draw(fresh, with_past, blocks[-1])
-        H = drift(law.gamma[[k]], hats.m, hats.theta)[0]
-        return self._coordinates[k] @ H.T + noise
+        return self._coordinates[k] @ drift(law.gamma[[k]], hats.m, hats.theta)[0].T + noise
 
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate."""
