@@ -75,10 +75,7 @@ class OrderTest:
     few_classes: int = 20  # maximum number of different labels that count as classes
 
     def order_effect(self, data: Dataset, at: RiskAtPoint, H: FactoredHessian) -> float:
-        """Return the relative increase of the errors if neighbors of a sample are left out too; 0 if insignificant.
-
-        `at` is the exact risk at a minimum, and H the factored Hessian.
-        """
+        """Return the relative increase of the errors if neighbors of a sample are left out too; 0 if insignificant."""
         k = data.n_tokens * data.rank
         size = min(data.n_samples, self.fields // k) // self.blocks
         classes = self._exchanged(data)
