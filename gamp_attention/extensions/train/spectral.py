@@ -177,8 +177,7 @@ def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarra
     kappa = 1 / np.sqrt(alpha * information)
     at_threshold = kappa / (1 - kappa) if kappa < 1 else np.inf
     b = float(np.clip(at_threshold, MIN_B, MAX_B))
-    h = size[:, None] * np.linalg.solve(one + b * K, one - K) * size
-    return symmetrize(h)
+    return symmetrize(size[:, None] * np.linalg.solve(one + b * K, one - K) * size)
 
 
 def first_columns(K: np.ndarray, t: int) -> np.ndarray:
