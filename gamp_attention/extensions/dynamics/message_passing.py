@@ -26,16 +26,10 @@ from gamp_attention._tools.display import format_to_error
 from gamp_attention._tools.numerics import symmetrize
 from gamp_attention._tools.progress import Progress
 from gamp_attention._tools.statistics import half_width
+from gamp_attention.extensions.dynamics import replicas
 from gamp_attention.extensions.dynamics.field_paths import min_paths
 from gamp_attention.extensions.dynamics.message_paths import follow
-from gamp_attention.extensions.dynamics.replicas import (
-    Trajectory,
-    TrajectoryTask,
-    damping_steps,
-    join_errors,
-    mean_over_replicas,
-    stack_replicas,
-)
+from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask
 from gamp_attention.extensions.dynamics.stored_times import Compression, Forces, MemoryRun, StoredPaths, follow_replicas
 from gamp_attention.gamp.damping import Damping, Steps
 from gamp_attention.problem.denoisers.input import field_variances
@@ -71,7 +65,7 @@ class MessagePassing:
     hold_after: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "damping", damping_steps(self.damping))
+        object.__setattr__(self, "damping", replicas.damping_steps(self.damping))
         if self.hold_after is not None:
             check.integer("hold_after", self.hold_after, low=0)
 
@@ -98,7 +92,7 @@ class MessagePassing:
                 [follow(model, task.alpha, start, self.damping, n_iter, size, task.rng) for _ in range(task.n_replicas)]
                 for size in (n_paths, n_few)
             ]
-            many, few = (stack_replicas([rows for rows, _ in each]) for each in runs)
+            many, few = (replicas.stack_replicas([rows for rows, _ in each]) for each in runs)
             hats = [hats for _, hats in runs[0]]
             bias = {name: (few[name].mean(axis=0) - many[name].mean(axis=0)) / (n_paths / n_few - 1) for name in many}
             shift = np.array([[jump_shift(model, each) for each in of_replica] for of_replica in hats]).mean(axis=0)
@@ -109,7 +103,7 @@ class MessagePassing:
             stein, derivative = (np.einsum("ntlaa->nt", values) for values in (V, V_derivative))
             largest = np.maximum(np.maximum(np.abs(stein), np.abs(derivative)), 1e-300)
             jumps = {"V_hat": V, "jump_mass": V - V_derivative, "jump_share": (stein - derivative) / largest}
-            numbers = mean_over_replicas(many | jumps, bias) | {"jump_shift": shift}
+            numbers = replicas.mean_over_replicas(many | jumps, bias) | {"jump_shift": shift}
             unsure = 2 * half_width(jumps["jump_share"] - numbers["jump_share"])
             validity = _state_validity(numbers["jump_share"], numbers["jump_share_error"], unsure, shift)
         return Trajectory(**numbers, method=self, validity=validity)
@@ -140,7 +134,7 @@ class MessagePassing:
             spread = variances[0] * (fewer / (fewer - 1)) ** 2 + variances[1] / (fewer - 1) ** 2
             errors[name] = np.sqrt(spread + (unsure * change) ** 2 + by_compression[name] ** 2)
         validity = "consistent: the equations contain kept minima and jumps, and hold on every branch"
-        numbers, stored = join_errors(values, errors), np.array(runs[0].stored)
+        numbers, stored = replicas.join_errors(values, errors), np.array(runs[0].stored)
         return Trajectory(**numbers, method=self, validity=validity, stored=stored)
 
 
@@ -185,8 +179,7 @@ class OnsagerPaths(StoredPaths):
 
     def remember(self, W: np.ndarray, beta: float) -> None:
         """Update the Onsager memory with W (S, r, r) after a step β, as runs do."""
-        force = self.force.transpose(2, 0, 1)
-        self.D = (1 - beta) * self.D + beta * np.einsum("lab,nlb->nla", W[self.sources], force)
+        self.D = (1 - beta) * self.D + beta * np.einsum("lab,lbn->nla", W[self.sources], self.force)
 
 
 class OnsagerRun(MemoryRun):

@@ -82,8 +82,7 @@ class SurveyPaths(OnsagerPaths):
 class SurveyRun(OnsagerRun):
     """One replica of survey propagation, with U (S, r, r) at all times, including the next (`U_of_time`).
 
-    U begins as in surveys of `train`. If V of the start is not given, V does, too, computed from the labels of the
-    paths.
+    U begins as in surveys of `train`, and so does V, computed from the labels of the paths, if the start has no V.
     """
 
     kind = SurveyPaths
