@@ -151,10 +151,9 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
             reasons += _violations(data, law, dof)
         else:
             weights, covariance, dof = _orthogonal(data, at, Q, curvature, law, inverse)
-            n, d = data.n_samples, int(law.used.sum())
-            if not has_squared_loss(data) and n < PER_COLUMN * d:
-                needed = f"{PER_COLUMN:g} samples per column"
-                reasons.append(f"columns are correlated, which needs {needed}, got {n / d:.2g}")
+            ratio, needed = data.n_samples / int(law.used.sum()), f"{PER_COLUMN:g} samples per column"
+            if not has_squared_loss(data) and ratio < PER_COLUMN:
+                reasons.append(f"columns are correlated, which needs {needed}, got {ratio:.2g}")
     form = "independent" if inverse is None else "orthogonal"
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
     message = text[form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
@@ -245,8 +244,7 @@ def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | No
         return None
     _, movable, penalty = on_kinks(data.penalty, Q, at.smooth)
     K, free = data_hessian(data, at.hessians, np.ones(Q.shape, bool)), movable[:, 0] > 0
-    inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free, 0]))
-    return _Curvature(K, free, penalty[:, 0], inverse)
+    return _Curvature(K, free, penalty[:, 0], np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free, 0])))
 
 
 def _violations(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
@@ -321,8 +319,7 @@ def _independent(
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Return w = Q + A⁻¹(X̃ᵀg − means) with the precisions A_i of independent columns, see `_orthogonal`."""
     g, d = -at.loss_gradients, data.dim
-    forces = sum_over_tokens(data.groups, data.n_sources, g)
-    pull = -at.smooth - data.source_means.T @ forces / np.sqrt(d)
+    pull = -at.smooth - data.source_means.T @ sum_over_tokens(data.groups, data.n_sources, g) / np.sqrt(d)
     squares = np.einsum("nl,nla,nlb->nlab", law.sizes, g, g)
     N = np.einsum("si,sab->iab", law.variances, sum_over_tokens(data.groups, data.n_sources, squares)) / d
     dof = np.inf

@@ -4,8 +4,6 @@
 H = X̃ᵀ ∇²ℓ X̃ + ∇²r, with X̃ = (x + p)/√d the scaled tokens, ℓ the losses of the samples and r the penalty. Weights at a
 kink of the penalty are fixed, so H is restricted to the free weights. H is factored once; after that the Hessian
 without a sample costs only a matrix of the size of the sample's fields.
-
-`cavity_fields` are the fields of message passing, eq. :eq:`cavity-field`, which cost one pass over the tokens.
 """
 
 from dataclasses import dataclass
@@ -128,7 +126,7 @@ def solve_all(matrices: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def cavity_fields(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
-    """Return cavity fields z − A_μ g (n, L, r) with A_μ = (1/d) Σ_i (x+p)_i C_i (x+p)_iᵀ.
+    """Return cavity fields z − A_μ g (n, L, r) with A_μ = (1/d) Σ_i (x+p)_i C_i (x+p)_iᵀ, in one pass over the tokens.
 
     Eq. :eq:`cavity-field`. C_i = ∂η_i/∂b_i are the responses of the weights; V is computed if the result has none. For
     d → ∞ and independent coordinates A_μ is V, and the fields are z − V g, as in message passing (Rangan (2011)).

@@ -32,8 +32,8 @@ from gamp_attention.problem.risk import is_convex, risk_at, scale_tolerance
 from gamp_attention.problem.symmetries import agreement_of
 from gamp_attention.results import ConvergenceError, Result
 
-# number of folds, if there are that many samples. Weights are then trained on 95 % of the samples: on 80 %, they may be
-# on the other side of a transition, so that another λ is best
+# number of folds. Weights are then trained on 95 % of the samples: on 80 %, they may be on the other side of a
+# transition, so that another λ is best
 FOLDS = 20
 CAUTION = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
 # relative decrease of the training loss from which a minimum counts as lower; converged runs differ by less
@@ -121,8 +121,8 @@ def regularization_path(
         differ from their values at exact minima by about a thousandth.
     max_iter : maximum number of iterations of each run.
     folds : number of folds of the cross-validation that replaces leave-one-out if the smallest estimate is not trusted;
-        0 for none; if not given, 20 or the number of samples if that is smaller, and none for fewer than 30 samples.
-        Without folds, estimates that are not trusted are increased by a quarter before they are compared.
+        0 for none; if not given, 20, and none for fewer than 30 samples. Without folds, estimates that are not trusted
+        are increased by a quarter before they are compared.
     seed : seed of random starts and of the folds.
     progress : whether to show a progress bar; if not given, only on a terminal.
 
