@@ -454,8 +454,7 @@ def flipped_starts(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> li
     starts = []
     for mu in np.argsort(gap, kind="stable")[:N_FLIPS]:
         if np.isfinite(gap[mu]):
-            z = here.z.copy()
-            z[mu] = there.z[mu]
+            z = np.where(np.arange(len(gap))[:, None, None] == mu, there.z, here.z)
             after, _ = gamp_step(data, risk, GampState(state.Q, state.V, state.D, z), FLIP_STEP, hold=True)
             starts.append((f"flip of sample {mu}", after))
     return starts
