@@ -39,16 +39,15 @@ class Option:
     """
 
     def __init__(self, flag: str, kind: Any, default: Any, about: str, **more: Any) -> None:
-        shown = default is not None and kind is not bool and "nargs" not in more
-        self.flag, self.settings = flag, {"help": f"{about} (default {default})" if shown else about, **more}
-        if isinstance(kind, tuple):
-            self.settings |= {"choices": kind, "default": default}
-        elif kind is bool:
-            self.settings["action"] = "store_true" if default is None else argparse.BooleanOptionalAction
-            self.settings |= {} if default is None else {"default": default}
+        if default is not None and kind is not bool and "nargs" not in more:
+            about += f" (default {default})"
+        self.flag, self.settings = flag, {"help": about, "default": default, **more}
+        if kind is not bool:
+            self.settings["choices" if isinstance(kind, tuple) else "type"] = kind
+        elif default is None:
+            self.settings |= {"action": "store_true", "default": False}
         else:
-            self.settings["type"] = kind
-            self.settings |= {"default": default} if flag.startswith("-") else {}
+            self.settings["action"] = argparse.BooleanOptionalAction
 
 
 SIGMA = Option("--sigma", float, 0.5, "standard deviation of tokens")

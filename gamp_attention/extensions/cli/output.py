@@ -15,8 +15,7 @@ from gamp_attention._tools.progress import clear
 from gamp_attention.extensions.cli.options import quote_options
 from gamp_attention.extensions.comparison.figures import require_format
 
-FIT = "a result of gamp-attention fit"  # kind of a file
-# kinds of the files that options name
+FIT = "a result of gamp-attention fit"  # kind of a file; KINDS has the kinds of the files that options name
 KINDS = {"out": FIT, "plot": files.PICTURE, "checkpoint": files.CHECKPOINT, "json": files.REPORT}
 # remedies in Python in the messages of training, and the options of `gamp-attention` that commands print instead
 REMEDIES = {
