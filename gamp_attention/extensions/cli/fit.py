@@ -5,6 +5,7 @@ The errors are leave-one-out errors, errors of samples held out, and errors of a
 
 import argparse
 import shlex
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,15 +100,13 @@ def run_fit(options: argparse.Namespace) -> int:
         plot = options.plot if result.converged else path_of_unfinished(options.plot)
         plot_fit(result, attention, plot, options.force)
         files.append(f"{plot} shows learning curves, attention matrices and all starts.")
-    steps = _next_steps(result, better, out, options)
-    text = "\n".join(["Files", *_indent(*files), "Next steps", *_indent(*steps)])
+    text = "\n".join(["Files", *_indent(*files), "Next steps", *_indent(*_next_steps(result, better, out, options))])
     numbers |= result.to_dict() | result.to_dict()["overlaps"] | {"result": out, "lam": data.lam}
     numbers |= {"positions": "in the tokens" if problem.positions is None else "given"}
     if path is not None:
         names = ("lam", "test_error", "test_error_error", "in_training", "trusted", "best", "best_1se", "message")
         numbers["path"] = {name: value for name, value in path.to_dict().items() if name in names}
-    report(options, text, numbers | {"standardized": options.standardize}, result.converged)
-    return 0 if result.converged else 1
+    return report(options, text, numbers | {"standardized": options.standardize}, result.converged)
 
 
 def load_problem(options: argparse.Namespace) -> FitProblem:
@@ -138,7 +137,7 @@ def split_held_out(fraction: float, n: int, seed: int) -> tuple[np.ndarray, np.n
 
 def _path_values(options: argparse.Namespace) -> list[float]:
     """Return the values of --path."""
-    lams = [lam for values in options.path for lam in values]
+    lams = [*chain(*options.path)]
     if not lams:
         lam = check.real("--lam", options.lam, low=0, strict=True)
         return np.geomspace(lam / SPAN, lam * SPAN, VALUES).tolist()
@@ -193,18 +192,16 @@ def _compare_errors(
     if len(problem.test):
         held_out = errors[problem.test]
         of_layer[f"{len(held_out)} held out"] = held_out, mean_and_error(held_out)[1], 0.0, True
-    table: list[Any] = [["", *of_layer], ["this layer"], ["linear layer y = Wx"], ["mean output"]]
-    numbers: dict[str, Any] = {}
+    labels = {"test_error": "this layer", "linear_test_error": "linear layer y = Wx", "mean_test_error": "mean output"}
+    rows, numbers = {key: [label] for key, label in labels.items()}, dict[str, Any]()
     better, verdict = False, "The test error of the layer could not be estimated."
     for how, (each, error, covariance, trusted) in of_layer.items():
         references = _reference_errors(problem, how != "leave-one-out")
         pairs = [(float(each.mean()), error), *(mean_and_error(reference) for reference in references)]
-        for row, pair in zip(table[1:], pairs, strict=True):
-            row.append(format_to_error(*pair))
-        keys = ("test_error", "linear_test_error", "mean_test_error")
-        found: dict[str, Any] = {key: mean for key, (mean, _) in zip(keys, pairs, strict=True)}
-        found |= {f"{key}_error": e if np.isfinite(e) else None for key, (_, e) in zip(keys, pairs, strict=True)}
-        numbers["leave_one_out" if how == "leave-one-out" else "held_out"] = found
+        found = numbers["leave_one_out" if how == "leave-one-out" else "held_out"] = dict[str, Any]()
+        for (key, row), (mean, error_of_mean) in zip(rows.items(), pairs, strict=True):
+            row.append(format_to_error(mean, error_of_mean))
+            found |= {key: mean, f"{key}_error": error_of_mean if np.isfinite(error_of_mean) else None}
         if np.isfinite(each).all():
             better, verdict = _verdict(each, references, covariance)
             doubt = "" if trusted else ", which is not reliable here: compare with --held-out 0.2"
@@ -216,7 +213,7 @@ def _compare_errors(
     about = "The table lists mean squared errors per coordinate, ‖y − f(x)‖²/(dL), with standard errors in units of the"
     lines = [
         f"{'' if better else 'WARNING: '}{verdict}", f"The mean error of the training samples is {in_training}.",
-        f"{about} last digit:", format_text(table),
+        f"{about} last digit:", format_text([["", *of_layer], *rows.values()]),
         "Leave-one-out is the error of each training sample under weights trained without this sample: an "
         f"approximation that is corrected by refits. For this layer: {loo.message}.",
     ]  # fmt: skip

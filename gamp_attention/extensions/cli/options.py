@@ -4,7 +4,7 @@ import argparse
 import re
 from argparse import RawDescriptionHelpFormatter
 from textwrap import fill
-from typing import Any, NamedTuple
+from typing import Any
 
 from gamp_attention._tools.choices import DESCENTS, RISKS, SOLVERS, STARTS
 from gamp_attention._version import __version__
@@ -39,24 +39,15 @@ class Option:
     """
 
     def __init__(self, flag: str, kind: Any, default: Any, about: str, **more: Any) -> None:
-        shown = default is not None and kind is not bool and "nargs" not in more
-        self.flag, self.settings = flag, {"help": f"{about} (default {default})" if shown else about, **more}
-        if isinstance(kind, tuple):
-            self.settings |= {"choices": kind, "default": default}
-        elif kind is bool:
-            self.settings["action"] = "store_true" if default is None else argparse.BooleanOptionalAction
-            self.settings |= {} if default is None else {"default": default}
+        if default is not None and kind is not bool and "nargs" not in more:
+            about += f" (default {default})"
+        self.flag, self.settings = flag, {"help": about, "default": default, **more}
+        if kind is not bool:
+            self.settings["choices" if isinstance(kind, tuple) else "type"] = kind
+        elif default is None:
+            self.settings |= {"action": "store_true", "default": False}
         else:
-            self.settings["type"] = kind
-            self.settings |= {"default": default} if flag.startswith("-") else {}
-
-
-class Command(NamedTuple):
-    """A command: its help, arguments of the examples below the help, and its options."""
-
-    summary: str
-    examples: tuple[str, ...]
-    options: tuple[Option, ...]
+            self.settings["action"] = argparse.BooleanOptionalAction
 
 
 SIGMA = Option("--sigma", float, 0.5, "standard deviation of tokens")
@@ -79,8 +70,9 @@ SURVEY = (
     "each start, two more from random starts, and one from the lowest minimum; --no-survey makes no surveys (default: "
     "one survey from the lowest minimum, if its loss is low and few starts agree)"
 )
-COMMANDS = {
-    "compare": Command(
+# for each command its help, arguments of the examples below the help, and its options
+COMMANDS: dict[str, tuple[str, tuple[str, ...], tuple[Option, ...]]] = {
+    "compare": (
         "compare GAMP, state evolution and gradient descent on one instance",
         ("", "--d 500 --alpha 2 --omega 0.2 --plot mine.png --json mine.json"),
         (
@@ -93,7 +85,7 @@ COMMANDS = {
             Option("--all", bool, None, "ten panels, with q and the ends of all solvers"),
         ),
     ),
-    "fit": Command(
+    "fit": (
         "train an attention layer on your own arrays",
         ("mine.npz", "mine.npz --path --standardize --plot fit.png", "mine.npz --heads 2 --held-out 0.2 --out h.npz"),
         (
@@ -131,7 +123,7 @@ COMMANDS = {
             Option("--checkpoint", str, None, "save progress once a minute, and resume from it", metavar="FILE"),
         ),
     ),
-    "solve": Command(
+    "solve": (
         "solve for a fixed point of state evolution",
         ("--alpha 1.5 --omega 0.3", "--init positional --l1 0.01 --json -"),
         (
@@ -146,7 +138,7 @@ COMMANDS = {
             ),
         ),
     ),
-    "trajectory": Command(
+    "trajectory": (
         "predict every iteration of message passing or gradient descent for large d",
         ("--n-iter 40", "--method gd --lr 0.1 --init random"),
         (
@@ -161,7 +153,7 @@ COMMANDS = {
             Option("--seed", int, 0, "seed of the paths"),
         ),
     ),
-    "sweep": Command(
+    "sweep": (
         "run solvers on a grid of parameters, resumable, on any number of processes",
         ("cells --alpha 0.5:3:11 --omega 0.1 0.3", "cells --alpha 1 2 --method SE GAMP --d 500"),
         (
@@ -183,16 +175,14 @@ COMMANDS = {
             WORKERS,
         ),
     ),
-    "boundaries": Command(
+    "boundaries": (
         "compute the boundaries of the phase diagram, with errors",
         ("--omega 0.1:0.5:5 --folder diagram --plot diagram.png", "--sigma 0.8 --alphas 0.5 3 --workers 2"),
         (
-            Option("--omega", numbers, None, f"values of ω: {FORM} (default 0.3)", nargs="+", metavar="W"),
+            Option("--omega", numbers, [[0.3]], f"values of ω: {FORM} (default 0.3)", nargs="+", metavar="W"),
             LAM,
             SIGMA,
-            Option(
-                "--alphas", float, (0.05, 4.0), "range of α (default 0.05 4)", nargs=2, metavar=("LOW", "HIGH")
-            ),
+            Option("--alphas", float, (0.05, 4.0), "range of α (default 0.05 4)", nargs=2, metavar=("LOW", "HIGH")),
             Option("--tol", float, 1e-3, "error of α"),
             Option("--folder", str, None, "folder of finished results, from which the command resumes"),
             Option("--plot", str, None, "save a picture", metavar="FILE"),

@@ -9,25 +9,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from gamp_attention._tools import files
 from gamp_attention._tools.choices import FURTHER_STARTS, STARTS
-from gamp_attention._tools.files import (
-    CHECKPOINT,
-    MARK,
-    PICTURE,
-    REPORT,
-    mark,
-    path_of_unfinished,
-    require_checkpoint,
-    require_distinct,
-    require_replaceable,
-    write_atomically,
-)
 from gamp_attention._tools.progress import clear
 from gamp_attention.extensions.cli.options import quote_options
 from gamp_attention.extensions.comparison.figures import require_format
 
-FIT = "a result of gamp-attention fit"  # kind of a file
-KINDS = {"out": FIT, "plot": PICTURE, "checkpoint": CHECKPOINT, "json": REPORT}  # kinds of the files that options name
+FIT = "a result of gamp-attention fit"  # kind of a file; KINDS has the kinds of the files that options name
+KINDS = {"out": FIT, "plot": files.PICTURE, "checkpoint": files.CHECKPOINT, "json": files.REPORT}
 # remedies in Python in the messages of training, and the options of `gamp-attention` that commands print instead
 REMEDIES = {
     re.compile(r"(?:a larger max_iter or )?minimize_risk\(data, result\.Q.*?\)(?= continues)"): "--init RESULT.npz",
@@ -37,42 +26,35 @@ REMEDIES = {
 
 def check_outputs(options: argparse.Namespace) -> None:
     """Raise before the work if a result cannot be written, is an input, or would replace a file of the user."""
-    given = vars(options)
+    given, inputs = vars(options), list[tuple[str, str]]()  # an input is the argument that names a file, and the file
     if options.command == "fit":
-        if not Path(options.data).exists():
-            raise ValueError(f"{options.data}: there is no such file")
         arrays = Path(options.data)
+        if not arrays.exists():
+            raise ValueError(f"{options.data}: there is no such file")
         options.out = options.out or f"{arrays if arrays.is_dir() else arrays.with_suffix('')}.fit.npz"
+        names = {"tokens.npy", "outputs.npy", "positions.npy"} | {path.name for path in arrays.glob("*.npy")}
+        inputs = [("an array of the input DATA", str(arrays / name)) for name in sorted(names)]
+        inputs.append(("the input DATA", options.data))
+        if options.init not in (*STARTS, *FURTHER_STARTS):
+            inputs.append(("the input --init", options.init))
     outputs = [(f"--{name}", given[name], kind) for name, kind in KINDS.items() if given.get(name) is not None]
     outputs = [output for output in outputs if output[:2] != ("--json", "-")]
-    require_distinct([output[:2] for output in outputs], _inputs(options))
+    files.require_distinct([output[:2] for output in outputs], inputs)
     for flag, path, kind in outputs:
         try:
             if path in ("", "-") or Path(path).is_dir():
                 raise ValueError("it is not the name of a file")
             with tempfile.TemporaryFile(dir=Path(os.path.realpath(path)).parent):  # of a link, the folder of its file
                 pass
-            if kind == PICTURE:
+            if kind == files.PICTURE:
                 require_format(path)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise ValueError(f"{flag}: {path!r} cannot be written: {why}") from error
-        if kind == CHECKPOINT:
-            require_checkpoint(flag, path)
+        if kind == files.CHECKPOINT:
+            files.require_checkpoint(flag, path)
         else:
-            require_replaceable(flag, path, kind, options.force)
-
-
-def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return all files that a command reads, each with the argument that names it."""
-    if options.command != "fit":
-        return []
-    inputs = [("the input DATA", options.data)]
-    names = {"tokens.npy", "outputs.npy", "positions.npy"} | {path.name for path in Path(options.data).glob("*.npy")}
-    inputs += [("an array of the input DATA", str(Path(options.data) / name)) for name in sorted(names)]
-    if options.init not in (*STARTS, *FURTHER_STARTS):
-        inputs.append(("the input --init", options.init))
-    return inputs
+            files.require_replaceable(flag, path, kind, options.force)
 
 
 def say(options: argparse.Namespace, text: str) -> None:
@@ -83,20 +65,21 @@ def say(options: argparse.Namespace, text: str) -> None:
     print(quote_options(text, options.flags), file=sys.stderr if options.json == "-" else sys.stdout, flush=True)
 
 
-def report(options: argparse.Namespace, text: str, data: dict[str, Any], finished: bool = True) -> None:
-    """Print the text, and write the data to the file of --json; a run that did not finish replaces no file."""
+def report(options: argparse.Namespace, text: str, data: dict[str, Any], finished: bool = True) -> int:
+    """Print the text, write the data for --json, and return the exit status; unfinished runs replace no file."""
     say(options, text)
-    if not options.json:
-        return
-    written = json.dumps({MARK: mark(REPORT), **data}, allow_nan=False) + "\n"
-    if options.json == "-":
-        sys.stdout.write(written)
-        return
-    target = options.json if finished else path_of_unfinished(options.json)
-    encoded, force = written.encode(), options.force
-    write_atomically(target, lambda file: file.write(encoded), name="--json", kind=REPORT, overwrite=force)
-    if target != options.json:
-        say(options, f"The report is in {target}.")
+    if options.json:
+        written = json.dumps({files.MARK: files.mark(files.REPORT), **data}, allow_nan=False) + "\n"
+        if options.json == "-":
+            sys.stdout.write(written)
+        else:
+            target = options.json if finished else files.path_of_unfinished(options.json)
+            files.write_atomically(
+                target, lambda f: f.write(written.encode()), name="--json", kind=files.REPORT, overwrite=options.force
+            )
+            if target != options.json:
+                say(options, f"The report is in {target}.")
+    return 0 if finished else 1
 
 
 def select(options: argparse.Namespace, *names: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import argparse
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from gamp_attention._tools.display import to_json
@@ -33,11 +34,11 @@ def _model(options: argparse.Namespace) -> Any:
 def run_compare(options: argparse.Namespace) -> int:
     """Run the command `compare` and return its exit status."""
     result = compare(_model(options), **select(options, "d", "alpha", "seed", "risk", "gd_steps"))
-    report(options, str(result), result.to_dict(), result.converged)
+    status = report(options, str(result), result.to_dict(), result.converged)
     plot = options.plot if result.converged else path_of_unfinished(options.plot)
     plot_comparison(result, plot, options.force, options.all)
     say(options, f"The picture is in {plot}.")
-    return 0 if result.converged else 1
+    return status
 
 
 def run_solve(options: argparse.Namespace) -> int:
@@ -51,8 +52,7 @@ def run_solve(options: argparse.Namespace) -> int:
     pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each is written with its error
     numbers |= {name: [numbers[name], numbers[f"{name}_error"]] for name in pairs}
     numbers["growth"] = to_json(result.stability and result.stability.growth)
-    report(options, str(result), numbers, result.converged)
-    return 0 if result.converged else 1
+    return report(options, str(result), numbers, result.converged)
 
 
 def _method(options: argparse.Namespace) -> Any:
@@ -77,23 +77,17 @@ def _method(options: argparse.Namespace) -> Any:
 def run_trajectory(options: argparse.Namespace) -> int:
     """Run the command `trajectory` and return its exit status."""
     path = trajectory(_model(options), method=_method(options), **select(options, "alpha", "init", "n_iter", "seed"))
-    report(options, str(path), path.to_dict())
-    return 0
-
-
-def _join(lists: list[list[float]] | None) -> list[float] | None:
-    return None if lists is None else [value for values in lists for value in values]
+    return report(options, str(path), path.to_dict())
 
 
 def run_sweep(options: argparse.Namespace) -> int:
     """Run the command `sweep` and return its exit status."""
-    axes: dict[str, Any] = {name: _join(getattr(options, name)) for name in ("alpha", "omega", "lam", "sigma")}
+    axes: dict[str, Any] = {name: [*chain(*getattr(options, name))] for name in ("alpha", "omega", "lam", "sigma")}
     wanted = axes | select(options, "folder", "d", "seed", "branch", "method", "rtol", "risk")
     with nullcontext() if options.workers is None else local_pool(options.workers) as executor:
         result = sweep(paper_model(), **wanted, warm=not options.cold, executor=executor)
     finished = all(row["status"] in ("converged", "settled", "lost") for row in result.rows)
-    report(options, str(result), result.to_dict(), finished)
-    return 0 if finished else 1
+    return report(options, str(result), result.to_dict(), finished)
 
 
 def run_boundaries(options: argparse.Namespace) -> int:
@@ -101,10 +95,10 @@ def run_boundaries(options: argparse.Namespace) -> int:
     model = paper_model(sigma=options.sigma, lam=options.lam)
     wanted = select(options, "alphas", "tol", "folder")
     with nullcontext() if options.workers is None else local_pool(options.workers) as executor:
-        result = phase_boundaries(model, _join(options.omega), **wanted, executor=executor)
-    report(options, str(result), result.to_dict() | {"range": [result.low, result.high]}, result.converged)
+        result = phase_boundaries(model, [*chain(*options.omega)], **wanted, executor=executor)
+    status = report(options, str(result), result.to_dict() | {"range": [result.low, result.high]}, result.converged)
     if options.plot:
         plot = options.plot if result.converged else path_of_unfinished(options.plot)
         plot_phase_diagram(result, plot, options.force)
         say(options, f"The picture is in {plot}.")
-    return 0 if result.converged else 1
+    return status

@@ -203,8 +203,7 @@ def _compare_branch(
     if is_ridge(data.penalty):
         of_descent = *instance, GradientDescent(lr), N_ITER
         predicted_descent, _ = time_run("trajectory of descent", trajectory, *of_descent, n_replicas=4)
-    affordable = max(MAX_DESCENT_WORK / data.tokens.size, 200)
-    steps = gd_steps or max(1, int(min(np.ceil(TRAINING_TIME / lr), affordable)))
+    steps = gd_steps or int(min(np.ceil(TRAINING_TIME / lr), max(MAX_DESCENT_WORK / data.tokens.size, 200)))
     descent, descent_time = time_run("gradient descent", gradient_descent, data, start, risk, lr, steps)
     best = "L-BFGS" if data.penalty.smooth else "proximal descent"
     quasi, quasi_time = time_run(best, minimize, data, start, risk)

@@ -228,10 +228,7 @@ def figure(
 def plot_fit(
     result: TrainResult, attention: np.ndarray, path: str | Path | None = None, overwrite: bool = False
 ) -> np.ndarray:
-    """Draw a run on data: loss and gradient at each iteration, all starts, and attention matrices (n, L, L) of samples.
-
-    Returns the axes (2, 3).
-    """
+    """Draw loss and gradient of a run, its starts, and attention matrices (n, L, L) of samples; return axes (2, 3)."""
     with figure(path, 2, 3, (9.0, 6.2), overwrite) as axes:
         curves: list[Any] = [("message passing", COLORS["semantic"], 0, result.history)]
         if result.settling_history is not None:

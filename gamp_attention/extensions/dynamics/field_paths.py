@@ -1,8 +1,4 @@
-"""Sampled paths of the fields: Gaussian processes whose covariances become known step by step.
-
-`GaussianPath` draws each vector of a process conditionally on all vectors before, and `FieldPaths` combines such
-processes for all tokens of a channel.
-"""
+"""Sampled paths of the fields: Gaussian processes whose covariances become known step by step."""
 
 import numpy as np
 
@@ -50,8 +46,7 @@ class GaussianPath:
         """
         slope, rest = self.regress(with_past, covariance)
         row = np.concatenate([slope, psd_root(rest)], axis=1)
-        zeros = np.zeros((len(self._factor), len(covariance)))
-        self._factor = np.block([[self._factor, zeros], [row]])
+        self._factor = np.block([[self._factor, np.zeros((len(self._factor), len(covariance)))], [row]])
         self._rows = np.concatenate([self._rows, fresh.T])
         return self.combine(row)
 

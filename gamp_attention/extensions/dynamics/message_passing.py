@@ -14,7 +14,8 @@ with the Onsager memory D^{t+1} = (1 − β) D^t + β W g^t, and each proximal s
 path. Mean responses follow from Stein's identity, as for descent (`stored_times`). Eq. :eq:`current-minima`.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,24 +26,16 @@ from gamp_attention._tools.display import format_to_error
 from gamp_attention._tools.numerics import symmetrize
 from gamp_attention._tools.progress import Progress
 from gamp_attention._tools.statistics import half_width
-from gamp_attention.descent.steps import PlainSteps
+from gamp_attention.extensions.dynamics import replicas
 from gamp_attention.extensions.dynamics.field_paths import min_paths
 from gamp_attention.extensions.dynamics.message_paths import follow
-from gamp_attention.extensions.dynamics.replicas import (
-    Trajectory,
-    TrajectoryTask,
-    damping_steps,
-    join_errors,
-    mean_over_replicas,
-    stack_replicas,
-)
+from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask
 from gamp_attention.extensions.dynamics.stored_times import Compression, Forces, MemoryRun, StoredPaths, follow_replicas
 from gamp_attention.gamp.damping import Damping, Steps
 from gamp_attention.problem.denoisers.input import field_variances
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.weights import jump_shift, linear_response
 
 NEGLIGIBLE = 1e-2  # relative jump mass that is negligible
@@ -72,7 +65,7 @@ class MessagePassing:
     hold_after: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "damping", damping_steps(self.damping))
+        object.__setattr__(self, "damping", replicas.damping_steps(self.damping))
         if self.hold_after is not None:
             check.integer("hold_after", self.hold_after, low=0)
 
@@ -99,12 +92,18 @@ class MessagePassing:
                 [follow(model, task.alpha, start, self.damping, n_iter, size, task.rng) for _ in range(task.n_replicas)]
                 for size in (n_paths, n_few)
             ]
-            many, few = (stack_replicas([rows for rows, _ in each]) for each in runs)
+            many, few = (replicas.stack_replicas([rows for rows, _ in each]) for each in runs)
             hats = [hats for _, hats in runs[0]]
             bias = {name: (few[name].mean(axis=0) - many[name].mean(axis=0)) / (n_paths / n_few - 1) for name in many}
             shift = np.array([[jump_shift(model, each) for each in of_replica] for of_replica in hats]).mean(axis=0)
-            jumps = _jumps(hats)
-            numbers = mean_over_replicas(many | jumps, bias) | {"jump_shift": shift}
+            V, V_derivative = (
+                np.array([[getattr(each, name) for each in of_replica] for of_replica in hats])
+                for name in ("V", "V_derivative")
+            )
+            stein, derivative = (np.einsum("ntlaa->nt", values) for values in (V, V_derivative))
+            largest = np.maximum(np.maximum(np.abs(stein), np.abs(derivative)), 1e-300)
+            jumps = {"V_hat": V, "jump_mass": V - V_derivative, "jump_share": (stein - derivative) / largest}
+            numbers = replicas.mean_over_replicas(many | jumps, bias) | {"jump_shift": shift}
             unsure = 2 * half_width(jumps["jump_share"] - numbers["jump_share"])
             validity = _state_validity(numbers["jump_share"], numbers["jump_share_error"], unsure, shift)
         return Trajectory(**numbers, method=self, validity=validity)
@@ -135,18 +134,8 @@ class MessagePassing:
             spread = variances[0] * (fewer / (fewer - 1)) ** 2 + variances[1] / (fewer - 1) ** 2
             errors[name] = np.sqrt(spread + (unsure * change) ** 2 + by_compression[name] ** 2)
         validity = "consistent: the equations contain kept minima and jumps, and hold on every branch"
-        numbers, stored = join_errors(values, errors), np.array(runs[0].stored)
+        numbers, stored = replicas.join_errors(values, errors), np.array(runs[0].stored)
         return Trajectory(**numbers, method=self, validity=validity, stored=stored)
-
-
-def _jumps(replicas: list[list[Hats]]) -> dict[str, np.ndarray]:
-    """Return V̂, the jump mass and its relative size by name, with axes of replicas and times."""
-    V, V_derivative = (
-        np.array([[getattr(hats, name) for hats in each] for each in replicas]) for name in ("V", "V_derivative")
-    )
-    stein, derivative = (np.einsum("ntlaa->nt", values) for values in (V, V_derivative))
-    largest = np.maximum(np.maximum(np.abs(stein), np.abs(derivative)), 1e-300)
-    return {"V_hat": V, "jump_mass": V - V_derivative, "jump_share": (stein - derivative) / largest}
 
 
 def _state_validity(share: np.ndarray, error: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
@@ -167,18 +156,6 @@ def _state_validity(share: np.ndarray, error: np.ndarray, unsure: np.ndarray, sh
         words += f"; expect V of runs about {float(f'{-100 * shift.min():.2g}'):g} % lower"
     follows = "with IterationOptions(V_hat=trajectory.V_hat) runs follow this prediction"
     return f"{words}; with the ridge, hold_after=20 predicts the runs, and {follows}"
-
-
-@dataclass(frozen=True)
-class Preconditioned(PlainSteps):
-    """The step Q ← Q − β C ∇R of message passing, in the form of a method of descent."""
-
-    C: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (K, r, r) β C for each class of coordinates
-
-    def step(self, x: np.ndarray, velocity: np.ndarray, slope: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return x after a step with the gradient `slope`, both (K, …, r, n), and an unused velocity."""
-        K, r, _ = self.C.shape
-        return x - self.C.reshape(K, *[1] * (x.ndim - 3), r, r) @ slope, velocity
 
 
 class OnsagerPaths(StoredPaths):
@@ -202,8 +179,7 @@ class OnsagerPaths(StoredPaths):
 
     def remember(self, W: np.ndarray, beta: float) -> None:
         """Update the Onsager memory with W (S, r, r) after a step β, as runs do."""
-        force = self.force.transpose(2, 0, 1)
-        self.D = (1 - beta) * self.D + beta * np.einsum("lab,nlb->nla", W[self.sources], force)
+        self.D = (1 - beta) * self.D + beta * np.einsum("lab,lbn->nla", W[self.sources], self.force)
 
 
 class OnsagerRun(MemoryRun):
@@ -224,12 +200,13 @@ class OnsagerRun(MemoryRun):
         W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
         return C, W, W
 
-    def select_step(self, t: int, forces: Forces) -> PlainSteps:
-        """Return the step β C of iteration t, and update V and the Onsager memories."""
+    def select_step(self, t: int, forces: Forces) -> Callable[..., Any]:
+        """Return the step Q ← Q − β C ∇R of iteration t, and update V and the Onsager memories."""
         beta = self._damping(t)
-        V_hat = self.rows[-1]["V_hat"] = symmetrize(-forces.response[-1])
+        V_hat = self.rows[-1]["V_hat"] = symmetrize(-forces.response[:, -1])
         C, V, W = self.respond(V_hat, beta)
         self.weights.V = (1 - beta) * self.weights.V + beta * V
         for path in self.paths:
             path.remember(W, beta)
-        return Preconditioned(C=beta * C)
+        K, r, _ = C.shape
+        return lambda x, unused, slope: (x - (beta * C).reshape(K, *[1] * (x.ndim - 3), r, r) @ slope, unused)

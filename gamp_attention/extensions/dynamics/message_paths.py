@@ -21,14 +21,7 @@ from gamp_attention.gamp.damping import Damping
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.channel import (
-    Hats,
-    Moments,
-    average,
-    conjugates,
-    select_sources,
-    sum_over_components,
-)
+from gamp_attention.theory.equations import channel
 from gamp_attention.theory.equations.symmetry import Symmetry
 from gamp_attention.theory.models.model import Component, Model
 from gamp_attention.theory.start_law import StartLaw
@@ -38,7 +31,7 @@ Row = dict[str, Any]  # overlaps, "train_loss" and "test_error" at one time, by 
 
 def follow(
     model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, rng: np.random.Generator
-) -> tuple[list[Row], list[Hats]]:  # fmt: skip
+) -> tuple[list[Row], list[channel.Hats]]:  # fmt: skip
     """Return overlaps and losses at every iteration, and conjugates at all but the last, from one set of paths.
 
     `start` has the second moments of the initial weights; `damping` is a step β, or a sequence of steps (`Damping`).
@@ -50,12 +43,12 @@ def follow(
         weights = SampledWeights(model, start, n_iter, 4 * n_paths, rng)
     even = Symmetry.of(model, start.overlaps(model)).m_zero
     paths = [MessagePaths(component, n_paths, n_iter, rng, even) for component in model.components]
-    rows, all_hats = list[Row](), list[Hats]()
+    rows, all_hats = list[Row](), list[channel.Hats]()
     for t in range(n_iter):
         refresh()
         now, q = weights.evaluate()
-        moments = sum_over_components(model.components, [path.advance(now, q) for path in paths])
-        hats = conjugates(model, alpha, now, moments)
+        moments = channel.sum_over_components(model.components, [path.advance(now, q) for path in paths])
+        hats = channel.conjugates(model, alpha, now, moments)
         rows.append(now.arrays() | _mean_losses(alpha, weights, paths))
         q_hats = np.zeros((t + 1, *now.q.shape))  # q̂^{s,t} for every s ≤ t, summed over the components
         for path in paths:
@@ -87,18 +80,18 @@ class MessagePaths:
 
     def draw(self, overlaps: Overlaps, covariances: np.ndarray, rng: np.random.Generator | None = None) -> Overlaps:
         """Draw ω̃ at the next time, given q^{s,t} of all sources for every s ≤ t; return the overlaps of the tokens."""
-        now = select_sources(overlaps, self.sources)
+        now = channel.select_sources(overlaps, self.sources)
         self._noise = self._paths.draw(now, covariances[:, self.sources], rng)
         self._fields = self._noise + now.m
         return now
 
-    def advance(self, overlaps: Overlaps, covariances: np.ndarray) -> Moments:
+    def advance(self, overlaps: Overlaps, covariances: np.ndarray) -> channel.Moments:
         """Return the moments at the next time, given the overlaps and q^{s,t} of all sources for every s ≤ t."""
         now, paths = self.draw(overlaps, covariances), self._paths
         out = denoise(self._model.loss, paths.terms.params, self._fields, now.V, self._z)
         self._z, self._latest = out.z, out.g
         self._g = np.concatenate([self._g, out.g.transpose(1, 2, 0)], axis=1)
-        return average(paths.y, self._noise, paths.terms, out, now)
+        return channel.average(paths.y, self._noise, paths.terms, out, now)
 
     def q_hats(self, alpha: float) -> np.ndarray:
         """Return α E[g^s g^tᵀ] (t + 1, L, r, r) for the latest t and every s ≤ t."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -107,7 +108,7 @@ class OnlineFields:
             m=-alpha * slope.mean(axis=0),
             theta=theta @ model.coordinates.rho_inverse,
             q=alpha * np.einsum("nla,nlb->lab", slope, slope) / n,
-            response=response[None],
+            response=response[:, None],
             loss=alpha * float(np.mean(value + self.terms.constant)),
             test_error=float(np.mean(model.task.errors(z, self.y, self.terms))),
         )
@@ -127,11 +128,11 @@ def follow_online(
             raise FloatingPointError("the overlaps are not finite numbers")
         forces = sum_forces(model, fields, [part.forces(alpha, now) for part in fields])
         rows.append(now.arrays() | {"train_loss": forces.loss + weights.penalty(), "test_error": forces.test_error})
-        on_weights, size = np.einsum("kl,slab->skab", gamma, forces.response), method.step_size(t)
+        on_weights, size = np.einsum("kl,lsab->skab", gamma, forces.response), method.step_size(t)
         move = one + size * (on_weights[0] - model.lam * one)
         noise = move @ noise @ np.swapaxes(move, 1, 2)
         noise += size**2 / method.batch * np.einsum("kl,lab->kab", gamma, forces.q)
-        weights.descend(forces, on_weights, method, t)
+        weights.descend(forces, on_weights, partial(method.step, t=t))
     return rows
 
 
@@ -140,21 +141,16 @@ class OnlineResult(DescentResult):
     """Outcome of `single_pass`, which always takes the given number of steps.
 
     Losses and gradients are estimates of the risk, and of its gradient, from the next batch, before the weights have
-    used it. The last batch is drawn for such estimates only.
+    used it. The last batch is drawn for such estimates only. V of the overlaps is NaN. No fixed samples define a
+    minimum, so `is_minimum` is False, and its eigenvalue NaN.
 
     Attributes
     ----------
     status : MAX_ITER; NONFINITE if the weights overflow, after which no step is taken.
-    n_iter : number of iterations.
-    residual, gradient_norm : ‖∇R‖_F/(λ√d), estimated at Q.
-    history : overlaps (V is NaN), training loss and gradient norm before each iteration and at the end.
-    iterations : iteration numbers of the entries of `history`.
     Q : (d, r) the last finite weights.
-    overlaps : overlaps of Q; V is NaN.
-    train_loss : ε_t, estimated at Q.
     Q_star : (d, t) weights of the teacher.
     n_samples : number of samples that were used in steps.
-    is_minimum, lowest_eigenvalue, lowest_eigenvalue_error : False and NaN, as no fixed samples define a minimum.
+    Others : as for `DescentResult`.
     """
 
     Q_star: np.ndarray

@@ -34,7 +34,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import one_thread
 from gamp_attention._tools.progress import Progress
-from gamp_attention.descent.steps import DescentSteps, PlainSteps
+from gamp_attention.descent.steps import DescentSteps
 from gamp_attention.extensions.dynamics.field_paths import FieldPaths, component_paths, min_paths
 from gamp_attention.extensions.dynamics.message_paths import Row
 from gamp_attention.extensions.dynamics.replicas import Trajectory, TrajectoryTask, average_descents, stack_replicas
@@ -46,6 +46,9 @@ from gamp_attention.theory.equations.symmetry import Symmetry
 from gamp_attention.theory.equations.weights import drift
 from gamp_attention.theory.models.model import Component, Model
 from gamp_attention.theory.start_law import StartLaw
+
+# function of the weights, their velocity and the gradient, all (K, …, r, n), that returns the next weights and velocity
+Step = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -71,26 +74,21 @@ class Forces:
     m: np.ndarray  # (S, r) m̂^t = α E[f^t]
     theta: np.ndarray  # (S, r, t) θ̂^t
     q: np.ndarray  # (S, r, r) α E[f^t f^tᵀ]
-    response: np.ndarray  # (P + 1, S, r, r) Γ(t, p) for stored times p and, last, the direct response Γ^t
+    response: np.ndarray  # (S, P + 1, r, r) Γ(t, p) for stored times p and, last, the direct response Γ^t
     loss: float  # α E[ℓ(z^t) + constant]
     test_error: float  # test error of the weights at time t
 
 
 def sum_forces(model: Model, paths: Sequence[Any], forces: list[Forces]) -> Forces:
-    """Return the forces of all components as sums over the sources, weighted by the components' probabilities.
-
-    `paths` have the probability and the sources of each component.
-    """
-    if len(forces) == 1:
-        return forces[0]
-    sums: dict[str, Any] = {}
-    for name, axis in (("m", 0), ("theta", 0), ("q", 0), ("response", 1)):
-        shape = getattr(forces[0], name).shape
-        sums[name] = np.zeros((*shape[:axis], model.n_sources, *shape[axis + 1 :]))
-        for path, force in zip(paths, forces, strict=True):
-            sums[name][(slice(None),) * axis + (path.sources,)] += path.probability * getattr(force, name)
-    for name in ("loss", "test_error"):
-        sums[name] = sum(path.probability * getattr(force, name) for path, force in zip(paths, forces, strict=True))
+    """Return the forces by source, summed over the components, whose probability and sources are in `paths`."""
+    pairs = list(zip(paths, forces, strict=True))
+    sums: dict[str, Any] = {
+        name: sum(path.probability * getattr(force, name) for path, force in pairs) for name in ("loss", "test_error")
+    }
+    for name in ("m", "theta", "q", "response"):
+        sums[name] = np.zeros((model.n_sources, *getattr(forces[0], name).shape[1:]))
+        for path, force in pairs:
+            sums[name][path.sources] += path.probability * getattr(force, name)
     return Forces(**sums)
 
 
@@ -169,22 +167,22 @@ class StoredPaths:
             path.slopes(alpha * force[:, l] - self.gaussians[:, l] @ direct[l].T)
             for l, path in enumerate(self.fields.of_token)
         ])  # fmt: skip
-        on_stored, terms = slopes[:, :, t:].reshape(L, r, -1, r).transpose(2, 0, 1, 3), self.fields.terms
+        on_stored, terms = slopes[:, :, t:].reshape(L, r, -1, r).transpose(0, 2, 1, 3), self.fields.terms
         return Forces(
             m=alpha * (np.zeros_like(now.m) if self._even else self.force.mean(axis=2)),
             theta=slopes[:, :, :t],
             q=alpha / self.n * self.force @ np.swapaxes(self.force, 1, 2),
-            response=np.concatenate([on_stored, direct[None]]),
+            response=np.concatenate([on_stored, direct[:, None]], axis=1),
             loss=alpha * float(np.mean(losses + terms.constant)),
             test_error=float(np.mean(model.task.errors(self.gaussians + now.m, self.fields.y, terms))),
         )
 
-    def descend(self, A: np.ndarray, strengths: np.ndarray, method: PlainSteps, t: int) -> None:
-        """Take step t of the weights with h, for memory A (P + 1, K, r, r) of stored times and of this time."""
+    def descend(self, A: np.ndarray, strengths: np.ndarray, step: Step) -> None:
+        """Take the step of the weights with h, for memory A (P + 1, K, r, r) of stored times and of this time."""
         rows = A[:-1].transpose(1, 2, 0, 3).reshape(A.shape[1], 1, A.shape[2], -1)
         slope = strengths * self._h - self.force - rows @ self._stored - A[-1][:, None] @ self._h
-        self._h, self._velocity = method.step(self._h, self._velocity, slope, t)
-        self.t = t + 1
+        self._h, self._velocity = step(self._h, self._velocity, slope)
+        self.t += 1
 
 
 class StoredWeights(WeightPath):
@@ -210,16 +208,16 @@ class StoredWeights(WeightPath):
         """Store this time."""
         self._stored.append(self._x)
 
-    def descend(self, forces: Forces, A: np.ndarray, method: PlainSteps, t: int) -> None:
-        """Take step t, for memory A (P + 1, K, r, r) of stored times and of this time. Eq. :eq:`descent-weights`."""
+    def descend(self, forces: Forces, A: np.ndarray, step: Step) -> None:
+        """Take a step, for memory A (P + 1, K, r, r) of stored times and of this time. Eq. :eq:`descent-weights`."""
         slope = self.strengths * self._x
         slope[:, :, self.model.rank :] -= drift(self.model.coordinates.gamma, forces.m, forces.theta)
         for with_past, x in zip(A, (*self._stored, self._x), strict=True):
             slope -= with_past @ x
-        self._x, self._velocity = method.step(self._x, self._velocity, slope, t)
+        self._x, self._velocity = step(self._x, self._velocity, slope)
         if self.model.intercept:
             slope, velocity = -forces.m.sum(axis=0), self._intercept_velocity
-            self.intercept, self._intercept_velocity = method.step(self.intercept, velocity, slope, t)
+            self.intercept, self._intercept_velocity = step(self.intercept, velocity, slope)
 
 
 class MemoryRun:
@@ -251,9 +249,9 @@ class MemoryRun:
         self.paths: list[Any] = [self.kind(part, model, method, size, rng, even) for part in model.components]
         self.rows, self.stored, self._n_iter = list[Row](), list[int](), task.n_iter
 
-    def select_step(self, t: int, forces: Forces) -> PlainSteps:
-        """Return the step of the weights at time t, given the forces at this time: the method itself for descent."""
-        return self.method
+    def select_step(self, t: int, forces: Forces) -> Step:
+        """Return the step of the weights at time t, given the forces at this time."""
+        return partial(self.method.step, t=t)
 
     def advance(self, reference: "MemoryRun | None" = None) -> None:
         """Compute overlaps and losses at the next time, and take a step if it is not the last time.
@@ -277,10 +275,10 @@ class MemoryRun:
         self.rows.append(now.arrays() | {"train_loss": loss, "test_error": forces.test_error})
         if t == self._n_iter:
             return
-        A, method = np.einsum("kl,slab->skab", gamma, forces.response), self.select_step(t, forces)
-        self.weights.descend(forces, A, method, t)
+        A, step = np.einsum("kl,lsab->skab", gamma, forces.response), self.select_step(t, forces)
+        self.weights.descend(forces, A, step)
         for path in self.paths:
-            path.descend(A, self.weights.strengths, method, t)
+            path.descend(A, self.weights.strengths, step)
 
     def _require_capacity(self) -> None:
         """Raise ValueError if another stored time needs more paths or more memory."""
@@ -288,8 +286,7 @@ class MemoryRun:
         enough = min_paths(model, n_stored - 1)
         if self._n_paths < enough:
             enough *= self._n_given // self._n_paths
-            needs = f"at least {enough} at step {len(self.rows)}"
-            raise check.fail("n_paths", self._n_given, needs)
+            raise check.fail("n_paths", self._n_given, f"at least {enough} at step {len(self.rows)}")
         # h of each class and two copies of the white columns, and the arrays that they replace
         check.require_memory("n_paths", self._n_given, model.n_tokens * model.rank, K + 2, 2 * n_stored)
 

@@ -66,15 +66,15 @@ class Survey:
 
 
 class SurveyPaths(OnsagerPaths):
-    """Sampled paths of survey propagation in one component of a mixture; `SurveyRun` sets U."""
+    """Sampled paths of survey propagation in one component of a mixture."""
 
-    U: np.ndarray  # (L, r, r) covariances of the inner field
+    U_of_time: list[np.ndarray]  # (S, r, r) covariances of the inner field at all times so far, of the `SurveyRun`
     spread: np.ndarray  # (L, r, r) mean covariance of g under the inner field
 
     def evaluate(self, z: np.ndarray, now: Overlaps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the losses at the fields of the data, the forces ḡ, and their mean derivative −(V̂ − yΔ)/α."""
         loss, params, y = self.model.loss, self.fields.terms.params, self.method.parisi
-        averages = average_fields(loss, params, z - self.D, now.V, self.U, y, self.minima)
+        averages = average_fields(loss, params, z - self.D, now.V, self.U_of_time[-1][self.sources], y, self.minima)
         self.minima, self.spread = averages.z, averages.spread.mean(axis=0)
         return sample_derivatives(loss, params, z)[0], averages.g, y * self.spread - averages.response.mean(axis=0)
 
@@ -82,8 +82,7 @@ class SurveyPaths(OnsagerPaths):
 class SurveyRun(OnsagerRun):
     """One replica of survey propagation, with U (S, r, r) at all times, including the next (`U_of_time`).
 
-    U begins as in surveys of `train`. If V of the start is not given, V does, too, computed from the labels of the
-    paths.
+    U begins as in surveys of `train`, and so does V, computed from the labels of the paths, if the start has no V.
     """
 
     kind = SurveyPaths
@@ -98,11 +97,8 @@ class SurveyRun(OnsagerRun):
                 for path in self.paths
             ]
             self.weights.V = first_variances(model.penalty, law.gamma.T, samples, model.rank, law.weight)[0]
-        self._share_U()
-
-    def _share_U(self) -> None:
         for path in self.paths:
-            path.U = self.U_of_time[-1][path.sources]
+            path.U_of_time = self.U_of_time
 
     def respond(self, V_hat: np.ndarray, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return C, the new V and the response W + y W' of the Onsager memory; update U."""
@@ -112,5 +108,4 @@ class SurveyRun(OnsagerRun):
             spread[path.sources] += self.alpha * path.probability * symmetrize(path.spread)
         new = quadratic_clusters(penalty, law.gamma.T, V_hat + y * spread, spread, y, law.weight)
         self.U_of_time.append((1 - beta) * self.U_of_time[-1] + beta * new.W_inner)
-        self._share_U()
         return new.response, new.W, new.W + y * new.W_inner

@@ -33,11 +33,10 @@ def trajectory(
     """Predict overlaps and losses of message passing or of gradient descent at every iteration, in the limit d → ∞.
 
     Message passing, damped GAMP or survey propagation, follows the state evolution of Bayati and Montanari (2011) and
-    Javanmard and Montanari (2013), eq. :eq:`iterates`; jumps in survey propagation have a memory.
-    Gradient descent follows dynamical mean-field theory (Celentano, Cheng and Montanari, 2021),
-    eq. :eq:`descent-fields`, which assumes nothing about the landscape. Its steps are the steps of `minimize_risk` on
-    the asymptotic risk. Gradient descent on new samples follows eq. :eq:`online`, at a cost that is linear in the
-    number of iterations.
+    Javanmard and Montanari (2013), eq. :eq:`iterates`; jumps in survey propagation have a memory. Gradient descent
+    follows dynamical mean-field theory (Celentano, Cheng and Montanari, 2021), eq. :eq:`descent-fields`, which assumes
+    nothing about the landscape. Its steps are the steps of `minimize_risk` on the asymptotic risk. Gradient descent on
+    new samples follows eq. :eq:`online`, at a cost that is linear in the number of iterations.
 
     Parameters
     ----------
@@ -65,9 +64,9 @@ def trajectory(
     ------
     TypeError : if an argument has a wrong type.
     ValueError : if an argument is out of its range, the method has no equations for the model, the number of paths is
-        too small for the number of stored times, or fields overflow. Also if no
-        weights have the overlaps of `init`: if θ or m exceed their bounds given q, or m cannot be the overlaps with
-        these positions. Overlaps of weights at finite d that exceed the bounds by up to 20 % are reduced to the bound.
+        too small for the number of stored times, or fields overflow. Also if no weights have the overlaps of `init`: if
+        θ or m exceed their bounds given q, or m cannot be the overlaps with these positions. Overlaps of weights at
+        finite d that exceed the bounds by up to 20 % are reduced to the bound.
 
     Examples
     --------

@@ -1,11 +1,8 @@
 """Distribution of the weights at all times of message passing with global minima, and the overlaps that follow from it.
 
 At every step the fields drive the weights of a coordinate by a Gaussian b_t = m̂ τ + θ̂ π + ζ_t, where ζ_t has known
-covariances Σ_l γ_l q̂_l^{s,t} with all earlier ζ_s. Two classes represent the iterates x^0, x^1, …:
-
-- `LinearWeights`, for the ridge: x^t is a linear combination of the Gaussians (x⁰, τ, π, ζ_0, …, ζ_{t−1}). The
-  coefficients and the covariance of these Gaussians determine all averages exactly;
-- `SampledWeights`, for other penalties: samples of x^t, with ζ_t drawn conditionally on all earlier ζ_s.
+covariances Σ_l γ_l q̂_l^{s,t} with all earlier ζ_s. Two classes represent the iterates x^0, x^1, …: `LinearWeights`,
+exactly, for the ridge, and `SampledWeights` for other penalties.
 """
 
 from copy import deepcopy
@@ -19,16 +16,9 @@ from gamp_attention.extensions.dynamics.field_paths import GaussianPath
 from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions
 from gamp_attention.problem.penalties.standard import penalty_total
 from gamp_attention.results import Overlaps
+from gamp_attention.theory.equations import weights
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.symmetry import Symmetry
-from gamp_attention.theory.equations.weights import (
-    drift,
-    intercept_step,
-    linear_response,
-    mean_ridge,
-    overlaps_of_moments,
-    penalized_weights,
-)
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.start_law import StartLaw
 
@@ -51,30 +41,27 @@ class WeightPath:
         `second` (t + 1, K, r, r) are E[x^s x^tᵀ], and `first` (K, r, S + t) is E[x^t (τ, π)ᵀ].
         """
         law, self._second = self.model.coordinates, second[-1]
-        now = overlaps_of_moments(self.model, second[-1], first, self.V)
+        now = weights.overlaps_of_moments(self.model, second[-1], first, self.V)
         return replace(now, m=now.m + self.intercept), np.einsum("k,kl,skab->slab", law.weight, law.gamma, second)
 
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate, for a quadratic penalty."""
-        return mean_ridge(self.model, self._second)
+        return weights.mean_ridge(self.model, self._second)
 
     def finish_step(self, hats: Hats, C: np.ndarray, damping: float) -> None:
-        """Update V and the intercept in a damped iteration of message passing with mean responses C (K, r, r).
-
-        W (S, r, r) are the variances after an undamped step.
-        """
+        """Update V and the intercept in a damped iteration of message passing with mean responses C (K, r, r)."""
         law = self.model.coordinates
-        self.W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)
+        self.W = field_variances(self.model.penalty, law.gamma.T, C, law.weight)  # (S, r, r) V of an undamped step
         self.V = (1 - damping) * self.V + damping * self.W
         if self.model.intercept:
-            self.intercept = self.intercept + damping * intercept_step(hats, hats.V)
+            self.intercept = self.intercept + damping * weights.intercept_step(hats, hats.V)
 
 
 class LinearWeights(WeightPath):
     """Weights with the ridge penalty, as coefficients of the Gaussians (x⁰, τ, π, ζ_0, ζ_1, …). Eq. :eq:`iterates`.
 
-    Arrays have one entry for each of the K classes of coordinates. `start` has the second moments of (x⁰, τ, π), and
-    `n_iter` is the maximum number of steps.
+    The coefficients and the covariance of these Gaussians determine all averages. Arrays have one entry for each of the
+    K classes of coordinates. `start` has the second moments of (x⁰, τ, π); `n_iter` is the maximum number of steps.
     """
 
     def __init__(self, model: Model, start: StartLaw, n_iter: int) -> None:
@@ -105,9 +92,9 @@ class LinearWeights(WeightPath):
         self._gram[:, self._first : latest.stop, latest] = column
         self._gram[:, latest, self._first : latest.stop] = np.swapaxes(column, 1, 2)
         b = np.zeros_like(self._x[-1])
-        b[:, :, r : self._first] = drift(law.gamma, hats.m, hats.theta)
+        b[:, :, r : self._first] = weights.drift(law.gamma, hats.m, hats.theta)
         b[:, :, latest] = np.eye(r)
-        C = linear_response(self.model, hats.V)[1]
+        C = weights.linear_response(self.model, hats.V)[1]
         self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
         self.finish_step(hats, C, damping)
 
@@ -160,7 +147,7 @@ class SampledWeights(WeightPath):
             eta, _ = denoise_weights(self.model.penalty, self._drift(k, hats, q_hats), A[k : k + 1])
             after.append((1 - damping) * x + damping * eta)
         self._x.append(after)
-        self.finish_step(hats, penalized_weights(self.model, hats, hats.V).response, damping)
+        self.finish_step(hats, weights.penalized_weights(self.model, hats, hats.V).response, damping)
 
     def _drift(self, k: int, hats: Hats, q_hats: np.ndarray) -> np.ndarray:
         """Return samples of b_t = m̂ τ + θ̂ π + ζ_t in class k, where ζ_t has covariances q̂^{s,t} with every ζ_s."""
@@ -170,8 +157,7 @@ class SampledWeights(WeightPath):
         self._white[k] = np.concatenate([self._white[k], fresh], axis=1)
         with_past = blocks[:-1].transpose(2, 0, 1).reshape(r, -1)
         noise = self._paths[k].draw(fresh, with_past, blocks[-1])
-        H = drift(law.gamma[[k]], hats.m, hats.theta)[0]
-        return self._coordinates[k] @ H.T + noise
+        return self._coordinates[k] @ weights.drift(law.gamma[[k]], hats.m, hats.theta)[0].T + noise
 
     def penalty(self) -> float:
         """Return E[r(x)] per coordinate."""

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, format_to_error
 from gamp_attention._tools.numerics import guard_call, one_thread, symmetrize
-from gamp_attention.extensions.inference.hessian import has_squared_loss
 from gamp_attention.extensions.inference.leave_one_out import leave_one_out, require_trained
+from gamp_attention.extensions.inference.refits import has_squared_loss
 from gamp_attention.problem.curvature import data_hessian, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import on_kinks
@@ -80,8 +81,6 @@ class DebiasedWeights(Result):
         ------
         TypeError, ValueError : if `level` is not a number above 0 and below 1.
         """
-        from scipy.special import stdtrit
-
         level = check.real("level", level, low=0, high=1, strict=True)
         if level == 1:
             raise check.fail("level", level, "a probability below 1")
@@ -91,8 +90,6 @@ class DebiasedWeights(Result):
     @property
     def p_values(self) -> np.ndarray:
         """(d, r) probabilities that noise alone is as large as the weight or larger; uniform for zero weights of Q*."""
-        from scipy.special import stdtr
-
         with np.errstate(divide="ignore", invalid="ignore"):  # NaN for weights that are zero without noise
             return 2 * stdtr(self.dof, -np.abs(self.weights) / self.std)
 
@@ -154,10 +151,9 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
             reasons += _violations(data, law, dof)
         else:
             weights, covariance, dof = _orthogonal(data, at, Q, curvature, law, inverse)
-            n, d = data.n_samples, int(law.used.sum())
-            if not has_squared_loss(data) and n < PER_COLUMN * d:
-                needed = f"{PER_COLUMN:g} samples per column"
-                reasons.append(f"columns are correlated, which needs {needed}, got {n / d:.2g}")
+            ratio, needed = data.n_samples / int(law.used.sum()), f"{PER_COLUMN:g} samples per column"
+            if not has_squared_loss(data) and ratio < PER_COLUMN:
+                reasons.append(f"columns are correlated, which needs {needed}, got {ratio:.2g}")
     form = "independent" if inverse is None else "orthogonal"
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
     message = text[form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
@@ -248,8 +244,7 @@ def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | No
         return None
     _, movable, penalty = on_kinks(data.penalty, Q, at.smooth)
     K, free = data_hessian(data, at.hessians, np.ones(Q.shape, bool)), movable[:, 0] > 0
-    inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free, 0]))
-    return _Curvature(K, free, penalty[:, 0], inverse)
+    return _Curvature(K, free, penalty[:, 0], np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free, 0])))
 
 
 def _violations(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
@@ -278,10 +273,7 @@ def _violations(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
 
 
 def _inverse_products(data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
-    """Return G⁻¹ (d, d), G = X̃ᵀX̃, or None if columns cannot be regressed on each other.
-
-    Columns that do not vary have rows of zeros.
-    """
+    """Return G⁻¹ (d, d), G = X̃ᵀX̃, zero for constant columns; None if columns cannot be regressed on each other."""
     if data.n_tokens > 1 or data.n_samples < law.used.sum() + FREE:
         return None
     G = data_hessian(data, np.ones((data.n_samples, 1, 1)), np.ones((data.dim, 1), bool))
@@ -319,8 +311,7 @@ def _orthogonal(
         response_of[~free] = np.diag(T)[~free] - np.einsum("ij,ji->i", cross, K[np.ix_(free, ~free)])
         factor = 1 / np.where(law.used, response_of, 1.0)
         step, noise = step * factor, noise * factor**2
-    covariance = np.where(law.used, noise, np.inf)[:, None, None]
-    return Q + step[:, None], covariance, dof
+    return Q + step[:, None], np.where(law.used, noise, np.inf)[:, None, None], dof
 
 
 def _independent(
@@ -328,8 +319,7 @@ def _independent(
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Return w = Q + A⁻¹(X̃ᵀg − means) with the precisions A_i of independent columns, see `_orthogonal`."""
     g, d = -at.loss_gradients, data.dim
-    forces = sum_over_tokens(data.groups, data.n_sources, g)
-    pull = -at.smooth - data.source_means.T @ forces / np.sqrt(d)
+    pull = -at.smooth - data.source_means.T @ sum_over_tokens(data.groups, data.n_sources, g) / np.sqrt(d)
     squares = np.einsum("nl,nla,nlb->nlab", law.sizes, g, g)
     N = np.einsum("si,sab->iab", law.variances, sum_over_tokens(data.groups, data.n_sources, squares)) / d
     dof = np.inf
@@ -344,18 +334,14 @@ def _independent(
         A[~free, 0, 0] = np.diag(K)[~free] - np.einsum("ij,jk,ik->i", cross, H, cross, optimize=True)
         dof = _noise_dof(data, at, law, curvature)
     A[~law.used] = np.eye(data.rank)
-    inverse = _inverse_response(A)
-    weights = Q + np.einsum("iab,ib->ia", inverse, pull)
-    return weights, np.where(law.used[:, None, None], inverse @ N @ inverse, np.inf), dof
-
-
-def _inverse_response(A: np.ndarray) -> np.ndarray:
-    """Return the inverses of A (d, r, r), zero along columns' common shifts that do not change a multinomial loss."""
     values = np.linalg.eigvalsh(A) if np.isfinite(A).all() else np.full((1, 1), -1.0)
     if (values < -FLAT * values[:, -1:]).any() or (values[:, -1] <= 0).any():
         needs = "weights at which the response of the fields is positive definite"
         raise ValueError(f"gamp: needs {needs}, got negative values")
-    return np.linalg.pinv(A, rcond=FLAT, hermitian=True)
+    # zero along common shifts of the columns, which do not change a multinomial loss
+    inverse = np.linalg.pinv(A, rcond=FLAT, hermitian=True)
+    weights = Q + np.einsum("iab,ib->ia", inverse, pull)
+    return weights, np.where(law.used[:, None, None], inverse @ N @ inverse, np.inf), dof
 
 
 def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curvature) -> float:

@@ -11,9 +11,9 @@ therefore compared with their errors without blocks of random samples: if sample
 are one of the random divisions (a permutation test). In samples that are sorted by classes, only samples of equal class
 are exchanged. Errors follow from one Newton step without the block, as in eq. :eq:`leave-one-out`.
 
-Copies in any order (`repeated_fraction`, `nearly_repeated`): exact copies are found by a hash. A sample has near copies
-if it has a few neighbors, and all other samples are several times as far away. Independent samples have such a gap with
-the probability q^(-kD) after the k-th neighbor, for a ratio q of distances and tokens in D dimensions.
+Copies in any order: exact copies are found by a hash (`repeated_fraction`), near copies by a gap in the distances to
+other samples (`nearly_repeated`). Independent samples have such a gap with the probability q^(-kD) after the k-th
+neighbor, for a ratio q of distances and tokens in D dimensions.
 """
 
 from dataclasses import dataclass
@@ -75,17 +75,13 @@ class OrderTest:
     few_classes: int = 20  # maximum number of different labels that count as classes
 
     def order_effect(self, data: Dataset, at: RiskAtPoint, H: FactoredHessian) -> float:
-        """Return the relative increase of the errors if neighbors of a sample are left out too; 0 if insignificant.
-
-        `at` is the exact risk at a minimum, and H the factored Hessian.
-        """
+        """Return the relative increase of the errors if neighbors of a sample are left out too; 0 if insignificant."""
         k = data.n_tokens * data.rank
         size = min(data.n_samples, self.fields // k) // self.blocks
         classes = self._exchanged(data)
         if size < 2 or len(H.whitener) == 0 or classes is None:
             return 0.0
-        starts = np.linspace(0, data.n_samples - size, self.blocks).round().astype(int)
-        blocks = starts[:, None] + np.arange(size)
+        blocks = np.linspace(0, data.n_samples - size, self.blocks).round().astype(int)[:, None] + np.arange(size)
         samples = np.unique(blocks)
         # X̃ H⁻¹ X̃ᵀ between the fields of all blocks
         leverages = H.leverages(data.matrix.rows_of(samples), len(samples) * k)[0].reshape(len(samples), k, -1, k)
@@ -144,15 +140,14 @@ def repeated_fraction(data: Dataset, minimum: float = 0.05, examples: int = 50) 
     both = np.stack([hashes, hash_samples(labels)])
     _, first, group, sizes = np.unique(both, axis=1, return_index=True, return_inverse=True, return_counts=True)
     repeated = 1 - len(sizes) / n
-    if data.labels is None or not repeated > minimum:
-        return repeated if repeated > minimum else 0.0
-    chosen = first[np.random.default_rng(0).permutation(np.flatnonzero(sizes > 1))[:examples]]
-    counts, tokens, unique = sizes[group[chosen]], np.asarray(data.tokens), []
-    for sample, count in zip(chosen, counts, strict=True):
-        entries = np.count_nonzero((tokens == tokens[sample]).sum(axis=0) == count)
-        unique.append(entries >= 2 or np.count_nonzero((labels == labels[sample]).all(axis=2)) == count)
-    copies = repeated * float(np.average(unique, weights=counts - 1))
-    return copies if copies > minimum else 0.0
+    if data.labels is not None and repeated > minimum:
+        chosen = first[np.random.default_rng(0).permutation(np.flatnonzero(sizes > 1))[:examples]]
+        counts, tokens, unique = sizes[group[chosen]], np.asarray(data.tokens), []
+        for sample, count in zip(chosen, counts, strict=True):
+            entries = np.count_nonzero((tokens == tokens[sample]).sum(axis=0) == count)
+            unique.append(entries >= 2 or np.count_nonzero((labels == labels[sample]).all(axis=2)) == count)
+        repeated *= float(np.average(unique, weights=counts - 1))
+    return repeated if repeated > minimum else 0.0
 
 
 def nearly_repeated(

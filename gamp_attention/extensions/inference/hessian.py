@@ -4,14 +4,13 @@
 H = X̃ᵀ ∇²ℓ X̃ + ∇²r, with X̃ = (x + p)/√d the scaled tokens, ℓ the losses of the samples and r the penalty. Weights at a
 kink of the penalty are fixed, so H is restricted to the free weights. H is factored once; after that the Hessian
 without a sample costs only a matrix of the size of the sample's fields.
-
-`cavity_fields` are the fields of message passing, eq. :eq:`cavity-field`, which cost one pass over the tokens.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.linalg import LinAlgError, cholesky, eigvalsh, solve_triangular
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import one_thread, over_panels
@@ -22,6 +21,7 @@ from gamp_attention.problem.penalties.standard import on_kinks
 from gamp_attention.problem.risk import RiskAtPoint
 from gamp_attention.problem.susceptibility import hessian_response, susceptibility
 
+FORMS = ("hessian", "cavity")  # formulas for the fields: `leave_out` and `cavity_fields`
 FLAT = 1e-9  # curvature, relative to the largest, that is added to a Hessian that is not positive definite
 
 
@@ -31,11 +31,6 @@ def field_derivatives(x: np.ndarray, free: np.ndarray) -> np.ndarray:
     for a, part in enumerate(parts):
         part[..., a] = x[:, :, free[:, a]].transpose(2, 0, 1)
     return np.concatenate(parts).reshape(int(free.sum()), x.shape[0] * x.shape[1] * free.shape[1])
-
-
-def has_squared_loss(data: Dataset) -> bool:
-    """Return whether the loss is quadratic in the fields, as the loss declares."""
-    return bool(getattr(data.student, "quadratic", False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +49,6 @@ class FactoredHessian:
 
     def whiten(self, columns: np.ndarray, transposed: bool = False) -> np.ndarray:
         """Return F⁻¹, or F⁻ᵀ, times vectors (k, c), identical for any number of threads."""
-        from scipy.linalg import solve_triangular
-
         F, out = self.whitener, np.empty(columns.shape)
 
         def work(part: slice) -> None:
@@ -69,10 +62,7 @@ class FactoredHessian:
         return self.whiten(self.whiten(columns), transposed=True)
 
     def leverages(self, x: np.ndarray, k: int) -> np.ndarray:
-        """Return A = X̃ H⁻¹ X̃ᵀ (m L r/k, k, k) between consecutive k fields, without the contribution of rotations.
-
-        x (m, L, d) are scaled tokens.
-        """
+        """Return A = X̃ H⁻¹ X̃ᵀ (m L r/k, k, k) between k consecutive fields, for scaled tokens x, without rotations."""
         columns = field_derivatives(x, self.free)
         products = self.whiten(columns), self.flat @ columns
         rows, along = (part.T.reshape(columns.shape[1] // k, k, len(part)) for part in products)
@@ -91,8 +81,6 @@ class FactoredHessian:
 
 def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> FactoredHessian:
     """Return the factored Hessian at Q (d, r), with the exact risk `at` Q."""
-    from scipy.linalg import LinAlgError, cholesky, eigvalsh
-
     _, movable, curvature = on_kinks(data.penalty, Q, at.smooth)
     free = movable > 0
     size = int(free.sum())
@@ -122,13 +110,9 @@ def leave_out(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> tuple[np.ndarray
 
 
 def fields_without(at: RiskAtPoint, blocks: np.ndarray, A: np.ndarray) -> np.ndarray:
-    """Return z − (1 − A D)⁻¹ A g (b m, L, r) of the samples in blocks (b, m), after a Newton step without their block.
-
-    A are the leverages between all fields of a block.
-    """
+    """Return fields z − (1 − A D)⁻¹ A g (b m, L, r) after a Newton step without each block (b, m), of leverages A."""
     z, g, D = (part[blocks] for part in (at.z, -at.loss_gradients, at.hessians))
-    k = D.shape[-1]
-    AD = np.einsum("bpmi,bmij->bpmj", A.reshape(*A.shape[:2], -1, k), D, optimize=True).reshape(A.shape)
+    AD = np.einsum("bpmi,bmij->bpmj", A.reshape(*A.shape[:2], -1, D.shape[-1]), D, optimize=True).reshape(A.shape)
     shifts = solve_all(np.eye(A.shape[1]) - AD, A @ g.reshape(*A.shape[:2], 1))
     return (z - shifts.reshape(z.shape)).reshape(-1, *at.z.shape[1:])
 
@@ -142,7 +126,7 @@ def solve_all(matrices: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def cavity_fields(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
-    """Return cavity fields z − A_μ g (n, L, r) with A_μ = (1/d) Σ_i (x+p)_i C_i (x+p)_iᵀ.
+    """Return cavity fields z − A_μ g (n, L, r) with A_μ = (1/d) Σ_i (x+p)_i C_i (x+p)_iᵀ, in one pass over the tokens.
 
     Eq. :eq:`cavity-field`. C_i = ∂η_i/∂b_i are the responses of the weights; V is computed if the result has none. For
     d → ∞ and independent coordinates A_μ is V, and the fields are z − V g, as in message passing (Rangan (2011)).

@@ -18,14 +18,8 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, count_noun, format_to_error
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention._tools.progress import Progress
-from gamp_attention.extensions.inference.hessian import cavity_fields
-from gamp_attention.extensions.inference.leave_one_out import (
-    FEW_SAMPLES,
-    FORMS,
-    LeaveOneOut,
-    leave_one_out,
-    require_trained,
-)
+from gamp_attention.extensions.inference.hessian import FORMS, cavity_fields
+from gamp_attention.extensions.inference.leave_one_out import FEW_SAMPLES, LeaveOneOut, leave_one_out, require_trained
 from gamp_attention.extensions.inference.refits import changes_without, sample_errors, select_paired, variance_of_pairs
 from gamp_attention.extensions.train.runs import AGREEMENT
 from gamp_attention.extensions.train.train import train
@@ -38,8 +32,8 @@ from gamp_attention.problem.risk import is_convex, risk_at, scale_tolerance
 from gamp_attention.problem.symmetries import agreement_of
 from gamp_attention.results import ConvergenceError, Result
 
-# number of folds, if there are that many samples. Weights are then trained on 95 % of the samples: on 80 %, they may be
-# on the other side of a transition, so that another λ is best
+# number of folds. Weights are then trained on 95 % of the samples: on 80 %, they may be on the other side of a
+# transition, so that another λ is best
 FOLDS = 20
 CAUTION = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
 # relative decrease of the training loss from which a minimum counts as lower; converged runs differ by less
@@ -71,14 +65,6 @@ class RegularizationPath(Result):
         neighboring complete estimates are; with folds, if all runs converged and there are at least 30 samples.
     results : results of training at each value.
     message : the outcome in words.
-
-    Examples
-    --------
-    >>> import gamp_attention as ga
-    >>> data = ga.sample(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5)), d=100, alpha=1.5, seed=0)
-    >>> path = ga.regularization_path(data, lams=[0.01, 0.1, 1.0, 10.0])
-    >>> path.best, path.best_1se
-    (1, 2)
     """
 
     lam: np.ndarray
@@ -135,8 +121,8 @@ def regularization_path(
         differ from their values at exact minima by about a thousandth.
     max_iter : maximum number of iterations of each run.
     folds : number of folds of the cross-validation that replaces leave-one-out if the smallest estimate is not trusted;
-        0 for none; if not given, 20 or the number of samples if that is smaller, and none for fewer than 30 samples.
-        Without folds, estimates that are not trusted are increased by a quarter before they are compared.
+        0 for none; if not given, 20, and none for fewer than 30 samples. Without folds, estimates that are not trusted
+        are increased by a quarter before they are compared.
     seed : seed of random starts and of the folds.
     progress : whether to show a progress bar; if not given, only on a terminal.
 
@@ -153,10 +139,10 @@ def regularization_path(
     Examples
     --------
     >>> import gamp_attention as ga
-    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    >>> path = ga.regularization_path(data, lams=[0.003, 0.03, 0.3], n_starts=2)
-    >>> path.lam[path.best].item(), path.test_error.shape
-    (0.003, (3,))
+    >>> data = ga.sample(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5)), d=100, alpha=1.5, seed=0)
+    >>> path = ga.regularization_path(data, lams=[0.01, 0.1, 1.0, 10.0])
+    >>> path.lam[path.best].item(), path.best_1se, path.test_error.shape
+    (0.1, 2, (4,))
     """
     n, values = require_dataset(data).n_samples, check.array("lams", lams, ("k",))
     if (values < 0).any() or len(np.unique(values)) < len(values):
@@ -247,16 +233,15 @@ def _leave_out_along(
     def complete_at(k: int) -> LeaveOneOut:
         return leave_one_out(problems[k], results[k], form=form)
 
-    def rough_errors(k: int) -> np.ndarray:
-        Q, at = require_trained(problems[k], results[k])
-        return sample_errors(problems[k], cavity_fields(problems[k], results[k], at, Q))  # without refits
-
     # at values without convergence there is nothing to interpolate
     line = [k for k, result in enumerate(results) if result.converged]
     places = np.linspace(0, len(line) - 1, min(evenly, len(line))).round().astype(int).tolist()
     first = {*range(len(results))}.difference(line).union(line[place] for place in places)
     complete, shape = {k: complete_at(k) for k in sorted(first)}, (len(results), problems[0].n_samples)
-    rough = {k: rough_errors(k) for k in line} if len(places) < len(line) else {}
+    rough = dict[int, np.ndarray]()  # errors without refits
+    for k in line if len(places) < len(line) else []:
+        Q, at = require_trained(problems[k], results[k])
+        rough[k] = sample_errors(problems[k], cavity_fields(problems[k], results[k], at, Q))
     while True:
         errors, rest, trusted = np.empty(shape), np.empty(shape[0]), np.empty(shape[0], bool)
         for k, loo in complete.items():

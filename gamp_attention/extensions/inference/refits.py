@@ -8,7 +8,7 @@ For each of some samples μ, the risk without it, R_∖μ(Q + P) = R(Q + P) − 
 2. Penalty with a kink: Newton steps among the free weights in an active-set method (`_refit_on_kinks`).
 3. Samples for which these steps do not converge: descent on the risk without the sample (`refit`).
 
-The responses of the weights to the samples also give the covariance of the errors of samples (`variance_of_pairs`).
+The responses of the weights to the samples also give the covariance of their errors (`covariance_of_errors`).
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from gamp_attention.extensions.inference.hessian import FactoredHessian, field_derivatives, solve_all
 from gamp_attention.gamp.descent import minimize_by_lbfgs, proximal_gradient
@@ -116,7 +117,8 @@ class Refitter:
         """
         m = len(around.samples)
         P, reached, active = np.zeros((*around.Q.shape, m)), np.zeros(m, bool), np.arange(m)
-        G, first, before = around.first(), np.ones(m), np.full(m, 2 / self.slow)  # first steps are taken
+        G = -np.einsum("mlp,mla->pam", around.x, around.at.loss_gradients[around.samples])  # the gradients at P = 0
+        first, before = np.ones(m), np.full(m, 2 / self.slow)  # first steps are taken
         for iteration in range(self.max_newton):
             step = around.solve(G, active)
             energy = np.einsum("pac,pac->c", G, step)
@@ -131,8 +133,7 @@ class Refitter:
             before[active] = length
             done = decreasing & (length * ratio <= self.converged)  # the expected length of the next step
             reached[active[done]] = True
-            keep = decreasing & ~done
-            active = active[keep]
+            active = active[decreasing & ~done]
             if not len(active):
                 break
             G = around.gradients(P[..., active], active)
@@ -147,8 +148,6 @@ class Refitter:
         which is then fixed. Once the gradient of the free weights is small, the fixed weight with the largest
         subgradient becomes free, if it is among the `max_free` considered weights, until all subgradients are small.
         """
-        from scipy.linalg import LinAlgError, cho_factor, cho_solve
-
         start = on_kinks(data.penalty, Q, at.smooth)[0]
         # the curvature of the penalty, also of weights that are zero now and may become free
         curvature = on_kinks(data.penalty, np.where(start != 0, start, 1.0), at.smooth)[2]
@@ -166,8 +165,7 @@ class Refitter:
             removed = columns @ at.hessians[sample] @ columns.T
             weights, free, bound = start.copy(), start != 0, 0.0
             for iteration in range(self.max_changes):
-                z = at.z + x @ (weights - start)
-                slopes = sample_derivatives(at.loss, at.params, z)[1] - at.loss_gradients
+                slopes = sample_derivatives(at.loss, at.params, at.z + x @ (weights - start))[1] - at.loss_gradients
                 slopes[sample] = -at.loss_gradients[sample]
                 smooth = at.smooth + x.reshape(n * L, d).T @ slopes.reshape(n * L, -1)
                 gradient = np.abs(subgradient := smallest_subgradient(data.penalty, weights, smooth))
@@ -212,7 +210,14 @@ class RisksWithout:
         self.data, self.at, self.Q, self.samples, self._H = data, at, Q, samples, H
         self.x = data.matrix.rows_of(samples)
         if H is None:
-            self._prepare_conjugate_gradients()
+            self._flat = rotations(data, Q)  # these directions get the curvature `_level`
+            self._level = float(at.hessians.trace(axis1=1, axis2=2).mean()) + data.penalty.strength
+            _, free, self._curvature = on_kinks(data.penalty, Q, at.smooth)
+            diagonal = self._curvature.copy()
+            for rows, x in scaled_blocks(data):
+                of_fields = np.diagonal(at.hessians[rows], axis1=1, axis2=2).reshape(*x.shape[:2], -1)
+                diagonal += np.einsum("mlp,mla->pa", x**2, of_fields)
+            self._preconditioner = np.where(free > 0, 1 / np.maximum(diagonal, 1e-300), 0.0)[..., None]
             return
         # (H − XᵀDX)⁻¹ = H⁻¹ + H⁻¹Xᵀ (1 − D A)⁻¹ D X H⁻¹ for the derivatives X of the fields of a sample, A = X H⁻¹ Xᵀ
         k = self.x.shape[1] * Q.shape[1]
@@ -221,10 +226,6 @@ class RisksWithout:
         A = np.einsum("imk,iml->mkl", derivatives.reshape(self._solutions.shape), self._solutions)
         D = at.hessians[samples]
         self._correction = solve_all(np.eye(k) - D @ A, D)  # (1 − D A)⁻¹ D
-
-    def first(self) -> np.ndarray:
-        """Return the gradients (d, r, m) at P = 0: minus the gradients of the left-out losses."""
-        return -np.einsum("mlp,mla->pam", self.x, self.at.loss_gradients[self.samples])
 
     def gradients(self, P: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return the gradients (d, r, c) at weights Q + P (d, r, c) without each of the samples at indices (c,)."""
@@ -266,18 +267,6 @@ class RisksWithout:
         flat, solutions = self._H.pack(G), self._solutions[:, columns]
         forces = (self._correction[columns] @ np.einsum("imk,im->mk", solutions, flat)[..., None])[..., 0]
         return self._H.unpack(self._H.solve(flat) + np.einsum("imk,mk->im", solutions, forces))
-
-    def _prepare_conjugate_gradients(self) -> None:
-        """Set the curvature of the penalty, flat directions, which get the curvature `_level`, and the diagonal."""
-        data, at, r = self.data, self.at, self.Q.shape[1]
-        _, free, self._curvature = on_kinks(data.penalty, self.Q, at.smooth)
-        self._flat = rotations(data, self.Q)
-        self._level = float(at.hessians.trace(axis1=1, axis2=2).mean()) + data.penalty.strength
-        diagonal = self._curvature.copy()
-        for rows, x in scaled_blocks(data):
-            D = at.hessians[rows].reshape(len(x), x.shape[1], r, x.shape[1], r)
-            diagonal += np.einsum("mlp,mla->pa", x**2, np.einsum("mlala->mla", D))
-        self._preconditioner = np.where(free > 0, 1 / np.maximum(diagonal, 1e-300), 0.0)[..., None]
 
     def _products(self, P: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return the Hessians without each of the samples at indices (c,), at P = 0, times P (d, r, c)."""
@@ -351,6 +340,21 @@ def variance_of_pairs(
     return max(total / computed * float(np.sum((changes * changes.T)[others])), 0.0) / n**2
 
 
+def covariance_of_errors(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, fields: np.ndarray, H: FactoredHessian | None
+) -> float:
+    """Return the part of the variance of the mean error at a minimum Q that is due to pairs of samples.
+
+    `fields` (n, L, r) are the fields without each sample. The sizes of the samples are s_μ = |∇ℓ_μ·(z_∖μ − z_μ)|,
+    which is Δ_μμ to first order.
+    """
+    samples = select_paired(data.n_samples)
+    slopes = sample_derivatives(at.loss, at.params, fields)[1]
+    sizes = np.abs(np.einsum("nla,nla->n", slopes, fields - at.z))
+    chosen, x = slopes[samples], data.matrix.rows_of(samples)
+    return variance_of_pairs(changes_without(data, at, Q, samples, chosen, H, x, chosen), sizes, samples)
+
+
 def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
     """Return the errors (n,) of samples with fields (n, L, r): ‖y − f(x)‖²/(dL), or the loss of labels."""
     terms = data.terms("exact")
@@ -360,6 +364,11 @@ def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) ->
 def error_unit(data: Dataset) -> float:
     """Return the error of a sample in units of its loss."""
     return 1.0 if data.is_labelled else 2 / data.n_tokens
+
+
+def has_squared_loss(data: Dataset) -> bool:
+    """Return whether the loss is quadratic in the fields, as the loss declares."""
+    return bool(getattr(data.student, "quadratic", False))
 
 
 def without(data: Dataset, Q: np.ndarray, sample: int) -> RiskAtPoint:

@@ -231,18 +231,15 @@ class Runs(Resumable):
         for k in order[n_kept:]:
             last = overlaps(data, self.ends[k], starts[k][1].V)
             self.stopped[k] = StoppedRun(0, risks[k].train_loss, risks[k].gradient_norm, last, self.ends[k])
-        starts = list(starts)
-        k, end = order[0], Q
+        k, state = order[0], initial_state(data, Q)
         if not only:
-            done = settle(data, plan.risk, end, plan.tol, max_steps=plan.max_iter)
+            done = settle(data, plan.risk, Q, plan.tol, max_steps=plan.max_iter)
             self.beyond.setdefault(k if conclusive else len(starts), (done.Q, done.train_loss))
-            end = done.Q
-        state = initial_state(data, end) if only else self._state_at(end)
+            state = self._state_at(done.Q)
         if conclusive:
-            starts[k] = starts[k][0], state
+            self.begin([*starts[:k], (starts[k][0], state), *starts[k + 1 :]])
         else:
-            starts.append((f"{starts[k][0]}, descent", state))
-        self.begin(starts)
+            self.begin([*starts, (f"{starts[k][0]}, descent", state)])
         if only:
             for loop in self._loops.values():
                 loop.end_at_start(Status.MAX_ITER if limited else Status.STALLED)
@@ -262,10 +259,7 @@ class Runs(Resumable):
     # Message passing
 
     def begin(self, starts: list[NamedStart], hold: bool = False) -> list[int]:
-        """Add runs of message passing, or continue with those of the checkpoint; return their numbers.
-
-        Each sample keeps its local proximal minimum if `hold` is True.
-        """
+        """Add or resume runs, in which samples keep local proximal minima if `hold` is True; return their numbers."""
         plan, first, new = self._plan, len(self._names), list[int]()
         if hold:
             plan = replace(plan, options=replace(plan.options, hold_after=0))
@@ -402,6 +396,29 @@ class Runs(Resumable):
             records.append(record)
         return tuple(records)
 
+    def may_improve(self, selected: GampResult) -> bool:
+        """Return whether few starts ended in the lowest minimum, although its loss is low: a lower minimum is likely.
+
+        If the loss is high, because of noise or a wrong model, a lower minimum often has a larger test error.
+        """
+        data, records = self._plan.data, self.records(selected)
+        n_agree = sum(record.agreement >= AGREEMENT for record in records)
+        zero = risk_at(data, np.zeros((data.dim, data.rank)), self._plan.risk).train_loss
+        return n_agree <= SETTINGS.few_agree * len(records) and selected.train_loss <= SETTINGS.low_loss * zero
+
+    def flip_samples(self, result: GampResult) -> GampResult:
+        """Return the result after flips of single samples at the lowest minimum, repeated while the loss falls."""
+        plan = self._plan.data, self._plan.risk
+        for _ in range(SETTINGS.max_rounds):
+            starts, before = flipped_starts(*plan, result.Q, result.overlaps.V), result.train_loss
+            if not starts or not result.converged or self.reached_limit:
+                break
+            self.add(starts, hold=True)
+            result = self.select()
+            if not result.train_loss < (1 - SAME_LOSS) * before:
+                break
+        return result
+
 
 def _order_of(loss: float) -> float:
     return loss if np.isfinite(loss) else inf
@@ -437,8 +454,7 @@ def flipped_starts(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> li
     starts = []
     for mu in np.argsort(gap, kind="stable")[:N_FLIPS]:
         if np.isfinite(gap[mu]):
-            z = here.z.copy()
-            z[mu] = there.z[mu]
+            z = np.where(np.arange(len(gap))[:, None, None] == mu, there.z, here.z)
             after, _ = gamp_step(data, risk, GampState(state.Q, state.V, state.D, z), FLIP_STEP, hold=True)
             starts.append((f"flip of sample {mu}", after))
     return starts

@@ -175,10 +175,8 @@ def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarra
     if np.sqrt(information) <= NO_INFORMATION:
         return np.zeros_like(K)
     kappa = 1 / np.sqrt(alpha * information)
-    at_threshold = kappa / (1 - kappa) if kappa < 1 else np.inf
-    b = float(np.clip(at_threshold, MIN_B, MAX_B))
-    h = size[:, None] * np.linalg.solve(one + b * K, one - K) * size
-    return symmetrize(h)
+    b = float(np.clip(kappa / (1 - kappa) if kappa < 1 else np.inf, MIN_B, MAX_B))
+    return symmetrize(size[:, None] * np.linalg.solve(one + b * K, one - K) * size)
 
 
 def first_columns(K: np.ndarray, t: int) -> np.ndarray:

@@ -74,8 +74,7 @@ def survey_step(
         ω_l = X̃_l Q − D_l,   V̂_l = (1/d) Σ_μ R̄_l,   Δ_l = (1/d) Σ_μ Δ_{μ,l},   η = mean weights for the force X̃ᵀḡ
         Q ← (1−β) Q + β η,   V ← (1−β) V + β W,   U ← (1−β) U + β W',   D ← (1−β) D + β (W + y W') ḡ
 
-    With `jumps`, minima at the nodes of the inner field are searched for globally, and V̂ contains the jumps of the
-    minimum between nodes. Raises NotPositiveDefinite if V is no longer positive definite.
+    See `average_fields` for `jumps`. Raises NotPositiveDefinite if V is no longer positive definite.
     """
     Q, V, U = state.Q, state.V, state.U
     params, parts, force = data.terms(risk).params, list[InnerAverages](), np.zeros(Q.shape)
@@ -242,13 +241,22 @@ def average_fields(
     nodes, logs = inner_nodes(L * r)
     root, u, step = psd_root(U), nodes.reshape(-1, L, r), max(1, MAX_ROWS // len(logs))
     inner = np.einsum("lab,klb->kla", root, u)
-    slopes = np.einsum("klc,lcb->klb", u, np.linalg.inv(root)) if jumps else None
+    slopes = np.einsum("klc,lcb->klb", u, np.linalg.inv(root)) if jumps else None  # u U^{−½}
     parts = []
     for first in range(0, n, step):
         rows = slice(first, first + step)
         fields, start = omega[rows, None] + inner, None if z is None else z[rows]
-        nodes_of_rows = _denoise_nodes(loss, params[rows], fields, V, start, jumps)
-        parts.append(_average_nodes(logs, slopes, parisi, *nodes_of_rows))
+        moreau, g, response, minimizers = _denoise_nodes(loss, params[rows], fields, V, start, jumps)
+        weights = softmax(logs - parisi * moreau, axis=1)
+        mean = np.einsum("nk,nkla->nla", weights, g)
+        away = g - mean[:, None]
+        weighted = weights[:, :, None, None] * away
+        spread = np.einsum("nkla,nklb->nlab", weighted, away)
+        if slopes is None:
+            response = np.einsum("nk,nklab->nlab", weights, response)
+        else:  # −∂ḡ/∂ω = R̄ − yΔ by Stein's identity
+            response = parisi * spread - np.einsum("nkla,klb->nlab", weighted, slopes)
+        parts.append(InnerAverages(mean, response, spread, np.sum(weights * moreau, axis=1), minimizers))
     return join_parts(parts)
 
 
@@ -273,23 +281,6 @@ def _denoise_nodes(
             getattr(steps, name)[lower] = getattr(again, name)
     response = steps.response.reshape(*shape, r)
     return steps.moreau.reshape(n, K), steps.g.reshape(shape), response, steps.z.reshape(n, K, L * r)
-
-
-def _average_nodes(
-    logs: np.ndarray, slopes: np.ndarray | None, parisi: float, moreau: np.ndarray, g: np.ndarray,
-    response: np.ndarray, z: np.ndarray,
-) -> InnerAverages:  # fmt: skip
-    """Return the averages of n samples, given proximal steps at the nodes; `slopes` u U^{−½} if with jumps."""
-    weights = softmax(logs - parisi * moreau, axis=1)
-    mean = np.einsum("nk,nkla->nla", weights, g)
-    away = g - mean[:, None]
-    weighted = weights[:, :, None, None] * away
-    spread = np.einsum("nkla,nklb->nlab", weighted, away)
-    if slopes is None:
-        mean_response = np.einsum("nk,nklab->nlab", weights, response)
-    else:  # −∂ḡ/∂ω = R̄ − yΔ by Stein's identity
-        mean_response = parisi * spread - np.einsum("nkla,klb->nlab", weighted, slopes)
-    return InnerAverages(mean, mean_response, spread, np.sum(weights * moreau, axis=1), z)
 
 
 class QuadraticClusters(NamedTuple):

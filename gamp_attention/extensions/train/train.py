@@ -13,15 +13,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.checkpoints import Checkpoint, CheckpointFile
 from gamp_attention._tools.numerics import guard_call, hash_bytes
 from gamp_attention._tools.progress import show_progress
-from gamp_attention.extensions.train.runs import (
-    AGREEMENT,
-    SAME_LOSS,
-    SETTINGS,
-    Runs,
-    StartRecord,
-    flipped_starts,
-    summarize_starts,
-)
+from gamp_attention.extensions.train.runs import SETTINGS, Runs, StartRecord, summarize_starts
 from gamp_attention.extensions.train.survey import LADDER, REFINED_AT, SurveyEnd, SurveyRecord
 from gamp_attention.gamp.loop import Plan
 from gamp_attention.gamp.options import IterationOptions
@@ -29,7 +21,7 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import Start, build_plan, build_starts
 from gamp_attention.gamp.step import GampState
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.risk import is_convex, risk_at
+from gamp_attention.problem.risk import is_convex
 from gamp_attention.problem.starts import several_starts
 from gamp_attention.results import finish
 
@@ -161,7 +153,7 @@ def train(
         runs.begin(starts)
         runs.compare(SETTINGS.rounds, 0)
     result = runs.select()
-    if ladder == () or (automatic and _may_improve(plan, runs.records(result))):
+    if ladder == () or (automatic and runs.may_improve(result)):
         result = _refine_minimum(plan, runs, result)
     records = runs.records(result)
     message = f"{result.message} {summarize_starts(records)}" if len(records) > 1 else result.message
@@ -172,8 +164,7 @@ def train(
 def _refine_minimum(plan: Plan, runs: Runs, result: GampResult) -> GampResult:
     """Return the result after a survey from the lowest minimum and flips of single samples, unless the loss is convex.
 
-    Flips are repeated while the loss falls. There is no refinement of runs without convergence or to `max_iter`, so
-    that a checkpoint can continue them.
+    There is no refinement of runs without convergence or to `max_iter`, so that a checkpoint can continue them.
     """
     if is_convex(plan.data) or not result.converged or runs.reached_limit:
         return result
@@ -181,27 +172,7 @@ def _refine_minimum(plan: Plan, runs: Runs, result: GampResult) -> GampResult:
     if record.ending is not SurveyEnd.FAILED:
         runs.add([runs.survey_start(record)])
         result = runs.select()
-    for _ in range(SETTINGS.max_rounds):
-        starts = flipped_starts(plan.data, plan.risk, result.Q, result.overlaps.V)
-        if not starts or not result.converged or runs.reached_limit:
-            break
-        before = result.train_loss
-        runs.add(starts, hold=True)
-        result = runs.select()
-        if not result.train_loss < (1 - SAME_LOSS) * before:
-            break
-    return result
-
-
-def _may_improve(plan: Plan, records: tuple[StartRecord, ...]) -> bool:
-    """Return whether few starts ended in the lowest minimum, although its loss is low: a lower minimum is likely.
-
-    If the loss is high, because of noise or a wrong model, a lower minimum often has a larger test error.
-    """
-    n_agree = sum(record.agreement >= AGREEMENT for record in records)
-    lowest = next(record.train_loss for record in records if record.kept)
-    zero = risk_at(plan.data, np.zeros((plan.data.dim, plan.data.rank)), plan.risk).train_loss
-    return n_agree <= SETTINGS.few_agree * len(records) and lowest <= SETTINGS.low_loss * zero
+    return runs.flip_samples(result)
 
 
 def _require_ladder(survey: Any, plan: Plan) -> tuple[float, ...] | None:

@@ -140,10 +140,7 @@ def standard_units(tokens: Any) -> Units:
 def build_dataset(
     tokens: ArrayLike, outputs: ArrayLike, positions: ArrayLike | None, standardize: bool, **options: Any
 ) -> tuple[Dataset, Units]:
-    """Return a dataset of given arrays, in standard units if `standardize` is True, and its units.
-
-    `options` are keyword arguments of `Dataset`.
-    """
+    """Return a dataset, in standard units if `standardize` is True, and its units; `options` are for `Dataset`."""
     x, y = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
     require_same_shape(x, y)
     L, d = x.shape[1:]

@@ -104,8 +104,8 @@ def test_what_is_not_installed_is_named_at_once(command, here, monkeypatch, caps
 
 
 def test_examples_of_the_help_are_valid_commands():
-    for name, command in COMMANDS.items():
-        for example in command.examples:
+    for name, (_, examples, _) in COMMANDS.items():
+        for example in examples:
             assert build_parser().parse_args([name, *example.split()]).command == name
 
 
