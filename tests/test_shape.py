@@ -18,14 +18,14 @@ FILES = {
 LINES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in FILES.items()}
 # lines of the modules that define public functions, and of all modules that they import, directly or not
 CLOSURES = {
-    ("gamp_step",): 7497,
-    ("run_gamp",): 9172,
-    ("solve_state_evolution",): 12339,
-    ("minimize_risk",): 8215,
-    ("run_gamp", "solve_state_evolution", "minimize_risk"): 15904,
+    ("gamp_step",): 7503,
+    ("run_gamp",): 9178,
+    ("solve_state_evolution",): 12431,
+    ("minimize_risk",): 8221,
+    ("run_gamp", "solve_state_evolution", "minimize_risk"): 15996,
 }
-LOADED = 16741  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
-CONSTANTS = 337  # numbers at module level
+LOADED = 16833  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+CONSTANTS = 339  # numbers at module level
 TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function
 
