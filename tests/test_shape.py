@@ -21,11 +21,11 @@ LINES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path
 CLOSURES = {
     ("gamp_step",): 7497,
     ("run_gamp",): 9172,
-    ("solve_state_evolution",): 12339,
+    ("solve_state_evolution",): 12356,
     ("minimize_risk",): 8215,
-    ("run_gamp", "solve_state_evolution", "minimize_risk"): 15904,
+    ("run_gamp", "solve_state_evolution", "minimize_risk"): 15921,
 }
-LOADED = 16741  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+LOADED = 16801  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
 CONSTANTS = 337  # numbers at module level
 TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function

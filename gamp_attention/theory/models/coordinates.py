@@ -41,8 +41,7 @@ class CoordinateLaw(DisplayMixin):
     ------
     TypeError : if a field is not an array of real numbers.
     ValueError : if shapes do not match; `weight` is not positive or does not add to 1; `gamma` has a negative entry or
-        a column of zeros; a matrix of `teacher_cov`, or `unseen`, is not symmetric positive semi-definite; or `unseen`
-        is not 0 for several tokens.
+        a column of zeros; or a matrix of `teacher_cov`, or `unseen`, is not symmetric positive semi-definite.
 
     Examples
     --------
@@ -89,8 +88,6 @@ class CoordinateLaw(DisplayMixin):
             raise check.fail("gamma", self.gamma, "a positive trace of every Σ_l: no column of zeros")
         require_covariances("teacher_cov", self.teacher_cov)
         require_covariances("unseen", self.unseen[None])
-        if L > 1:
-            require_seen(self, "several tokens")
         object.__setattr__(self, "rotated", check.flag("rotated", self.rotated))
 
     @cached_property

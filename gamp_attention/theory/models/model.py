@@ -107,8 +107,9 @@ class Model(DisplayMixin):
     ------
     TypeError : if `coordinates` is not a CoordinateLaw, or teacher, student or penalty does not have its interface.
     ValueError : if `penalty` as a number is not positive; `rank` is below 1, or not a multiple of the student's number
-        of weight matrices; `score_noise` is negative, or positive for labels; or teacher and student return arrays of
-        another shape.
+        of weight matrices; `score_noise` is negative, or positive for labels; `coordinates` is `rotated` and
+        `penalty` is not a ridge, or it has an `unseen` part and the model has outputs or several tokens; or teacher and
+        student return arrays of another shape.
 
     Examples
     --------
@@ -139,8 +140,8 @@ class Model(DisplayMixin):
         object.__setattr__(self, "score_noise", noise)
         if self.coordinates.spikes is not None and not self.is_mixture:
             raise check.fail("coordinates.spikes", self.coordinates.spikes, "None for tokens without classes")
-        if self.attention:
-            require_seen(self.coordinates, "attention layers")
+        if self.attention or self.n_sources > 1:
+            require_seen(self.coordinates, "attention layers and several tokens")
         if self.coordinates.rotated and not self.penalty.quadratic:
             needs = "a ridge penalty, because the coordinates are along eigenvectors of a covariance"
             raise check.fail_words("penalty", type(self.penalty).__name__, needs)
