@@ -25,7 +25,7 @@ CLOSURES = {
     ("minimize_risk",): 8215,
     ("run_gamp", "solve_state_evolution", "minimize_risk"): 15904,
 }
-LOADED = 16741  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+LOADED = 16743  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
 CONSTANTS = 337  # numbers at module level
 TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function

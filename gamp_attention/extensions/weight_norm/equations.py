@@ -11,6 +11,7 @@ As it leaves solutions that repel, it ends at minima in s. If s decreases withou
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,21 @@ from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.penalties.standard import Ridge, has_one_strength
 from gamp_attention.results import Status
 
-STEP = 1e-5  # step of central differences of losses in s, relative to s
-SMALLEST = 1e-4  # norm in units of the first norm, below which the weights count as zero
-FLOW_TOL = 1e-3  # tolerance of ordinary results, and of the equations, along the flow
-MAX_STEPS = 100  # maximum number of steps of the flow
+
+@dataclass(frozen=True)
+class NormSettings:
+    """Settings of the equations of the norm."""
+
+    step: float = 1e-5  # step of central differences of losses in s, relative to s
+    smallest: float = 1e-4  # norm in units of the first norm, below which the weights count as zero
+    flow_tol: float = 1e-3  # tolerance of ordinary results, and of the equations, along the flow
+    max_steps: int = 100  # maximum number of steps of the flow
+    error: float = 0.05  # relative error of the last ordinary solutions, in units of the requested error
+    gradient: float = 0.1  # tolerance of the last ordinary runs, in units of the requested tolerance
+    run_tol: float = 1e-7  # largest tolerance of runs: fields at kinks of the loss must be known to be there
+
+
+NORM = NormSettings()
 STEPS = RootSettings(max_steps=10)  # Newton steps from the end of the flow to the requested tolerance
 VANISHED = "the weights go to zero: near Q = 0 the loss increases with their norm faster than the samples reduce it"
 
@@ -40,9 +52,8 @@ def read_problem(
         raise check.fail(name, problem, f"a gamp_attention.{kind.__name__}", TypeError)
     if problem.n_sources * problem.rank > 1 or problem.intercept or not has_one_strength(problem.penalty):
         got = f"{problem.n_sources} tokens, rank {problem.rank}, {problem.penalty}, intercept = {problem.intercept}"
-        raise check.fail_words(
-            name, got, "one token without classes, rank 1, and the penalty Ridge, without an intercept"
-        )
+        needs = "one token without classes, rank 1, and the penalty Ridge, without an intercept"
+        raise check.fail_words(name, got, needs)
     return compile_loss(loss, count_labels(problem) + 1, check.flag("convex", convex))
 
 
@@ -52,7 +63,7 @@ def norm_slopes(loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray,
     It is the derivative of the Moreau envelope, by central differences, and thus defined at kinks of the loss as well.
     """
     h = np.zeros(params.shape[1])
-    h[-1] = STEP * params[0, -1]
+    h[-1] = NORM.step * params[0, -1]
     ahead, behind = (denoise(loss, params + side * h, omega, V, start, hold=start is not None) for side in (1, -1))
     return (ahead.moreau - behind.moreau) / (2 * h[-1])
 
@@ -76,7 +87,7 @@ class NormEquations(NonlinearSystem):
     difference = 0.01
 
     def __init__(self, solve: Solve, lam: float) -> None:
-        self.solve, self.lam, self.tol, self.lowest = solve, lam, FLOW_TOL, -np.inf
+        self.solve, self.lam, self.tol, self.lowest = solve, lam, NORM.flow_tol, -np.inf
         self.result: Any = None
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:
@@ -106,8 +117,8 @@ class NormEquations(NonlinearSystem):
         x = np.zeros(2)
         try:
             x = self.evaluate(x)
-            self.lowest = x[0] + np.log(SMALLEST)
-            flow = follow_flow(self, x, FLOW_TOL, MAX_STEPS)
+            self.lowest = x[0] + np.log(NORM.smallest)
+            flow = follow_flow(self, x, NORM.flow_tol, NORM.max_steps)
             x, reason = flow.x, flow.failure or f"s still changes by {flow.size:.1g}, relatively, in a step"
             if flow.arrived:
                 self.tol = tol(self.lam + x[1] / np.exp(x[0]))

@@ -8,7 +8,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
-from gamp_attention.extensions.weight_norm.equations import NormEquations, norm_slopes, read_problem
+from gamp_attention.extensions.weight_norm.equations import NORM, NormEquations, norm_slopes, read_problem
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import Start, run_gamp
 from gamp_attention.problem.dataset import LabelledDataset
@@ -17,9 +17,6 @@ from gamp_attention.problem.penalties.standard import Ridge
 from gamp_attention.problem.risk import RiskAtPoint, gradient_norm, risk_at
 from gamp_attention.problem.students import check_labels
 from gamp_attention.results import Status, finish
-
-INNER = 0.1  # tolerance of the last ordinary runs, in units of the tolerance of the gradient
-RUN_TOL = 1e-7  # largest tolerance of ordinary runs: fields at kinks of the loss must be known to be there
 
 
 @guard_call
@@ -36,10 +33,14 @@ def run_gamp_with_norm(
     Parameters
     ----------
     data : samples with labels and ridge λ, of one token, with one column; their own loss is not used.
-    loss, convex : as for `solve_with_norm`.
-    init, max_iter, seed, progress : as for `run_gamp`; the start and the maximum are of each ordinary run.
-    tol : maximum of ‖∇R‖/(λ√d), with the gradient of the norm included.
+    loss : as for `solve_with_norm`.
+    init : start of the first ordinary run, as for `run_gamp`.
+    convex : as for `solve_with_norm`.
+    tol : maximum of ‖∇R‖/(λ√d), with the gradient of the norm included; at least 1e-12.
+    max_iter : maximum number of iterations of each ordinary run.
+    seed : seed of a random start.
     raise_on_failure : raise ConvergenceError if the run does not converge.
+    progress : as for `run_gamp`.
 
     Returns
     -------
@@ -64,7 +65,7 @@ def run_gamp_with_norm(
     (True, True)
     """
     check.flag("raise_on_failure", raise_on_failure)
-    tol = check.real("tol", tol, low=0, strict=True)
+    tol = check.real("tol", tol, low=1e-12)
     compiled = read_problem("data", data, LabelledDataset, loss, convex, lambda data: data.labels.shape[1])
     d, n, lam, own_labels = data.dim, data.n_samples, data.lam, np.asarray(data.labels)
     check_labels(compiled, np.column_stack([own_labels, np.ones(n)]), n, 1, 1)
@@ -80,12 +81,15 @@ def run_gamp_with_norm(
         return at, float(norm_slopes(at.loss, at.params, at.z + V * at.loss_gradients, V, at.z).sum()) / d
 
     def solve(norm: float, ridge: Ridge, tol: float, last: Any) -> tuple[GampResult, float, float]:
-        start, tol = init if last is None else last, min(tol, RUN_TOL) * min(1.0, norm)  # of weights that may be small
+        start, tol = (
+            init if last is None else last,
+            min(tol, NORM.run_tol) * min(1.0, norm),
+        )  # of weights that may be small
         result = run_gamp(problem(norm, ridge), start, tol=tol, max_iter=max_iter, seed=seed)
         return result, np.linalg.norm(result.Q) / np.sqrt(d), slope_at(norm, ridge, result)[1]
 
     equations = NormEquations(solve, lam)
-    x, status, message = equations.find(lambda ridge: INNER * tol * lam / ridge)
+    x, status, message = equations.find(lambda ridge: NORM.gradient * tol * lam / ridge)
     result, ridge = equations.result, lam + x[1] / np.exp(x[0])
     norm = np.linalg.norm(result.Q) / np.sqrt(d)
     at, slope = slope_at(norm, Ridge(ridge), result)

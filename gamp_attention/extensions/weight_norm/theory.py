@@ -10,7 +10,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
-from gamp_attention.extensions.weight_norm.equations import NormEquations, norm_slopes, read_problem
+from gamp_attention.extensions.weight_norm.equations import NORM, NormEquations, norm_slopes, read_problem
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.problem.losses.point import sample_loss
 from gamp_attention.problem.penalties.standard import Ridge
@@ -22,7 +22,6 @@ from gamp_attention.theory.models.glm import GLMModel, LabelTask
 from gamp_attention.theory.models.labels import LabelTeacher
 from gamp_attention.theory.rules.panels import error_within
 
-INNER = 0.05  # relative error of ordinary solutions and of the flow, in units of the requested error
 NUMBERS = ("train_loss", "test_error", "V_hat", "replicon", "jump_mass")  # numbers with errors, besides overlaps
 
 
@@ -127,7 +126,7 @@ def solve_with_norm(
         return result, np.sqrt(2 * penalty / ridge.lam), average_slope(result, result.overlaps, tol)
 
     equations = NormEquations(solve, model.lam)
-    x, status, message = equations.find(lambda ridge: INNER * rtol)
+    x, status, message = equations.find(lambda ridge: NORM.error * rtol)
     if status is None:
         result = _add_errors(equations, x, rtol)
         if result.relative_error > rtol:  # near Q = 0, errors of s are amplified
