@@ -127,17 +127,20 @@ def solve_with_norm(
 
     equations = NormEquations(solve, model.lam)
     x, status, message = equations.find(lambda ridge: NORM.error * rtol)
+    result = equations.result
     if status is None:
-        result = _add_errors(equations, x, rtol)
-        if result.relative_error > rtol:  # near Q = 0, errors of s are amplified
-            equations.tol = max(0.5 * equations.tol * rtol / result.relative_error, 1e-10)
-            result = _add_errors(equations, equations.refine(x), rtol)
-    else:
-        unknown = {
-            name: np.nan * getattr(equations.result, name) for name in (*NUMBERS, *map("{}_error".format, NUMBERS))
-        }
+        try:
+            result = _add_errors(equations, x, rtol)
+            if result.relative_error > rtol:  # near Q = 0, errors of s are amplified
+                equations.tol = max(0.5 * equations.tol * rtol / result.relative_error, 1e-10)
+                result = _add_errors(equations, equations.refine(x), rtol)
+        except (ArithmeticError, np.linalg.LinAlgError) as error:
+            status, message = Status.STALLED, f"the errors of the norm cannot be computed: {error}"
+    if status is not None:
+        names = [*NUMBERS, *map("{}_error".format, NUMBERS)]
+        unknown = {name: np.nan * getattr(result, name) for name in names}
         words = f"unknown: {message}"
-        result = replace(equations.result, status=status, message=message, consistent=False, validity=words, **unknown)
+        result = replace(result, status=status, message=message, consistent=False, validity=words, **unknown)
     return finish(result, raise_on_failure, "solve_with_norm")
 
 
