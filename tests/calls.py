@@ -17,6 +17,7 @@ MODELS = {
     "SHARP": "ga.paper_model()",
     "SQUARED": "ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3), lam=0.1)",
     "PHASE": "ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1)",
+    "SIGNS": "ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0), lam=0.1)",
 }
 START = "ga.Overlaps(q=PAIR, m=FLAT, theta=PAIR, V=WIDE)"
 
@@ -46,6 +47,8 @@ OBJECTS = {
     "FIT": "ga.run_gamp(DATA, 'random')",
     "FIXED_POINT": "ga.solve_state_evolution(SHARP, alpha=1.5, rtol=0.05, stability=False)",
     "LOSS": "DATA.loss",
+    "ROWS": "ga.sample(SIGNS, d=8, alpha=1.5, seed=0)",
+    "NORM_LOSS": "lambda z, y, s: np.logaddexp(0, 0.1 * s - y * z)",
     "SOLUTION": "ga.solve_equations(lambda x, average, p: {'m': 0.5 * x.m + p}, {'m': 0.1}, p=0.1)",
     "STATE": "ga.initial_state(DATA, WEIGHTS)",
     "TEACHER": "ga.SoftmaxTeacher(0.3, SQUARE)",
@@ -185,11 +188,15 @@ LINES = {
         "max_iter=60, seed=0, iteration=ga.IterationOptions(V=WIDE, hold_after=20))"
     ),
     "prox": "ga.prox(ga.LogisticLoss(), PLUS_MINUS, 1.0, PLUS_MINUS, convex=False)",
+    "run_gamp_with_norm": (
+        "ga.run_gamp_with_norm(ROWS, NORM_LOSS, init='random', convex=True, tol=1e-6, max_iter=60, seed=0)"
+    ),
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64')",
     "sampled_test_error": "ga.sampled_test_error(DATA, Q=WEIGHTS, n_samples=5, seed=0)",
     "solve_bayes_state_evolution": (
         "ga.solve_bayes_state_evolution(SQUARED, alpha=1.5, init='informed', n_points=64, n_replicas=2, seed=0)"
     ),
+    "solve_with_norm": ("ga.solve_with_norm(SIGNS, alpha=1.5, loss=NORM_LOSS, init='semantic', convex=True, rtol=0.1)"),
     "solve_broken": "ga.solve_broken(PHASE, alpha=1.0, init='random', steps=1, parisi=ONE, rtol=0.1)",
     "solve_equations": (
         "ga.solve_equations(lambda x, average, p: {'m': 0.5 * x.m + p}, start={'m': 0.1}, rtol=0.1, max_iter=9, p=0.1)"

@@ -38,6 +38,7 @@ EXTENSIONS = {
     "spectra": "",
     "sweeps": "",
     "train": "",
+    "weight_norm": "equations",
 }
 HEAVY = {"torch", "matplotlib", "sklearn"}
 LAZY = "extensions.estimators"  # imported at first use, since scikit-learn is optional

@@ -11,7 +11,7 @@ from validation._tools.names import PUBLIC
 
 SIZES = ("0", "-1", "1e-300", "1e-30", "1e30", "1e160", "1e300", "-1e300", "float('nan')", "float('inf')", "10**18")
 PATIENCE = 1.0  # maximum CPU time of a call, in seconds
-SLOW = {"branches", "compare", "continue_branch", "phase_boundaries", "solve_broken", "sweep"}
+SLOW = {"branches", "compare", "continue_branch", "phase_boundaries", "solve_broken", "solve_with_norm", "sweep"}
 
 
 def accepts_a_number(parameter):

@@ -87,6 +87,8 @@ if TYPE_CHECKING:
     from gamp_attention.extensions.train.survey import SurveyEnd as SurveyEnd, SurveyRecord as SurveyRecord
     from gamp_attention.extensions.train.train import TrainResult as TrainResult, train as train
     from gamp_attention.extensions.train.user_arrays import FitResult as FitResult, load_result as load_result
+    from gamp_attention.extensions.weight_norm.runs import run_gamp_with_norm as run_gamp_with_norm
+    from gamp_attention.extensions.weight_norm.theory import solve_with_norm as solve_with_norm
 
 NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.bayes.amp": ("BayesAmpResult", "run_bayes_amp"),
@@ -121,6 +123,8 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.train.runs": ("StartRecord",),
     "extensions.train.survey": ("SurveyEnd", "SurveyRecord"),
     "extensions.train.train": ("TrainResult", "train"),
+    "extensions.weight_norm.runs": ("run_gamp_with_norm",),
+    "extensions.weight_norm.theory": ("solve_with_norm",),
 }  # fmt: skip
 __all__ = [name for names in NAMES.values() for name in names if name != "GampAttention"]
 

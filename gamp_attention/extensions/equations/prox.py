@@ -61,9 +61,7 @@ def prox(
     if not (widths > 0).all():
         raise check.fail("V", float(widths.min()), "numbers > 0")
     p = np.column_stack(columns) if columns else np.zeros((len(centers), 1))
-    is_plain = callable(loss) and not hasattr(loss, "value")
-    compiled = _trace(loss, len(columns), check.flag("convex", convex)) if is_plain else require_loss(loss)
-    student = PointLoss(compiled, 1, 1)
+    student = PointLoss(compile_loss(loss, len(columns), check.flag("convex", convex)), 1, 1)
     z, dz = np.empty((2, len(centers)))
     for width in np.unique(widths):
         rows = np.flatnonzero(widths == width)
@@ -74,8 +72,10 @@ def prox(
 
 
 @lru_cache(maxsize=64)
-def _trace(loss: Any, n: int, convex: bool) -> Any:
-    """Return the compiled loss of a plain function of z and n parameters."""
+def compile_loss(loss: Any, n: int, convex: bool) -> Any:
+    """Return the registered loss of a plain function of z and n parameters; a registered loss is returned as it is."""
+    if not callable(loss) or hasattr(loss, "value"):
+        return require_loss(loss)
     size = max(n, 1)
     function = UserFunction("loss", lambda p, z: loss(z[0, 0], *p[:n]), {"p": (size,), "z": (1, 1)}, "(P,)", "(1, 1)")
     if (got := function.probe()) != ():
