@@ -127,11 +127,8 @@ class NormEquations(NonlinearSystem):
             reason = error
         if isinstance(reason, OverflowError):
             return x, Status.LOST, VANISHED
-        return (
-            x,
-            Status.STALLED,
-            f"no norm is consistent with its weights; the last is s = {np.exp(x[0]):.3g}: {reason}",
-        )
+        words = f"no norm is consistent with its weights; the last is s = {np.exp(x[0]):.3g}: {reason}"
+        return x, Status.STALLED, words
 
     def refine(self, x: np.ndarray, jacobian: np.ndarray | None = None) -> np.ndarray:
         """Return the end of Newton steps from x to the tolerance of ordinary results."""

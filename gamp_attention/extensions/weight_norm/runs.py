@@ -81,10 +81,8 @@ def run_gamp_with_norm(
         return at, float(norm_slopes(at.loss, at.params, at.z + V * at.loss_gradients, V, at.z).sum()) / d
 
     def solve(norm: float, ridge: Ridge, tol: float, last: Any) -> tuple[GampResult, float, float]:
-        start, tol = (
-            init if last is None else last,
-            min(tol, NORM.run_tol) * min(1.0, norm),
-        )  # of weights that may be small
+        tol = min(tol, NORM.run_tol) * min(1.0, norm)  # the weights may be small
+        start = init if last is None else last
         result = run_gamp(problem(norm, ridge), start, tol=tol, max_iter=max_iter, seed=seed)
         return result, np.linalg.norm(result.Q) / np.sqrt(d), slope_at(norm, ridge, result)[1]
 
