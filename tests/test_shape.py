@@ -20,11 +20,11 @@ LINES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path
 CLOSURES = {
     ("gamp_step",): 7503,
     ("run_gamp",): 9178,
-    ("solve_state_evolution",): 12431,
+    ("solve_state_evolution",): 12434,
     ("minimize_risk",): 8221,
-    ("run_gamp", "solve_state_evolution", "minimize_risk"): 15996,
+    ("run_gamp", "solve_state_evolution", "minimize_risk"): 15999,
 }
-LOADED = 16833  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+LOADED = 16836  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
 CONSTANTS = 339  # numbers at module level
 TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function

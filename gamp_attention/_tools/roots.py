@@ -273,8 +273,11 @@ def _implicit_step(
 
     `here` is the residual at x, and `scaled` the Jacobian in units.
     """
+    right = here / unit
+    if not np.isfinite(right).all():
+        raise FloatingPointError("the residual is not finite")
     while True:
-        step = np.linalg.solve(np.eye(len(x)) / tau - scaled, here / unit)
+        step = np.linalg.solve(np.eye(len(x)) / tau - scaled, right)
         if np.abs(step).max() <= FLOW.longest:
             try:
                 return step, equations.residual(x + step * unit), tau
