@@ -169,7 +169,8 @@ class Loop(Run[Status]):
         plan, t = self.plan, self.t - self.began
         step = self.damping(t)
         after, report = self._iterate(t, step)
-        patience = plan.settings.bounded_patience if self.bounded else plan.settings.patience
+        descends = self.bounded and plan.options.settling
+        patience = plan.settings.bounded_patience if descends else plan.settings.patience
         verdict = self.monitor.assess(t, self.state, report, step, patience)
         at = self._record(report)
         if verdict is Status.CONVERGED:
