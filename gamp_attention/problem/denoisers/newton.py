@@ -16,7 +16,8 @@ The step is halved until F falls by at least a fraction of the decrease that its
 For two tokens and one column, and for registered losses of one field, `minimize_in_scalars` takes such steps in scalars
 instead of arrays, in a third of the time. There, an indefinite Hessian is replaced by the matrix of the absolute values
 of its eigenvalues (Greenstadt, 1967). In the very rare cases in which this method does not end, and for all other
-losses, `_minimize_generally` continues from the point that was reached; it is compiled at its first call.
+losses, `_minimize_generally` continues from the point that was reached; it is compiled at its first call. Losses of
+several fields with kinks are minimized by `_minimize_at_kinks`.
 """
 
 import math
@@ -60,6 +61,8 @@ ROUGH_PIECE = 2e-5  # second differences, in units of first ones, above which a 
 PIECE_NEAR = 1e-3  # distance, relative to the fields, up to which the curvature of a piece is used
 SAME_PIECE = 1e-4  # difference of slopes, relative to their size, of which the older is forgotten
 CUT_ERROR = 1e-9  # error of the value that a piece predicts, relative to the objective
+TINY_WEIGHT = 1e-9  # weight of a piece at the minimum, up to which z is not held by its kink
+HELD_STIFFNESS = 1e8  # curvature across a kink of several fields, in units of the largest along it
 LAST_CUT = 3e-11  # step, relative to the fields and to the step that the slopes cause, after which none follows
 MAX_MINIMA = 16  # number of minima that a global search stores
 N_VECTORS, N_MATRICES = 5 + MAX_MINIMA, 5  # number of vectors and matrices in a `Workspace`
@@ -707,13 +710,24 @@ def _weigh_cuts(y, excess, weight, trial, gram, chol):
                 break
 
 
+@inline_kernel
+def _mix_hessians(metric, weight, hessians, hess):
+    """Fill hess with V⁻¹ + Σ w H for the weights and Hessians of cuts."""
+    k, r = hess.shape[0], metric.inverse.shape[1]
+    for i in range(k):
+        for c in range(k):
+            hess[i, c] = metric.inverse[i // r, i % r, c % r] if i // r == c // r else 0.0
+            for j in range(weight.shape[0]):
+                hess[i, c] += weight[j] * hessians[j, i, c] if weight[j] > 0.0 else 0.0
+
+
 @deferred_kernel(Tuple((float64, int64)))
 def _minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
     """Minimize as `minimize_from`, for a loss of several fields with kinks, by a bundle of its smooth pieces.
 
     Near kinks, ℓ is the maximum of smooth pieces. Each iteration minimizes the maximum of their tangents at z, the
     cuts, plus the quadratic term (Lemaréchal and Zowe, 1994), with the curvature of the pieces in the metric, and adds
-    the piece at the minimum. On return, ws.hess is infinitely stiff, up to rounding, across the kinks at z.
+    the piece at the minimum. On return, ws.hess is very stiff across the kinks at z.
     """
     metric, ws, k = load_from(at_metric), load_from(at_ws), z.shape[0]
     L, r, m, first = metric.inverse.shape[0], metric.inverse.shape[1], 2 * k + EXTRA_CUTS, 1 + (k + 2) * k
@@ -783,11 +797,7 @@ def _minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
             elif excess[j] < np.inf:
                 excess[j] = max(excess[j], 0.0)
 
-        for i in range(k):
-            for c in range(k):
-                ws.hess[i, c] = metric.inverse[i // r, i % r, c % r] if i // r == c // r else 0.0
-                for j in range(m):
-                    ws.hess[i, c] += weight[j] * hessians[j, i, c] if weight[j] > 0.0 else 0.0
+        _mix_hessians(metric, weight, hessians, ws.hess)
         if not cholesky(ws.hess, 0.0, ws.chol):
             _fill_step(metric, False, ws.grad, ws.hess, ws.chol, ws.step)
         for j in range(m):
@@ -829,18 +839,16 @@ def _minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
     if not solved:
         return value, OUTCOME.failed
     assign(z, ws.trial)
+    # the differences of the slopes of the pieces that meet at z span the directions in which the kink holds z
+    _mix_hessians(metric, weight, hessians, ws.hess)
     largest, reference, n = 0.0, 0, 0
     for i in range(k):
-        for c in range(k):
-            ws.hess[i, c] = metric.inverse[i // r, i % r, c % r] if i // r == c // r else 0.0
-            for j in range(m):
-                ws.hess[i, c] += weight[j] * hessians[j, i, c] if weight[j] > 0.0 else 0.0
         largest = max(largest, ws.hess[i, i])
     for j in range(m):
         if weight[j] > weight[reference]:
             reference = j
     for j in range(m):
-        if j == reference or weight[j] <= 1e-9:
+        if j == reference or weight[j] <= TINY_WEIGHT:
             continue
         before, after = 0.0, 0.0
         for i in range(k):
@@ -854,11 +862,11 @@ def _minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
                 ws.step[i] -= product * y[c, i]
         for i in range(k):
             after += ws.step[i] ** 2
-        if after > 1e-10 * before and n < k:
+        if after > SAME_PIECE**2 * before and n < k:
             for i in range(k):
                 y[n, i] = ws.step[i] / math.sqrt(after)
             for i in range(k):
                 for c in range(k):
-                    ws.hess[i, c] += 1e8 * largest * y[n, i] * y[n, c]
+                    ws.hess[i, c] += HELD_STIFFNESS * largest * y[n, i] * y[n, c]
             n += 1
     return value, OUTCOME.solved

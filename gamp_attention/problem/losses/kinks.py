@@ -1,4 +1,4 @@
-"""Kinks of losses of one field: whether a loss has kinks, and the subgradients of samples whose field is at a kink.
+"""Kinks of losses: whether a loss has kinks, and the subgradients of samples whose single field is at a kink.
 
 At a minimum of the risk, the fields of many samples are exactly at a kink of the loss. There, the risk has no gradient,
 but every slope between the slopes on both sides of the kink is a subgradient of the loss. The minimum is a point at
@@ -35,14 +35,18 @@ def has_kinks(loss: Any, params: np.ndarray) -> bool:
     return _OF_SEVERAL_FIELDS[loss]
 
 
-_OF_SEVERAL_FIELDS: dict[Any, bool] = {}
+_OF_SEVERAL_FIELDS: dict[Any, bool] = {}  # whether losses of several fields have kinks
+
+
+def has_kinks_of_fields(loss: Any, params: np.ndarray) -> bool:
+    """Return whether a loss of several fields has kinks, see `has_kinks`."""
+    return bool(loss.n_tokens * loss.rank > 1 and has_kinks(loss, params))
 
 
 def for_proximal_steps(loss: Any, params: np.ndarray) -> Any:
     """Return a loss as proximal steps receive it: as other kernels do, with a mark for kinks in several fields."""
     kernels = for_kernels(loss)
-    several = loss.n_tokens * loss.rank > 1 and has_kinks(loss, params)
-    return kernels._replace(kinked=True) if several else kernels
+    return kernels._replace(kinked=True) if has_kinks_of_fields(loss, params) else kernels
 
 
 @lru_cache(maxsize=64)
