@@ -15,6 +15,7 @@ from gamp_attention._tools.display import DisplayMixin
 from gamp_attention.gamp.damping import Steps
 from gamp_attention.gamp.step import GampState, StepReport, averaged_memory
 from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.losses.kinks import has_kinks_of_fields
 from gamp_attention.problem.passes import Memory
 
 Callback = Callable[[int, GampState, StepReport], None]
@@ -49,7 +50,8 @@ class IterationOptions(DisplayMixin):
         "late": take a longer step once the gradient norm is below 0.1, and extrapolate below 0.03 once local minima are
         kept, or below 1 if the loss is convex; such runs mostly reach the same fixed points as others. If None, "late"
         for runs to a tolerance with adaptive damping, without `V_hat` and `memory`; otherwise False.
-    settling : whether a descent completes message passing that cycles (see `gamp_attention.gamp.descent`).
+    settling : whether a descent completes message passing that cycles (see `gamp_attention.gamp.descent`). Losses of
+        several fields with kinks have no gradient for a descent: there is none.
     callback : called with (iteration, state, report) at every iteration, with read-only arrays. If `train` begins with
         descents, it is also called at the end of each of them, with iteration 0 and the risk there as report.
 
@@ -123,6 +125,8 @@ class IterationOptions(DisplayMixin):
             if isinstance(self.V_hat, str):
                 raise check.fail("V_hat", self.V_hat, needs, TypeError)
             changes["V_hat"] = check.array("V_hat", self.V_hat, ("T", data.n_sources, data.rank, data.rank))
+        if has_kinks_of_fields(data.loss, data.terms("exact").params):
+            changes["settling"] = False
         to_tolerance = tol > 0 and self.predictable
         if self.accelerate is None:
             late = isinstance(damping, str) and to_tolerance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
 from gamp_attention.gamp.damping import Damping, Steps
-from gamp_attention.gamp.loop import Loop, Plan
+from gamp_attention.gamp.loop import Loop, LoopSettings, Plan
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult, run_and_settle
 from gamp_attention.gamp.step import GampState, check_shapes, initial_state, near_fixed_point
 from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.losses.kinks import has_kinks_of_fields
 from gamp_attention.problem.risk import scale_tolerance, small_unit
 from gamp_attention.problem.starts import several_starts
 from gamp_attention.results import finish
@@ -114,7 +116,10 @@ def build_plan(
     check.require_memory("data.rank", data.n_samples, data.n_tokens, data.rank, data.rank)  # responses of the samples
     check.require_memory("data.rank", 5, data.n_tokens * data.rank, data.n_tokens * data.rank)  # Hessian of a sample
     direction = init.direction if isinstance(init, GampResult) else None
-    return Plan(data, risk, damping, tol, max_iter, options, small_unit(data), direction)
+    settings = LoopSettings()
+    if has_kinks_of_fields(data.loss, data.terms(risk).params):
+        settings = replace(settings, patience=settings.kink_patience)
+    return Plan(data, risk, damping, tol, max_iter, options, small_unit(data), direction, settings)
 
 
 def build_starts(

@@ -24,6 +24,7 @@ from gamp_attention._tools.numerics import one_thread
 from gamp_attention._tools.threads import interruptible_blocks, over_blocks
 from gamp_attention.problem.denoisers.newton import (
     LAST_STEP,
+    is_kinked,
     make_metric,
     make_workspace,
     point_to_loss_scratch,
@@ -31,7 +32,7 @@ from gamp_attention.problem.denoisers.newton import (
 )
 from gamp_attention.problem.denoisers.output import Denoised, allocate_result, denoise_rows, finalize_result, is_long
 from gamp_attention.problem.denoisers.prox import MAX_STARTS, make_search
-from gamp_attention.problem.losses.point import for_kernels
+from gamp_attention.problem.losses.kinks import for_proximal_steps
 from gamp_attention.problem.losses.protocol import differentiate
 from gamp_attention.problem.sources import Group, apply_by_source
 from gamp_attention.problem.stores import join_parts
@@ -152,7 +153,8 @@ def data_pass(
     # sums of x g and x ∇ℓ over the rows of a block, and of g_l and ∇ℓ_l over its samples
     sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
     long = proximal and is_long(loss, n, max_starts)
-    loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
+    params = np.ascontiguousarray(params, dtype=float)
+    loss = for_proximal_steps(loss, params)
     metric, search = make_metric(V, last_step), make_search(L * r)
     problem = loss, params, metric, max_starts, search, proximal, start is None
 
@@ -274,6 +276,12 @@ def _pass(first, last, tokens, problem, stop, output, memory):
             losses[mu] = differentiate(loss, params[mu], z, ws.grad, ws.hess, point_to_loss_scratch(at_ws), False)
             if proximal and k == 1 and out.response[mu, 0, 0, 0] == metric.inverse[0, 0, 0]:
                 ws.grad[0] = -out.g[mu, 0]  # the proximal point is at a kink of ℓ, with this subgradient
+            if proximal and is_kinked(loss):  # differences across a kink are no slopes; V⁻¹(X̃Q − z) vanishes at the end
+                for i in range(k):
+                    ws.grad[i] = -out.g[mu, i]
+                    for b in range(r):
+                        j = i // r * r + b
+                        ws.grad[i] += metric.inverse[i // r, i % r, b] * (z[j] - out.z[mu, j])
             for l in range(L):
                 for a in range(r):
                     g, slope = out.g[mu, l * r + a], ws.grad[l * r + a]

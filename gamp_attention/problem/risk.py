@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
-from gamp_attention._tools.numerics import guard_call, one_thread
+from gamp_attention._tools.numerics import compose, guard_call, one_thread
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.kinks import STIFF, has_kinks, subgradients
@@ -27,6 +27,9 @@ TOLERANCE_MARGIN = 100.0  # tolerances are proportional to the unit of weights i
 SMALL_UNIT = 0.1  # unit of weights below which thresholds of the gradient norm are multiplied by it
 UNIT_SAMPLES = 1000  # maximum number of samples from which the size of tokens is computed, for tolerances
 MAX_PRODUCTS = 2000  # maximum number of products with the Hessian that solve a linear system
+MAX_PROXIMAL = 30  # maximum number of proximal steps that search for subgradients at kinks of several fields
+PROXIMAL_GAIN = 0.99  # ratio of the norms of the risk's subgradient after and before a step above which they end
+HELD = 1 - 1e-4  # eigenvalue of 1 − ∂z/∂ω above which a kink holds z in this direction
 FEW_FIELDS = 3  # maximum r for which derivatives of samples with one token are computed with their Hessians
 
 
@@ -67,8 +70,10 @@ def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
     return float(np.linalg.norm(gradient) / (data.penalty.strength * np.sqrt(data.dim)))
 
 
-def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
+def risk_at(data: Dataset, Q: np.ndarray, risk: str, state: Any = None) -> RiskAtPoint:
     """Evaluate a risk and its derivatives at Q (d, r), in one pass over the tokens.
+
+    At kinks of several fields, the search for the smallest subgradient starts from the slopes −V⁻¹D of a `GampState`.
 
     For samples with few fields in one token, two products with tokens in the cache and the derivatives of the losses,
     Hessians included, take less time than this pass.
@@ -84,15 +89,57 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
         no_memory, V = np.zeros((data.n_samples, data.n_tokens, r)), np.tile(np.eye(r), (data.n_sources, 1, 1))
         z, _, losses, _, smooth = pass_over(data, risk, Q, no_memory, V, proximal=False)
     if has_kinks(data.loss, terms.params):
-        known = subgradients(
-            data.loss, terms.params, z, data.matrix.rows_of,
-            lambda slopes: smallest_subgradient(data.penalty, Q, data.matrix.back_project(slopes)).ravel(),
-            STIFF * data.penalty.strength,
-        )  # fmt: skip
+        if data.loss.n_fields > 1:
+            at = RiskAtPoint(np.nan, Q, np.nan, smooth, data.loss, terms.params, z)
+            start = None if state is None else -apply_by_source(data.groups, np.linalg.inv(state.V), state.D)
+            known = losses, *_subgradients_of_fields(data, terms.params, at, Q, start)
+        else:
+            known = subgradients(
+                data.loss, terms.params, z, data.matrix.rows_of,
+                lambda slopes: smallest_subgradient(data.penalty, Q, data.matrix.back_project(slopes)).ravel(),
+                STIFF * data.penalty.strength,
+            )  # fmt: skip
         smooth = data.matrix.back_project(known[1])
     value, gradient = np.sum(losses + terms.constant), smallest_subgradient(data.penalty, Q, smooth)
     norm = gradient_norm(data, gradient)
     return RiskAtPoint(normalized_risk(data, Q, value), gradient, norm, smooth, data.loss, terms.params, z, known)
+
+
+def _subgradients_of_fields(
+    data: Dataset, params: np.ndarray, at: RiskAtPoint, Q: np.ndarray, slopes: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return subgradients (n, L, r) and curvatures (n, L r, L r) of losses of several fields with kinks at z.
+
+    A slope s is a subgradient at z if the proximal step at z + ε s returns z. Between such steps, which turn slopes
+    into subgradients, their components across the kinks minimize the norm of the risk's subgradient by least squares.
+    """
+    from scipy.sparse.linalg import LinearOperator, lsqr
+
+    z, stiffness, norm = at.z, STIFF * data.penalty.strength, np.inf
+    n, L, r = z.shape
+    if slopes is None:
+        slopes = at.loss_gradients  # differences across a kink: the slope between both sides
+    eps = np.sqrt((np.mean(z**2) + 1e-300) / (np.mean(slopes**2) + 1e-300))
+    V = np.tile(eps * np.eye(r), (L, 1, 1))
+    for _ in range(MAX_PROXIMAL):
+        out = denoise(data.loss, params, z + eps * slopes, V, z, hold=True, jacobian=True)
+        residual = smallest_subgradient(data.penalty, Q, data.matrix.back_project(-out.g))
+        if not np.linalg.norm(residual) < PROXIMAL_GAIN * norm:
+            break
+        norm, subgradient = float(np.linalg.norm(residual)), -out.g
+        held, axes = np.linalg.eigh(np.eye(L * r) - out.jacobian)
+        hessians = compose(np.where(held < HELD, held / (eps * (1 - np.minimum(held, HELD))), stiffness), axes)
+        across = compose((held >= HELD).astype(float), axes)
+
+        def project(u: np.ndarray, across: np.ndarray = across) -> np.ndarray:
+            return np.einsum("nab,nb->na", across, u.reshape(n, -1)).reshape(z.shape)
+
+        products = LinearOperator(
+            (Q.size, z.size), matvec=lambda u: data.matrix.back_project(project(u)).ravel(),
+            rmatvec=lambda P: project(data.matrix.fields(P.reshape(Q.shape))).ravel(), dtype=float,
+        )  # fmt: skip
+        slopes = subgradient + project(lsqr(products, -residual.ravel(), atol=1e-12, btol=1e-12)[0])
+    return subgradient, hessians
 
 
 def denoise_at(

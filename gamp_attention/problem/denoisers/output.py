@@ -34,7 +34,7 @@ from gamp_attention.problem.denoisers.prox import (
     minimize_globally,
     minimize_single_field,
 )
-from gamp_attention.problem.losses.protocol import for_kernels
+from gamp_attention.problem.losses.kinks import for_proximal_steps
 from gamp_attention.results import add_display
 
 BLOCK = 128  # number of samples in a block
@@ -136,7 +136,7 @@ def denoise(
     out = allocate_result(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
     most = MAX_STARTS if max_starts is None else check.integer("max_starts", max_starts, low=0)
     most, search, long = 0 if hold else most, make_search(L * r), is_long(loss, n, most)
-    loss = for_kernels(loss)
+    loss = for_proximal_steps(loss, params)
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
         _denoise_block(first, last, loss, params, flat, metric, most, search, stop, out, workspace_memory(loss))

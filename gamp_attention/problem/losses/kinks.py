@@ -1,4 +1,4 @@
-"""Kinks of losses of one field: whether a loss has kinks, and the subgradients of samples whose field is at a kink.
+"""Kinks of losses: whether a loss has kinks, and the subgradients of samples whose single field is at a kink.
 
 At a minimum of the risk, the fields of many samples are exactly at a kink of the loss. There, the risk has no gradient,
 but every slope between the slopes on both sides of the kink is a subgradient of the loss. The minimum is a point at
@@ -21,11 +21,32 @@ EXAMINED = 50  # number of samples whose losses are examined for kinks
 
 
 def has_kinks(loss: Any, params: np.ndarray) -> bool:
-    """Return whether the losses of the first samples, with one field and parameters (n, P), have convex kinks."""
-    if loss.n_tokens * loss.rank > 1 or for_kernels(loss) is loss:  # kinks are found for registered losses only
+    """Return whether the losses of the first samples, with parameters (n, P), have kinks.
+
+    Losses of several fields are examined once, along random lines, for the parameters of the first call.
+    """
+    if not hasattr(loss, "loss") or for_kernels(loss) is loss:  # kinks are found for registered losses only
         return False
     first = np.ascontiguousarray(params[:EXAMINED], dtype=float)
-    return _has_kinks(loss, first.tobytes(), first.shape)
+    if loss.n_fields == 1:
+        return _has_kinks(loss, first.tobytes(), first.shape)
+    if loss not in _OF_SEVERAL_FIELDS:
+        _OF_SEVERAL_FIELDS[loss] = _has_kinks(loss, first.tobytes(), first.shape)
+    return _OF_SEVERAL_FIELDS[loss]
+
+
+_OF_SEVERAL_FIELDS: dict[Any, bool] = {}  # whether losses of several fields have kinks
+
+
+def has_kinks_of_fields(loss: Any, params: np.ndarray) -> bool:
+    """Return whether a loss of several fields has kinks, see `has_kinks`."""
+    return bool(loss.n_tokens * loss.rank > 1 and has_kinks(loss, params))
+
+
+def for_proximal_steps(loss: Any, params: np.ndarray) -> Any:
+    """Return a loss as proximal steps receive it: as other kernels do, with a mark for kinks in several fields."""
+    kernels = for_kernels(loss)
+    return kernels._replace(kinked=True) if has_kinks_of_fields(loss, params) else kernels
 
 
 @lru_cache(maxsize=64)
@@ -33,8 +54,12 @@ def _has_kinks(loss: Any, content: bytes, shape: tuple[int, int]) -> bool:
     params = np.frombuffer(content).reshape(shape)
     scale = 1.0 + np.abs(params).max(initial=0.0) / REACH  # the kink may be at a label
 
+    fields, rng = (len(params), loss.n_tokens, loss.rank), np.random.default_rng(0)
+    base, direction = rng.standard_normal((2, *fields)) if loss.n_fields > 1 else (np.zeros(fields), np.ones(fields))
+
     def values(number: np.ndarray, x: np.ndarray) -> np.ndarray:
-        return sample_derivatives(loss, params[number], scale * x[:, None, None])[0][:, None]
+        z = base[number] + x[:, None, None] * direction[number]
+        return sample_derivatives(loss, params[number], scale * z)[0][:, None]
 
     return any(len(points) for points in find_breakpoints(values, len(params)))
 

@@ -60,6 +60,7 @@ class IndirectLoss(NamedTuple):
 
     table: int  # address of the function table
     n_fields: int  # number of fields per sample, L r
+    kinked: bool = False  # whether the loss has kinks in several fields
 
 
 def work_size(loss: Any) -> int:
