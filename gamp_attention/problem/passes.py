@@ -22,9 +22,9 @@ from gamp_attention._tools import check
 from gamp_attention._tools.check import read_only
 from gamp_attention._tools.numerics import one_thread
 from gamp_attention._tools.threads import interruptible_blocks, over_blocks
+from gamp_attention.problem.denoisers.bundle import is_kinked
 from gamp_attention.problem.denoisers.newton import (
     LAST_STEP,
-    is_kinked,
     make_metric,
     make_workspace,
     point_to_loss_scratch,

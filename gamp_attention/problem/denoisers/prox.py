@@ -17,10 +17,11 @@ from numba.core import types
 from numba.core.types import float64, int64, none
 from scipy.special import ndtri
 
-from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, overload
+from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, overload, sample_kernel
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from
 from gamp_attention._tools.sobol import sobol_points
+from gamp_attention.problem.denoisers.bundle import is_kinked, minimize_at_kinks
 from gamp_attention.problem.denoisers.newton import (
     MAX_SHIFT,
     OUTCOME,
@@ -29,7 +30,8 @@ from gamp_attention.problem.denoisers.newton import (
     copy_matrix,
     in_scalars,
     max_abs,
-    minimize_from,
+    minimize_generally,
+    minimize_in_scalars,
     objective,
     point_to_loss_scratch,
 )
@@ -65,6 +67,25 @@ def make_search(n_fields: int, n_points: int = 2048) -> Search:
     gauss = ndtri(np.clip(cube[:, 1:], 1e-9, 1 - 1e-9))
     ball = np.sqrt(cube[:, :1]) * gauss / np.linalg.norm(gauss, axis=1, keepdims=True)
     return Search(np.ascontiguousarray(np.stack([ball, -ball], axis=1).reshape(n_points, n_fields)))
+
+
+@sample_kernel  # not a `loss_kernel`: compiled once for all registered losses, whose derivatives take most of the time
+def minimize_from(loss, p, omega, at_metric, z, at_ws, n_known):
+    """Minimize the objective from z, in place, by guarded Newton steps.
+
+    Returns (objective, outcome). After OUTCOME.solved, ws.hess is the Hessian at z, or at a point within one last step
+    of relative size `metric.last_step`. The outcome is `merged` if a step heads for one of the first n_known of
+    ws.minima.
+    """
+    ws = load_from(at_ws)
+    ws.n_hessians[0] += 1
+    if in_scalars(loss):
+        value, outcome = minimize_in_scalars(loss, p, omega, at_metric, z, at_ws, n_known)
+        if outcome != OUTCOME.unfinished:
+            return value, outcome
+    if is_kinked(loss):
+        return minimize_at_kinks(loss, p, omega, at_metric, z, at_ws)
+    return minimize_generally(loss, p, omega, at_metric, z, at_ws, n_known)
 
 
 @inline_kernel

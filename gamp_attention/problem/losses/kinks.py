@@ -30,12 +30,16 @@ def has_kinks(loss: Any, params: np.ndarray) -> bool:
     first = np.ascontiguousarray(params[:EXAMINED], dtype=float)
     if loss.n_fields == 1:
         return _has_kinks(loss, first.tobytes(), first.shape)
-    if loss not in _OF_SEVERAL_FIELDS:
-        _OF_SEVERAL_FIELDS[loss] = _has_kinks(loss, first.tobytes(), first.shape)
-    return _OF_SEVERAL_FIELDS[loss]
+    known = _examined(loss)
+    if not known:
+        known.append(_has_kinks(loss, first.tobytes(), first.shape))
+    return known[0]
 
 
-_OF_SEVERAL_FIELDS: dict[Any, bool] = {}  # whether losses of several fields have kinks
+@lru_cache(maxsize=64)
+def _examined(loss: Any) -> list[bool]:
+    """Return a list that stores whether a loss of several fields has kinks; empty before it is examined."""
+    return []
 
 
 def has_kinks_of_fields(loss: Any, params: np.ndarray) -> bool:

@@ -17,8 +17,8 @@ from numba.core.types import float64, none
 from gamp_attention._kernels.compiled import inline_kernel, sample_kernel
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from
-from gamp_attention.problem.denoisers.newton import MIN_PIVOT, assign, cholesky_solve, minimize_from
-from gamp_attention.problem.denoisers.prox import SAME_MINIMUM, factor_hessian
+from gamp_attention.problem.denoisers.newton import MIN_PIVOT, assign, cholesky_solve
+from gamp_attention.problem.denoisers.prox import SAME_MINIMUM, factor_hessian, minimize_from
 
 NORMAL = 1 / np.sqrt(2 * np.pi)  # density of the standard Gaussian at 0
 END_WEIGHT = 0.1  # weight of differences at the ends of a panel, compared with the last Legendre coefficients
