@@ -135,7 +135,7 @@ def _with_targets(
         scores = model.score_noise * rng.standard_normal((n, L, L)) if model.score_noise else None
         return teacher_dataset(model, tokens, sources.positions, Q_star, spectra, sources, scores)
     positions, means, groups = sources
-    fields = TokenMatrix(tokens, np.zeros_like(positions)).fields(Q_star)
+    fields = teacher_fields(model, tokens, Q_star, rng)
     noise = rng.standard_normal((len(tokens), model.task.n_noise))
     labels = by_group(groups, lambda rows, of: model.task_of(of).terms(fields[rows], noise[rows]).params)
     penalty = InterceptPenalty(model.penalty) if model.intercept else model.penalty
@@ -144,6 +144,12 @@ def _with_targets(
         tokens, labels, model.student, rank=model.rank, positions=positions, spectra=first, penalty=penalty
     )
     return data.copy_with(Q_star=Q_star, model=model, source_means=means, groups=groups, spectra=spectra)
+
+
+def teacher_fields(model: Model, tokens: np.ndarray, Q_star: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the teacher's fields (n, L, t), with a new draw of the part that is independent of the tokens."""
+    fields, unseen = TokenMatrix(tokens, np.zeros(tokens.shape[1:])).fields(Q_star), model.coordinates.unseen
+    return fields + rng.standard_normal(fields.shape) @ psd_root(unseen) if unseen.any() else fields
 
 
 def _precision(dtype: Any) -> np.dtype:
@@ -217,7 +223,7 @@ def sampled_test_error(
     for first in range(0, n, block):
         count = min(block, n - first)
         tokens, sources = draw_tokens(rng, count, *law)
-        y = tokens @ data.Q_star / np.sqrt(data.dim)
+        y = teacher_fields(data.model, tokens, data.Q_star, rng)
         z = TokenMatrix(tokens, data.positions).fields(Q)
         for rows, token_sources in sources.groups:
             task = data.model.task_of(token_sources)

@@ -9,7 +9,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import symmetrize
 from gamp_attention._tools.quadrature import legendre_panels
 from gamp_attention.extensions.bayes.channels.channel import softmax_sum
-from gamp_attention.theory.models.coordinates import CoordinateLaw
+from gamp_attention.theory.models.coordinates import CoordinateLaw, require_seen
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,7 @@ def kinds_of(law: CoordinateLaw) -> list[Kind]:
 
     Classes of coordinates that differ only in the teacher are components of one prior.
     """
+    require_seen(law, "Bayes-optimal estimates")
     rows, number = np.unique(np.concatenate([law.gamma, law.tau], axis=1), axis=0, return_inverse=True)
     kinds, L = [], law.gamma.shape[1]
     for j, row in enumerate(rows):

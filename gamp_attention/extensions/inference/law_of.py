@@ -31,7 +31,7 @@ from gamp_attention._tools.statistics import mean_and_error
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.attention import DotProductAttention
 from gamp_attention.problem.stores import hash_samples
-from gamp_attention.theory.models.coordinates import CoordinateLaw
+from gamp_attention.theory.models.coordinates import CoordinateLaw, require_seen
 from gamp_attention.theory.models.data_law import VERDICTS, DataLaw, Departure
 from gamp_attention.theory.models.glm import DEFAULT_LABELS, GLMModel
 from gamp_attention.theory.models.model import Model
@@ -120,6 +120,8 @@ def law_of(
     if data.is_labelled and data.is_mixture:
         needs = "samples without classes; their model is data.model"
         raise check.fail_words("data", "targets that depend on classes", needs)
+    if teacher is None and data.model is not None:
+        require_seen(data.model.coordinates, "estimates with the data's teacher; pass other weights as `teacher`")
     rows = slice(None, None, -(-data.tokens.size // MAX_NUMBERS))
     seen = SeenTokens(np.asarray(data.tokens)[rows].astype(float, copy=False))
     weights = data.Q_star if teacher is None else check.array("teacher", teacher, (data.dim, "t"))

@@ -103,7 +103,8 @@ class SequenceModel(GLMModel):
     def has_column_signs(self) -> bool:
         """True if each column of student and teacher, at least two of each, may change sign together."""
         law, r = self.coordinates, self.rank
-        is_diagonal = np.array_equal(law.teacher_cov, law.teacher_cov * np.eye(self.teacher_rank))
+        covariances = np.concatenate([law.teacher_cov, law.unseen[None]])
+        is_diagonal = np.array_equal(covariances, covariances * np.eye(self.teacher_rank))
         if not (self.even and 1 < r == self.teacher_rank and is_diagonal) or law.teacher_mean.any():
             return False
         return all(self._keeps_loss(partial(np.multiply, signs)) for signs in 1 - 2 * np.eye(r))

@@ -277,7 +277,8 @@ def _with_student(model: Model, hats: Hats, V_hat: np.ndarray) -> tuple[Coordina
     joint = np.block([[law.teacher_cov, np.swapaxes(on_teacher, 1, 2)], [on_teacher, C @ covariance @ C]])
     means = np.concatenate([law.teacher_mean, np.einsum("kab,kb->ka", C, mean)], axis=1)
     spikes = None if law.spikes is None else np.pad(law.spikes, ((0, 0), (0, model.rank)))
-    return CoordinateLaw(law.weight, law.gamma, law.tau, means, symmetrize(joint), spikes=spikes), C
+    unseen = np.pad(law.unseen, (0, model.rank))
+    return replace(law, teacher_mean=means, teacher_cov=symmetrize(joint), spikes=spikes, unseen=unseen), C
 
 
 def _solve(ensemble: Ensemble, limit: np.ndarray | None, n_rotations: int) -> dict[str, Any]:

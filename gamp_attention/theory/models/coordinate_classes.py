@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
-from gamp_attention._tools.numerics import MAX_ROOT, check_squarable, guard_call
+from gamp_attention._tools.numerics import MAX_ROOT, check_squarable, guard_call, raise_spectrum, symmetrize
 from gamp_attention.results import add_display
-from gamp_attention.theory.models.coordinates import CoordinateLaw, require_covariances
+from gamp_attention.theory.models.coordinates import CoordinateLaw, law_from_samples, require_covariances
 
 
 @add_display
@@ -123,20 +124,30 @@ def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Coordinate
 
 
 def coordinate_law(
-    spectra: ArrayLike | CoordinateClasses = 0.25, tau: ArrayLike | CoordinateClasses | None = None,
-    teacher: ArrayLike | CoordinateClasses | None = None, *, n_tokens: int = 2, teacher_rank: int = 1,
+    spectra: ArrayLike | CoordinateClasses | None = None, tau: ArrayLike | CoordinateClasses | None = None,
+    teacher: ArrayLike | CoordinateClasses | None = None, *, n_tokens: int | None = None,
+    teacher_rank: int | None = None, teacher_covariance: ArrayLike | None = None, cross: ArrayLike | None = None,
+    covariance: ArrayLike | None = None,
 ) -> CoordinateLaw:  # fmt: skip
     """Return the distribution of coordinates in which covariances, positions and teacher weights are independent.
 
     Each of the three is an array of equally frequent values, or `CoordinateClasses` with other fractions; the result
     has a class for every combination. If they are dependent, build a `CoordinateLaw` or use `law_from_samples`.
 
+    With covariances of features it is the Gaussian covariate model (Loureiro et al., 2021): the teacher has features u,
+    and the student features v. The teacher's fields u·θ/√p = v·Q*/√d + e have a linear part, Q* = √(d/p) Ω⁺Φᵀθ with the
+    pseudo-inverse Ω⁺, and a part e that is independent of v, of covariance `unseen`. Eq. :eq:`covariates`.
+
     Parameters
     ----------
-    spectra : eigenvalues of Σ_l: a number, (K,) common to all tokens, or (K, L) in a common basis.
+    spectra : eigenvalues of Σ_l: a number, (K,) common to all tokens, or (K, L) in a common basis; 0.25 if not given.
     tau : (L,) or (J, L) positions τ = √d p; evenly spaced from 1 to −1, the same in all coordinates, if not given.
-    teacher : (t, t) or (J, t, t) covariances of the rows of Q*, Gaussian of mean zero; the identity if not given.
-    n_tokens, teacher_rank : number of tokens L and of teacher columns t.
+    teacher : (t, t) or (J, t, t) covariances of the rows of Q*, Gaussian of mean zero; the identity if not given. With
+        covariances of features: the weights θ, (p,) or (p, t).
+    n_tokens, teacher_rank : number of tokens L and of teacher columns t; 2 and 1 if not given.
+    teacher_covariance, cross, covariance : Ψ = E[u uᵀ] (p, p), Φ = E[u vᵀ] (p, d) and Ω = E[v vᵀ] (d, d) of the
+        features of a single token, for `dataclasses.replace(glm_model(loss), coordinates=law)`. The model must have
+        a ridge penalty unless Ω is diagonal.
 
     Returns
     -------
@@ -144,9 +155,10 @@ def coordinate_law(
 
     Raises
     ------
-    TypeError : if an argument has the wrong type.
+    TypeError : if an argument has the wrong type, or only some of the arrays of covariances and weights are given.
     ValueError : if `n_tokens` or `teacher_rank` is below 1; `spectra` has a negative value or only zeros for a token;
-        `teacher` has a matrix that is not symmetric positive semi-definite; or a shape does not match L or t.
+        `teacher` has a matrix that is not symmetric positive semi-definite, or [[Ψ, Φ], [Φᵀ, Ω]] is not; a shape does
+        not match L, t, p or d; or `spectra`, `tau` or an `n_tokens` above 1 is given with covariances of features.
 
     Examples
     --------
@@ -154,26 +166,51 @@ def coordinate_law(
     >>> law = ga.coordinate_law(ga.power_law_spectrum(1.0, 4), teacher=ga.sparse_teacher(0.5))
     >>> law.gamma.shape, law.trace.round(12).tolist(), law.rho[0].round(12).tolist()
     ((8, 2), [0.25, 0.25], [[0.125]])
+
+    The student has the first of two features of correlation 1/2, and the teacher has their sum:
+
+    >>> Psi, theta = [[1.0, 0.5], [0.5, 1.0]], [1.0, 1.0]
+    >>> law = ga.coordinate_law(teacher=theta, teacher_covariance=Psi, cross=[[1.0], [0.5]], covariance=[[1.0]])
+    >>> law.rho.round(12).tolist(), law.unseen.round(12).tolist()
+    ([[[1.5]]], [[0.375]])
     """
-    L = check.integer("n_tokens", n_tokens, low=1)
-    t = check.integer("teacher_rank", teacher_rank, low=1)
+    if any(part is not None for part in (teacher_covariance, cross, covariance)):
+        law = _covariate_law(teacher, teacher_covariance, cross, covariance)
+        sizes = {"n_tokens": (n_tokens, 1), "teacher_rank": (teacher_rank, law.teacher_mean.shape[1])}
+        for name, (value, size) in {"spectra": (spectra, None), "tau": (tau, None), **sizes}.items():
+            if value is not None and (size is None or check.integer(name, value, low=1) != size):
+                raise check.fail(name, value, f"{size or 'no value'} with covariances of features")
+        return law
+    L = check.integer("n_tokens", 2 if n_tokens is None else n_tokens, low=1)
+    t = check.integer("teacher_rank", 1 if teacher_rank is None else teacher_rank, low=1)
     check.require_memory("n_tokens, teacher_rank", max(L, t), t)
-    gamma = value_classes("spectra", spectra, (), (L,))
-    if not (gamma.values >= 0).all() or not gamma.values.any(axis=0).all():
-        needs = "eigenvalues of positive semi-definite Σ_l: at least 0, with a positive trace of each Σ_l"
-        raise check.fail("spectra", gamma.values, needs)
+    gamma = value_classes("spectra", 0.25 if spectra is None else spectra, (), (L,))
     gamma = gamma._replace(values=np.broadcast_to(gamma.values.reshape(len(gamma.values), -1), (len(gamma.values), L)))
     tau = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
     cov = value_classes("teacher", np.eye(t) if teacher is None else teacher, (t, t))
-    require_covariances("teacher", cov.values)
     k, j, i = np.indices([len(part.weight) for part in (gamma, tau, cov)]).reshape(3, -1)
-    return CoordinateLaw(
-        weight=gamma.weight[k] * tau.weight[j] * cov.weight[i],
-        gamma=np.ascontiguousarray(gamma.values[k]),
-        tau=tau.values[j],
-        teacher_mean=np.zeros((len(k), t)),
-        teacher_cov=cov.values[i],
-    )
+    weight, mean = gamma.weight[k] * tau.weight[j] * cov.weight[i], np.zeros((len(k), t))
+    with check.rename(gamma="spectra", teacher_cov="teacher"):
+        return CoordinateLaw(weight, np.ascontiguousarray(gamma.values[k]), tau.values[j], mean, cov.values[i])
+
+
+def _covariate_law(teacher: Any, teacher_covariance: Any, cross: Any, covariance: Any) -> CoordinateLaw:
+    """Return the law of a Gaussian covariate model along the eigenvectors of Ω, see `coordinate_law`."""
+    theta = check_squarable("teacher", teacher, ("p",) if check.ndim("teacher", teacher) == 1 else ("p", "t"))
+    theta, p = theta.reshape(len(theta), -1), len(theta)
+    Psi = check_squarable("teacher_covariance", teacher_covariance, (p, p))
+    Phi = check_squarable("cross", cross, (p, "d"))
+    d = Phi.shape[1]
+    Omega = check_squarable("covariance", covariance, (d, d))
+    joint = np.block([[Psi, Phi], [Phi.T, Omega]])
+    require_covariances("teacher_covariance, cross, covariance", joint[None] / (np.linalg.norm(joint) or 1))
+    rotated = bool((Omega != np.diag(np.diag(Omega))).any())
+    gamma, vectors = np.linalg.eigh(Omega) if rotated else (np.diag(Omega), np.eye(d))
+    pi = np.sqrt(d / p) * vectors.T @ np.linalg.pinv(Omega, rcond=1e-12, hermitian=True) @ Phi.T @ theta
+    unseen = raise_spectrum(symmetrize(theta.T @ Psi @ theta / p - pi.T @ (gamma[:, None] * pi) / d))
+    with check.rename(gamma="covariance"):
+        law = law_from_samples(gamma.clip(min=0)[:, None], np.zeros((d, 1)), pi)
+    return replace(law, unseen=unseen, rotated=rotated)
 
 
 def isotropic_law(

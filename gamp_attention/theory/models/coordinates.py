@@ -33,23 +33,23 @@ class CoordinateLaw(DisplayMixin):
     teacher_mean, teacher_cov : (K, t) and (K, t, t), mean and covariance of the rows of Q*.
     spikes : (L, t) coefficients a_l of means Q* a_l/√d along the teacher's columns, which are added to the means of the
         tokens, so that the row of all means is τ_l + π·a_l; None if there are none. Only in models with classes.
+    unseen : (t, t) covariance of a Gaussian part of the teacher's fields that is independent of the tokens; 0 if not
+        given. Only for labels of single tokens, see `coordinate_law`.
+    rotated : True if coordinates are along eigenvectors of a covariance: models then need a ridge penalty.
 
     Raises
     ------
     TypeError : if a field is not an array of real numbers.
     ValueError : if shapes do not match; `weight` is not positive or does not add to 1; `gamma` has a negative entry or
-        a column of zeros; or a matrix of `teacher_cov` is not symmetric positive semi-definite.
+        a column of zeros; or a matrix of `teacher_cov`, or `unseen`, is not symmetric positive semi-definite.
 
     Examples
     --------
     >>> import numpy as np
     >>> import gamp_attention as ga
     >>> law = ga.CoordinateLaw(
-    ...     weight=[0.5, 0.5],
-    ...     gamma=[[0.1, 0.1], [0.4, 0.4]],
-    ...     tau=[[1, -1], [-1, 1]],
-    ...     teacher_mean=np.zeros((2, 1)),
-    ...     teacher_cov=np.ones((2, 1, 1)),
+    ...     weight=[0.5, 0.5], gamma=[[0.1, 0.1], [0.4, 0.4]], tau=[[1, -1], [-1, 1]],
+    ...     teacher_mean=np.zeros((2, 1)), teacher_cov=np.ones((2, 1, 1)),
     ... )
     >>> law.trace.round(12).tolist(), law.rho.round(12).ravel().tolist()
     ([0.25, 0.25], [0.25, 0.25])
@@ -61,21 +61,25 @@ class CoordinateLaw(DisplayMixin):
     teacher_mean: np.ndarray
     teacher_cov: np.ndarray
     spikes: np.ndarray | None = field(default=None, kw_only=True)
+    unseen: np.ndarray = field(default=None, kw_only=True)  # type: ignore[arg-type]
+    rotated: bool = field(default=False, kw_only=True)
 
     @guard_call
     def __post_init__(self) -> None:
         gamma = check_squarable("gamma", self.gamma, ("K", "L"))
         K, L = gamma.shape
         mean = check_squarable("teacher_mean", self.teacher_mean, (K, "t"))
+        t = mean.shape[1]
         checked = {
             "gamma": gamma,
             "teacher_mean": mean,
             "weight": check.fractions("weight", self.weight, K),
             "tau": check_squarable("tau", self.tau, (K, L)),
-            "teacher_cov": check_squarable("teacher_cov", self.teacher_cov, (K, mean.shape[1], mean.shape[1])),
+            "teacher_cov": check_squarable("teacher_cov", self.teacher_cov, (K, t, t)),
+            "unseen": check_squarable("unseen", np.zeros((t, t)) if self.unseen is None else self.unseen, (t, t)),
         }
         if self.spikes is not None:
-            checked["spikes"] = check_squarable("spikes", self.spikes, (L, mean.shape[1]))
+            checked["spikes"] = check_squarable("spikes", self.spikes, (L, t))
         for name, values in checked.items():
             object.__setattr__(self, name, np.array(values))  # a copy, which the caller cannot change
         if (self.gamma < 0).any():
@@ -83,6 +87,8 @@ class CoordinateLaw(DisplayMixin):
         if (self.trace <= 0).any():
             raise check.fail("gamma", self.gamma, "a positive trace of every Σ_l: no column of zeros")
         require_covariances("teacher_cov", self.teacher_cov)
+        require_covariances("unseen", self.unseen[None])
+        object.__setattr__(self, "rotated", check.flag("rotated", self.rotated))
 
     @cached_property
     def trace(self) -> np.ndarray:
@@ -112,9 +118,9 @@ class CoordinateLaw(DisplayMixin):
 
     @cached_property
     def rho(self) -> np.ndarray:
-        """Teacher overlaps ρ_l = Q*ᵀ Σ_l Q* / d, of shape (L, t, t)."""
+        """Covariances ρ_l = Q*ᵀ Σ_l Q* / d + `unseen` of the teacher's fields, of shape (L, t, t)."""
         L = self.tau.shape[1]
-        return np.einsum("k,kl,kst->lst", self.weight, self.gamma, self.moments[:, L:, L:])
+        return np.einsum("k,kl,kst->lst", self.weight, self.gamma, self.moments[:, L:, L:]) + self.unseen
 
     @cached_property
     def rho_inverse(self) -> np.ndarray:
@@ -127,6 +133,12 @@ def require_law(coordinates: Any) -> CoordinateLaw:
     if not isinstance(coordinates, CoordinateLaw):
         raise check.fail("coordinates", coordinates, "a CoordinateLaw", TypeError)
     return coordinates
+
+
+def require_seen(law: CoordinateLaw, purpose: str) -> None:
+    """Raise ValueError if a part of the teacher's fields is independent of the tokens."""
+    if law.unseen.any():
+        raise check.fail("coordinates.unseen", law.unseen, f"0 for {purpose}")
 
 
 def require_covariances(name: str, value: np.ndarray) -> None:

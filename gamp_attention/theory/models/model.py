@@ -22,7 +22,7 @@ from gamp_attention.problem.losses.point import sample_loss
 from gamp_attention.problem.penalties.standard import column_classes, penalty_or_ridge, with_lam
 from gamp_attention.problem.sources import ClassLaw
 from gamp_attention.problem.students import check_columns, check_student
-from gamp_attention.theory.models.coordinates import CoordinateLaw, law_from_samples, require_law
+from gamp_attention.theory.models.coordinates import CoordinateLaw, law_from_samples, require_law, require_seen
 from gamp_attention.theory.models.teachers import SoftmaxTeacher, Teacher, check_teacher, keeps_columns, keeps_order
 
 
@@ -107,8 +107,9 @@ class Model(DisplayMixin):
     ------
     TypeError : if `coordinates` is not a CoordinateLaw, or teacher, student or penalty does not have its interface.
     ValueError : if `penalty` as a number is not positive; `rank` is below 1, or not a multiple of the student's number
-        of weight matrices; `score_noise` is negative, or positive for labels; or teacher and student return arrays of
-        another shape.
+        of weight matrices; `score_noise` is negative, or positive for labels; `coordinates` is `rotated` and
+        `penalty` is not a ridge, or it has an `unseen` part and the model has outputs or several tokens; or teacher and
+        student return arrays of another shape.
 
     Examples
     --------
@@ -139,6 +140,11 @@ class Model(DisplayMixin):
         object.__setattr__(self, "score_noise", noise)
         if self.coordinates.spikes is not None and not self.is_mixture:
             raise check.fail("coordinates.spikes", self.coordinates.spikes, "None for tokens without classes")
+        if self.attention or self.n_sources > 1:
+            require_seen(self.coordinates, "attention layers and several tokens")
+        if self.coordinates.rotated and not self.penalty.quadratic:
+            needs = "a ridge penalty, because the coordinates are along eigenvectors of a covariance"
+            raise check.fail_words("penalty", type(self.penalty).__name__, needs)
         self.task.check(self.n_tokens, self.teacher_rank)
 
     def as_model(self) -> "Model":
@@ -204,7 +210,8 @@ class Model(DisplayMixin):
 
         Class means (d, S) are used by mixtures only.
         """
-        return replace(self, coordinates=law_from_samples(gamma, tau, pi))
+        law, others = law_from_samples(gamma, tau, pi), self.coordinates
+        return replace(self, coordinates=replace(law, unseen=others.unseen, rotated=others.rotated))
 
     @property
     def teacher_rank(self) -> int:
