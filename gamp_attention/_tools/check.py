@@ -103,6 +103,14 @@ def function(name: str, value: Any) -> Any:
     return value
 
 
+def over_samples(name: str, value: Any, n: int) -> np.ndarray:
+    """Return the values of a function of n samples as floats (n, ...); ValueError if the samples are not in front."""
+    values = np.asarray(value, dtype=float)
+    if values.shape[:1] != (n,):
+        raise fail_words(name, f"shape {values.shape}", "to return an array with the samples in front")
+    return values
+
+
 def require_memory(name: str, *shape: int) -> None:
     """Raise ValueError if an array of doubles of some shape is larger than the memory of this machine."""
     size = 8 * math.prod(shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -261,6 +261,46 @@ class Dataset(DisplayMixin):
     def fields(self, Q: ArrayLike) -> np.ndarray:
         """Return the fields z = (x + p) Q/√d, (n, L, r), of weights Q (d, r); `student(z)` is the attention."""
         return self.matrix.fields(check.array("Q", Q, (self.dim, "r")))
+
+    @guard_call
+    def average(
+        self, f: Callable[..., Any], Q: ArrayLike, omega: ArrayLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean of a function over the samples, and its standard error, which takes them as independent.
+
+        `StateEvolutionResult.average` is its limit for d → ∞.
+
+        Parameters
+        ----------
+        f : function f(target, u, omega, z) of all samples that returns an array (n, ...): labels (n, P), or the
+            teacher's targets, or outputs if there is no teacher; fields of the teacher u (n, L, t), NaN if they
+            are not known; fields omega; and fields z (n, L, r) of Q.
+        Q : (d, r) weights.
+        omega : (n, L, r) fields of weights that are trained without the sample, as `leave_one_out` has them; z if not
+            given, which is right for samples that were not used in training.
+
+        Raises
+        ------
+        TypeError : if `f` is not a function, or `Q` or `omega` not an array of real numbers.
+        ValueError : if a shape does not match, or `f` returns an array without the samples in front.
+
+        Examples
+        --------
+        >>> import gamp_attention as ga
+        >>> model = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(), lam=0.1)
+        >>> Q = ga.run_gamp(ga.sample(model, d=200, alpha=2.0, seed=0)).Q
+        >>> new = ga.sample(model, d=200, alpha=10.0, seed=1)
+        >>> mean, error = new.average(lambda target, u, omega, z: target[:, 0] * u[:, 0, 0] > 0, Q)
+        >>> bool(abs(mean - 0.66) < 4 * error)
+        True
+        """
+        z = self.fields(Q)
+        cavity = z if omega is None else check.array("omega", omega, z.shape)
+        known = self.Q_star is not None and (self.model is None or not self.model.coordinates.unseen.any())
+        teacher = self.fields(self.Q_star) if known else np.full_like(z, np.nan)
+        target = self.targets if self.labels is None and self.targets is not None else self.outputs
+        values = check.over_samples("f", check.function("f", f)(target, teacher, cavity, z), len(z))
+        return values.mean(axis=0), values.std(axis=0) / np.sqrt(max(len(z) - 1, 1))
 
     @property
     def intercept(self) -> bool:

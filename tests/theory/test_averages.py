@@ -23,13 +23,29 @@ def test_losses_and_moments_of_labels():
     train = (se.train_loss - 0.05 * q) / 2.0  # the ridge is λq/2 a weight, and there are two samples a weight
     for found, width, exact in zip(mean, error, (se.test_error, train, q, theta), strict=False):
         assert abs(found - exact) <= width + se.test_error_error < 0.01
-    accuracy = []
+    sampled = []
     for seed in range(8):
         data = ga.sample(model, 400, 2.0, seed)
-        fields = data.tokens[:, 0] @ ga.run_gamp(data).Q[:, 0]
-        accuracy.append(np.mean(fields * data.labels[:, 0] > 0))
-    assert abs(mean[5] - np.mean(accuracy)) < 4 * np.std(accuracy, ddof=1) / np.sqrt(8) + 0.01
+        run = ga.run_gamp(data)
+        sampled.append(data.average(values, run.Q, ga.leave_one_out(data, run, refits=0).fields)[0])
+    assert (np.abs(mean - np.mean(sampled, axis=0)) < 4 * np.std(sampled, axis=0, ddof=1) / np.sqrt(8) + 0.01).all()
     assert mean[5] > mean[4] + 0.1
+
+
+def test_samples_without_a_teacher_or_of_another_law():
+    """Standard errors are those of the sample; new samples have the same fields with and without training."""
+    data = ga.sample(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(), lam=0.1), 50, 4.0, 1)
+    Q = np.linspace(-1, 1, 50)[:, None]
+    mean, error = data.average(lambda y, u, omega, z: np.hstack([omega[:, 0] - z[:, 0], z[:, 0]]), Q)
+    z = data.tokens[:, 0] @ Q[:, 0] / np.sqrt(50)
+    np.testing.assert_allclose([mean, error], [[0, z.mean()], [0, z.std(ddof=1) / np.sqrt(200)]], rtol=1e-12)
+    plain = ga.LabelledDataset(data.tokens[:, 0], data.labels, ga.LogisticLoss(), lam=0.1)
+    assert np.isnan(plain.average(lambda y, u, omega, z: u[:, 0], Q)[0]).all()
+    pairs = data.tokens.reshape(100, 2, 50)
+    found = ga.Dataset(pairs, pairs, lam=0.1).average(lambda y, u, omega, z: y[:, 0, 0], Q)[0]
+    assert found == pytest.approx(pairs[:, 0, 0].mean())
+    with pytest.raises(ValueError, match="omega: needs shape"):
+        data.average(lambda y, u, omega, z: z, Q, z)
 
 
 def test_attention_and_mixtures():
@@ -55,5 +71,7 @@ def test_wrong_functions_are_named():
     se = ga.solve_state_evolution(ga.glm_model(ga.SquaredLoss(), lam=0.1), 2.0, rtol=1e-2)
     with pytest.raises(ValueError, match="f: needs to return an array with the samples in front"):
         se.average(lambda target, u, omega, z: 1.0)
+    with pytest.raises(ValueError, match="f: needs to return an array with the samples in front"):
+        ga.sample(ga.paper_model(), 20, 1.0, 0).average(lambda target, u, omega, z: 1.0, np.ones((20, 1)))
     with pytest.raises(TypeError, match="f: needs a function"):
         se.average(3)

@@ -257,10 +257,7 @@ def average_over_channel(
             omega = noise + channel.overlaps.m
             z = denoise(channel.loss, terms.params, omega, channel.overlaps.V).z
             target = channel.model.teacher(y) if model.attention else terms.params
-            values = np.asarray(f(target, y, omega, z), dtype=float)
-            if values.shape[:1] != (len(y),):
-                raise check.fail_words("f", f"shape {values.shape}", "to return an array with the samples in front")
-            total = total + probability * values.mean(axis=0)
+            total = total + probability * check.over_samples("f", f(target, y, omega, z), len(y)).mean(axis=0)
         return np.asarray(total)
 
     replicas = np.array([average(overlaps, replica) for replica in range(SobolRule.n_replicas)])
