@@ -296,8 +296,8 @@ class Dataset(DisplayMixin):
         """
         z = self.fields(Q)
         cavity = z if omega is None else check.array("omega", omega, z.shape)
-        known = self.Q_star is not None and (self.model is None or not self.model.coordinates.unseen.any())
-        teacher = self.fields(self.Q_star) if known else np.full_like(z, np.nan)
+        unseen = self.model is not None and self.model.coordinates.unseen.any()
+        teacher = np.full_like(z, np.nan) if self.Q_star is None or unseen else self.fields(self.Q_star)
         target = self.targets if self.labels is None and self.targets is not None else self.outputs
         values = check.over_samples("f", check.function("f", f)(target, teacher, cavity, z), len(z))
         return values.mean(axis=0), values.std(axis=0) / np.sqrt(max(len(z) - 1, 1))
