@@ -46,6 +46,7 @@ class WalkSettings:
     difference: float = 5e-3  # step of finite differences of the residual
     shift_error: float = 0.5  # error of a fold, in units of its shift by the next finer rule
     zero: float = 1e-2  # size below which m or θ, in units of √q, or q, in units of its first value, counts as zero
+    with_weights: float = 0.1  # q where m or θ vanishes, in units of the last q, below which all weights vanish with it
     meeting_step: float = 0.01  # relative change of the parameter for the first slope where branches meet
     min_secant: float = 1e-3  # relative change of the parameter below which the growth is too inaccurate for a slope
     meeting_residual: float = 1e-4  # residual of the branch without the family there
@@ -186,17 +187,22 @@ def find_end(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
     """Return the reason for which a branch ends at the last points, or None.
 
     It is "fold" if the parameter changed its direction, "m" or "theta" if this family goes to zero, where a branch
-    without it crosses, or "weights" if all weights go to zero and a family has reached it.
+    without it crosses, or "weights" if all weights go to zero and a family has reached it: then q, extrapolated as a
+    linear function of the square of the family, is zero with it.
     """
     if len(points) < 3:
         return None
-    before, after = curve.overlaps(points[-3]), curve.overlaps(points[-1])
+    before, last, after = (curve.overlaps(u) for u in points[-3:])
     for name in ("m", "theta"):
         old, new = before.arrays()[name], after.arrays()[name]
         if name in curve.packing.names and (
             np.sum(old * new) < 0 or np.abs(new).max() < WALK.zero * np.sqrt(np.abs(after.q).max())
         ):
-            return "weights" if weights_vanish(curve, points[:-1]) else name
+            (q, square), (q_last, last_square) = (
+                (float(np.abs(x.q).max()), float(np.sum(x.arrays()[name] ** 2))) for x in (before, last)
+            )
+            fades = abs(q_last * square - q * last_square) < WALK.with_weights * q_last * abs(square - last_square)
+            return "weights" if fades or weights_vanish(curve, points[:-1]) else name
     a, b, c = (u[-1] for u in points[-3:])
     return "fold" if (b - a) * (c - b) < 0 else None
 
@@ -259,7 +265,7 @@ def locate_meeting(curve: BranchCurve, points: list[np.ndarray], family: str) ->
         for rule in rules:
             before, value = value, growth(rule, p)
             slope = (value - before) / step if abs(step) > WALK.min_secant * p else slope
-            step = -value / slope
+            step = -value / slope if slope else np.nan
             p += step
     except BREAKDOWNS:
         return np.nan, np.inf
@@ -270,7 +276,8 @@ def locate_vanishing(curve: BranchCurve, points: list[np.ndarray]) -> tuple[floa
     """Return the parameter at which all weights vanish, extrapolated as a smooth function of q, and its error."""
     sizes = np.array([np.abs(curve.overlaps(u).q).max() for u in points])
     clear = int(np.flatnonzero(sizes > 10 * WALK.zero * sizes[0])[-1])  # the last point at which rules differ clearly
-    fits = [np.polyfit(sizes[-5:-2], [u[-1] for u in points[-5:-2]], degree)[-1] * curve.unit for degree in (1, 2)]
+    near = np.flatnonzero(sizes > WALK.zero * sizes[0])[-3:]
+    fits = [np.polyfit(sizes[near], [points[k][-1] for k in near], degree)[-1] * curve.unit for degree in (1, 2)]
     tangent = (points[clear] - points[clear - 1]) / np.linalg.norm(points[clear] - points[clear - 1])
     shift = _rule_shift(curve, points[clear], tangent)
     return float(fits[1]) + shift, float(abs(fits[1] - fits[0])) + WALK.shift_error * abs(shift)
