@@ -273,8 +273,8 @@ class Dataset(DisplayMixin):
         Parameters
         ----------
         f : function f(target, u, omega, z) of all samples that returns an array (n, ...): labels (n, P), or the
-            teacher's targets, or outputs if there is no teacher; fields of the teacher u (n, L, t), NaN if they
-            are not known; fields omega; and fields z (n, L, r) of Q.
+            teacher's targets, or outputs if there is no teacher; fields of the teacher u (n, L, t), without positions,
+            NaN if they are not known; fields omega; and fields z (n, L, r) of Q.
         Q : (d, r) weights.
         omega : (n, L, r) fields of weights that are trained without the sample, as `leave_one_out` has them; z if not
             given, which is right for samples that were not used in training.
@@ -297,7 +297,8 @@ class Dataset(DisplayMixin):
         z = self.fields(Q)
         cavity = z if omega is None else check.array("omega", omega, z.shape)
         unseen = self.model is not None and self.model.coordinates.unseen.any()
-        teacher = np.full_like(z, np.nan) if self.Q_star is None or unseen else self.fields(self.Q_star)
+        alone = TokenMatrix(self.tokens, np.zeros_like(self.positions))  # teachers do not see positions
+        teacher = np.full_like(z, np.nan) if self.Q_star is None or unseen else alone.fields(self.Q_star)
         target = self.targets if self.labels is None and self.targets is not None else self.outputs
         values = check.over_samples("f", check.function("f", f)(target, teacher, cavity, z), len(z))
         return values.mean(axis=0), values.std(axis=0) / np.sqrt(max(len(z) - 1, 1))

@@ -33,7 +33,7 @@ def test_losses_and_moments_of_labels():
 
 
 def test_samples_without_a_teacher_or_of_another_law():
-    """Standard errors are those of the sample; new samples have the same fields with and without training."""
+    """The standard error follows from the variance over the samples; u is known with a teacher, without positions."""
     data = ga.sample(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(), lam=0.1), 50, 4.0, 1)
     Q = np.linspace(-1, 1, 50)[:, None]
     mean, error = data.average(lambda y, u, omega, z: np.hstack([omega[:, 0] - z[:, 0], z[:, 0]]), Q)
@@ -41,6 +41,9 @@ def test_samples_without_a_teacher_or_of_another_law():
     np.testing.assert_allclose([mean, error], [[0, z.mean()], [0, z.std(ddof=1) / np.sqrt(200)]], rtol=1e-12)
     plain = ga.LabelledDataset(data.tokens[:, 0], data.labels, ga.LogisticLoss(), lam=0.1)
     assert np.isnan(plain.average(lambda y, u, omega, z: u[:, 0], Q)[0]).all()
+    layer = ga.sample(ga.paper_model(), 20, 1.0, 0)
+    u = layer.average(lambda y, u, omega, z: u[:, :, 0], np.ones((20, 1)))[0]
+    np.testing.assert_allclose(u, (layer.tokens @ layer.Q_star).mean(axis=0)[:, 0] / np.sqrt(20), rtol=1e-12)
     pairs = data.tokens.reshape(100, 2, 50)
     found = ga.Dataset(pairs, pairs, lam=0.1).average(lambda y, u, omega, z: y[:, 0, 0], Q)[0]
     assert found == pytest.approx(pairs[:, 0, 0].mean())

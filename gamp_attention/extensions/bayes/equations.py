@@ -77,7 +77,7 @@ class Equations:
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.rho, self.rule, self.kinds = model.coordinates.rho, rule, kinds_of(model.coordinates)
         self.channel = channel_of(model).with_other_points(rng)
-        averages = self.input(np.linalg.pinv(self.rho))
+        averages = self.input(model.coordinates.rho_inverse)
         V = averages.V if averages.V.any() else 0.5 * self.rho  # a prior that is certain needs no averages
         self.exact = self.channel.integrate(self.rho - V, V, rule) is not None
         self._n_points, self._rng = n_points, rng

@@ -122,11 +122,6 @@ class Ensemble:
         """Numbers (N, L, k) on which the mean fields of a direction depend linearly: 1, y_l and g_l."""
         return np.concatenate([np.ones((*self.y.shape[:2], 1)), self.y, self.g], axis=2)
 
-    @cached_property
-    def inverse_rho(self) -> np.ndarray:
-        """Inverse ρ_l⁻¹ (S, t, t), a pseudo-inverse if ρ_l is singular."""
-        return np.linalg.pinv(self.law.rho, hermitian=True)
-
 
 class Resolvent:
     """One step V → W of the equations of the resolvent, at x below the spectrum or complex, and V (S, c, c).
@@ -221,14 +216,14 @@ class Resolvent:
         ensemble, law, t = self._ensemble, self._ensemble.law, self._ensemble.shape[2]
         averages = -np.einsum("lcipdj,pdj->lci", self._force_averages, self._field_coefficients(overlaps))
         with_teacher = averages[:, :, 1 : 1 + t]
-        theta_hat = (self.V_hat @ overlaps[:, :, 1 : 1 + t] + with_teacher) @ ensemble.inverse_rho
+        theta_hat = (self.V_hat @ overlaps[:, :, 1 : 1 + t] + with_teacher) @ ensemble.law.rho_inverse
         cross = np.einsum("kl,lcr->kcr", law.gamma, averages[:, :, 1 + t :])
         return drift(law.gamma, averages[:, :, 0], theta_hat), cross
 
     def _field_coefficients(self, overlaps: np.ndarray) -> np.ndarray:
         """Return the coefficients (S, c, k) of the mean fields of a direction in `Ensemble.features`."""
         t = self._ensemble.shape[2]
-        slope = overlaps[:, :, 1 : 1 + t] @ self._ensemble.inverse_rho
+        slope = overlaps[:, :, 1 : 1 + t] @ self._ensemble.law.rho_inverse
         return np.concatenate([overlaps[:, :, :1], slope, overlaps[:, :, 1 + t :]], axis=2)
 
     @cached_property

@@ -232,12 +232,13 @@ class OverlapMap(DisplayMixin):
         if expansion is not None:
             here = F._image(at, expansion.base)
         for shift in np.eye(len(x))[:columns]:
-            ahead, behind = packing.unpack(x + step * shift), packing.unpack(x - step * shift)
+            ahead = packing.unpack(x + step * shift)
             if expansion is not None and (expansion.includes_V or np.array_equal(ahead.V, at.V)):
                 there = packing.unpack(x + self.settings.expanded_step * shift)
                 image = F._image(there, expansion.at(there))
                 changes.append(_difference(packing, image, here, self.settings.expanded_step))
             elif central and not odd:
+                behind = packing.unpack(x - step * shift)
                 changes.append(_difference(packing, F._step(ahead), F._step(behind), 2 * step))
             elif odd:
                 changes.append((packing.pack(F(ahead)) / step, np.zeros((2, *at.V.shape))))

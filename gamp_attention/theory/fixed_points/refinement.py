@@ -231,9 +231,9 @@ def point_of(
 ) -> Point:  # fmt: skip
     """Return the point of a root, with the numbers after one more Newton step.
 
-    `slopes` (2, L, r, r, k) are the derivatives of V̂ in both forms in the packed overlaps. ε_g is
-    computed to the relative error `rtol`, or from the expansion of `nearby` if it has one. The Newton step leaves an
-    error of `left` times this step.
+    `slopes` (2, L, r, r, k) are the derivatives of V̂ in both forms in the packed overlaps. ε_g is computed to the
+    relative error `rtol`, or from the expansion of `nearby` if it has one. The Newton step leaves an error of `left`
+    times this step.
     """
     F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
     assert J is not None
