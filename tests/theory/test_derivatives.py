@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.theory.equations.channel import Channel
+from gamp_attention.theory.equations.channel import Channel, mean_of
 from gamp_attention.theory.fixed_points.solve import solve_near
 from gamp_attention.theory.rules.panels import PanelRule
+from gamp_attention.theory.rules.sobol import SobolRule
 from tests.conftest import assert_solutions_agree
+from tests.theory.test_kinks_of_several_fields import AbsoluteErrors
 
 
 def test_a_known_solution_leads_to_its_branch_and_not_beyond_its_end(model):
@@ -50,3 +52,35 @@ def test_derivatives_of_averages_equal_their_differences(name, model):
             difference = (getattr(after, average) - getattr(before, average)) / (2 * step)
             tol = 0.03 if average == "response" else 0.003  # the derivative diverges where jumps begin
             assert np.allclose(slopes[k], difference, atol=tol * np.abs(slopes).max(), rtol=0), (family, average)
+
+
+def smooth_and_kinked():
+    """Return a multinomial model, whose loss does not depend on the sum of the fields, and one with kinks."""
+    classes = ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1)
+    return {"multinomial": classes, "kinks": ga.glm_model(AbsoluteErrors(), ga.LinearLabels(0.5), rank=2, lam=0.3)}
+
+
+@pytest.mark.parametrize("name", ["multinomial", "kinks"])
+def test_derivatives_along_paths_equal_differences(name):
+    """All averages but the response are the same functions of the points; the response has sampling errors."""
+    model = smooth_and_kinked()[name]
+    r, rng = model.rank, np.random.default_rng(0)
+    root = rng.standard_normal((3, r, r))
+    q, theta, V = (
+        1.5 * np.eye(r) + 0.1 * root[0] @ root[0].T,
+        0.3 * root[1],
+        0.5 * np.eye(r) + 0.1 * root[2] @ root[2].T,
+    )
+    at = ga.Overlaps(q[None], np.zeros((1, r)), theta[None], V[None])
+    rules = [SobolRule(2048, n_replicas=2, seed=(seed,)) for seed in range(6)]
+    found = [rule.expansion(Channel(model, at)) for rule in rules]
+    shifts = {"q": np.diag([1.0, 0.0, 0.0][:r]), "theta": np.eye(r)[:, :1] * np.eye(r)[1], "V": np.ones((r, r))}
+    for family, shift in shifts.items():
+        step = 0.02 * shift
+        sides = [replace(at, **{family: getattr(at, family) + sign * step}) for sign in (1, -1)]
+        for average in found[0].slopes:
+            slopes = [np.subtract(*(getattr(part.at(side), average) for side in sides)) for part in found]
+            moments = [[mean_of(rule.moments(Channel(model, side))) for side in sides] for rule in rules]
+            errors = slopes - np.array([np.subtract(*(getattr(part, average) for part in pair)) for pair in moments])
+            spread = errors.std(axis=0, ddof=1) / np.sqrt(len(rules))
+            assert (np.abs(errors.mean(axis=0)) <= 5 * spread + 0.01 * np.abs(slopes).max() + 1e-12).all(), family

@@ -103,3 +103,31 @@ def test_message_passing_reaches_the_minimum_of_absolute_errors():
     loo = ga.leave_one_out(data, gamp)
     assert loo.test_error > loo.in_training
     assert not loo.trusted  # nothing has checked the formula
+
+
+@ga.register_loss
+class AbsoluteError(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return abs(p[0] - z[0, 0])
+
+
+def test_absolute_errors_of_two_columns_are_two_problems_of_one():
+    """The sum of absolute errors of independent columns has the overlaps of each column, which panels average."""
+    both = ga.glm_model(AbsoluteErrors(), NoisyFields(0.5), rank=2, lam=0.3)
+    of_both = ga.solve_state_evolution(both, 2.0, rtol=1e-2)
+    of_one = ga.solve_state_evolution(ga.glm_model(AbsoluteError(), ga.LinearLabels(0.5), lam=0.3), 2.0)
+    assert of_both.converged
+    assert of_one.converged
+    for name, error in of_both.overlaps_error.arrays().items():
+        value, expected = of_both.overlaps.arrays()[name], getattr(of_one.overlaps, name)[0, 0]
+        expected = expected * np.eye(2) if value.ndim == 3 else np.full(2, expected)
+        assert (np.abs(value[0] - expected) <= error[0] + 1e-4).all(), name
+    assert abs(of_both.train_loss - 2 * of_one.train_loss) <= of_both.train_loss_error
+    assert abs(of_both.replicon - of_one.replicon) <= of_both.replicon_error + of_one.replicon_error
+    # q_12 of both columns grows by α E[g_1'] E[g_2'] / (λ + V̂)² in a step
+    expected = max(
+        of_one.stability.growth["symmetric"], float(of_one.V_hat[0, 0, 0] ** 2 / 2 / of_one.overlaps.V[0, 0, 0] ** -2)
+    )
+    assert abs(of_both.stability.growth["symmetric"] - expected) < 0.02

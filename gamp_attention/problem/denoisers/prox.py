@@ -216,7 +216,7 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     for number in range(first, first + MAX_STARTS):
         # the estimate exceeds n_known by at most 1/2 after more than 2 n_known² + 3 n_known starts
         n_needed = n_special if n_special > 0 else max(n_starts, 2 * n_known * n_known + 3 * n_known) + 1
-        if number - first >= n_needed or ws.stop[0] != 0:
+        if number - first >= n_needed or ws.stop[0] != 0 or (unique and n_known > 0):
             break
         if number - first >= (max_starts if n_known > 0 else max(max_starts, search.n_attempts)):
             break

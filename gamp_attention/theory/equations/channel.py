@@ -9,13 +9,13 @@ symmetries if it has any. The averages (`Moments`) are completed by the symmetri
 mixture (`sum_over_components`), and converted to conjugate overlaps (`conjugates`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from gamp_attention._tools.numerics import psd_root, symmetrize
+from gamp_attention._tools.numerics import compose, psd_root, symmetrize
 from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.results import Overlaps
@@ -83,6 +83,15 @@ def average(
         loss=float(np.mean(weights * (out.loss + terms.constant))),
         max_jacobian_trace=_max_jacobian_trace(out, V),
         multimodal_fraction=float(np.mean(weights * np.isfinite(out.gap))),
+    )
+
+
+def mean_of(samples: list[Moments]) -> Moments:
+    """Return the mean of the replicas' averages."""
+    if len(samples) == 1:
+        return samples[0]
+    return Moments(
+        **{item.name: np.mean([getattr(sample, item.name) for sample in samples], axis=0) for item in fields(Moments)}
     )
 
 
@@ -254,7 +263,7 @@ class Channel:
             points, see `_choose_searched`. The others use the local minimum nearest to the fields, and the difference
             between global and local minima at the searched points corrects the averages (control variate).
         """
-        y, terms, fields = self.at(white)
+        y, terms, fields, factors = self.weighted(white, searched == 1)
 
         def denoise_at(rows: np.ndarray | slice, hold: bool) -> Denoised:
             centers = fields[rows] + self.overlaps.m
@@ -266,7 +275,7 @@ class Channel:
 
         everywhere = slice(None)
         if searched == 1:
-            return average_at(everywhere, denoise_at(everywhere, hold=False))
+            return average_at(everywhere, denoise_at(everywhere, hold=False), factors)
         near = denoise_at(everywhere, hold=True)
         rows, factors = _choose_searched(near.moreau, searched)
         best, near_there = denoise_at(rows, hold=False), Denoised(*(v[rows] if len(v) else v for v in near))
@@ -279,9 +288,28 @@ class Channel:
         )
 
     def errors(self, white: np.ndarray) -> np.ndarray:
-        """Return test errors (N,) at points of white noise (N, n_white)."""
+        """Return test errors at points of white noise (N, n_white), whose mean is that of the channel."""
+        y, terms, fields, factors = self.weighted(white)
+        errors = self.model.task.errors(fields + self.overlaps.m, y, terms)
+        return errors if factors is None else factors * errors
+
+    def weighted(
+        self, white: np.ndarray, summed: bool = True
+    ) -> tuple[np.ndarray, RiskTerms, np.ndarray, np.ndarray | None]:
+        """Return y, parameters and ω̃ as `at`, with factors (N,) of the points, or None if they are 1.
+
+        If `summed` and the labels have few outcomes, each point is repeated for each outcome, with its probability as
+        a factor: averages are then smooth functions of the points.
+        """
         y, terms, fields = self.at(white)
-        return self.model.task.errors(fields + self.overlaps.m, y, terms)
+        find = getattr(self.model.teacher, "outcomes", None)
+        found = find(y) if summed and find is not None else None
+        if found is None:
+            return y, terms, fields, None
+        labels, probabilities = found
+        C, N = len(labels), len(y)
+        terms = RiskTerms(np.tile(labels, (N, 1)), np.zeros(C * N))
+        return np.repeat(y, C, axis=0), terms, np.repeat(fields, C, axis=0), C * probabilities.ravel()
 
     def at(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray]:
         """Return teacher fields y, loss parameters and fields ω̃ at points of white noise (N, n_white)."""
@@ -293,34 +321,39 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
     """Return the conjugate overlaps, given averages over the channel at given overlaps. Eq. :eq:`conjugates`.
 
     V̂ and θ̂ follow from Stein's identity α E[g (ω̃, y)ᵀ] = (−V̂, θ̂) cov(ω̃, y) (Stein, 1981). If `jumps` is False, V̂ is the
-    average of the almost-everywhere derivative; it equals the Stein form if the proximal map is continuous, and it has
-    a lower Monte Carlo variance. Entries that vanish by symmetry are set to zero.
+    average of the almost-everywhere derivative; it equals the Stein form if the proximal map is continuous, and mostly
+    has a lower Monte Carlo variance. For convex losses, the form that is not used equals the other in the result.
+    Entries that vanish by symmetry are set to zero.
     """
-    r, theta = overlaps.q.shape[1], overlaps.theta
     symmetry = Symmetry.of(model, overlaps)
-    with_noise = alpha * moments.with_noise
-    with_teacher = np.zeros_like(theta) if symmetry.theta_zero else alpha * moments.with_teacher
+    with_teacher = np.zeros_like(overlaps.theta) if symmetry.theta_zero else alpha * moments.with_teacher
     derivative = alpha * moments.response
     # the derivative is exact for a continuous proximal map, and the only form if ω̃ is a function of y
-    V_hat, theta_hat = derivative, (with_teacher + derivative @ theta) @ model.coordinates.rho_inverse
-    if jumps and model.task.jumps:
-        # Stein's form is 0/0 for tokens whose ω̃ is determined by the teacher's fields
-        unexplained = np.linalg.eigvalsh(subtract_explained(model, overlaps)).min(axis=1)
-        separable = unexplained > 1e-9 * np.linalg.eigvalsh(overlaps.q).max(axis=1)
-        covariance = np.block([[overlaps.q, theta], [np.swapaxes(theta, 1, 2), model.coordinates.rho]])
-        coefficients = np.concatenate([with_noise, with_teacher], axis=2) @ np.linalg.pinv(covariance, hermitian=True)
-        V_hat = np.where(separable[:, None, None], -coefficients[:, :, :r], V_hat)
-        theta_hat = np.where(separable[:, None, None], coefficients[:, :, r:], theta_hat)
+    V_hat = derivative
+    if jumps:
+        # Stein's form is 0/0 in directions in which ω̃ is determined by the teacher's fields
+        spectrum, vectors = np.linalg.eigh(subtract_explained(model, overlaps))
+        free = spectrum <= 1e-9 * np.linalg.eigvalsh(overlaps.q)[:, -1:]
+        inverse = compose(np.where(free, 0.0, 1 / np.where(free, 1.0, spectrum)), vectors)
+        slope = overlaps.theta @ model.coordinates.rho_inverse
+        stein = -(alpha * moments.with_noise - with_teacher @ np.swapaxes(slope, 1, 2)) @ inverse
+        V_hat = np.where(no_response(derivative, vectors * free[:, None])[:, None, None], stein, derivative)
+    theta_hat = (with_teacher + V_hat @ overlaps.theta) @ model.coordinates.rho_inverse
     return Hats(
         m=np.zeros_like(overlaps.m) if symmetry.m_zero else alpha * moments.g,
         q=alpha * moments.gg,
         theta=theta_hat,
         V=symmetrize(V_hat),
-        V_derivative=symmetrize(derivative),
+        V_derivative=symmetrize(derivative if model.attention or model.task.jumps else V_hat),
         square=alpha * moments.square,
         moreau=alpha * moments.moreau,
         loss=alpha * moments.loss,
     )
+
+
+def no_response(response: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """Return for each token (L,) whether its response (L, r, r) is practically zero in given directions (L, r, k)."""
+    return np.abs(response @ directions).max(axis=(1, 2)) <= 1e-3 * np.abs(response).max(axis=(1, 2))
 
 
 def select_sources(overlaps: Overlaps, sources: np.ndarray) -> Overlaps:

@@ -13,38 +13,12 @@ jumps of g: their positions move with velocity −½ (g₋ + g₊), so that E[g�
 (⅔ E[g³ e] − ⅙ Σ_jumps φ(e) (Δg)³)/u on a line ω = c + u e, and the other averages follow from averages of g² e^j.
 """
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import OF_TOKENS, Channel, Moments
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreExpansion:
-    """Averages over the channel to first order in the K entries of q, m and θ, and of V if there is a single field."""
-
-    overlaps: Overlaps  # the point
-    base: Moments  # the averages there, with zeros for averages that vanish by symmetry
-    slopes: dict[str, np.ndarray]  # (K, …) derivatives of the averages OF_TOKENS, by name
-    includes_V: bool
-    jumps: bool  # whether the proximal map jumps, so that `response` has no correct derivative in V
-
-    def at(self, overlaps: Overlaps) -> Moments:
-        """Return the averages at overlaps, with the same V unless `includes_V`; the losses are not expanded."""
-        direction = change_of(self.overlaps, overlaps, self.includes_V)
-        changed: dict[str, Any] = {
-            name: getattr(self.base, name) + np.tensordot(direction, slope, 1) for name, slope in self.slopes.items()
-        }
-        return replace(self.base, **changed)
-
-
-def change_of(old: Overlaps, new: Overlaps, includes_V: bool) -> np.ndarray:
-    """Return the change (K,) of all entries of q, m and θ, and of V if `includes_V`."""
-    names = ("q", "m", "theta", "V")[: 3 + includes_V]
-    return np.concatenate([(getattr(new, name) - getattr(old, name)).ravel() for name in names])
+from gamp_attention.theory.equations.expansions import ChannelExpansion, Entries, complete_slopes
 
 
 class Scores:
@@ -58,29 +32,17 @@ class Scores:
             [[overlaps.q, overlaps.theta], [np.swapaxes(overlaps.theta, 1, 2), channel.model.coordinates.rho]]
         )
         inverse = np.linalg.inv(covariance)
-        sizes = (L * r * r, L * r, L * r * t)
-        self._families = np.repeat(["q", "m", "theta", "V"], (*sizes, self.includes_V))
-        K, moves = sum(sizes), np.eye(sum(sizes))
-        dq, dm, dtheta = np.split(moves, np.cumsum(sizes)[:-1], axis=1)
+        entries = Entries.of(channel.shape, ("q", "m", "theta", "V")[: 3 + self.includes_V])
+        self._families, kept = entries.families, entries.families != "V"
+        K = int(kept.sum())
         dC = np.zeros((K, L, r + t, r + t))
-        dC[..., :r, :r] = dq.reshape(K, L, r, r)
-        dC[..., :r, :r] = 0.5 * (dC[..., :r, :r] + np.swapaxes(dC[..., :r, :r], 2, 3))
-        dC[..., :r, r:] = dtheta.reshape(K, L, r, t)
+        dC[..., :r, :r], dC[..., :r, r:], self._dm = entries.q[kept], entries.theta[kept], entries.m[kept]
         dC[..., r:, :r] = np.swapaxes(dC[..., :r, r:], 2, 3)
-        self._dm = dm.reshape(K, L, r)
         self._form = inverse @ dC @ inverse  # (K, L, r + t, r + t)
         self._linear = np.einsum("lab,klb->kla", inverse[:, :, :r], self._dm)
         self._constant = -0.5 * np.einsum("lab,klba->k", inverse, dC)
         self._shapes = [(len(self._families), L, *shape) for shape in ((r,), (r, r), (r, t), (r, r), (r, r))]
         self.n_products = sum(int(np.prod(shape)) for shape in self._shapes)  # number of entries of a row of `products`
-
-    @staticmethod
-    def exist(channel: Channel, smallest: float) -> bool:
-        """Return whether the teacher leaves at least this part of q unexplained, and ρ is as far from singular."""
-        unexplained = np.linalg.eigvalsh(channel.root).min(axis=1) ** 2
-        rho = np.linalg.eigvalsh(channel.model.coordinates.rho)
-        large = np.linalg.eigvalsh(channel.overlaps.q).max(axis=1)
-        return bool((unexplained > smallest * large).all() and (rho[:, 0] > smallest * rho[:, -1]).all())
 
     def values(self, noise: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return the scores (n, K) at fields ω̃ = noise (n, L, r) and teacher fields y (n, L, t)."""
@@ -120,31 +82,12 @@ class Scores:
             values = [np.concatenate([rows, slope.T.reshape(n, 1, -1)], axis=1) for rows, slope in pairs_of_rows]
         return np.hstack([rows.reshape(n, -1) for rows in values])
 
-    def complete(self, moments: Moments, products: np.ndarray, jumps: bool) -> ScoreExpansion:
+    def complete(self, moments: Moments, products: np.ndarray, jumps: bool) -> ChannelExpansion:
         """Return averages and derivatives, given averages of the rows of `products` over a fundamental domain."""
         symmetry = self._channel.symmetry
         parts = np.split(products, np.cumsum([int(np.prod(shape)) for shape in self._shapes])[:-1])
         slopes = {name: part.reshape(shape) for name, part, shape in zip(OF_TOKENS, parts, self._shapes, strict=True)}
-        for name, values in slopes.items():
-            if symmetry.m_zero:  # all fields may change sign: products that are odd vanish
-                odd = (self._families == "m") != (name == "g")
-                values[odd] = 0.0
-            if symmetry.theta_zero:
-                odd = (self._families == "theta") != (name == "with_teacher")
-                values[odd] = 0.0
-            if symmetry.reversal:
-                image = self._reverse(values)[:, ::-1]
-                slopes[name] = 0.5 * (values - image if name == "g" else values + image)
+        complete_slopes(slopes, self._families, symmetry)
         if not symmetry.m_zero:  # ω̃ = ω − m; E[g] is zero if m is, and its average over the domain is not used
             slopes["with_noise"][: len(self._dm)] -= np.einsum("la,klb->klab", moments.g, self._dm)
-        return ScoreExpansion(self._channel.overlaps, moments, slopes, self.includes_V, jumps)
-
-    def _reverse(self, values: np.ndarray) -> np.ndarray:
-        """Return derivatives (K, …) in the directions that follow by reversal, which changes the sign of m."""
-        L = self._channel.shape[0]
-        parts = []
-        for name in ("q", "m", "theta"):
-            part = values[self._families == name]
-            part = part.reshape(L, -1, *part.shape[1:])[::-1].reshape(part.shape)
-            parts.append(-part if name == "m" else part)
-        return np.concatenate(parts)
+        return ChannelExpansion(self._channel.overlaps, moments, slopes, self.includes_V, jumps, [moments])

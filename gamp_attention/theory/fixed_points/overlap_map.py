@@ -13,7 +13,7 @@ and returns a map that contains them as a frozen value (`Choices`). Solvers make
 map until they end.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from gamp_attention._tools.display import DisplayMixin
 from gamp_attention._tools.progress import describe
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.channel import Hats, Moments, conjugates
+from gamp_attention.theory.equations.channel import Hats, Moments, conjugates, mean_of
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.theory.equations.units import Packing, is_feasible
 from gamp_attention.theory.equations.weights import weights_step, with_intercept
@@ -75,7 +75,7 @@ class Choices:
     """Choices taken from the averages at one point, and these averages."""
 
     # whether Stein's form of V̂ is computed from E[g ω̃ᵀ], which counts jumps of the proximal map. If no point of the
-    # averages is near a jump, the average derivative equals it and has a lower variance.
+    # averages is near a jump, the average derivative equals it and mostly has a lower variance.
     counts_jumps: bool
     rare_minima: bool  # whether second minima are so rare that later averages search only a few points for them
     # overlaps, moments: the point, and its averages for each replica of the rule
@@ -133,23 +133,34 @@ class OverlapMap(DisplayMixin):
         often = self.expected is not None and self.expected.often_lowered
         if can_save and (labels or (self.expected is not None and self.expected.rare_minima)):
             moments = [] if labels and often else self._average(few, overlaps, squares)
-            if labels and (often or _mean(moments).lowered_fraction > settings.often_lowered):
+            if labels and (often or mean_of(moments).lowered_fraction > settings.often_lowered):
                 moments = self._average(self.rule.with_subsampled_search(often=True), overlaps, squares)
                 return Choices(True, True, overlaps, moments, squares, often_lowered=True)
-            mean = _mean(moments)
+            mean = mean_of(moments)
             jumps = self._is_near_jumps(mean)
             # if these few points of attention show no jumps, all points are searched to decide whether V̂ counts jumps
             if labels or (jumps and mean.multimodal_fraction <= settings.rare_minima):
                 return Choices(jumps or mean.lowered_fraction > 0, True, overlaps, moments, squares)
         moments = self._average(self.rule, overlaps, squares)
-        mean = _mean(moments)
+        mean = mean_of(moments)
         rare = can_save and mean.multimodal_fraction <= settings.rare_minima
-        return Choices(self._is_near_jumps(mean), rare, overlaps, moments, squares)
+        near_solution = self.has_paths and self.expected is not None  # not at the start of a search, on the first rule
+        stein = self._is_near_jumps(mean) or (near_solution and self._varies_less(overlaps, moments))
+        return Choices(stein, rare, overlaps, moments, squares)
+
+    def _varies_less(self, overlaps: Overlaps, samples: list[Moments]) -> bool:
+        """Return whether Stein's form of V̂ varies less between replicas than the average derivative.
+
+        It does if the loss has kinks, at which the derivative of the force is not continuous.
+        """
+        forms = [[conjugates(self.model, 1.0, overlaps, x, stein).V for x in samples] for stein in (True, False)]
+        stein, derivative = np.var(forms, axis=1).sum(axis=(1, 2, 3))
+        return bool(stein < derivative)
 
     def count_jumps(self, overlaps: Overlaps) -> "OverlapMap":
         """Return the map that counts jumps in V̂ if there are some at given overlaps; otherwise the map itself."""
         choices = self.choices
-        if choices is None or choices.counts_jumps or not self._is_near_jumps(_mean(self._moments(overlaps))):
+        if choices is None or choices.counts_jumps or not self._is_near_jumps(mean_of(self._moments(overlaps))):
             return self
         return replace(self, choices=replace(choices, counts_jumps=True))
 
@@ -157,7 +168,7 @@ class OverlapMap(DisplayMixin):
         """Return one full step from the mean of the replicas' averages, and one from the averages of each replica."""
         F = self.with_choices_at(overlaps, squares)
         samples = F._moments(overlaps, squares)
-        return F._image(overlaps, _mean(samples)), [F._image(overlaps, sample) for sample in samples]
+        return F._image(overlaps, mean_of(samples)), [F._image(overlaps, sample) for sample in samples]
 
     def __call__(self, overlaps: Overlaps) -> Overlaps:
         """Return the new overlaps."""
@@ -213,8 +224,8 @@ class OverlapMap(DisplayMixin):
         evaluation per column is enough, and the slopes of V̂ are zero.
         """
         rule = self.rule.for_stability()
-        if self.is_noisy and not odd and rule != self.rule:
-            return self.on(rule).derivatives(packing, at, step, central=central, columns=columns)
+        if rule != self.rule and (self.has_paths or (self.is_noisy and not odd)):
+            return self.on(rule).derivatives(packing, at, step, central=central, odd=odd, columns=columns)
         expansion = self._expansion(at)  # first, because it includes the averages from which choices follow
         F, x, changes = self.with_choices_at(at), packing.pack(at), []
         describe(f"derivatives in {len(x)} overlaps, each from an average")
@@ -248,6 +259,11 @@ class OverlapMap(DisplayMixin):
         return J, V_slopes
 
     @property
+    def has_paths(self) -> bool:
+        """True if averages over random points have derivatives along the paths of the points."""
+        return not (self.rule.deterministic or self.model.attention or self.model.task.jumps)
+
+    @property
     def is_noisy(self) -> bool:
         """True if averages jump whenever the proximal map begins to jump at a point, so that small steps are noise."""
         return not (self.rule.deterministic or self.model.attention) and self.model.task.jumps
@@ -276,8 +292,8 @@ class OverlapMap(DisplayMixin):
         if key not in self._memory or (squares and self._memory[key] is not None and not has_squares):
             expansion = self._memory[key] = expand_channels(self.rule, self.model, at, squares)
             if expansion is not None:
-                for included in (False, True) if squares else (False,):
-                    self._memory[self._key(self.rule, included, at)] = [expansion.base]
+                for included in (False, True) if squares or self.has_paths else (False,):
+                    self._memory[self._key(self.rule, included, at)] = expansion.samples
             self._forget()
         return self._memory[key]
 
@@ -298,7 +314,7 @@ class OverlapMap(DisplayMixin):
     def _step(self, overlaps: Overlaps) -> Image:
         """Return one full step from the mean of the replicas' averages."""
         F = self.with_choices_at(overlaps)
-        return F._image(overlaps, _mean(F._moments(overlaps)))
+        return F._image(overlaps, mean_of(F._moments(overlaps)))
 
     def _moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
         """Return the averages of each replica, with the choices of the map."""
@@ -356,15 +372,6 @@ class OverlapMap(DisplayMixin):
     def _is_near_jumps(self, moments: Moments) -> bool:
         """Return whether the proximal map jumps, or is about to jump, at some point of the averages."""
         return moments.max_jacobian_trace > self.settings.steep * moments.g.size
-
-
-def _mean(samples: list[Moments]) -> Moments:
-    """Return the mean of the replicas' averages."""
-    if len(samples) == 1:
-        return samples[0]
-    return Moments(
-        **{item.name: np.mean([getattr(sample, item.name) for sample in samples], axis=0) for item in fields(Moments)}
-    )
 
 
 def _difference(packing: Packing, first: Image, last: Image, length: float) -> tuple[np.ndarray, np.ndarray]:

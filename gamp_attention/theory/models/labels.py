@@ -26,6 +26,10 @@ class LabelTeacher:
         """Return labels (N, P) for fields (N, L, t) and white noise (N, n_noise)."""
         raise NotImplementedError
 
+    def outcomes(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return all labels (C, P) and their probabilities (N, C) for fields (N, L, t); None if there are many."""
+        return None
+
 
 @dataclass(frozen=True)
 class LinearLabels(LabelTeacher):
@@ -89,6 +93,13 @@ class LogisticLabels(LabelTeacher):
         positive = ndtr(noise) < expit(total / self.temperature) if self.temperature else total > 0
         return np.where(positive, 1.0, -1.0)
 
+    def outcomes(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return both labels (2, 1) and their probabilities (N, 2); None at temperature 0."""
+        if not self.temperature:
+            return None
+        scores = u[..., :1].sum(axis=1) / self.temperature
+        return np.array([[-1.0], [1.0]]), expit(scores * np.array([-1.0, 1.0]))
+
 
 @dataclass(frozen=True)
 class ClassLabels(LabelTeacher):
@@ -106,6 +117,10 @@ class ClassLabels(LabelTeacher):
         """Return labels (N, 1), in 0, ..., t − 1."""
         bounds = np.cumsum(softmax(u.sum(axis=1), axis=1), axis=1)
         return (ndtr(noise) > bounds[:, :-1]).sum(axis=1, keepdims=True).astype(float)
+
+    def outcomes(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the labels (t, 1) and their probabilities (N, t)."""
+        return np.arange(u.shape[2], dtype=float)[:, None], softmax(u.sum(axis=1), axis=1)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ from gamp_attention._tools.quadrature import LegendreRule, gauss_hermite, legend
 from gamp_attention.problem.losses.kinks import has_kinks
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Moments, complete, fields_and_terms
-from gamp_attention.theory.equations.scores import ScoreExpansion, Scores, change_of
+from gamp_attention.theory.equations.expansions import ChannelExpansion, can_expand, change_of
+from gamp_attention.theory.equations.scores import Scores
 from gamp_attention.theory.equations.symmetry import contrast_basis
 from gamp_attention.theory.equations.units import MIN_UNEXPLAINED
 from gamp_attention.theory.rules.lines import (
@@ -144,9 +145,9 @@ class PanelRule(Rule):
         """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
         return [(_FieldAverage if self.labels else _TokenAverage)(self, channel, squares).moments()]
 
-    def expansion(self, channel: Channel, squares: bool = False) -> ScoreExpansion | None:
+    def expansion(self, channel: Channel, squares: bool = False) -> ChannelExpansion | None:
         """Return the averages and their derivatives; None if the teacher nearly determines the student's fields."""
-        if not Scores.exist(channel, MIN_EXPANDED**2 if self.labels else MIN_UNEXPLAINED):
+        if not can_expand(channel, MIN_EXPANDED**2 if self.labels else MIN_UNEXPLAINED):
             return None
         return (_FieldAverage if self.labels else _TokenAverage)(self, channel, squares).expansion()
 
@@ -379,7 +380,7 @@ class _Average:
         """Return the averages over all coordinates."""
         return self._complete(self._average(None)[: self.lines.n_values])
 
-    def expansion(self) -> ScoreExpansion:
+    def expansion(self) -> ChannelExpansion:
         """Return the averages over all coordinates and their derivatives."""
         scores, n = Scores(self.channel), self.lines.n_values
         values = self._average(scores)
@@ -588,7 +589,7 @@ def expand_error(model: Any, overlaps: Overlaps, tol: float) -> Callable[[Overla
     """
     rule, parts = PanelRule(labels=True), []
     for _, _, channel in component_channels(rule, model, overlaps):
-        if not Scores.exist(channel, MIN_EXPANDED**2):
+        if not can_expand(channel, MIN_EXPANDED**2):
             return None
         parts.append((channel.overlaps, _average_errors(channel, tol, Scores(channel))))
 

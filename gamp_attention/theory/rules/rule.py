@@ -18,9 +18,10 @@ class WorkExceeded(ArithmeticError):
     """Raised if averages need more proximal problems than the limit of work allows."""
 
 
-# averages to first order in the overlaps, such as `ScoreExpansion`: `base` are those at the point of the expansion and
-# `at(overlaps)` those at nearby overlaps, only of equal V unless `includes_V`; if `jumps`, the proximal map jumps and
-# the average of its almost-everywhere derivative is not expanded
+# averages to first order in the overlaps, of a channel (`ChannelExpansion`) or of all components: `base` are those at
+# the point of the expansion, `samples` those of each replica, and `at(overlaps)` those at nearby overlaps, only of
+# equal V unless `includes_V`; if `jumps`, the proximal map jumps and the average of its almost-everywhere derivative is
+# not expanded
 Expansion = Any
 
 
@@ -139,6 +140,7 @@ class ComponentExpansion:
     base: Moments  # the averages at the overlaps of the expansion
     includes_V: bool  # whether the expansions of all components include V
     jumps: bool  # whether the response of a component is not expanded
+    samples: list[Moments]  # the averages of each replica
 
     def at(self, overlaps: Overlaps) -> Moments:
         """Return the averages at nearby overlaps."""
@@ -157,7 +159,9 @@ def expand_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool 
         parts.append(expansion)
     base = sum_over_components(model.components, [part.base for part in parts])
     includes_V, jumps = all(part.includes_V for part in parts), any(part.jumps for part in parts)
-    return ComponentExpansion(model.components, parts, base, includes_V, jumps)
+    replicas = zip(*(part.samples for part in parts), strict=True)
+    samples = [sum_over_components(model.components, list(replica)) for replica in replicas]
+    return ComponentExpansion(model.components, parts, base, includes_V, jumps, samples)
 
 
 def work_of(rule: Rule, model: Model) -> float:

@@ -15,6 +15,8 @@ from gamp_attention._tools.quadrature import gaussian_points, inside_cube
 from gamp_attention._tools.sobol import sobol_points
 from gamp_attention._tools.statistics import width_factor
 from gamp_attention.theory.equations.channel import Channel, Moments, complete
+from gamp_attention.theory.equations.expansions import ChannelExpansion
+from gamp_attention.theory.equations.pathwise import expand_along_paths
 from gamp_attention.theory.rules.rule import Rule
 
 
@@ -183,6 +185,17 @@ class SobolRule(Rule):
                 task.describe(f"average over {self.n_replicas} × {self.n_points} points, {len(moments)} done")
                 moments.append(channel.moments(white, squares, searched))
         return [complete(moments_of_replica, channel.symmetry) for moments_of_replica in moments]
+
+    def expansion(self, channel: Channel, squares: bool = False) -> ChannelExpansion | None:
+        """Return the averages, with products of derivatives, and their derivatives along the paths of the points.
+
+        None for losses that are not convex, whose proximal map may jump; if rotations or permutations are symmetries,
+        whose domain the points would leave; and if the teacher determines fields of the student.
+        """
+        symmetry, jumps = channel.symmetry, channel.model.attention or channel.model.task.jumps
+        if jumps or symmetry.isotropic or symmetry.exchange:
+            return None
+        return expand_along_paths(channel, self.point_sets(channel))
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
         """Yield the points of each replica, or of one of them, in the fundamental domain of the channel."""
