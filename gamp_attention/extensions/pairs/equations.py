@@ -86,33 +86,37 @@ def weights_overlap(a: Estimator, b: Estimator, q_hat: np.ndarray, points: np.nd
 
     `points` (N, r_A + r_B) are standard Gaussian points for penalties other than the ridge.
     """
-    law, pair = a.model.coordinates, (a, b)
+    law, r = a.model.coordinates, a.model.rank
     noise = np.einsum("kl,lab->kab", law.gamma, q_hat)
-    (H, own), (H_b, own_b) = (drift_and_noise(one.model, one.hats) for one in pair)
-    linear = [linear_response(one.model, one.hats.V) if one.model.penalty.quadratic else None for one in pair]
-    K, r = len(noise), a.model.rank
-    if linear[0] is not None and linear[1] is not None:
-        C, C_b = linear[0][1], linear[1][1]
+    (H, own), (H_b, own_b) = (drift_and_noise(x.model, x.hats) for x in (a, b))
+    K = len(noise)
+    if a.model.penalty.quadratic and b.model.penalty.quadratic:
+        C, C_b = (linear_response(x.model, x.hats.V)[1] for x in (a, b))
         second = C @ (H @ law.moments @ np.swapaxes(H_b, 1, 2) + noise) @ C_b
         products = np.einsum("kac,kbd->kabcd", C, C_b)
     else:
-        A = [
-            precisions(one.model.penalty, law.gamma.T, one.hats.V) if response is None else response[0]
-            for one, response in zip(pair, linear, strict=True)
-        ]
-        mean = np.concatenate([weights_law(one.model, one.hats)[0] for one in pair], axis=1)
+        A, A_b = (_precisions(x.model, x.hats.V) for x in (a, b))
+        mean = np.concatenate([weights_law(x.model, x.hats)[0] for x in (a, b)], axis=1)
         H = np.concatenate([H, H_b], axis=1)
         covariance = H @ law.covariance @ np.swapaxes(H, 1, 2)
         covariance = covariance + np.block([[own, noise], [np.swapaxes(noise, 1, 2), own_b]])
         second, products = np.empty(noise.shape), np.empty((K, *noise.shape[1:], *noise.shape[1:]))
         for k in range(K):
             fields = mean[k] + points @ psd_root(covariance[k])
-            x, C = denoise_weights(a.model.penalty, fields[:, :r], A[0][k : k + 1])
-            x_b, C_b = denoise_weights(b.model.penalty, fields[:, r:], A[1][k : k + 1])
+            x, C = denoise_weights(a.model.penalty, fields[:, :r], A[k : k + 1])
+            x_b, C_b = denoise_weights(b.model.penalty, fields[:, r:], A_b[k : k + 1])
             second[k] = x.T @ x_b / len(x)
             products[k] = np.einsum("nac,nbd->abcd", C, C_b, optimize=True) / len(x)
     overlap = np.einsum("k,kl,kab->lab", law.weight, law.gamma, second)
     return overlap, products.reshape(K, noise[0].size, noise[0].size)
+
+
+def _precisions(model: Model, V_hat: np.ndarray) -> np.ndarray:
+    """Return A (K, r, r) in each class of coordinates, for any penalty."""
+    quadratic = model.penalty.quadratic
+    return (
+        linear_response(model, V_hat)[0] if quadratic else precisions(model.penalty, model.coordinates.gamma.T, V_hat)
+    )
 
 
 class PairImage(NamedTuple):
@@ -143,8 +147,13 @@ class PairEquations(DisplayMixin, NonlinearSystem):
 
     @cached_property
     def model(self) -> Any:
-        """The model of both."""
+        """The model of the fields of both."""
         return JointModel(self.first.model, self.second.model)
+
+    @property
+    def pair(self) -> tuple[Estimator, Estimator]:
+        """Both estimators."""
+        return self.first, self.second
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -154,7 +163,7 @@ class PairEquations(DisplayMixin, NonlinearSystem):
     @property
     def unit(self) -> float:
         """√(q_A q_B) of the largest entries, the unit of q_AB."""
-        return float(np.sqrt(self.first.overlaps.q.max() * self.second.overlaps.q.max()))
+        return float(np.sqrt(np.prod([part.overlaps.q.max() for part in self.pair])))
 
     def units(self, x: np.ndarray) -> np.ndarray:
         """Return the unit of each entry."""
@@ -200,28 +209,27 @@ class PairEquations(DisplayMixin, NonlinearSystem):
         seed = [*self.rule.seed, self.rule.n_points, replica]
         points = random_points(self.rule, self.model, self.overlaps(x), seed)
         for (probability, channel, white), (_, sources, _) in zip(points, self.model.components, strict=True):
-            products, slopes = _products(channel, white, *(one.overlaps.V[sources] for one in (self.first, self.second)))
+            products, slopes = _products(channel, white, *(part.overlaps.V[sources] for part in self.pair))
             gg[sources] += probability * products
             square[np.ix_(sources, sources)] += self.shared * probability * slopes
-        scale = _scale(self.first, gg[:, :r, :r])
-        scale_b = _scale(self.second, gg[:, r:, r:])
+        scale, scale_b = _scale(self.first, gg[:, :r, :r]), _scale(self.second, gg[:, r:, r:])
         q_hat = self.shared * scale @ gg[:, :r, r:] @ np.swapaxes(scale_b, 1, 2)
         new, responses = weights_overlap(self.first, self.second, q_hat, self._points(replica))
         return new.ravel(), joint_response(self.first.model.coordinates, responses, square)
 
     def _points(self, replica: int) -> np.ndarray:
         """Return Gaussian points for the weights; none for ridges."""
-        n = 0 if all(one.model.penalty.quadratic for one in (self.first, self.second)) else self.rule.n_points
+        n = 0 if all(x.model.penalty.quadratic for x in self.pair) else self.rule.n_points
         rng = np.random.default_rng([*self.rule.seed, n, replica, 1])  # other points than of the fields
         return gaussian_points(n, sum(self.shape[1:]), rng) if n else np.empty((0, sum(self.shape[1:])))
 
 
-def _scale(one: Estimator, gg: np.ndarray) -> np.ndarray:
+def _scale(estimator: Estimator, gg: np.ndarray) -> np.ndarray:
     """Return matrices (S, r, r) that give the forces of one estimator their known second moments E[g_l g_lᵀ].
 
     With forces scaled in this way, random points have less noise, and none for two identical estimators.
     """
-    return psd_root(one.hats.q / one.alpha) @ np.linalg.pinv(psd_root(gg), hermitian=True)
+    return psd_root(estimator.hats.q / estimator.alpha) @ np.linalg.pinv(psd_root(gg), hermitian=True)
 
 
 def _products(channel: Channel, white: np.ndarray, V: np.ndarray, V_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -229,7 +237,8 @@ def _products(channel: Channel, white: np.ndarray, V: np.ndarray, V_b: np.ndarra
 
     The columns r of g are those of the first estimator, then of the second.
     """
-    pair, r = channel.model, V.shape[1]
+    pair: Any = channel.model
+    r = V.shape[1]
     _, params, _, omega = channel.sample(white)
     out = denoise(pair.first.loss, params, omega[:, :, :r], V, jacobian=True)
     other = denoise(pair.second.loss, params, omega[:, :, r:], V_b, jacobian=True)

@@ -231,6 +231,18 @@ def test_wrong_arguments_are_named():
         ga.solve_pair(first, first, rtol=1.0)
 
 
+def test_two_minima_of_one_risk():
+    """Without means, the semantic minimum may change its sign; so its overlap with the positional minimum is zero."""
+    model = ga.paper_model()
+    pair = ga.solve_pair(*(solve(model, 1.5, init, rtol=5e-3) for init in ("semantic", "positional")), rtol=0.02)
+    assert np.abs(pair.q).max() <= pair.q_error.max() < 0.02 * pair.state.unit
+    found = []
+    for seed in range(16):
+        data = ga.sample(model, 200, 1.5, seed)
+        found.append(np.sum(ga.run_gamp(data, "semantic").Q * ga.run_gamp(data, "positional").Q) / 800)
+    assert abs(np.mean(found)) <= np.std(found, ddof=1)
+
+
 def test_runs_on_samples_of_which_a_part_is_shared():
     """The first estimator reads the first 1.5 d of 2 d samples, and the second the last 1.25 d, with another loss."""
     models, alphas = (logistic(0.05), ga.glm_model(ga.SquaredLoss(), ga.LogisticLabels(), lam=0.5)), (1.5, 1.25)
