@@ -25,7 +25,7 @@ from gamp_attention.problem.denoisers.input import denoise_weights, precisions
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Hats, field_slopes
-from gamp_attention.theory.equations.units import is_feasible
+from gamp_attention.theory.equations.units import MIN_UNEXPLAINED, subtract_explained
 from gamp_attention.theory.equations.weights import drift_and_noise, linear_response, weights_law
 from gamp_attention.theory.fixed_points.observables import joint_response, random_points
 from gamp_attention.theory.models.model import Component, Model
@@ -88,15 +88,15 @@ def weights_overlap(a: Estimator, b: Estimator, q_hat: np.ndarray, points: np.nd
     """
     law, r = a.model.coordinates, a.model.rank
     noise = np.einsum("kl,lab->kab", law.gamma, q_hat)
-    (H, own), (H_b, own_b) = (drift_and_noise(x.model, x.hats) for x in (a, b))
+    (H, own), (H_b, own_b) = (drift_and_noise(part.model, part.hats) for part in (a, b))
     K = len(noise)
     if a.model.penalty.quadratic and b.model.penalty.quadratic:
-        C, C_b = (linear_response(x.model, x.hats.V)[1] for x in (a, b))
+        C, C_b = (linear_response(part.model, part.hats.V)[1] for part in (a, b))
         second = C @ (H @ law.moments @ np.swapaxes(H_b, 1, 2) + noise) @ C_b
         products = np.einsum("kac,kbd->kabcd", C, C_b)
     else:
-        A, A_b = (_precisions(x.model, x.hats.V) for x in (a, b))
-        mean = np.concatenate([weights_law(x.model, x.hats)[0] for x in (a, b)], axis=1)
+        A, A_b = (_precisions(part.model, part.hats.V) for part in (a, b))
+        mean = np.concatenate([weights_law(part.model, part.hats)[0] for part in (a, b)], axis=1)
         H = np.concatenate([H, H_b], axis=1)
         covariance = H @ law.covariance @ np.swapaxes(H, 1, 2)
         covariance = covariance + np.block([[own, noise], [np.swapaxes(noise, 1, 2), own_b]])
@@ -113,10 +113,9 @@ def weights_overlap(a: Estimator, b: Estimator, q_hat: np.ndarray, points: np.nd
 
 def _precisions(model: Model, V_hat: np.ndarray) -> np.ndarray:
     """Return A (K, r, r) in each class of coordinates, for any penalty."""
-    quadratic = model.penalty.quadratic
-    return (
-        linear_response(model, V_hat)[0] if quadratic else precisions(model.penalty, model.coordinates.gamma.T, V_hat)
-    )
+    if model.penalty.quadratic:
+        return linear_response(model, V_hat)[0]
+    return precisions(model.penalty, model.coordinates.gamma.T, V_hat)
 
 
 class PairImage(NamedTuple):
@@ -141,7 +140,7 @@ class PairEquations(DisplayMixin, NonlinearSystem):
     second: Estimator
     shared: float
     rule: SobolRule
-    slack: float = 0.02  # negative eigenvalue of covariances of fields that noise of the averages explains, relative
+    slack: float = 0.02  # negative eigenvalue of correlations of the fields that noise of the averages explains
     _memory: dict[bytes, PairImage] = field(default_factory=dict, repr=False, compare=False)
     expands = True
 
@@ -185,7 +184,11 @@ class PairEquations(DisplayMixin, NonlinearSystem):
 
     def residual(self, x: np.ndarray) -> np.ndarray:
         """Return F(x) − x; FloatingPointError if the covariance of the fields is not positive semi-definite."""
-        if not is_feasible(self.model, self.overlaps(x), self.slack):
+        overlaps = self.overlaps(x)
+        remaining = subtract_explained(self.model, overlaps)
+        unit, q = (np.diagonal(values, axis1=1, axis2=2) for values in (remaining, overlaps.q))
+        size = np.sqrt(unit.clip(min=0) + MIN_UNEXPLAINED * q)
+        if np.linalg.eigvalsh(remaining / (size[:, :, None] * size[:, None])).min() < -self.slack:
             raise FloatingPointError("the overlap of both estimators exceeds the overlaps of each with itself")
         return self.image(x).replicas.mean(axis=0) - x
 
@@ -219,7 +222,7 @@ class PairEquations(DisplayMixin, NonlinearSystem):
 
     def _points(self, replica: int) -> np.ndarray:
         """Return Gaussian points for the weights; none for ridges."""
-        n = 0 if all(x.model.penalty.quadratic for x in self.pair) else self.rule.n_points
+        n = 0 if all(part.model.penalty.quadratic for part in self.pair) else self.rule.n_points
         rng = np.random.default_rng([*self.rule.seed, n, replica, 1])  # other points than of the fields
         return gaussian_points(n, sum(self.shape[1:]), rng) if n else np.empty((0, sum(self.shape[1:])))
 
