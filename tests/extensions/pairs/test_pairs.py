@@ -40,16 +40,16 @@ def weighted(index):
     )
 
 
-def ridge_overlap(lam, other, alpha):
+def ridge_overlap(lam, other, alpha, noise=NOISE):
     """Return the overlap of two ridge regressions, from the Stieltjes transform of the Marchenko-Pastur law.
 
-    Q_λ = (W + λ)⁻¹(W Q* + noise), so that q = ∫ (x² + NOISE² x)/((x + λ)(x + λ')) dμ(x) for eigenvalues x of W.
+    Q_λ = (W + λ)⁻¹(W Q* + noise), so that q = ∫ (x² + noise² x)/((x + λ)(x + λ')) dμ(x) for eigenvalues x of W.
     """
 
     def transform(lam):  # of g = 1/(λ + α/(1 + g)), a quadratic equation
         return (1 - lam - alpha + np.sqrt((1 - lam - alpha) ** 2 + 4 * lam)) / (2 * lam)
 
-    parts = [(lam**2 - NOISE**2 * lam) * transform(lam) for lam in (lam, other)]
+    parts = [(lam**2 - noise**2 * lam) * transform(lam) for lam in (lam, other)]
     return 1 + (parts[0] - parts[1]) / (other - lam)
 
 
@@ -70,6 +70,23 @@ def test_bootstrap_samples_agree_with_their_equations():
     assert pair.converged
     assert abs(pair.q.item() - own.r) <= pair.q_error.item() + own.r_error
     assert pair.q.item() < 0.9 * first.overlaps.q.item()
+
+
+def test_independent_noise_of_the_labels_of_both():
+    """Labels with two entries, u with different noise, of which each loss reads one."""
+
+    def labels(u, noise):
+        return u[0, 0] + NOISE * noise
+
+    first, second = (
+        ga.sequence_model(
+            labels, lambda z: z[0, 0] * np.ones(2), lambda y, z, k=k: 0.5 * (z[k] - y[k]) ** 2, n_tokens=1, rank=1,
+            n_noise=2, lam=lam,
+        )
+        for k, lam in enumerate((0.05, 0.8))
+    )  # fmt: skip
+    pair = ga.solve_pair(solve(first), solve(second))
+    assert abs(pair.q.item() - ridge_overlap(0.05, 0.8, 2.0, noise=0.0)) <= pair.q_error.item() < 0.01
 
 
 @pytest.mark.parametrize("model", ["logistic", "lasso", "classes", "layer"])
