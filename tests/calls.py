@@ -201,6 +201,7 @@ LINES = {
     "solve_equations": (
         "ga.solve_equations(lambda x, average, p: {'m': 0.5 * x.m + p}, start={'m': 0.1}, rtol=0.1, max_iter=9, p=0.1)"
     ),
+    "solve_pair": "ga.solve_pair(FIXED_POINT, FIXED_POINT, shared=1.0, rtol=0.1, seed=0)",
     "solve_state_evolution": (
         "ga.solve_state_evolution(SHARP, alpha=1.5, init='semantic', rtol=0.1, rule='auto', response='stein', "
         "max_iter=10, max_work=1e4, stability=False, seed=0)"
@@ -226,7 +227,7 @@ LINES = {
 # classes of results, and names that take neither a number nor an array
 RESULTS = {
     "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches",
-    "EquationsCurve", "EquationsSolution", "BrokenStateEvolutionResult", "Comparison", "OnlineResult",
+    "EquationsCurve", "EquationsSolution", "BrokenStateEvolutionResult", "Comparison", "OnlineResult", "PairResult",
     "ConvergenceError", "DataLaw", "DebiasedWeights", "Denoised", "Departure", "DescentResult", "FitResult",
     "GLMModel", "GampResult", "HessianSpectrum", "History", "LeaveOneOut", "LimitingSpectrum", "LinearBaseline",
     "MixtureModel", "PhaseBoundaries", "RegularizationPath", "SequenceModel", "Stability", "StartRecord",

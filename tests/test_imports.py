@@ -32,6 +32,7 @@ EXTENSIONS = {
     "equations": "phases sequence",
     "estimators": "inference sequence train",
     "inference": "train",
+    "pairs": "",
     "phases": "sweeps",
     "rsb": "",
     "sequence": "",

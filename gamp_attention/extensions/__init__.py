@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         RegularizationPath as RegularizationPath,
         regularization_path as regularization_path,
     )
+    from gamp_attention.extensions.pairs.solve import PairResult as PairResult, solve_pair as solve_pair
     from gamp_attention.extensions.phases.branches import (
         Branches as Branches,
         BranchPath as BranchPath,
@@ -110,6 +111,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # public names, by module
     "extensions.inference.law_of": ("law_of",),
     "extensions.inference.leave_one_out": ("LeaveOneOut", "leave_one_out"),
     "extensions.inference.paths": ("RegularizationPath", "regularization_path"),
+    "extensions.pairs.solve": ("PairResult", "solve_pair"),
     "extensions.phases.branches": ("BranchPath", "Branches", "branches", "continue_branch"),
     "extensions.phases.phase_boundaries": ("PhaseBoundaries", "phase_boundaries"),
     "extensions.phases.scan": ("Boundary",),

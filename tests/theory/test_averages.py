@@ -1,5 +1,7 @@
 """Averages of functions of targets and fields at a solution of state evolution."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -68,6 +70,16 @@ def test_attention_and_mixtures():
     mean, error = se.average(lambda y, u, omega, z: np.array([y[:, 0], z[:, 0, 0] ** 2]).T, n_points=1024)
     assert abs(mean[0] - 0.7) <= error[0] + 1e-9
     assert error[1] < 0.05 * mean[1]
+
+
+def test_a_mixture_with_more_patterns_of_classes_than_sources():
+    model = ga.mixture_model(np.full((3, 3), 1 / 9), [[0.5, 0.0, -0.5], [0.5, 0.0, -0.5]])
+    assert len(model.components) > model.n_sources
+    se = ga.solve_state_evolution(ga.paper_model(), 2.0, rtol=0.1, stability=False)
+    one = np.full((model.n_sources, 1, 1), 0.1)
+    point, exact = ga.Overlaps(one, one[:, 0], 0 * one, one), ga.Overlaps(0 * one, 0 * one[:, 0], 0 * one, 0 * one)
+    se = replace(se, state=replace(se.state, model=model), overlaps=point, overlaps_error=exact)
+    assert se.average(lambda target, u, omega, z: np.ones(len(u)), n_points=512)[0] == pytest.approx(1)
 
 
 def test_wrong_functions_are_named():

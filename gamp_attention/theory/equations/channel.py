@@ -67,8 +67,7 @@ def average(
     weights = np.ones(n) if weights is None else weights
     g = weights[:, None, None] * out.g
     if len(out.jacobian):
-        slope = (np.eye(L * r) - out.jacobian).reshape(n, L, r, L * r)
-        slope = (np.linalg.inv(V)[None] @ slope).reshape(n, L, r, L, r)
+        slope = field_slopes(out, V)
         weighted = weights[:, None, None, None, None] * slope
         square = np.einsum("nlakc,nlbkd->lkabcd", weighted, slope, optimize=True).reshape(square.shape) / n
     return Moments(
@@ -93,6 +92,13 @@ def mean_of(samples: list[Moments]) -> Moments:
     return Moments(
         **{item.name: np.mean([getattr(sample, item.name) for sample in samples], axis=0) for item in fields(Moments)}
     )
+
+
+def field_slopes(out: Denoised, V: np.ndarray) -> np.ndarray:
+    """Return −∂g_l/∂ω_k (n, L, r, L, r), from a denoiser's result with its Jacobian."""
+    n, L, r = out.g.shape
+    slope = (np.eye(L * r) - out.jacobian).reshape(n, L, r, L * r)
+    return (np.linalg.inv(V)[None] @ slope).reshape(n, L, r, L, r)
 
 
 def apply_control_variate(all_near: Moments, few: Moments, few_near: Moments) -> Moments:
@@ -310,6 +316,12 @@ class Channel:
         C, N = len(labels), len(y)
         terms = RiskTerms(np.tile(labels, (N, 1)), np.zeros(C * N))
         return np.repeat(y, C, axis=0), terms, np.repeat(fields, C, axis=0), C * probabilities.ravel()
+
+    def sample(self, white: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return targets or labels, loss parameters, teacher fields y and fields ω at points of white noise."""
+        y, terms, noise = self.at(white)
+        target = self.model.teacher(y) if self.model.attention else terms.params
+        return target, terms.params, y, noise + self.overlaps.m
 
     def at(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray]:
         """Return teacher fields y, loss parameters and fields ω̃ at points of white noise (N, n_white)."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from gamp_attention._tools.numerics import compose
 from gamp_attention.problem.denoisers.output import denoise
-from gamp_attention.theory.equations.channel import Channel, average, complete, mean_of, no_response
+from gamp_attention.theory.equations.channel import Channel, average, complete, field_slopes, mean_of, no_response
 from gamp_attention.theory.equations.expansions import ChannelExpansion, Entries, complete_slopes
 
 FAMILIES = ("q", "m", "theta", "V")
@@ -34,7 +34,7 @@ def expand_along_paths(channel: Channel, point_sets: Iterator[np.ndarray]) -> Ch
     fields. The channel may have symmetries only under changes of signs and reversals.
     """
     (L, r, t), overlaps, samples = channel.shape, channel.overlaps, []
-    inverse_V, values, vectors = np.linalg.inv(overlaps.V), *np.linalg.eigh(channel.root)
+    values, vectors = np.linalg.eigh(channel.root)
     regular = values > SINGULAR * np.sqrt(np.linalg.eigvalsh(overlaps.q)[:, -1:])
     root_inverse = compose(np.where(regular, 1 / np.where(regular, values, 1.0), 0.0), vectors)
     # averages of (g_l)_a f_lj and of (∂g_l/∂ω_k)_ab f_ki f_lj, for the factors f_l = (y_l, ξ_l, 1, g_l)
@@ -46,10 +46,9 @@ def expand_along_paths(channel: Channel, point_sets: Iterator[np.ndarray]) -> Ch
         xi = white[:, channel.n_teacher :].reshape(-1, L, r).repeat(len(y) // len(white), axis=0)
         g = out.g if weights is None else weights[:, None, None] * out.g
         factors = np.concatenate([y, xi, np.ones((len(y), L, 1)), out.g], axis=2)
-        slope = (out.jacobian - np.eye(L * r)).reshape(-1, L, r, L * r)
-        slope = (inverse_V @ slope).reshape(-1, L, r, L, r)
+        slope = field_slopes(out, overlaps.V)
         slope = slope if weights is None else weights[:, None, None, None, None] * slope
-        paths += np.einsum("nlakb,nki,nlj->lakbij", slope, factors, factors, optimize=True) / len(y)
+        paths -= np.einsum("nlakb,nki,nlj->lakbij", slope, factors, factors, optimize=True) / len(y)
         plain += np.einsum("nla,nlj->laj", g, factors) / len(y)
     base, ends = mean_of(samples), np.cumsum([t, r, 1])
     if not no_response(base.response, vectors * ~regular[:, None]).all():

@@ -19,7 +19,7 @@ order. Replica symmetry is stable if the replicon eigenvalue is below 1 (de Alme
 if the proximal map does not jump.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -33,11 +33,12 @@ from gamp_attention._tools.quadrature import gaussian_points, gaussian_weights, 
 from gamp_attention._tools.statistics import half_width
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.results import Overlaps, Result
-from gamp_attention.theory.equations.channel import Hats, select_sources
+from gamp_attention.theory.equations.channel import Channel, Hats, select_sources
 from gamp_attention.theory.equations.symmetry import Symmetry
 from gamp_attention.theory.equations.units import Packing, subtract_explained
 from gamp_attention.theory.equations.weights import response_pairs, weights_envelope
 from gamp_attention.theory.fixed_points.overlap_map import Image, OverlapMap
+from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.rules.panels import MAX_TOL, UNRESOLVED, error_within, expand_error
 from gamp_attention.theory.rules.rule import Rule, component_channels
@@ -145,12 +146,20 @@ def replicon(model: Model, hats: Hats, response: str) -> float:
     K_{l,l'} = ∫dν γ_l E[C ⊗ C] Σ_k γ_k α E[(∂g_k/∂ω_l') ⊗ (∂g_k/∂ω_l')], with the almost-everywhere
     derivative: if the proximal map jumps, the average that includes the jumps is infinite. NaN if K is not finite.
     """
-    law = model.coordinates
-    L, r = hats.m.shape
     CC = response_pairs(model, hats, hats.response(response))
-    weights = np.einsum("k,kl,km,kab->lmab", law.weight, law.gamma, law.gamma, CC)
-    K = np.einsum("lmab,mnbc->lanc", weights, hats.square).reshape(L * r * r, L * r * r)
+    K = joint_response(model.coordinates, CC, hats.square)
     return float(np.abs(np.linalg.eigvals(K)).max()) if np.isfinite(K).all() else np.nan
+
+
+def joint_response(law: CoordinateLaw, CC: np.ndarray, square: np.ndarray) -> np.ndarray:
+    """Return K (S n, S n), the derivative of the overlap of two estimators in a step in their overlap.
+
+    `CC` (K, n, n) are E[C ⊗ C'] of the weights in each class of coordinates, and `square` (S, S, n, n) the number of
+    common samples times E[∂g ⊗ ∂g']; n = r r'.
+    """
+    weights = np.einsum("k,kl,km,kab->lmab", law.weight, law.gamma, law.gamma, CC)
+    S, n = weights.shape[1:3]
+    return np.einsum("lmab,mnbc->lanc", weights, square).reshape(S * n, S * n)
 
 
 def column_sums(values: np.ndarray) -> np.ndarray:
@@ -243,29 +252,46 @@ def average_over_channel(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the average of f(target, u, omega, z) over samples at given overlaps, and its error.
 
-    The error is the half-width from independent sets of random points, plus the changes of the average if each family
-    of overlaps changes by its error. Arguments as for `StateEvolutionResult.average`.
+    The error includes the changes of the average if each family of overlaps changes by its error. Arguments as for
+    `StateEvolutionResult.average`.
+    """
+
+    def values(channel: Channel, white: np.ndarray) -> Any:
+        target, params, y, omega = channel.sample(white)
+        return f(target, y, omega, denoise(channel.loss, params, omega, channel.overlaps.V).z)
+
+    names = overlaps.arrays()
+    shifted = [replace(overlaps, **{name: names[name] + np.abs(getattr(error, name))}) for name in names]
+    return average_at_points(model, overlaps, shifted, values, n_points, seed)
+
+
+def average_at_points(
+    model: Any, overlaps: Overlaps, shifted: list[Overlaps], f: Callable[..., Any], n_points: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the average of f(channel, white), which has samples in front, over random points, and its error.
+
+    The error is the half-width from independent sets of random points, plus the change of the average from `overlaps`
+    to each of the `shifted` overlaps.
     """
 
     def average(overlaps: Overlaps, replica: int) -> np.ndarray:
         total: Any = 0.0
-        rule, seeds = SobolRule(n_points), np.random.SeedSequence([seed, replica]).spawn(model.n_sources)
-        parts: Any = component_channels(rule, model, overlaps)
-        for (probability, part, channel), child in zip(parts, seeds, strict=False):
-            white = gaussian_points(part.n_points, channel.n_white, np.random.default_rng(child))
-            y, terms, noise = channel.at(white)
-            omega = noise + channel.overlaps.m
-            z = denoise(channel.loss, terms.params, omega, channel.overlaps.V).z
-            target = channel.model.teacher(y) if model.attention else terms.params
-            total = total + probability * check.over_samples("f", f(target, y, omega, z), len(y)).mean(axis=0)
+        for probability, channel, white in random_points(SobolRule(n_points), model, overlaps, [seed, replica]):
+            total = total + probability * check.over_samples("f", f(channel, white), len(white)).mean(axis=0)
         return np.asarray(total)
 
     replicas = np.array([average(overlaps, replica) for replica in range(SobolRule.n_replicas)])
-    width = half_width(replicas)
-    for name, values in overlaps.arrays().items():
-        shifted = replace(overlaps, **{name: values + np.abs(getattr(error, name))})
-        width = width + np.abs(average(shifted, 0) - replicas[0])
+    width = half_width(replicas) + sum(np.abs(average(at, 0) - replicas[0]) for at in shifted)
     return replicas.mean(axis=0), np.asarray(width)
+
+
+def random_points(
+    rule: Rule, model: Any, overlaps: Overlaps, seed: list[int]
+) -> Iterator[tuple[float, Channel, np.ndarray]]:
+    """Yield the probability, the channel and random points of white noise of every component of a model."""
+    parts: Any = list(component_channels(rule, model, overlaps))
+    for (probability, part, channel), child in zip(parts, np.random.SeedSequence(seed).spawn(len(parts)), strict=True):
+        yield probability, channel, gaussian_points(part.n_points, channel.n_white, np.random.default_rng(child))
 
 
 def deterministic_test_error(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
