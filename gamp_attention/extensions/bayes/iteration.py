@@ -12,13 +12,15 @@ columns vanish if the factor is near one. This is therefore decided by the facto
 and after the iterations with few samples for columns whose overlap is below `small`, in units of the prior.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.numerics import anderson_step, compose, psd_root
-from gamp_attention.extensions.bayes.equations import Equations
+from gamp_attention._tools.numerics import compose, psd_root
+from gamp_attention._tools.roots import FlowSettings, FoundRoot, NonlinearSystem, RootSettings, find_root, follow_flow
+from gamp_attention.extensions.bayes.equations import Equations, InputAverages, OutputAverages
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class IterationSettings:
     memory: int = 3  # number of earlier iterations from which the next x is extrapolated
 
 
+FLOW = FlowSettings(at_start=0.0, long=1e3, longest=1.0)
+STEPS = RootSettings()
 OF_RANDOM_POINTS = IterationSettings()
 OF_INTEGRALS = IterationSettings(fine=1e-12, full=36.0)
 
@@ -55,9 +59,12 @@ class Solution(NamedTuple):
     n_iter: int = 0
     full: bool = False  # whether nothing is unknown
     converged: bool = True  # whether the estimated error is small
+    root: FoundRoot | None = None  # last steps
 
 
-def solve_fixed_point(few: Equations, equations: Equations, alpha: float, init: str) -> Solution:
+def solve_fixed_point(
+    few: Equations, equations: Equations, alpha: float, init: str, near: FoundRoot | None = None
+) -> Solution:
     """Return the fixed point that iterations from a start "uninformed" or "informed" reach.
 
     Parameters
@@ -65,6 +72,7 @@ def solve_fixed_point(few: Equations, equations: Equations, alpha: float, init: 
     few, equations : equations with few and with all samples; the same object if averages are integrals.
     alpha : sample complexity.
     init : start.
+    near : steps to the fixed point of another quadrature rule.
     """
     rho, prior = equations.rho, equations.input(np.zeros_like(equations.rho))
     settings = OF_INTEGRALS if equations.exact else OF_RANDOM_POINTS
@@ -76,23 +84,40 @@ def solve_fixed_point(few: Equations, equations: Equations, alpha: float, init: 
         known = settings.uninformed * rho
         if init == "uninformed" and alpha * equations.growth() < 1:
             return Solution(prior.q, prior.V, prior.known, alpha * equations.output(prior.V, prior.known).log_z)
-    first = last = Iteration(few, alpha, zero, settings)
-    x = first.information(rho - known, known)
-    if init == "informed":  # with noise, targets say little about fields that are known far better than the noise
-        x = (settings.full if few.noiseless else settings.nearly_full) * np.eye(len(zero)) + np.zeros_like(rho)
-    if few is not equations:
-        x = first.run(x, settings.rough, settings.max_rough)
-        if init == "uninformed":
-            known = first.variances(x)[1]
+    system, n_rough = InformationSystem(equations, alpha, zero, settings.full), 0
+    if near is None:
+        first = system if few is equations else InformationSystem(few, alpha, zero, settings.full)
+        start = first.information(rho - known, known)
+        if init == "informed":  # with noise, targets say little about fields that are known far better than the noise
+            start = first.pack((settings.full + 1 if few.noiseless else settings.nearly_full) * np.eye(len(zero)) + 0 * rho)
+        x = start
+        while np.abs(change := first.residual(x)).max() > 0.5 * first.units(x)[0] and n_rough < 20:
+            x, n_rough = x + change, n_rough + 1
+        near = FoundRoot([x], change, -np.eye(len(x)), 0.0, True)
+        if np.abs(change).max() > settings.fine:
+            near = follow_flow(first, x, settings.rough, settings.max_rough, settings=FLOW)
+        n_rough += len(near.path)
+        if few is not equations and init == "uninformed":
+            known = first.variances(near.x)[1]
             zero = _vanishing_columns(equations, alpha, known, settings.small)
-            known = known * np.outer(~zero, ~zero)
-            x = first.information(rho - known, known) if zero.any() else x
-        last = Iteration(equations, alpha, zero, settings)
-    n_rough = first.n_iter
-    x = last.run(x, settings.fine, settings.max_fine)
-    V, known = last.variances(x)
-    output = equations.output(V, known)
-    averages, values = equations.input(alpha * output.hats), np.linalg.eigvalsh(x)
+            if zero.any():
+                known, system = known * np.outer(~zero, ~zero), InformationSystem(equations, alpha, zero, settings.full)
+                near = near._replace(path=[system.information(rho - known, known)], jacobian=None)
+            elif system.spectrum(near.x)[0].max() < settings.small:
+                near = near._replace(path=[start], jacobian=None)
+    root = None
+    if near.jacobian is not None:
+        root = find_root(system, near.x, settings.fine / system.units(near.x)[0], STEPS, near.jacobian)
+    if root is None or not root.arrived or np.linalg.eigvals(root.jacobian).real.max() > 0:
+        root = follow_flow(system, near.x, settings.fine, settings.max_fine, True, FLOW)
+    x, residual = root.x, float(np.abs(root.residual).max())
+    error = residual
+    if root.jacobian is not None:
+        with suppress(np.linalg.LinAlgError):
+            error = max(error, float(np.abs(np.linalg.solve(root.jacobian, root.residual)).max()))
+    V, known = system.variances(x)
+    output = system.images(x)[0]
+    averages, values = system.images(x)[1], system.spectrum(x)[0]
     # where V decreases to zero, all V keep their ratios
     low = settings.full - settings.nearly_full
     if equations.noiseless and values.max() >= settings.full and values.min() >= low:
@@ -105,7 +130,7 @@ def solve_fixed_point(few: Equations, equations: Equations, alpha: float, init: 
             V, known = averages.V, averages.known
         solution = Solution(averages.q * kept, V, known, entropy)
     return solution._replace(
-        residual=last.residual, error=last.error, converged=last.error < settings.accepted, n_iter=n_rough + last.n_iter
+        residual=residual, error=error, converged=error < settings.accepted, n_iter=n_rough + len(root.path), root=root
     )
 
 
@@ -128,76 +153,84 @@ def _vanishing_columns(equations: Equations, alpha: float, known: np.ndarray, li
     return small & (alpha * growth < 1)
 
 
-class Iteration:
-    """Iteration of the information x = −log(ρ^(−½) V ρ^(−½)) (L, t, t), with extrapolation.
+class InformationSystem(NonlinearSystem):
+    """Equations F(x) − x = 0 of the information x = −log(ρ^(−½) V ρ^(−½)), packed as a vector."""
 
-    A change of x is a relative change of V if V is small, and a change of ρ − V in units of ρ if that is small.
+    difference = 1e-3
 
-    Attributes
-    ----------
-    residual, error : change of x in the last iteration, and its estimated distance from the fixed point.
-    n_iter : number of iterations.
-    """
-
-    def __init__(self, equations: Equations, alpha: float, zero: np.ndarray, settings: IterationSettings) -> None:
-        self._equations, self._alpha, self._settings = equations, alpha, settings
+    def __init__(self, equations: Equations, alpha: float, zero: np.ndarray, full: float) -> None:
+        self._equations, self._alpha, self._full = equations, alpha, full
         self._kept = np.outer(~zero, ~zero)  # pairs of columns that may have an overlap
         self._root = psd_root(equations.rho)
         self._inverse = np.linalg.inv(self._root)
-        self.residual, self.error, self.n_iter = np.inf, np.inf, 0
+        self._upper = np.triu_indices(len(zero))
+        # tokens whose variances have the same ratios in all kinds of coordinates have the same x
+        variances = np.array([kind.gamma for kind in equations.kinds])
+        ratios = np.round(variances / variances.sum(axis=0), 12)
+        self._first, self._group = np.unique(ratios, axis=1, return_index=True, return_inverse=True)[1:]
+        self._group = self._group.ravel()
+        self._memory: tuple[bytes, tuple[OutputAverages, InputAverages]] | None = None
+
+    def pack(self, x: np.ndarray) -> np.ndarray:
+        """Return the entries of matrices (L, t, t) on and above the diagonal as a vector."""
+        return x[self._first][:, *self._upper].ravel()
+
+    def unpack(self, x: np.ndarray) -> np.ndarray:
+        """Return the matrices (n, t, t) of a vector."""
+        upper = self._upper
+        matrices = np.zeros((len(self._first), *self._kept.shape))
+        matrices[:, *upper] = matrices[:, *upper[::-1]] = x.reshape(len(matrices), -1)
+        return matrices
+
+    def spectrum(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the eigenvalues (L, t) of a vector's matrices, in the range from 0 to `full`, and the eigenvectors."""
+        values, vectors = np.linalg.eigh(self.unpack(x)[self._group])
+        if values.min() < -values.max():
+            raise FloatingPointError("negative information")
+        return np.clip(values, 0.0, self._full), vectors
 
     def variances(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return V and ρ − V (L, t, t), each without cancellation."""
-        values, vectors = np.linalg.eigh(x)
+        values, vectors = self.spectrum(x)
         whitened = (compose(part, vectors) for part in (np.exp(-values), -np.expm1(-values)))
         V, known = (self._root @ part @ self._root for part in whitened)
         return V, known
 
     def information(self, V: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return x (L, t, t), at most `full`, for V and ρ − V."""
+        """Return x, at most `full` + 1, for V and ρ − V (L, t, t)."""
         V, known = (self._inverse @ part @ self._inverse for part in (V, known))
         values, vectors = np.linalg.eigh(known)
         unknown = np.einsum("lab,lac,lcb->lb", vectors, V, vectors)
-        small, large = np.minimum(values, 0.5), np.maximum(unknown, np.exp(-self._settings.full))
-        x = np.where(values < 0.5, -np.log1p(-small), -np.log(large))
-        return compose(x, vectors)
+        small, large = np.minimum(values, 0.5), np.maximum(unknown, np.exp(-self._full - 1))
+        return self.pack(compose(np.where(values < 0.5, -np.log1p(-small), -np.log(large)), vectors))
 
-    def run(self, x: np.ndarray, tol: float, limit: int) -> np.ndarray:
-        """Return x after at most `limit` iterations, which end when its estimated error is below `tol`."""
-        settings, path, best, stalled = self._settings, list[tuple[np.ndarray, np.ndarray]](), np.inf, 0
-        for self.n_iter in range(1, limit + 1):
-            V, known = self.variances(x)
-            averages = self._equations.input(self._alpha * self._equations.output(V, known).hats)
-            kept = np.where(self._kept, averages.V, self._equations.rho), averages.known * self._kept
-            path = [*path[-settings.memory :], (x, self.information(*kept) - x)]
-            points, moves = zip(*path, strict=True)
-            step = anderson_step(points, moves, rcond=1e-8)
-            self.residual = float(np.abs(path[-1][1]).max())
-            self.error = max(self.residual, float(np.abs(step).max()) if len(path) > 1 else self.residual / tol)
-            stalled = 0 if self.error < 0.5 * best else stalled + 1
-            best = min(best, self.error)
-            if self.error < tol or (best < settings.accepted and stalled > settings.max_stalled):
-                break
-            x = self._limit_step(path, step)
-        return x
+    def units(self, x: np.ndarray) -> np.ndarray:
+        """Return 1, or a fraction of the largest eigenvalue if it is large, so that steps toward V = 0 are long."""
+        return np.full(len(x), max(1.0, 0.5 * self.spectrum(x)[0].max()))
 
-    def _limit_step(self, path: list[tuple[np.ndarray, np.ndarray]], step: np.ndarray) -> np.ndarray:
-        """Return the next x, from an extrapolated step whose length and direction are limited.
+    def images(self, x: np.ndarray) -> tuple[OutputAverages, InputAverages]:
+        """Return the averages over samples and coordinates, from memory for the last x."""
+        if self._memory is None or self._memory[0] != x.tobytes():
+            output = self._equations.output(*self.variances(x))
+            self._memory = x.tobytes(), (output, self._equations.input(self._alpha * output.hats))
+        return self._memory[1]
 
-        A step against the change f of the iteration would lead to an unstable fixed point. Longer steps than f could
-        skip a stable fixed point. If f stays the same while V becomes small, V converges to zero, or grows,
-        exponentially.
+    def residual(self, x: np.ndarray) -> np.ndarray:
+        """Return the change of x in an iteration."""
+        averages = self.images(x)[1]
+        kept = np.where(self._kept, averages.V, self._equations.rho), averages.known * self._kept
+        return self.information(*kept) - x
+
+    def jacobian(self, x: np.ndarray, here: np.ndarray) -> np.ndarray:
+        """Return the Jacobian at x, by differences in eigenvalues; the change of F by rotations is neglected.
+
+        After a rotation, the largest eigenvalue of a matrix x would be wrong by far.
         """
-        (x, f), settings = path[-1], self._settings
-        step = step if np.sum(step * f) > 0 else f
-        values, vectors = np.linalg.eigh(x)
-        change, before, wanted = (
-            np.einsum("lab,lac,lcb->lb", vectors, part, vectors) for part in (f, path[max(len(path) - 2, 0)][1], step)
-        )
-        longest = np.abs(change) + np.maximum(0.5 * np.clip(values, 1e-3, 1.0), 0.125 * values)
-        is_steady = np.abs(change - before) < settings.steady * np.abs(change)
-        steady = (values > settings.nearly_full) & is_steady & (len(path) > 1)
-        part = np.where(steady, 1.0, longest / np.maximum(np.abs(wanted), 1e-300)).min(initial=1.0)
-        more = np.where(steady, np.sign(change) * longest - part * wanted, 0.0)
-        after, vectors = np.linalg.eigh(x + part * step + compose(more, vectors))
-        return compose(np.clip(after, 0.0, settings.full), vectors)
+        vectors = np.linalg.eigh(self.unpack(x))[1]
+        directions = np.einsum("gak,gbk->gkab", vectors, vectors)[:, :, *self._upper]  # (n, t, k/n)
+        parts, twice = np.eye(len(vectors))[:, None, :, None] * directions[:, :, None], 2 - np.eye(len(self._kept))
+        J, step = -np.eye(len(x)), self.difference * self.units(x)[0]
+        for part in parts.reshape(-1, len(x)):
+            slope = (self.residual(x + step * part) - here) / step + part
+            J += np.outer(slope, part * np.tile(twice[self._upper], len(vectors)))
+        return J

@@ -135,7 +135,7 @@ def solve_bayes_state_evolution(
     runs, exact = list[Solution](), sets[0].exact
     for equations in sets:
         few = equations if exact else Equations(model, max(n_points // FEW, MIN_POINTS) // 2 * 2, rng)
-        runs.append(solve_fixed_point(few, equations, alpha, init))
+        runs.append(solve_fixed_point(few, equations, alpha, init, runs[0].root if exact and runs else None))
     agree = len({(bytes(np.diagonal(run.q) > FOUND), run.full) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
     full = all(run.full for run in runs)
