@@ -205,8 +205,7 @@ def find_root(
 
 
 def follow_flow(
-    equations: NonlinearSystem, start: np.ndarray, tol: float, max_iter: int, continued: bool = False,
-    settings: FlowSettings = FLOW,
+    equations: NonlinearSystem, start: np.ndarray, tol: float, max_iter: int, continued: bool = False
 ) -> FoundRoot:
     """Follow the flow from a start until the largest residual is at most `tol`, in units of the last point.
 
@@ -219,12 +218,12 @@ def follow_flow(
     path, here, arrived, failure = [start], np.full(len(start), np.nan), False, None
     explicit = known = not continued  # whether the next step is explicit, and J is known: as zero for an explicit step
     J, is_new, size, smallest, n_idle = np.zeros((len(start), len(start))), False, np.inf, np.inf, 0
-    tau = settings.long if continued else settings.first
+    tau = FLOW.long if continued else FLOW.first
     try:
         here = equations.residual(start)
-        if not continued and np.abs(here / equations.units(start)).max() < settings.at_start:
+        if not continued and np.abs(here / equations.units(start)).max() < FLOW.at_start:
             with suppress(ArithmeticError, np.linalg.LinAlgError):
-                near = find_root(equations, start, tol, RootSettings(reach=settings.near, last=settings.last))
+                near = find_root(equations, start, tol, RootSettings(reach=FLOW.near, last=FLOW.last))
                 if near.arrived:
                     return near
         while True:
@@ -238,38 +237,37 @@ def follow_flow(
                 scaled = J * (unit / unit[:, None])
                 growth = float(np.linalg.eigvals(scaled).real.max())
                 arrived = False
-                if size <= tol and growth <= settings.neutral:
+                if size <= tol and growth <= FLOW.neutral:
                     with suppress(np.linalg.LinAlgError):  # singular if there is no isolated solution
                         remaining = solve_scaled(scaled, here / unit, equations.flat)
-                        arrived = bool(np.abs(remaining).max() <= settings.last)
+                        arrived = bool(np.abs(remaining).max() <= FLOW.last)
                 if is_new or not arrived:
                     break
                 known = False
-            n_idle = 0 if size < smallest or tau < settings.long else n_idle + 1
+            n_idle = 0 if size < smallest or tau < FLOW.long else n_idle + 1
             smallest = min(smallest, size)
-            if arrived or len(path) > max_iter or n_idle == settings.patience:
+            if arrived or len(path) > max_iter or n_idle == FLOW.patience:
                 break
-            if growth > settings.neutral:
-                tau = min(tau, settings.below_pole / growth)
-            step, there, tau = _implicit_step(equations, x, unit, here, scaled, tau, settings)
+            if growth > FLOW.neutral:
+                tau = min(tau, FLOW.below_pole / growth)
+            step, there, tau = _implicit_step(equations, x, unit, here, scaled, tau)
             change = (there - here) / unit
             missed, length = float(np.linalg.norm(change - scaled @ step)), float(np.linalg.norm(here / unit))
             if explicit and missed > length:
                 explicit = known = False
                 continue
-            known, explicit = not explicit and missed <= settings.inexact * length, False
+            known, explicit = not explicit and missed <= FLOW.inexact * length, False
             J = broyden_update(J, step * unit, there - here, unit)
             path.append(x + step * unit)
-            longer = settings.much_longer if missed <= settings.exact * length else settings.longer
-            here, is_new, tau = there, False, min(longer * tau, 1 / settings.shortest)
+            longer = FLOW.much_longer if missed <= FLOW.exact * length else FLOW.longer
+            here, is_new, tau = there, False, min(longer * tau, 1 / FLOW.shortest)
     except (ArithmeticError, np.linalg.LinAlgError) as error:
         failure = error
     return FoundRoot(path, here, J if known else None, size, arrived, failure)
 
 
 def _implicit_step(
-    equations: NonlinearSystem, x: np.ndarray, unit: np.ndarray, here: np.ndarray, scaled: np.ndarray, tau: float,
-    settings: FlowSettings,
+    equations: NonlinearSystem, x: np.ndarray, unit: np.ndarray, here: np.ndarray, scaled: np.ndarray, tau: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Return a step in units, the residual at its end and its τ, at most the given one.
 
@@ -280,10 +278,10 @@ def _implicit_step(
         raise FloatingPointError("the residual is not finite")
     while True:
         step = np.linalg.solve(np.eye(len(x)) / tau - scaled, right)
-        if np.abs(step).max() <= settings.longest:
+        if np.abs(step).max() <= FLOW.longest:
             try:
                 return step, equations.residual(x + step * unit), tau
             except FloatingPointError:
-                if tau < settings.shortest:
+                if tau < FLOW.shortest:
                     raise
-        tau *= settings.shorter
+        tau *= FLOW.shorter

@@ -1,50 +1,46 @@
-"""Fixed points of Bayes-optimal state evolution at a given α, by iteration from little or complete information.
+"""Fixed points of Bayes-optimal state evolution at a given α, which a start with little or complete information reaches.
 
-An iteration applies q̂ = αE[g gᵀ] and V = V(q̂), see `bayes.equations`. If averages are over random points, it begins
-with few samples and ends with all. A run uses the same samples, and the same points of their posteriors as long as V
-changes little, so that the map is smooth near the end, and independent runs give the errors. Extrapolated steps
-(`Iteration`) reach the fixed point to an error far below the errors from the samples. V = 0 is approached
-exponentially; it is reached if V decreases below e^(−`full`) ρ.
+An iteration applies q̂ = αE[g gᵀ] and V = V(q̂), see `bayes.equations`. The unknown is the information x (`Information`),
+which the flow dx/dt = F(x) − x follows from the start (`follow_flow`). If averages are over random points, it has few
+samples. Newton steps with all samples, or with another quadrature rule, follow (`find_root`); if they do not end near
+an attracting fixed point, the flow continues. The same samples are used throughout, and the same points of their
+posteriors as long as V changes little, so that F is smooth near the end; independent runs give the errors. V = 0 is
+approached exponentially; it is reached if V decreases below e^(−`full`) ρ.
 
 Near q = 0 of columns whose sign is free, an iteration multiplies q by a constant factor, and shows slowly whether the
 columns vanish if the factor is near one. This is therefore decided by the factor, computed with all samples
 (`Equations.growth`): below one, the columns are zero. It is computed for all columns before a run without information,
-and after the iterations with few samples for columns whose overlap is below `small`, in units of the prior.
+and after the flow with few samples for columns whose overlap is below `small`, in units of the prior.
 """
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from gamp_attention._tools.numerics import compose, psd_root
-from gamp_attention._tools.roots import FlowSettings, FoundRoot, NonlinearSystem, RootSettings, find_root, follow_flow
+from gamp_attention._tools.roots import FoundRoot, NonlinearSystem, RootSettings, find_root, follow_flow
 from gamp_attention.extensions.bayes.equations import Equations, InputAverages, OutputAverages
 
 
 @dataclass(frozen=True)
 class IterationSettings:
-    """Settings of iterations at a given α, with x = −log V in units of the prior."""
+    """Settings of fixed points at a given α, with x = −log V in units of the prior."""
 
-    rough: float = 3e-3  # error of x at which iterations with few samples end
-    fine: float = 1e-7  # error of x at which iterations with all samples end
-    max_rough: int = 150  # maximum number of iterations with few samples
-    max_fine: int = 300  # maximum number of iterations with all samples
-    max_stalled: int = 12  # number of iterations without a smaller error after which an accepted error is final
-    accepted: float = 1e-3  # error of x up to which iterations count as converged
+    rough: float = 3e-3  # change of x in an iteration at which the first flow ends
+    fine: float = 1e-7  # change of x in an iteration at which Newton steps end
+    max_steps: int = 300  # maximum number of steps of a flow
+    far: float = 0.25  # change of x in its unit, above which a start is replaced by its iteration
+    accepted: float = 1e-3  # error of x up to which a fixed point counts as converged
     uninformed: float = 0.02  # overlap of the start, in units of the prior
     small: float = 0.05  # overlap in units of the prior, below which the growth of a column is computed
     full: float = 23.0  # x at which nothing is unknown: V is 1e-10 of the prior
-    nearly_full: float = 7.0  # x from which a steady change of x is extrapolated, and the informed start with noise
-    steady: float = 0.2  # relative difference of two changes of x up to which the change is steady
-    memory: int = 3  # number of earlier iterations from which the next x is extrapolated
+    nearly_full: float = 7.0  # x of the informed start with noise
 
 
-FLOW = FlowSettings(at_start=0.0, long=1e3, longest=1.0)
-STEPS = RootSettings()
 OF_RANDOM_POINTS = IterationSettings()
 OF_INTEGRALS = IterationSettings(fine=1e-12, full=36.0)
+STEPS = RootSettings(last=OF_RANDOM_POINTS.accepted)
 
 
 class Solution(NamedTuple):
@@ -59,7 +55,7 @@ class Solution(NamedTuple):
     n_iter: int = 0
     full: bool = False  # whether nothing is unknown
     converged: bool = True  # whether the estimated error is small
-    root: FoundRoot | None = None  # last steps
+    root: FoundRoot | None = None  # steps to the fixed point; None if it is known without steps
 
 
 def solve_fixed_point(
@@ -72,65 +68,55 @@ def solve_fixed_point(
     few, equations : equations with few and with all samples; the same object if averages are integrals.
     alpha : sample complexity.
     init : start.
-    near : steps to the fixed point of another quadrature rule.
+    near : steps to the fixed point of another quadrature rule, which replace the search.
     """
     rho, prior = equations.rho, equations.input(np.zeros_like(equations.rho))
     settings = OF_INTEGRALS if equations.exact else OF_RANDOM_POINTS
-    zero = np.zeros(rho.shape[1], dtype=bool)
     if not prior.V.any():
         return _known_exactly(equations, 0.0)
-    known = prior.known
-    if equations.has_zero_fixed_point():
+    known, has_zero, n_iter = prior.known, equations.has_zero_fixed_point(), 0
+    if has_zero:
         known = settings.uninformed * rho
         if init == "uninformed" and alpha * equations.growth() < 1:
             return Solution(prior.q, prior.V, prior.known, alpha * equations.output(prior.V, prior.known).log_z)
-    system, n_rough = InformationSystem(equations, alpha, zero, settings.full), 0
+    F = Information(equations, alpha, settings.full)
+    x = start = F.of(rho - known, known)
+    if init == "informed":  # with noise, targets say little about fields that are known far better than the noise
+        x = F.pack((settings.full if equations.noiseless else settings.nearly_full) * np.eye(len(F.kept)) + 0 * rho)
     if near is None:
-        first = system if few is equations else InformationSystem(few, alpha, zero, settings.full)
-        start = first.information(rho - known, known)
-        if init == "informed":  # with noise, targets say little about fields that are known far better than the noise
-            start = first.pack((settings.full + 1 if few.noiseless else settings.nearly_full) * np.eye(len(zero)) + 0 * rho)
-        x = start
-        while np.abs(change := first.residual(x)).max() > 0.5 * first.units(x)[0] and n_rough < 20:
-            x, n_rough = x + change, n_rough + 1
-        near = FoundRoot([x], change, -np.eye(len(x)), 0.0, True)
-        if np.abs(change).max() > settings.fine:
-            near = follow_flow(first, x, settings.rough, settings.max_rough, settings=FLOW)
-        n_rough += len(near.path)
+        near = _search(F if few is equations else Information(few, alpha, settings.full), x, settings)
+        n_iter = len(near.path)
+        known, x, J = F.variances(near.x)[1], near.x, near.jacobian
+        zero = np.zeros(len(F.kept), dtype=bool)
         if few is not equations and init == "uninformed":
-            known = first.variances(near.x)[1]
             zero = _vanishing_columns(equations, alpha, known, settings.small)
-            if zero.any():
-                known, system = known * np.outer(~zero, ~zero), InformationSystem(equations, alpha, zero, settings.full)
-                near = near._replace(path=[system.information(rho - known, known)], jacobian=None)
-            elif system.spectrum(near.x)[0].max() < settings.small:
-                near = near._replace(path=[start], jacobian=None)
-    root = None
+        F.kept = np.outer(~zero, ~zero)
+        if zero.any():
+            x, J = F.of(rho - known * F.kept, known * F.kept), None
+        elif has_zero and few is not equations and F.spectrum(x)[0].max() < settings.small:
+            x, J = start, None  # Newton steps would end at q = 0
+        near = near._replace(path=[x], jacobian=J)
+    root = near
     if near.jacobian is not None:
-        root = find_root(system, near.x, settings.fine / system.units(near.x)[0], STEPS, near.jacobian)
-    if root is None or not root.arrived or np.linalg.eigvals(root.jacobian).real.max() > 0:
-        root = follow_flow(system, near.x, settings.fine, settings.max_fine, True, FLOW)
-    x, residual = root.x, float(np.abs(root.residual).max())
-    error = residual
-    if root.jacobian is not None:
-        with suppress(np.linalg.LinAlgError):
-            error = max(error, float(np.abs(np.linalg.solve(root.jacobian, root.residual)).max()))
-    V, known = system.variances(x)
-    output = system.images(x)[0]
-    averages, values = system.images(x)[1], system.spectrum(x)[0]
+        root = find_root(F, near.x, settings.fine / F.units(near.x)[0], STEPS, near.jacobian)
+    J = root.jacobian if root is not near else None
+    if J is None or _error(root) > settings.accepted or np.linalg.eigvals(J).real.max() > 0:
+        root = follow_flow(F, near.x, settings.fine, settings.max_steps, continued=True)
+    output, averages = F.averages(root.x)
+    (V, known), values = F.variances(root.x), F.spectrum(root.x)[0]
     # where V decreases to zero, all V keep their ratios
     low = settings.full - settings.nearly_full
-    if equations.noiseless and values.max() >= settings.full and values.min() >= low:
+    if equations.noiseless and values.max() > settings.full - settings.accepted and values.min() >= low:
         diverges = alpha * float(np.abs(output.hats @ V).max()) > settings.accepted
         solution = _known_exactly(equations, np.inf if diverges else equations.free_entropy(alpha, V, output))
     else:
-        kept = np.outer(~zero, ~zero)
         entropy = equations.free_entropy(alpha, V, output)
         if equations.exact:  # one more iteration, for V below e^(−`full`)
             V, known = averages.V, averages.known
-        solution = Solution(averages.q * kept, V, known, entropy)
+        solution = Solution(averages.q * F.kept, V, known, entropy)
+    residual, error = float(np.abs(root.residual).max()), _error(root)
     return solution._replace(
-        residual=residual, error=error, converged=error < settings.accepted, n_iter=n_rough + len(root.path), root=root
+        residual=residual, error=error, converged=error < settings.accepted, n_iter=n_iter + len(root.path), root=root
     )
 
 
@@ -138,6 +124,27 @@ def _known_exactly(equations: Equations, free_entropy: float) -> Solution:
     """Return the fixed point at which the weights are known exactly."""
     rho = equations.rho
     return Solution(equations.prior_second_moment, np.zeros_like(rho), rho, free_entropy, full=True)
+
+
+def _search(F: "Information", x: np.ndarray, settings: IterationSettings) -> FoundRoot:
+    """Return the steps from x to the neighborhood of the fixed point to which the flow leads.
+
+    F is increasing, so that iterations do not skip a fixed point: a start that an iteration changes much is replaced.
+    """
+    for _ in range(settings.max_steps):
+        change = F.residual(x)
+        if np.abs(change).max() <= settings.far * F.units(x)[0]:
+            break
+        x = x + change
+    if np.abs(change).max() <= settings.fine:  # the start is the fixed point, as with full information
+        return FoundRoot([x], change, -np.eye(len(x)), 0.0, True)
+    return follow_flow(F, x, settings.rough, settings.max_steps, continued=True)
+
+
+def _error(root: FoundRoot) -> float:
+    """Return the estimated distance of x from the fixed point: the change in an iteration, or the next Newton step."""
+    step = 0.0 if root.jacobian is None else np.linalg.lstsq(root.jacobian, root.residual)[0]
+    return float(max(np.abs(root.residual).max(), np.abs(step).max()))
 
 
 def _vanishing_columns(equations: Equations, alpha: float, known: np.ndarray, limit: float) -> np.ndarray:
@@ -153,84 +160,93 @@ def _vanishing_columns(equations: Equations, alpha: float, known: np.ndarray, li
     return small & (alpha * growth < 1)
 
 
-class InformationSystem(NonlinearSystem):
-    """Equations F(x) − x = 0 of the information x = −log(ρ^(−½) V ρ^(−½)), packed as a vector."""
+class Information(NonlinearSystem):
+    """Equations F(x) − x = 0 of the information x = −log(ρ^(−½) V ρ^(−½)), for an iteration F.
 
-    difference = 1e-3
+    A change of x is a relative change of V if V is small, and a change of ρ − V in units of ρ if that is small. Tokens
+    whose variances have the same ratio in all kinds of coordinates have the same matrix (t, t); the upper triangles of
+    the n different matrices are the vector x (k,).
 
-    def __init__(self, equations: Equations, alpha: float, zero: np.ndarray, full: float) -> None:
+    Attributes
+    ----------
+    kept : (t, t) pairs of columns that may have an overlap, by default all.
+    """
+
+    difference, flat = 1e-3, 1e-12
+
+    def __init__(self, equations: Equations, alpha: float, full: float) -> None:
         self._equations, self._alpha, self._full = equations, alpha, full
-        self._kept = np.outer(~zero, ~zero)  # pairs of columns that may have an overlap
+        t = equations.rho.shape[1]
+        self.kept, self._upper = np.ones((t, t), dtype=bool), np.triu_indices(t)
         self._root = psd_root(equations.rho)
         self._inverse = np.linalg.inv(self._root)
-        self._upper = np.triu_indices(len(zero))
-        # tokens whose variances have the same ratios in all kinds of coordinates have the same x
-        variances = np.array([kind.gamma for kind in equations.kinds])
-        ratios = np.round(variances / variances.sum(axis=0), 12)
-        self._first, self._group = np.unique(ratios, axis=1, return_index=True, return_inverse=True)[1:]
-        self._group = self._group.ravel()
-        self._memory: tuple[bytes, tuple[OutputAverages, InputAverages]] | None = None
+        gammas = np.array([kind.gamma for kind in equations.kinds])
+        profiles = np.round(gammas / gammas.sum(axis=0), 12)
+        _, self._tokens, group = np.unique(profiles, axis=1, return_index=True, return_inverse=True)
+        self._group = group.ravel()  # index of the matrix of each token
+        self._last: tuple[bytes, OutputAverages, InputAverages] | None = None
 
     def pack(self, x: np.ndarray) -> np.ndarray:
-        """Return the entries of matrices (L, t, t) on and above the diagonal as a vector."""
-        return x[self._first][:, *self._upper].ravel()
+        """Return the vector of matrices (L, t, t)."""
+        return x[self._tokens][:, *self._upper].ravel()
 
     def unpack(self, x: np.ndarray) -> np.ndarray:
         """Return the matrices (n, t, t) of a vector."""
-        upper = self._upper
-        matrices = np.zeros((len(self._first), *self._kept.shape))
-        matrices[:, *upper] = matrices[:, *upper[::-1]] = x.reshape(len(matrices), -1)
+        matrices = np.zeros((len(self._tokens), *self.kept.shape))
+        matrices[:, *self._upper] = matrices[:, *self._upper[::-1]] = x.reshape(len(matrices), -1)
         return matrices
 
     def spectrum(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the eigenvalues (L, t) of a vector's matrices, in the range from 0 to `full`, and the eigenvectors."""
-        values, vectors = np.linalg.eigh(self.unpack(x)[self._group])
-        if values.min() < -values.max():
-            raise FloatingPointError("negative information")
+        """Return the eigenvalues (n, t), in the range from 0 to `full`, and the eigenvectors of a vector's matrices."""
+        values, vectors = np.linalg.eigh(self.unpack(x))
+        if values.min() < -values.max() - 1e-12:  # if 0 were the result, q = 0 would attract from below
+            raise FloatingPointError("the information is negative in a step")
         return np.clip(values, 0.0, self._full), vectors
 
     def variances(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return V and ρ − V (L, t, t), each without cancellation."""
         values, vectors = self.spectrum(x)
-        whitened = (compose(part, vectors) for part in (np.exp(-values), -np.expm1(-values)))
+        whitened = (compose(part, vectors)[self._group] for part in (np.exp(-values), -np.expm1(-values)))
         V, known = (self._root @ part @ self._root for part in whitened)
         return V, known
 
-    def information(self, V: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return x, at most `full` + 1, for V and ρ − V (L, t, t)."""
+    def of(self, V: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return x, at most `full`, for V and ρ − V (L, t, t)."""
         V, known = (self._inverse @ part @ self._inverse for part in (V, known))
         values, vectors = np.linalg.eigh(known)
         unknown = np.einsum("lab,lac,lcb->lb", vectors, V, vectors)
-        small, large = np.minimum(values, 0.5), np.maximum(unknown, np.exp(-self._full - 1))
+        small, large = np.clip(values, 0.0, 0.5), np.maximum(unknown, np.exp(-self._full))
         return self.pack(compose(np.where(values < 0.5, -np.log1p(-small), -np.log(large)), vectors))
 
-    def units(self, x: np.ndarray) -> np.ndarray:
-        """Return 1, or a fraction of the largest eigenvalue if it is large, so that steps toward V = 0 are long."""
-        return np.full(len(x), max(1.0, 0.5 * self.spectrum(x)[0].max()))
-
-    def images(self, x: np.ndarray) -> tuple[OutputAverages, InputAverages]:
-        """Return the averages over samples and coordinates, from memory for the last x."""
-        if self._memory is None or self._memory[0] != x.tobytes():
+    def averages(self, x: np.ndarray) -> tuple[OutputAverages, InputAverages]:
+        """Return the averages over samples and over coordinates in an iteration, from memory for the last x."""
+        if self._last is None or self._last[0] != x.tobytes():
             output = self._equations.output(*self.variances(x))
-            self._memory = x.tobytes(), (output, self._equations.input(self._alpha * output.hats))
-        return self._memory[1]
+            self._last = x.tobytes(), output, self._equations.input(self._alpha * output.hats)
+        return self._last[1:]
 
     def residual(self, x: np.ndarray) -> np.ndarray:
-        """Return the change of x in an iteration."""
-        averages = self.images(x)[1]
-        kept = np.where(self._kept, averages.V, self._equations.rho), averages.known * self._kept
-        return self.information(*kept) - x
+        """Return the change of x in an iteration; FloatingPointError if x is negative."""
+        averages = self.averages(x)[1]
+        return self.of(np.where(self.kept, averages.V, self._equations.rho), averages.known * self.kept) - x
+
+    def units(self, x: np.ndarray) -> np.ndarray:
+        """Return a unit in proportion to x if V is small, so that few steps lead to V = 0."""
+        return np.full(len(x), 2 * max(1.0, self.spectrum(x)[0].max()))
 
     def jacobian(self, x: np.ndarray, here: np.ndarray) -> np.ndarray:
         """Return the Jacobian at x, by differences in eigenvalues; the change of F by rotations is neglected.
 
-        After a rotation, the largest eigenvalue of a matrix x would be wrong by far.
+        A small rotation of a matrix x changes V by orders of magnitude if the eigenvalues differ much.
         """
-        vectors = np.linalg.eigh(self.unpack(x))[1]
-        directions = np.einsum("gak,gbk->gkab", vectors, vectors)[:, :, *self._upper]  # (n, t, k/n)
-        parts, twice = np.eye(len(vectors))[:, None, :, None] * directions[:, :, None], 2 - np.eye(len(self._kept))
+        values, vectors = np.linalg.eigh(self.unpack(x))
+        twice = (2 - np.eye(len(self.kept)))[self._upper]  # how often an entry of a triangle is in its matrix
         J, step = -np.eye(len(x)), self.difference * self.units(x)[0]
-        for part in parts.reshape(-1, len(x)):
-            slope = (self.residual(x + step * part) - here) / step + part
-            J += np.outer(slope, part * np.tile(twice[self._upper], len(vectors)))
+        for group, k in np.ndindex(values.shape):
+            projector = np.zeros_like(vectors)
+            projector[group] = np.outer(vectors[group][:, k], vectors[group][:, k])
+            part = projector[:, *self._upper]
+            signed = step if values[group, k] + step < self._full else -step  # F is not smooth at `full`
+            change = self.residual(x + signed * part.ravel()) - here
+            J += np.outer(change / signed + part.ravel(), part * twice)
         return J
