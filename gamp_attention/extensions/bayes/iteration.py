@@ -13,6 +13,7 @@ columns vanish if the factor is near one. This is therefore decided by the facto
 and after the flow with few samples for columns whose overlap is below `small`, in units of the prior.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -96,11 +97,11 @@ def solve_fixed_point(
         elif has_zero and few is not equations and F.spectrum(x)[0].max() < settings.small:
             x, J = start, None  # Newton steps would end at q = 0
         near = near._replace(path=[x], jacobian=J)
-    root = near
+    root = None
     if near.jacobian is not None:
-        root = find_root(F, near.x, settings.fine / F.units(near.x)[0], STEPS, near.jacobian)
-    J = root.jacobian if root is not near else None
-    if J is None or _error(root) > settings.accepted or np.linalg.eigvals(J).real.max() > 0:
+        with suppress(np.linalg.LinAlgError):  # the Jacobian of a steady decrease of x is zero
+            root = find_root(F, near.x, settings.fine / F.units(near.x)[0], STEPS, near.jacobian)
+    if root is None or root.jacobian is None or _error(root) > settings.accepted or np.linalg.eigvals(root.jacobian).real.max() > 0:
         root = follow_flow(F, near.x, settings.fine, settings.max_steps, continued=True)
     output, averages = F.averages(root.x)
     (V, known), values = F.variances(root.x), F.spectrum(root.x)[0]
@@ -172,7 +173,7 @@ class Information(NonlinearSystem):
     kept : (t, t) pairs of columns that may have an overlap, by default all.
     """
 
-    difference, flat = 1e-3, 1e-12
+    difference = 1e-3
 
     def __init__(self, equations: Equations, alpha: float, full: float) -> None:
         self._equations, self._alpha, self._full = equations, alpha, full
@@ -232,7 +233,7 @@ class Information(NonlinearSystem):
 
     def units(self, x: np.ndarray) -> np.ndarray:
         """Return a unit in proportion to x if V is small, so that few steps lead to V = 0."""
-        return np.full(len(x), 2 * max(1.0, self.spectrum(x)[0].max()))
+        return np.full(len(x), max(2.0, self.spectrum(x)[0].max()))
 
     def jacobian(self, x: np.ndarray, here: np.ndarray) -> np.ndarray:
         """Return the Jacobian at x, by differences in eigenvalues; the change of F by rotations is neglected.
