@@ -79,7 +79,8 @@ class FlowSettings:
     # error of a predicted residual, in units of the residual before the step, from which the Jacobian is computed again
     inexact: float = 0.5
     exact: float = 0.1  # the same up to which the next step is `much_longer`
-    patience: int = 5  # number of steps without a new smallest residual after which the steps end, if τ is `long` and not reduced
+    # number of steps without a new smallest residual after which the steps end, if τ is `long` and was not reduced
+    patience: int = 5
     long: float = 100.0
     at_start: float = 0.02  # residual of a start below which it counts as near a solution
     near: float = 0.05  # largest change of an unknown from such a start to this solution

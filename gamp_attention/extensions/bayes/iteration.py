@@ -1,4 +1,4 @@
-"""Fixed points of Bayes-optimal state evolution at a given α, which a start with little or complete information reaches.
+"""Fixed points of Bayes-optimal state evolution at a given α, from a start with little or complete information.
 
 An iteration applies q̂ = αE[g gᵀ] and V = V(q̂), see `bayes.equations`. The unknown is the information x (`Information`),
 which the flow dx/dt = F(x) − x follows from the start (`follow_flow`). If averages are over random points, it has few
@@ -30,7 +30,7 @@ class IterationSettings:
 
     rough: float = 3e-3  # change of x in an iteration at which the first flow ends
     fine: float = 1e-7  # change of x in an iteration at which Newton steps end
-    max_steps: int = 300  # maximum number of steps of a flow
+    max_steps: int = 100  # maximum number of steps of a flow
     far: float = 0.25  # change of x in its unit, above which a start is replaced by its iteration
     accepted: float = 1e-3  # error of x up to which a fixed point counts as converged
     uninformed: float = 0.02  # overlap of the start, in units of the prior
@@ -75,34 +75,21 @@ def solve_fixed_point(
     settings = OF_INTEGRALS if equations.exact else OF_RANDOM_POINTS
     if not prior.V.any():
         return _known_exactly(equations, 0.0)
-    known, has_zero, n_iter = prior.known, equations.has_zero_fixed_point(), 0
-    if has_zero:
+    known = prior.known
+    if equations.has_zero_fixed_point():
         known = settings.uninformed * rho
         if init == "uninformed" and alpha * equations.growth() < 1:
             return Solution(prior.q, prior.V, prior.known, alpha * equations.output(prior.V, prior.known).log_z)
-    F = Information(equations, alpha, settings.full)
-    x = start = F.of(rho - known, known)
-    if init == "informed":  # with noise, targets say little about fields that are known far better than the noise
-        x = F.pack((settings.full if equations.noiseless else settings.nearly_full) * np.eye(len(F.kept)) + 0 * rho)
+    F, n_iter = Information(equations, alpha, settings.full), 0
     if near is None:
+        x = start = F.of(rho - known, known)
+        if init == "informed":  # with noise, targets say little about fields that are known far better than the noise
+            x = F.pack((settings.full if equations.noiseless else settings.nearly_full) * np.eye(len(F.kept)) + 0 * rho)
         near = _search(F if few is equations else Information(few, alpha, settings.full), x, settings)
         n_iter = len(near.path)
-        known, x, J = F.variances(near.x)[1], near.x, near.jacobian
-        zero = np.zeros(len(F.kept), dtype=bool)
-        if few is not equations and init == "uninformed":
-            zero = _vanishing_columns(equations, alpha, known, settings.small)
-        F.kept = np.outer(~zero, ~zero)
-        if zero.any():
-            x, J = F.of(rho - known * F.kept, known * F.kept), None
-        elif has_zero and few is not equations and F.spectrum(x)[0].max() < settings.small:
-            x, J = start, None  # Newton steps would end at q = 0
-        near = near._replace(path=[x], jacobian=J)
-    root = None
-    if near.jacobian is not None:
-        with suppress(np.linalg.LinAlgError):  # the Jacobian of a steady decrease of x is zero
-            root = find_root(F, near.x, settings.fine / F.units(near.x)[0], STEPS, near.jacobian)
-    if root is None or root.jacobian is None or _error(root) > settings.accepted or np.linalg.eigvals(root.jacobian).real.max() > 0:
-        root = follow_flow(F, near.x, settings.fine, settings.max_steps, continued=True)
+        if few is not equations:
+            near = _with_all_samples(F, near, start, init, settings)
+    root = _solve(F, near, settings)
     output, averages = F.averages(root.x)
     (V, known), values = F.variances(root.x), F.spectrum(root.x)[0]
     # where V decreases to zero, all V keep their ratios
@@ -142,6 +129,32 @@ def _search(F: "Information", x: np.ndarray, settings: IterationSettings) -> Fou
     return follow_flow(F, x, settings.rough, settings.max_steps, continued=True)
 
 
+def _with_all_samples(
+    F: "Information", near: FoundRoot, start: np.ndarray, init: str, settings: IterationSettings
+) -> FoundRoot:
+    """Return steps with few samples from whose end steps with all samples can begin, without columns that vanish."""
+    rho, known = F.equations.rho, F.variances(near.x)[1]
+    if init == "uninformed":
+        zero = _vanishing_columns(F.equations, F.alpha, known, settings.small)
+        if zero.any():
+            F.kept = np.outer(~zero, ~zero)
+            return near._replace(path=[F.of(rho - known * F.kept, known * F.kept)], jacobian=None)
+    is_small = F.spectrum(near.x)[0].max() < settings.small
+    if is_small and F.equations.has_zero_fixed_point():  # with few samples, q = 0 may attract
+        return near._replace(path=[start], jacobian=None)
+    return near
+
+
+def _solve(F: "Information", near: FoundRoot, settings: IterationSettings) -> FoundRoot:
+    """Return the steps to the fixed point from the end of other steps: the flow, if Newton steps end elsewhere."""
+    with suppress(ArithmeticError, np.linalg.LinAlgError):  # the Jacobian of a steady change of x is zero
+        root = find_root(F, near.x, settings.fine / F.units(near.x)[0], STEPS, near.jacobian)
+        attracts = root.jacobian is not None and np.linalg.eigvals(root.jacobian).real.max() <= 0
+        if attracts and _error(root) < settings.accepted:
+            return root
+    return follow_flow(F, near.x, settings.fine, settings.max_steps, continued=True)
+
+
 def _error(root: FoundRoot) -> float:
     """Return the estimated distance of x from the fixed point: the change in an iteration, or the next Newton step."""
     step = 0.0 if root.jacobian is None else np.linalg.lstsq(root.jacobian, root.residual)[0]
@@ -170,13 +183,14 @@ class Information(NonlinearSystem):
 
     Attributes
     ----------
+    equations, alpha : averages of an iteration, and sample complexity.
     kept : (t, t) pairs of columns that may have an overlap, by default all.
     """
 
     difference = 1e-3
 
     def __init__(self, equations: Equations, alpha: float, full: float) -> None:
-        self._equations, self._alpha, self._full = equations, alpha, full
+        self.equations, self.alpha, self._full = equations, alpha, full
         t = equations.rho.shape[1]
         self.kept, self._upper = np.ones((t, t), dtype=bool), np.triu_indices(t)
         self._root = psd_root(equations.rho)
@@ -222,14 +236,14 @@ class Information(NonlinearSystem):
     def averages(self, x: np.ndarray) -> tuple[OutputAverages, InputAverages]:
         """Return the averages over samples and over coordinates in an iteration, from memory for the last x."""
         if self._last is None or self._last[0] != x.tobytes():
-            output = self._equations.output(*self.variances(x))
-            self._last = x.tobytes(), output, self._equations.input(self._alpha * output.hats)
+            output = self.equations.output(*self.variances(x))
+            self._last = x.tobytes(), output, self.equations.input(self.alpha * output.hats)
         return self._last[1:]
 
     def residual(self, x: np.ndarray) -> np.ndarray:
         """Return the change of x in an iteration; FloatingPointError if x is negative."""
         averages = self.averages(x)[1]
-        return self.of(np.where(self.kept, averages.V, self._equations.rho), averages.known * self.kept) - x
+        return self.of(np.where(self.kept, averages.V, self.equations.rho), averages.known * self.kept) - x
 
     def units(self, x: np.ndarray) -> np.ndarray:
         """Return a unit in proportion to x if V is small, so that few steps lead to V = 0."""
