@@ -1,9 +1,9 @@
 """Fixed points of Bayes-optimal state evolution at a given α, from a start with little or complete information.
 
 An iteration applies q̂ = αE[g gᵀ] and V = V(q̂), see `bayes.equations`. The unknown is the information x (`Information`),
-which the flow dx/dt = F(x) − x follows from the start (`follow_flow`). If averages are over random points, it has few
-samples. Newton steps with all samples, or with another quadrature rule, follow (`find_root`); if they do not end near
-an attracting fixed point, the flow continues. The same samples are used throughout, and the same points of their
+which the flow dx/dt = F(x) − x follows from the start (`follow_flow`), with few samples if averages are over random
+points. Newton steps lead from its end to the fixed point with all samples (`find_root`); if that is not found, or
+repels, the flow continues with all samples. The same samples are used throughout, and the same points of their
 posteriors as long as V changes little, so that F is smooth near the end; independent runs give the errors. V = 0 is
 approached exponentially; it is reached if V decreases below e^(−`full`) ρ.
 
