@@ -1,7 +1,7 @@
 """Fixed points of Bayes-optimal state evolution at a given α, with errors and the test error of a fresh sample.
 
 A fixed point is computed with several sets of points by `bayes.iteration`: a finer and a coarser quadrature rule if
-averages over samples are integrals, independent random sets otherwise. The coarser rule begins at the fixed point of the
+averages over samples are integrals, independent random sets otherwise. The coarser rule starts at the result of the
 finer rule. The difference of the two rules, or the spread of the random sets, gives the errors. If sets disagree on the
 columns that are found, as may happen at a threshold, the status is INACCURATE.
 """
