@@ -79,7 +79,8 @@ class FlowSettings:
     # error of a predicted residual, in units of the residual before the step, from which the Jacobian is computed again
     inexact: float = 0.5
     exact: float = 0.1  # the same up to which the next step is `much_longer`
-    patience: int = 5  # number of steps without a new smallest residual after which the steps end, if τ is `long`
+    # number of steps without a new smallest residual after which the steps end, if τ is `long` and was not reduced
+    patience: int = 5
     long: float = 100.0
     at_start: float = 0.02  # residual of a start below which it counts as near a solution
     near: float = 0.05  # largest change of an unknown from such a start to this solution
@@ -218,7 +219,7 @@ def follow_flow(
     path, here, arrived, failure = [start], np.full(len(start), np.nan), False, None
     explicit = known = not continued  # whether the next step is explicit, and J is known: as zero for an explicit step
     J, is_new, size, smallest, n_idle = np.zeros((len(start), len(start))), False, np.inf, np.inf, 0
-    tau = FLOW.long if continued else FLOW.first
+    tau, shortened = FLOW.long if continued else FLOW.first, False
     try:
         here = equations.residual(start)
         if not continued and np.abs(here / equations.units(start)).max() < FLOW.at_start:
@@ -244,13 +245,15 @@ def follow_flow(
                 if is_new or not arrived:
                     break
                 known = False
-            n_idle = 0 if size < smallest or tau < FLOW.long else n_idle + 1
+            n_idle = 0 if size < smallest or tau < FLOW.long or shortened else n_idle + 1
             smallest = min(smallest, size)
             if arrived or len(path) > max_iter or n_idle == FLOW.patience:
                 break
             if growth > FLOW.neutral:
                 tau = min(tau, FLOW.below_pole / growth)
+            longest = tau
             step, there, tau = _implicit_step(equations, x, unit, here, scaled, tau)
+            shortened = tau < longest
             change = (there - here) / unit
             missed, length = float(np.linalg.norm(change - scaled @ step)), float(np.linalg.norm(here / unit))
             if explicit and missed > length:

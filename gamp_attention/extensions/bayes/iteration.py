@@ -1,46 +1,47 @@
-"""Fixed points of Bayes-optimal state evolution at a given α, by iteration from little or complete information.
+"""Fixed points of Bayes-optimal state evolution at a given α, from a start with little or complete information.
 
-An iteration applies q̂ = αE[g gᵀ] and V = V(q̂), see `bayes.equations`. If averages are over random points, it begins
-with few samples and ends with all. A run uses the same samples, and the same points of their posteriors as long as V
-changes little, so that the map is smooth near the end, and independent runs give the errors. Extrapolated steps
-(`Iteration`) reach the fixed point to an error far below the errors from the samples. V = 0 is approached
-exponentially; it is reached if V decreases below e^(−`full`) ρ.
+An iteration applies q̂ = αE[g gᵀ] and V = V(q̂), see `bayes.equations`. The unknown is the information x (`Information`),
+which the flow dx/dt = F(x) − x follows from the start (`follow_flow`), with few samples if averages are over random
+points. Newton steps lead from its end to the fixed point with all samples (`find_root`); if that is not found, or
+repels, the flow continues with all samples. The same samples are used throughout, and the same points of their
+posteriors as long as V changes little, so that F is smooth near the end; independent runs give the errors. V = 0 is
+approached exponentially; it is reached if V decreases below e^(−`full`) ρ.
 
 Near q = 0 of columns whose sign is free, an iteration multiplies q by a constant factor, and shows slowly whether the
 columns vanish if the factor is near one. This is therefore decided by the factor, computed with all samples
 (`Equations.growth`): below one, the columns are zero. It is computed for all columns before a run without information,
-and after the iterations with few samples for columns whose overlap is below `small`, in units of the prior.
+and after the flow with few samples for columns whose overlap is below `small`, in units of the prior.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.numerics import anderson_step, compose, psd_root
-from gamp_attention.extensions.bayes.equations import Equations
+from gamp_attention._tools.numerics import compose, psd_root
+from gamp_attention._tools.roots import FoundRoot, NonlinearSystem, RootSettings, find_root, follow_flow
+from gamp_attention.extensions.bayes.equations import Equations, InputAverages, OutputAverages
 
 
 @dataclass(frozen=True)
 class IterationSettings:
-    """Settings of iterations at a given α, with x = −log V in units of the prior."""
+    """Settings of fixed points at a given α, with x = −log V in units of the prior."""
 
-    rough: float = 3e-3  # error of x at which iterations with few samples end
-    fine: float = 1e-7  # error of x at which iterations with all samples end
-    max_rough: int = 150  # maximum number of iterations with few samples
-    max_fine: int = 300  # maximum number of iterations with all samples
-    max_stalled: int = 12  # number of iterations without a smaller error after which an accepted error is final
-    accepted: float = 1e-3  # error of x up to which iterations count as converged
+    rough: float = 3e-3  # change of x in an iteration at which the first flow ends
+    fine: float = 1e-7  # change of x in an iteration at which Newton steps end
+    max_steps: int = 100  # maximum number of steps of a flow
+    far: float = 0.25  # change of x in its unit, above which a start is replaced by its iteration
+    accepted: float = 1e-3  # error of x up to which a fixed point counts as converged
     uninformed: float = 0.02  # overlap of the start, in units of the prior
     small: float = 0.05  # overlap in units of the prior, below which the growth of a column is computed
     full: float = 23.0  # x at which nothing is unknown: V is 1e-10 of the prior
-    nearly_full: float = 7.0  # x from which a steady change of x is extrapolated, and the informed start with noise
-    steady: float = 0.2  # relative difference of two changes of x up to which the change is steady
-    memory: int = 3  # number of earlier iterations from which the next x is extrapolated
+    nearly_full: float = 7.0  # x of the informed start with noise
 
 
 OF_RANDOM_POINTS = IterationSettings()
 OF_INTEGRALS = IterationSettings(fine=1e-12, full=36.0)
+STEPS = RootSettings(last=OF_RANDOM_POINTS.accepted)
 
 
 class Solution(NamedTuple):
@@ -55,9 +56,12 @@ class Solution(NamedTuple):
     n_iter: int = 0
     full: bool = False  # whether nothing is unknown
     converged: bool = True  # whether the estimated error is small
+    root: FoundRoot | None = None  # steps to the fixed point; None if it is known without steps
 
 
-def solve_fixed_point(few: Equations, equations: Equations, alpha: float, init: str) -> Solution:
+def solve_fixed_point(
+    few: Equations, equations: Equations, alpha: float, init: str, near: FoundRoot | None = None
+) -> Solution:
     """Return the fixed point that iterations from a start "uninformed" or "informed" reach.
 
     Parameters
@@ -65,10 +69,10 @@ def solve_fixed_point(few: Equations, equations: Equations, alpha: float, init: 
     few, equations : equations with few and with all samples; the same object if averages are integrals.
     alpha : sample complexity.
     init : start.
+    near : steps to the fixed point of another quadrature rule, which replace the search.
     """
     rho, prior = equations.rho, equations.input(np.zeros_like(equations.rho))
     settings = OF_INTEGRALS if equations.exact else OF_RANDOM_POINTS
-    zero = np.zeros(rho.shape[1], dtype=bool)
     if not prior.V.any():
         return _known_exactly(equations, 0.0)
     known = prior.known
@@ -76,36 +80,31 @@ def solve_fixed_point(few: Equations, equations: Equations, alpha: float, init: 
         known = settings.uninformed * rho
         if init == "uninformed" and alpha * equations.growth() < 1:
             return Solution(prior.q, prior.V, prior.known, alpha * equations.output(prior.V, prior.known).log_z)
-    first = last = Iteration(few, alpha, zero, settings)
-    x = first.information(rho - known, known)
-    if init == "informed":  # with noise, targets say little about fields that are known far better than the noise
-        x = (settings.full if few.noiseless else settings.nearly_full) * np.eye(len(zero)) + np.zeros_like(rho)
-    if few is not equations:
-        x = first.run(x, settings.rough, settings.max_rough)
-        if init == "uninformed":
-            known = first.variances(x)[1]
-            zero = _vanishing_columns(equations, alpha, known, settings.small)
-            known = known * np.outer(~zero, ~zero)
-            x = first.information(rho - known, known) if zero.any() else x
-        last = Iteration(equations, alpha, zero, settings)
-    n_rough = first.n_iter
-    x = last.run(x, settings.fine, settings.max_fine)
-    V, known = last.variances(x)
-    output = equations.output(V, known)
-    averages, values = equations.input(alpha * output.hats), np.linalg.eigvalsh(x)
+    F, n_iter = Information(equations, alpha, settings.full), 0
+    if near is None:
+        x = start = F.of(rho - known, known)
+        if init == "informed":  # with noise, targets say little about fields that are known far better than the noise
+            x = F.pack((settings.full if equations.noiseless else settings.nearly_full) * np.eye(len(F.kept)) + 0 * rho)
+        near = _search(F if few is equations else Information(few, alpha, settings.full), x, settings)
+        n_iter = len(near.path)
+        if few is not equations:
+            near = _with_all_samples(F, near, start, init, settings)
+    root = _solve(F, near, settings)
+    output, averages = F.averages(root.x)
+    (V, known), values = F.variances(root.x), F.spectrum(root.x)[0]
     # where V decreases to zero, all V keep their ratios
     low = settings.full - settings.nearly_full
-    if equations.noiseless and values.max() >= settings.full and values.min() >= low:
+    if equations.noiseless and values.max() > settings.full - settings.accepted and values.min() >= low:
         diverges = alpha * float(np.abs(output.hats @ V).max()) > settings.accepted
         solution = _known_exactly(equations, np.inf if diverges else equations.free_entropy(alpha, V, output))
     else:
-        kept = np.outer(~zero, ~zero)
         entropy = equations.free_entropy(alpha, V, output)
         if equations.exact:  # one more iteration, for V below e^(−`full`)
             V, known = averages.V, averages.known
-        solution = Solution(averages.q * kept, V, known, entropy)
+        solution = Solution(averages.q * F.kept, V, known, entropy)
+    residual, error = float(np.abs(root.residual).max()), _error(root)
     return solution._replace(
-        residual=last.residual, error=last.error, converged=last.error < settings.accepted, n_iter=n_rough + last.n_iter
+        residual=residual, error=error, converged=error < settings.accepted, n_iter=n_iter + len(root.path), root=root
     )
 
 
@@ -113,6 +112,53 @@ def _known_exactly(equations: Equations, free_entropy: float) -> Solution:
     """Return the fixed point at which the weights are known exactly."""
     rho = equations.rho
     return Solution(equations.prior_second_moment, np.zeros_like(rho), rho, free_entropy, full=True)
+
+
+def _search(F: "Information", x: np.ndarray, settings: IterationSettings) -> FoundRoot:
+    """Return the steps from x to the neighborhood of the fixed point to which the flow leads.
+
+    F is increasing, so that iterations do not skip a fixed point: a start that an iteration changes much is replaced.
+    """
+    for _ in range(settings.max_steps):
+        change = F.residual(x)
+        if np.abs(change).max() <= settings.far * F.units(x)[0]:
+            break
+        x = x + change
+    if np.abs(change).max() <= settings.fine:  # the start is the fixed point, as with full information
+        return FoundRoot([x], change, -np.eye(len(x)), 0.0, True)
+    return follow_flow(F, x, settings.rough, settings.max_steps, continued=True)
+
+
+def _with_all_samples(
+    F: "Information", near: FoundRoot, start: np.ndarray, init: str, settings: IterationSettings
+) -> FoundRoot:
+    """Return steps with few samples from whose end steps with all samples can begin, without columns that vanish."""
+    rho, known = F.equations.rho, F.variances(near.x)[1]
+    if init == "uninformed":
+        zero = _vanishing_columns(F.equations, F.alpha, known, settings.small)
+        if zero.any():
+            F.kept = np.outer(~zero, ~zero)
+            return near._replace(path=[F.of(rho - known * F.kept, known * F.kept)], jacobian=None)
+    is_small = F.spectrum(near.x)[0].max() < settings.small
+    if is_small and F.equations.has_zero_fixed_point():  # with few samples, q = 0 may attract
+        return near._replace(path=[start], jacobian=None)
+    return near
+
+
+def _solve(F: "Information", near: FoundRoot, settings: IterationSettings) -> FoundRoot:
+    """Return the steps to the fixed point from the end of other steps: the flow, if Newton steps end elsewhere."""
+    with suppress(ArithmeticError, np.linalg.LinAlgError):  # the Jacobian of a steady change of x is zero
+        root = find_root(F, near.x, settings.fine / F.units(near.x)[0], STEPS, near.jacobian)
+        attracts = root.jacobian is not None and np.linalg.eigvals(root.jacobian).real.max() <= 0
+        if attracts and _error(root) < settings.accepted:
+            return root
+    return follow_flow(F, near.x, settings.fine, settings.max_steps, continued=True)
+
+
+def _error(root: FoundRoot) -> float:
+    """Return the estimated distance of x from the fixed point: the change in an iteration, or the next Newton step."""
+    step = 0.0 if root.jacobian is None else np.linalg.lstsq(root.jacobian, root.residual)[0]
+    return float(max(np.abs(root.residual).max(), np.abs(step).max()))
 
 
 def _vanishing_columns(equations: Equations, alpha: float, known: np.ndarray, limit: float) -> np.ndarray:
@@ -128,76 +174,94 @@ def _vanishing_columns(equations: Equations, alpha: float, known: np.ndarray, li
     return small & (alpha * growth < 1)
 
 
-class Iteration:
-    """Iteration of the information x = −log(ρ^(−½) V ρ^(−½)) (L, t, t), with extrapolation.
+class Information(NonlinearSystem):
+    """Equations F(x) − x = 0 of the information x = −log(ρ^(−½) V ρ^(−½)), for an iteration F.
 
-    A change of x is a relative change of V if V is small, and a change of ρ − V in units of ρ if that is small.
+    A change of x is a relative change of V if V is small, and a change of ρ − V in units of ρ if that is small. Tokens
+    whose variances have the same ratio in all kinds of coordinates have the same matrix (t, t); the upper triangles of
+    the n different matrices are the vector x (k,).
 
     Attributes
     ----------
-    residual, error : change of x in the last iteration, and its estimated distance from the fixed point.
-    n_iter : number of iterations.
+    equations, alpha : averages of an iteration, and sample complexity.
+    kept : (t, t) pairs of columns that may have an overlap, by default all.
     """
 
-    def __init__(self, equations: Equations, alpha: float, zero: np.ndarray, settings: IterationSettings) -> None:
-        self._equations, self._alpha, self._settings = equations, alpha, settings
-        self._kept = np.outer(~zero, ~zero)  # pairs of columns that may have an overlap
+    difference = 1e-3
+
+    def __init__(self, equations: Equations, alpha: float, full: float) -> None:
+        self.equations, self.alpha, self._full = equations, alpha, full
+        t = equations.rho.shape[1]
+        self.kept, self._upper = np.ones((t, t), dtype=bool), np.triu_indices(t)
         self._root = psd_root(equations.rho)
         self._inverse = np.linalg.inv(self._root)
-        self.residual, self.error, self.n_iter = np.inf, np.inf, 0
+        gammas = np.array([kind.gamma for kind in equations.kinds])
+        profiles = np.round(gammas / gammas.sum(axis=0), 12)
+        _, self._tokens, group = np.unique(profiles, axis=1, return_index=True, return_inverse=True)
+        self._group = group.ravel()  # index of the matrix of each token
+        self._last: tuple[bytes, OutputAverages, InputAverages] | None = None
+
+    def pack(self, x: np.ndarray) -> np.ndarray:
+        """Return the vector of matrices (L, t, t)."""
+        return x[self._tokens][:, *self._upper].ravel()
+
+    def unpack(self, x: np.ndarray) -> np.ndarray:
+        """Return the matrices (n, t, t) of a vector."""
+        matrices = np.zeros((len(self._tokens), *self.kept.shape))
+        matrices[:, *self._upper] = matrices[:, *self._upper[::-1]] = x.reshape(len(matrices), -1)
+        return matrices
+
+    def spectrum(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the eigenvalues (n, t), in the range from 0 to `full`, and the eigenvectors of a vector's matrices."""
+        values, vectors = np.linalg.eigh(self.unpack(x))
+        if values.min() < -values.max() - 1e-12:  # if 0 were the result, q = 0 would attract from below
+            raise FloatingPointError("the information is negative in a step")
+        return np.clip(values, 0.0, self._full), vectors
 
     def variances(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return V and ρ − V (L, t, t), each without cancellation."""
-        values, vectors = np.linalg.eigh(x)
-        whitened = (compose(part, vectors) for part in (np.exp(-values), -np.expm1(-values)))
+        values, vectors = self.spectrum(x)
+        whitened = (compose(part, vectors)[self._group] for part in (np.exp(-values), -np.expm1(-values)))
         V, known = (self._root @ part @ self._root for part in whitened)
         return V, known
 
-    def information(self, V: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return x (L, t, t), at most `full`, for V and ρ − V."""
+    def of(self, V: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return x, at most `full`, for V and ρ − V (L, t, t)."""
         V, known = (self._inverse @ part @ self._inverse for part in (V, known))
         values, vectors = np.linalg.eigh(known)
         unknown = np.einsum("lab,lac,lcb->lb", vectors, V, vectors)
-        small, large = np.minimum(values, 0.5), np.maximum(unknown, np.exp(-self._settings.full))
-        x = np.where(values < 0.5, -np.log1p(-small), -np.log(large))
-        return compose(x, vectors)
+        small, large = np.clip(values, 0.0, 0.5), np.maximum(unknown, np.exp(-self._full))
+        return self.pack(compose(np.where(values < 0.5, -np.log1p(-small), -np.log(large)), vectors))
 
-    def run(self, x: np.ndarray, tol: float, limit: int) -> np.ndarray:
-        """Return x after at most `limit` iterations, which end when its estimated error is below `tol`."""
-        settings, path, best, stalled = self._settings, list[tuple[np.ndarray, np.ndarray]](), np.inf, 0
-        for self.n_iter in range(1, limit + 1):
-            V, known = self.variances(x)
-            averages = self._equations.input(self._alpha * self._equations.output(V, known).hats)
-            kept = np.where(self._kept, averages.V, self._equations.rho), averages.known * self._kept
-            path = [*path[-settings.memory :], (x, self.information(*kept) - x)]
-            points, moves = zip(*path, strict=True)
-            step = anderson_step(points, moves, rcond=1e-8)
-            self.residual = float(np.abs(path[-1][1]).max())
-            self.error = max(self.residual, float(np.abs(step).max()) if len(path) > 1 else self.residual / tol)
-            stalled = 0 if self.error < 0.5 * best else stalled + 1
-            best = min(best, self.error)
-            if self.error < tol or (best < settings.accepted and stalled > settings.max_stalled):
-                break
-            x = self._limit_step(path, step)
-        return x
+    def averages(self, x: np.ndarray) -> tuple[OutputAverages, InputAverages]:
+        """Return the averages over samples and over coordinates in an iteration, from memory for the last x."""
+        if self._last is None or self._last[0] != x.tobytes():
+            output = self.equations.output(*self.variances(x))
+            self._last = x.tobytes(), output, self.equations.input(self.alpha * output.hats)
+        return self._last[1:]
 
-    def _limit_step(self, path: list[tuple[np.ndarray, np.ndarray]], step: np.ndarray) -> np.ndarray:
-        """Return the next x, from an extrapolated step whose length and direction are limited.
+    def residual(self, x: np.ndarray) -> np.ndarray:
+        """Return the change of x in an iteration; FloatingPointError if x is negative."""
+        averages = self.averages(x)[1]
+        return self.of(np.where(self.kept, averages.V, self.equations.rho), averages.known * self.kept) - x
 
-        A step against the change f of the iteration would lead to an unstable fixed point. Longer steps than f could
-        skip a stable fixed point. If f stays the same while V becomes small, V converges to zero, or grows,
-        exponentially.
+    def units(self, x: np.ndarray) -> np.ndarray:
+        """Return a unit in proportion to x if V is small, so that few steps lead to V = 0."""
+        return np.full(len(x), max(2.0, self.spectrum(x)[0].max()))
+
+    def jacobian(self, x: np.ndarray, here: np.ndarray) -> np.ndarray:
+        """Return the Jacobian at x, by differences in eigenvalues; the change of F by rotations is neglected.
+
+        A small rotation of a matrix x changes V by orders of magnitude if the eigenvalues differ much.
         """
-        (x, f), settings = path[-1], self._settings
-        step = step if np.sum(step * f) > 0 else f
-        values, vectors = np.linalg.eigh(x)
-        change, before, wanted = (
-            np.einsum("lab,lac,lcb->lb", vectors, part, vectors) for part in (f, path[max(len(path) - 2, 0)][1], step)
-        )
-        longest = np.abs(change) + np.maximum(0.5 * np.clip(values, 1e-3, 1.0), 0.125 * values)
-        is_steady = np.abs(change - before) < settings.steady * np.abs(change)
-        steady = (values > settings.nearly_full) & is_steady & (len(path) > 1)
-        part = np.where(steady, 1.0, longest / np.maximum(np.abs(wanted), 1e-300)).min(initial=1.0)
-        more = np.where(steady, np.sign(change) * longest - part * wanted, 0.0)
-        after, vectors = np.linalg.eigh(x + part * step + compose(more, vectors))
-        return compose(np.clip(after, 0.0, settings.full), vectors)
+        values, vectors = np.linalg.eigh(self.unpack(x))
+        twice = (2 - np.eye(len(self.kept)))[self._upper]  # how often an entry of a triangle is in its matrix
+        J, step = -np.eye(len(x)), self.difference * self.units(x)[0]
+        for group, k in np.ndindex(values.shape):
+            projector = np.zeros_like(vectors)
+            projector[group] = np.outer(vectors[group][:, k], vectors[group][:, k])
+            part = projector[:, *self._upper]
+            signed = step if values[group, k] + step < self._full else -step  # F is not smooth at `full`
+            change = self.residual(x + signed * part.ravel()) - here
+            J += np.outer(change / signed + part.ravel(), part * twice)
+        return J

@@ -1,9 +1,9 @@
 """Fixed points of Bayes-optimal state evolution at a given α, with errors and the test error of a fresh sample.
 
 A fixed point is computed with several sets of points by `bayes.iteration`: a finer and a coarser quadrature rule if
-averages over samples are integrals, independent random sets otherwise. The difference of the two rules, or the spread
-of the random sets, gives the errors. If sets disagree on the columns that are found, as may happen at a threshold, the
-status is INACCURATE.
+averages over samples are integrals, independent random sets otherwise. The coarser rule starts at the result of the
+finer rule. The difference of the two rules, or the spread of the random sets, gives the errors. If sets disagree on the
+columns that are found, as may happen at a threshold, the status is INACCURATE.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class BayesStateEvolution(Ended):
     Attributes
     ----------
     status, converged, n_iter, residual : CONVERGED, or INACCURATE if sets of points disagree or an iteration did not
-        converge; n_iter counts iterations with all sets; the residual is the change of −log V in the last iteration.
+        converge; n_iter counts steps with all sets; the residual is the change of −log V in the last iteration.
     q, q_error : (t, t) overlap lim Q̂ᵀQ*/d of posterior mean Q̂ and teacher Q*, equal to lim Q̂ᵀQ̂/d.
     V, V_error : (L, t, t) posterior covariances of the fields.
     free_entropy, free_entropy_error : Φ per dimension. Of several fixed points, the data determine the fixed point of
@@ -135,7 +135,8 @@ def solve_bayes_state_evolution(
     runs, exact = list[Solution](), sets[0].exact
     for equations in sets:
         few = equations if exact else Equations(model, max(n_points // FEW, MIN_POINTS) // 2 * 2, rng)
-        runs.append(solve_fixed_point(few, equations, alpha, init))
+        near = runs[0].root if exact and runs else None
+        runs.append(solve_fixed_point(few, equations, alpha, init, near))
     agree = len({(bytes(np.diagonal(run.q) > FOUND), run.full) for run in runs}) == 1
     status = Status.CONVERGED if agree and all(run.converged for run in runs) else Status.INACCURATE
     full = all(run.full for run in runs)

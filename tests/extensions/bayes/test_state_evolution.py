@@ -15,6 +15,7 @@ import gamp_attention as ga
 from gamp_attention.extensions.bayes.channels.integrals import FINE
 from gamp_attention.extensions.bayes.equations import Equations
 from gamp_attention.extensions.bayes.priors import MixturePrior, kinds_of
+from gamp_attention.extensions.bayes.thresholds import AlphaCurve
 
 
 def build_linear(noise, **more):
@@ -145,6 +146,17 @@ def test_fixed_point_without_overlap_has_the_entropy_of_the_prior():
     assert point.free_entropy == pytest.approx(-0.4 * 0.5 * np.log(2 * np.pi * np.e), rel=1e-9)
     assert 0 < point.free_entropy_error < 1e-8
     assert point.test_error == pytest.approx(2.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("init", ["uninformed", "informed"])
+@pytest.mark.parametrize(("n_tokens", "alpha"), [(2, 0.168), (2, 0.45), (4, 0.06)])
+def test_fixed_points_are_on_the_curve_of_all_fixed_points(n_tokens, alpha, init):
+    """The same point for both starts, also next to weak recovery, at 1/6 and 1/20, where q = 0 hardly repels."""
+    model = ga.attention_model(n_tokens)
+    solution = ga.solve_bayes_state_evolution(model, alpha, init)
+    exact = AlphaCurve(build_equations(model)).find_crossing(alpha, np.log(1e-6), np.log(1e3))
+    assert solution.converged
+    assert is_within(solution.q[0, 0], solution.q_error[0, 0], exact.input.q[0, 0])
 
 
 @pytest.mark.parametrize("alpha", [0.15, 0.45])
