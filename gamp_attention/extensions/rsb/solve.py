@@ -12,13 +12,14 @@ vanish by symmetry. The equations are the overlap map, output channel followed b
 4. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
 """
 
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.roots import DEFAULTS, NonlinearSystem, broyden_update, find_root
+from gamp_attention._tools.roots import DEFAULTS, NonlinearSystem, RootSettings, find_root
 from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, WeightsUnbounded
 from gamp_attention.results import Status
 from gamp_attention.theory.models.model import Model
@@ -58,12 +59,13 @@ class BrokenSearch:
     damped_steps: int = 12  # number of iterations before Newton steps
     retreat: tuple[float, float] = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
     difference: float = 1e-4  # step of finite differences; larger if the equations are not smooth functions
-    old_grids: float = 0.2  # change of an unknown after which the grids are chosen again
     # Maximization over the Parisi parameters
     inner_tol: float = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
-    overlap_tol: float = 1e-3  # the same in units of the shortest step in log y: ∂F/∂y_j depends strongly on overlaps
-    parisi_step: float = 0.2  # change of log y_j in finite differences of ∂F/∂y_j, which is nearly linear and flat
+    overlap_tol: float = 2e-4  # the same in units of the shortest step in log y: ∂F/∂y_j depends strongly on overlaps
+    parisi_step: float = 0.1  # change of log y_j in finite differences of ∂F/∂y_j, which is nearly linear and flat
     rough_step: float = 0.02  # step in log y_j at which the search on the coarsest grids ends
+    # step in units of the shortest below which changes of ∂F/∂y_j are mostly errors of the overlaps and of the grids
+    min_update: float = 4.0
     shortest_ascent: float = 1 / 8  # fraction of a step in log y_j at which the derivatives are computed again
     # Refinement of the grids and errors
     max_resolution: int = 6  # number of refinements
@@ -117,6 +119,10 @@ class BrokenProblem:
         """Return the problem with the grids for these overlaps; itself if changes of the grids have small effects."""
         return self
 
+    def fits(self, levels: Levels) -> bool:
+        """Return whether fixed grids may be used for these overlaps."""
+        return True
+
 
 class LevelIndicators(NamedTuple):
     """Numbers that follow from the conjugates, or their errors."""
@@ -159,6 +165,7 @@ class LevelRoot(NamedTuple):
     n_iter: int  # number of evaluations of the output channel
     J: np.ndarray | None  # Jacobian, or None if it has to be computed again
     hats: LevelHats  # conjugates at x
+    problem: BrokenProblem  # the problem with the grids at x
 
 
 class Slopes(NamedTuple):
@@ -288,65 +295,88 @@ def maximize(
 ) -> tuple[LevelRoot, Slopes]:  # fmt: skip
     """Return the solution of all equations by nested Newton steps, and the derivatives there.
 
-    Newton steps in log y with Broyden's updates solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat
-    as a function of the Parisi parameters that in joint Newton steps the effect of errors of the overlaps is larger
-    than its slope. Steps are accepted as in `solve_levels`. Where F is not concave, the step follows the gradient, and
-    is accepted if F increases. The search ends at a step shorter than `shortest`, with a size of at most `tol`, or if
-    no step is accepted, with a larger size.
+    Newton steps in log y solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat as a function of the
+    Parisi parameters that in joint Newton steps the effect of errors of the overlaps is larger than its slope. The
+    search ends at a step shorter than `shortest`, with a size of at most `tol`, or if no step is accepted or F is not a
+    maximum there, with a larger size.
     """
-    search = problem.search
-    k, count, J = packing.k, 0, known.J if known else None
+    search, k = problem.search, packing.k
     inner_tol = max(min(search.inner_tol * tol, search.overlap_tol * shortest), ROUNDING)
-    fixed = problem.with_fixed_grids(*packing.unpack(x), resolution)
+    equations = _ParisiEquations(problem, packing, x, (inner_tol, tol), resolution, known)
+    settings = RootSettings(shortest=search.shortest_ascent, min_update=search.min_update * shortest, last=shortest)
+    found = find_root(equations, x[-k:], np.inf, settings, known.bends if known else None)
+    root = next(root for at, root in equations.solved[::-1] if np.array_equal(at, found.x))
+    n_iter = sum(root.n_iter for _, root in equations.solved)
+    bends = np.full((k, k), np.inf) if found.jacobian is None else found.jacobian
+    slopes = Slopes(root.J, equations.moves(found.x), bends)
+    size = root.size
+    if not (found.arrived and slopes.concave):
+        step = np.inf if found.jacobian is None else float(np.abs(np.linalg.solve(bends, found.residual)).max())
+        size = max(tol, step) * (1 + ROUNDING)
+    x, residual = np.append(root.x, found.x), np.append(root.residual, found.residual)
+    return LevelRoot(x, residual, size, n_iter, None, root.hats, root.problem), slopes
 
-    def solve_at(inner: np.ndarray, logs: np.ndarray) -> tuple[LevelRoot, np.ndarray, float]:
-        nonlocal count, J
-        chosen = replace(packing, parisi=np.exp(logs))
-        root = solve_overlaps(fixed, chosen, inner, inner_tol, tol, resolution, J)
-        count, J = count + root.n_iter, root.J
-        levels, parisi = chosen.unpack(root.x)
-        slopes = relative_slopes(fixed, levels, root.hats, parisi)
-        return root, slopes, fixed.weights.free_energy(levels, root.hats, parisi)
 
-    def differences() -> Slopes:
-        moves, bends = np.empty((len(root.x), k)), np.empty((k, k))
-        for j, shift in enumerate(search.parisi_step * np.eye(k)):
-            there, new, _ = solve_at(root.x, logs + shift)
-            moves[:, j], bends[:, j] = (there.x - root.x) / search.parisi_step, (new - here) / search.parisi_step
-        return Slopes(J, moves, bends)
+class _ParisiEquations(NonlinearSystem):
+    """Equations ∂F/∂y_j = 0 in log y_j (k,), at the overlaps solved there, on the grids of the first solution.
 
-    logs = x[-k:]
-    root, here, energy = solve_at(x[:-k], logs)
-    slopes, fresh, step = known or differences(), known is None, np.zeros(k)
-    for _ in range(DEFAULTS.max_steps):
-        concave, step = slopes.concave, -np.linalg.solve(slopes.bends, here)
-        if not concave:
-            step = here * DEFAULTS.max_move / np.abs(here).max()
-        elif np.abs(step).max() <= shortest:
-            break
-        longest = min(1.0, DEFAULTS.max_move / np.abs(step).max())
-        t, accepted = longest, False
-        while t >= search.shortest_ascent * longest and not accepted:
-            move = t * step
-            try:
-                there, new, higher = solve_at(root.x + slopes.moves @ move, logs + move)
-                rest = np.linalg.norm(np.linalg.solve(slopes.bends, new))
-                accepted = bool(rest < (1 - 0.1 * t) * np.linalg.norm(step)) if concave else higher > energy
-            except UNSOLVED:
-                pass
-            t *= 0.5
-        if accepted:
-            bends = broyden_update(slopes.bends, move, new - here)
-            moves = broyden_update(slopes.moves, move, there.x - root.x)
-            slopes, root, here, logs, energy, fresh = Slopes(J, moves, bends), there, new, logs + move, higher, False
-        elif fresh:
-            break
-        else:
-            slopes, fresh = differences(), True
-    at_maximum = slopes.concave and np.abs(step).max() <= shortest
-    size = root.size if at_maximum else max(tol, float(np.abs(step).max())) * (1 + ROUNDING)
-    x, residual = np.append(root.x, logs), np.append(root.residual, here)
-    return LevelRoot(x, residual, size, count, None, root.hats), slopes._replace(J=J)
+    `tols` are the residual of the overlaps at which their search ends, and the largest that is accepted; `solved` are
+    the points and their overlaps.
+    """
+
+    def __init__(
+        self, problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tols: tuple[float, float], resolution: int,
+        known: Slopes | None,
+    ) -> None:  # fmt: skip
+        self.problem, self.packing, self.start, self.tols, self.resolution = problem, packing, x, tols, resolution
+        self.fixed, self.solved = problem, list[tuple[np.ndarray, LevelRoot]]()
+        self.J = known.J if known else None
+        self.first_moves = known.moves if known else np.zeros((len(x) - packing.k, packing.k))
+        self.difference = problem.search.parisi_step
+
+    def moves(self, logs: np.ndarray) -> np.ndarray:
+        """Return the derivatives of the overlaps (n, k) in log y_j, from differences of the nearest point to others."""
+        origin, nearest = self._nearest(logs)
+        shifts = np.array([at - origin for at, _ in self.solved])
+        changes = np.array([root.x - nearest for _, root in self.solved]) - shifts @ self.first_moves.T
+        return self.first_moves + np.linalg.lstsq(shifts, changes, rcond=0.1)[0].T
+
+    def _nearest(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the nearest solved point and its overlaps; those of the start if there is none."""
+        points = [(at, root.x) for at, root in self.solved] or [np.split(self.start, [-len(logs)])[::-1]]
+        return min(points, key=lambda point: np.abs(point[0] - logs).max())
+
+    def solve(self, logs: np.ndarray) -> LevelRoot:
+        """Return the overlaps at given log y_j, found from a linear prediction from the nearest point."""
+        for at, root in self.solved:
+            if root.problem is self.fixed and np.array_equal(at, logs):
+                return root
+        origin, x = self._nearest(logs)
+        if self.solved:
+            x = x + self.moves(logs) @ (logs - origin)
+        chosen = replace(self.packing, parisi=np.exp(logs))
+        root = solve_overlaps(self.fixed, chosen, x, *self.tols, self.resolution, self.J)
+        self.fixed, self.J = root.problem, root.J
+        self.solved.append((logs, root))
+        return root
+
+    def residual(self, logs: np.ndarray) -> np.ndarray:
+        """Return the slopes of F (k,), see `relative_slopes`."""
+        try:
+            root = self.solve(logs)
+        except np.linalg.LinAlgError as error:
+            raise FloatingPointError(str(error)) from error
+        levels, parisi = replace(self.packing, parisi=np.exp(logs)).unpack(root.x)
+        return relative_slopes(self.fixed, levels, root.hats, parisi)
+
+    def near(self, logs: np.ndarray) -> NonlinearSystem:
+        """Return the equations on grids that are chosen at a point, if the present grids do not fit its overlaps."""
+        root = self.solve(logs)
+        if self.fixed.fits(replace(self.packing, parisi=np.exp(logs)).unpack(root.x)[0]):
+            return self
+        other = copy(self)
+        other.fixed = self.problem
+        return other
 
 
 def solve_levels(
@@ -356,29 +386,30 @@ def solve_levels(
     """Return the end of Newton steps for the equations from a start, on grids that are chosen again on a long way."""
     equations = _LevelEquations(problem, packing, x, resolution, {})
     root = find_root(equations, x, tol, jacobian=J)
-    hats = equations.hats
-    return LevelRoot(root.x, root.residual, root.size, len(hats), root.jacobian, hats[root.x.tobytes()])
+    hats, used = equations.hats[root.x.tobytes()]
+    return LevelRoot(root.x, root.residual, root.size, len(equations.hats), root.jacobian, hats, used)
 
 
 class _LevelEquations(NonlinearSystem):
-    """Equations of the levels, on grids fixed at a point; `hats` keeps the conjugates by point."""
+    """Equations of the levels, on grids fixed at a point; `hats` keeps the conjugates and grids by point."""
 
     def __init__(
         self, problem: BrokenProblem, packing: LevelPacking, origin: np.ndarray, resolution: int,
-        hats: dict[bytes, LevelHats],
+        hats: dict[bytes, tuple[LevelHats, BrokenProblem]],
     ) -> None:  # fmt: skip
-        self.problem, self.packing, self.origin, self.resolution, self.hats = problem, packing, origin, resolution, hats
+        self.problem, self.packing, self.resolution, self.hats = problem, packing, resolution, hats
         self.fixed = problem.with_fixed_grids(*packing.unpack(origin), resolution)
         self.difference = problem.search.difference
 
     def residual(self, x: np.ndarray) -> np.ndarray:
         """Return the residual of all equations."""
-        change, self.hats[x.tobytes()] = evaluate(self.fixed, self.packing, x, self.resolution)
+        change, hats = evaluate(self.fixed, self.packing, x, self.resolution)
+        self.hats[x.tobytes()] = hats, self.fixed
         return change
 
     def near(self, x: np.ndarray) -> NonlinearSystem:
-        """Return the equations on grids that are chosen at x, if the point of the present grids is far."""
-        if np.abs(x - self.origin).max() <= self.problem.search.old_grids:
+        """Return the equations on grids that are chosen at x, if the present grids are not given and do not fit."""
+        if self.fixed is self.problem or self.fixed.fits(self.packing.unpack(x)[0]):
             return self
         return _LevelEquations(self.problem, self.packing, x, self.resolution, self.hats)
 
