@@ -3,7 +3,7 @@
 The unknowns are the logarithms of V, q_0, the gaps q_j − q_{j−1} and the Parisi parameters y_j, and m and θ unless they
 vanish by symmetry. The equations are the overlap map, output channel followed by weights, and ∂F/∂y_j = 0. Steps:
 
-1. Damped iterations of the map at fixed Parisi parameters lead near a solution (`iterate_levels`).
+1. The flow of the map at fixed Parisi parameters leads near a solution (`follow_levels`).
 2. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve the equations of the overlaps
    (`solve_levels`) and, around them, of the Parisi parameters (`maximize`). A step is shortened until the step after it
    is shorter; far from the maximum, until F increases.
@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.roots import DEFAULTS, NonlinearSystem, RootSettings, find_root
+from gamp_attention._tools.roots import NonlinearSystem, RootSettings, find_root, follow_flow
 from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, WeightsUnbounded
 from gamp_attention.results import Status
 from gamp_attention.theory.models.model import Model
 
-ROUGH = -1  # resolution of damped iterations
+ROUGH = -1  # resolution of the search from a start
 FLOOR = 1e-10  # smallest relative error of a number, from rounding
 ROUNDING = 1e-11  # smallest residual that Newton steps can reach
 COLLAPSE = "the clusters collapse, so that successive overlaps q are equal: fewer steps describe this branch"
@@ -44,19 +44,16 @@ class BrokenSearch:
     strengths: tuple[float, ...] = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the starts, in the order of the trials
     weak: float = 0.1  # strength below which a start counts as near a solution, so that Newton steps begin there
     total: float = 1.6  # y (q_1 − q_0) at the starts in units of the strength times V with replica symmetry
-    attempts: int = 3  # maximum number of searches for the overlaps at given Parisi parameters
     tol: float = 1e-4  # largest residual after the search on the coarsest grids
     # (q_j − q_{j−1})/q_k below which a cluster has collapsed; grids need 1/√ of it nodes
     collapsed: float = 1e-3
-    # Replica-symmetric overlaps near the start, and θ or m that goes to zero, in units of √q_k
-    symmetric_steps: int = 30  # number of damped iterations before Newton steps
-    symmetric_tol: float = 1e-3  # residual of these Newton steps
+    # θ or m that goes to zero, in units of √q_k
     faded: float = 1e-4  # θ or m below which it counts as zero
     seed: float = 1e-3  # θ or m at which its growth is computed
     restored: float = 0.3  # θ or m at which a search begins again
-    # Damped iterations of the map
-    damping: float = 0.5  # step of an iteration
-    damped_steps: int = 12  # number of iterations before Newton steps
+    # Flow of the map
+    flow_tol: float = 1e-3  # residual at its end
+    flow_steps: int = 60  # maximum number of steps, and of changes of the start
     retreat: tuple[float, float] = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
     difference: float = 1e-4  # step of finite differences; larger if the equations are not smooth functions
     # Maximization over the Parisi parameters
@@ -228,11 +225,7 @@ class LevelPacking:
 def evaluate(
     problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, resolution: int
 ) -> tuple[np.ndarray, LevelHats]:
-    """Return the residual of all equations at the unknowns x, and the conjugates.
-
-    Residuals of the map are changes of the unknowns. The slope ∂F/∂y_j is in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j −
-    q_{j−1}), of which all its terms are multiples.
-    """
+    """Return the residual of the map at fixed Parisi parameters, the changes of the unknowns x, and the conjugates."""
     if not np.isfinite(x).all():
         raise FloatingPointError("the overlaps are not finite numbers")
     levels, parisi = packing.unpack(x)
@@ -241,66 +234,52 @@ def evaluate(
     hats = problem.hats(levels, parisi, resolution, replicons=False)
     new = problem.weights.step(hats, parisi)
     change = packing.pack(new, parisi) - packing.pack(levels, parisi)
-    if packing.n_free:
-        change[-packing.k :] = relative_slopes(problem, levels, hats, parisi)
     if not np.isfinite(change).all():
         raise FloatingPointError("the overlaps or the averages are not finite numbers")
     return change, hats
 
 
 def relative_slopes(problem: BrokenProblem, levels: Levels, hats: LevelHats, parisi: np.ndarray) -> np.ndarray:
-    """Return ∂F/∂y_j (k,) in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j − q_{j−1})."""
+    """Return ∂F/∂y_j (k,) in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j − q_{j−1}), of which all its terms are multiples."""
     unit = 0.5 * np.sum(np.diff(hats.q, axis=0) * levels.gaps, axis=1)
     return problem.weights.parisi_slopes(levels, hats, parisi) / np.maximum(np.abs(unit), np.finfo(float).tiny)
 
 
-def iterate_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, n_steps: int) -> np.ndarray:
-    """Return the unknowns after damped iterations of the map at fixed Parisi parameters.
+def follow_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray) -> np.ndarray:
+    """Return the unknowns at the end of the flow of the map from a start, at fixed Parisi parameters.
 
-    If the average over the weights diverges, V is decreased and q_0 increased: the response −∂g/∂ω of fields that are
-    large in units of √V is positive.
+    If the average over the weights diverges at the start, V is decreased and q_0 increased until it is finite: the
+    response −∂g/∂ω of fields that are large in units of √V is positive.
     """
-    search = problem.search
-    for _ in range(n_steps):
-        try:
-            change = np.clip(evaluate(problem, packing, x, ROUGH)[0], -2 * DEFAULTS.max_move, 2 * DEFAULTS.max_move)
-            change[len(x) - packing.n_free :] = 0.0
-            x = x + search.damping * change
-        except WeightsUnbounded:
-            x = x + np.pad(search.retreat, (0, len(x) - 2))
-    return x
-
-
-def solve_overlaps(
-    problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tol: float, accepted: float, resolution: int,
-    J: np.ndarray | None = None,
-) -> LevelRoot:  # fmt: skip
-    """Return the solution at fixed Parisi parameters; FloatingPointError if the residual is above `accepted`.
-
-    If Newton steps on the coarsest grids go astray, damped iterations return to the branch of the start.
-    """
-    search, start = problem.search, x
-    for attempt in range(search.attempts if resolution == ROUGH else 1):
-        if attempt:
-            start, J = iterate_levels(problem, packing, x, attempt * search.damped_steps), None
-        root = solve_levels(problem, packing, start, tol, resolution, J)
-        if root.size <= accepted:
-            return root
-    raise FloatingPointError("no overlaps at these Parisi parameters")
+    search, n = problem.search, len(x) - packing.n_free
+    fixed = replace(packing, parisi=packing.unpack(x)[1])
+    start = x[:n]
+    for _ in range(search.flow_steps):
+        equations = _LevelEquations(problem, fixed, start, ROUGH, {})
+        found = follow_flow(equations, start, search.flow_tol, search.flow_steps)
+        if len(found.path) > 1 or not isinstance(found.failure, WeightsUnbounded):
+            break
+        start = start + np.pad(search.retreat, (0, n - 2))
+    if found.failure is not None:
+        raise found.failure
+    return np.append(found.x, x[n:])
 
 
 def maximize(
     problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tol: float, shortest: float, resolution: int,
     known: Slopes | None = None,
 ) -> tuple[LevelRoot, Slopes]:  # fmt: skip
-    """Return the solution of all equations by nested Newton steps, and the derivatives there.
+    """Return the solution of all equations by nested Newton steps, and the derivatives in free Parisi parameters there.
 
     Newton steps in log y solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat as a function of the
     Parisi parameters that in joint Newton steps the effect of errors of the overlaps is larger than its slope. The
     search ends at a step shorter than `shortest`, with a size of at most `tol`, or if no step is accepted or F is not a
     maximum there, with a larger size.
     """
-    search, k = problem.search, packing.k
+    search, k = problem.search, packing.n_free
+    if k == 0:
+        root = solve_levels(problem, packing, x, tol, resolution, known.J if known else None)
+        return root, Slopes(root.J, np.zeros((len(x), 0)), np.zeros((0, 0)))
     inner_tol = max(min(search.inner_tol * tol, search.overlap_tol * shortest), ROUNDING)
     equations = _ParisiEquations(problem, packing, x, (inner_tol, tol), resolution, known)
     settings = RootSettings(shortest=search.shortest_ascent, min_update=search.min_update * shortest, last=shortest)
@@ -308,7 +287,7 @@ def maximize(
     root = next(root for at, root in equations.solved[::-1] if np.array_equal(at, found.x))
     n_iter = sum(root.n_iter for _, root in equations.solved)
     bends = np.full((k, k), np.inf) if found.jacobian is None else found.jacobian
-    slopes = Slopes(root.J, equations.moves(found.x), bends)
+    slopes = Slopes(root.J, equations.predict(found.x)[1], bends)
     size = root.size
     if not (found.arrived and slopes.concave):
         step = np.inf if found.jacobian is None else float(np.abs(np.linalg.solve(bends, found.residual)).max())
@@ -331,31 +310,27 @@ class _ParisiEquations(NonlinearSystem):
         self.problem, self.packing, self.start, self.tols, self.resolution = problem, packing, x, tols, resolution
         self.fixed, self.solved = problem, list[tuple[np.ndarray, LevelRoot]]()
         self.J = known.J if known else None
-        self.first_moves = known.moves if known else np.zeros((len(x) - packing.k, packing.k))
+        self.moves = known.moves if known else np.zeros((len(x) - packing.k, packing.k))
         self.difference = problem.search.parisi_step
 
-    def moves(self, logs: np.ndarray) -> np.ndarray:
-        """Return the derivatives of the overlaps (n, k) in log y_j, from differences of the nearest point to others."""
-        origin, nearest = self._nearest(logs)
-        shifts = np.array([at - origin for at, _ in self.solved])
-        changes = np.array([root.x - nearest for _, root in self.solved]) - shifts @ self.first_moves.T
-        return self.first_moves + np.linalg.lstsq(shifts, changes, rcond=0.1)[0].T
-
-    def _nearest(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the nearest solved point and its overlaps; those of the start if there is none."""
-        points = [(at, root.x) for at, root in self.solved] or [np.split(self.start, [-len(logs)])[::-1]]
-        return min(points, key=lambda point: np.abs(point[0] - logs).max())
+    def predict(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the overlaps at log y_j (n,), predicted from the nearest point, and their derivatives (n, k)."""
+        split = len(self.start) - len(logs)
+        points = [(at, root.x) for at, root in self.solved] or [(self.start[split:], self.start[:split])]
+        origin, nearest = min(points, key=lambda point: np.abs(point[0] - logs).max())
+        shifts, changes = np.array([at - origin for at, _ in points]), np.array([x - nearest for _, x in points])
+        moves = self.moves + np.linalg.lstsq(shifts, changes - shifts @ self.moves.T, rcond=0.1)[0].T
+        return nearest + moves @ (logs - origin), moves
 
     def solve(self, logs: np.ndarray) -> LevelRoot:
-        """Return the overlaps at given log y_j, found from a linear prediction from the nearest point."""
+        """Return the overlaps at given log y_j."""
         for at, root in self.solved:
             if root.problem is self.fixed and np.array_equal(at, logs):
                 return root
-        origin, x = self._nearest(logs)
-        if self.solved:
-            x = x + self.moves(logs) @ (logs - origin)
-        chosen = replace(self.packing, parisi=np.exp(logs))
-        root = solve_overlaps(self.fixed, chosen, x, *self.tols, self.resolution, self.J)
+        chosen, (tol, accepted) = replace(self.packing, parisi=np.exp(logs)), self.tols
+        root = solve_levels(self.fixed, chosen, self.predict(logs)[0], tol, self.resolution, self.J)
+        if root.size > accepted:
+            raise FloatingPointError("no overlaps at these Parisi parameters")
         self.fixed, self.J = root.problem, root.J
         self.solved.append((logs, root))
         return root
@@ -423,18 +398,14 @@ def refine_levels(
     The errors of V̂, complexity and replicons are reported, but not required to be within `rtol`. `slopes` are the
     derivatives at the start if they are known.
     """
-    search, free, n = problem.search, packing.n_free, len(x)
+    search, n, inner = problem.search, len(x), len(x) - packing.n_free
     max_resolution = search.max_resolution if max_resolution is None else max_resolution
-    J, inner, count, path, numbers = None, n - free, 0, [packing.unpack(x)[0]], list[np.ndarray]()
+    count, path, numbers = 0, [packing.unpack(x)[0]], list[np.ndarray]()
     error, relative = np.full(0, np.inf), np.inf
     status, message = Status.INACCURATE, f"{max_resolution} refinements of the grids do not reach rtol"
     for resolution in range(max_resolution + 1):
         tol = max(search.first_residual * rtol**0.5 if resolution == 0 else search.residual * rtol, ROUNDING)
-        if free:
-            root, slopes = maximize(problem, packing, x, tol, search.step_tol * rtol, resolution, slopes)
-        else:
-            root = solve_levels(problem, packing, x, tol, resolution, J)
-            J = root.J
+        root, slopes = maximize(problem, packing, x, tol, search.step_tol * rtol, resolution, slopes)
         x, count, (levels, parisi) = root.x, count + root.n_iter, packing.unpack(root.x)
         path.append(levels)
         hats = problem.hats(levels, parisi, resolution)
@@ -443,7 +414,7 @@ def refine_levels(
         replicons = problem.weights.replicons(hats, parisi)
         indicators = LevelIndicators(hats.V[0], hats.V_derivative[0], complexity, replicons)
         values = np.concatenate([x, np.append(energy, np.hstack(indicators))])
-        if not root.size <= (tol if resolution == 0 else rtol):
+        if not root.size <= max(tol, rtol):
             status, message = Status.MAX_ITER, f"the equations have a residual of {root.size:.1g}; try another start"
             error, relative = np.full(len(values), np.nan), np.inf
             break
@@ -454,16 +425,14 @@ def refine_levels(
         changes = np.abs(np.diff(numbers[-3:], axis=0)) * ([[search.memory], [1.0]] if resolution > 1 else 1.0)
         error = search.safety * changes.max(axis=0)
         error[:n] += FLOOR
-        J_here, here, left = J if slopes is None else slopes.J, root.residual[:inner], np.zeros(1)
-        next_change = np.abs(here if J_here is None else np.linalg.solve(J_here, here))
+        here, left = root.residual[:inner], np.abs(np.linalg.solve(slopes.bends, root.residual[inner:]))
+        next_change = np.abs(here if slopes.J is None else np.linalg.solve(slopes.J, here))
         error[:inner] += next_change
-        if slopes is not None:
-            left = np.abs(np.linalg.solve(slopes.bends, root.residual[inner:]))
-            error[inner:n] = np.maximum(error[inner:n] + left, search.min_error * error[inner:n].max())
-            error[:inner] = np.maximum(error[:inner], np.abs(slopes.moves) @ error[inner:n])
+        error[inner:n] = np.maximum(error[inner:n] + left, search.min_error * error[inner:n].max(initial=0.0))
+        error[:inner] = np.maximum(error[:inner], np.abs(slopes.moves) @ error[inner:n])
         units = packing.units(x)
         error[:inner] = np.maximum(error[:inner], search.min_error * (error[:inner] * units).max() / units)
-        error[n] += np.abs(energy) * (next_change.max() ** 2 + left.max() ** 2 + FLOOR)
+        error[n] += np.abs(energy) * (next_change.max() ** 2 + left.max(initial=0.0) ** 2 + FLOOR)
         relative = float(max(error[:n].max(), error[n] / np.abs(energy)))
         if relative <= rtol:
             status, message = Status.CONVERGED, ""
@@ -488,17 +457,13 @@ def solve_steps(
     search = problem.search
     solution, failure, status = None, "no start", Status.NONFINITE
     for levels, parisi in starts:
-        x, slopes = packing.pack(levels, parisi), None
+        x = packing.pack(levels, parisi)
         weak = bool(packing.k) and levels.gaps[0].max() < search.weak * levels.q[-1].max()
         try:
             if not (weak or (packing.k > 1 and packing.n_free)):
-                x = iterate_levels(problem, packing, x, search.damped_steps)
-            if packing.n_free:
-                root, slopes = maximize(problem, packing, x, search.tol, search.rough_step, ROUGH)
-                x = root.x
-            else:
-                x = solve_overlaps(problem, packing, x, search.tol, search.tol, ROUGH).x
-            solution = refine_levels(problem, packing, x, rtol, max_resolution, slopes)
+                x = follow_levels(problem, packing, x)
+            root, slopes = maximize(problem, packing, x, search.tol, search.rough_step, ROUGH)
+            solution = refine_levels(problem, packing, root.x, rtol, max_resolution, slopes)
         except UNSOLVED as exception:
             collapsed = isinstance(exception, ClustersCollapsed)
             failure, status = str(exception), Status.LOST if collapsed else Status.NONFINITE

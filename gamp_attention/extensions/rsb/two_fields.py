@@ -72,9 +72,9 @@ LATTICE = LatticeSettings()
 class FixedGrids:
     """Lattice and its centers (n, 2) for n labels, and their tables at a V if they fit into memory.
 
-    The lattice was chosen for given variances of the outer field and of the inner fields (k + 1,). Averages from tables at another V
-    within `radius` have relative errors of up to 6e-6 (q̂) and 2e-9 (F). Grids belong to one search, and the numbers of
-    its result are computed without them, so that no result depends on earlier calls.
+    The lattice was chosen for given variances of the outer field and of the inner fields (k + 1,). Averages from tables
+    at another V within `radius` have relative errors of up to 6e-6 (q̂) and 2e-9 (F). Grids belong to one search, and
+    the numbers of its result are computed without them, so that no result depends on earlier calls.
     """
 
     lattice: Lattice
