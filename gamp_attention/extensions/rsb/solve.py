@@ -5,8 +5,8 @@ vanish by symmetry. The equations are the overlap map, output channel followed b
 
 1. The flow of the map at fixed Parisi parameters leads near a solution (`follow_levels`).
 2. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve the equations of the overlaps
-   (`solve_levels`) and, around them, of the Parisi parameters (`maximize`). A step is shortened until the step after it
-   is shorter; far from the maximum, until F increases.
+   (`solve_levels`) and, around them, of the Parisi parameters (`maximize`), on grids that stay the same as long as they
+   fit: slopes of F on different grids differ by more than the accuracy of their zeros.
 3. Step 2 on finer and finer grids gives the errors: the change of a number from one resolution to the next
    (`refine_levels`).
 4. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
