@@ -451,8 +451,8 @@ def solve_steps(
     """Return the solution from the first of several starts that leads to one with distinct levels; else the last.
 
     `max_resolution` is the finest resolution, at which the status is INACCURATE if errors are not within `rtol`.
-    The status is LOST if clusters collapse from the last start, or from a start with weak breaking, near which a
-    solution with weak breaking would be: two successive levels of q become equal.
+    The status is LOST if no start leads to a solution, and clusters collapse from one of them: two successive levels of
+    q become equal. No start is tried after such a start with weak breaking, near which a solution would be.
     """
     search = problem.search
     solution, failure, status = None, "no start", Status.NONFINITE
@@ -466,7 +466,8 @@ def solve_steps(
             solution = refine_levels(problem, packing, root.x, rtol, max_resolution, slopes)
         except UNSOLVED as exception:
             collapsed = isinstance(exception, ClustersCollapsed)
-            failure, status = str(exception), Status.LOST if collapsed else Status.NONFINITE
+            if collapsed or status is not Status.LOST:
+                failure, status = str(exception), Status.LOST if collapsed else Status.NONFINITE
             if collapsed and weak:
                 break
         else:
