@@ -12,6 +12,7 @@ vanish by symmetry. The equations are the overlap map, output channel followed b
 4. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
 """
 
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -59,7 +60,7 @@ class BrokenSearch:
     # Maximization over the Parisi parameters
     inner_tol: float = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
     overlap_tol: float = 2e-4  # the same in units of the shortest step in log y: ∂F/∂y_j depends strongly on overlaps
-    parisi_step: float = 0.1  # change of log y_j in finite differences of ∂F/∂y_j, which is nearly linear and flat
+    parisi_step: float = 0.1  # change of log y_j in finite differences of ∂F/∂y_j, which is flat; larger ones are biased
     rough_step: float = 0.02  # step in log y_j at which the search on the coarsest grids ends
     # step in units of the shortest below which changes of ∂F/∂y_j are mostly errors of the overlaps and of the grids
     min_update: float = 4.0
@@ -248,7 +249,7 @@ def relative_slopes(problem: BrokenProblem, levels: Levels, hats: LevelHats, par
 def follow_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray) -> np.ndarray:
     """Return the unknowns at the end of the flow of the map from a start, at fixed Parisi parameters.
 
-    If the average over the weights diverges at the start, V is decreased and q_0 increased until it is finite: the
+    If the average over the weights diverges, V of the start is decreased and its q_0 increased: the
     response −∂g/∂ω of fields that are large in units of √V is positive.
     """
     search, n = problem.search, len(x) - packing.n_free
@@ -257,12 +258,12 @@ def follow_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray) 
     for _ in range(search.flow_steps):
         equations = _LevelEquations(problem, fixed, start, ROUGH, {})
         found = follow_flow(equations, start, search.flow_tol, search.flow_steps)
-        if len(found.path) > 1 or not isinstance(found.failure, WeightsUnbounded):
-            break
+        if found.failure is None:
+            return np.append(found.x, x[n:])
+        with suppress(WeightsUnbounded):
+            raise found.failure
         start = start + np.pad(search.retreat, (0, n - 2))
-    if found.failure is not None:
-        raise found.failure
-    return np.append(found.x, x[n:])
+    raise WeightsUnbounded("the average over the weights diverges near the start")
 
 
 def maximize(
