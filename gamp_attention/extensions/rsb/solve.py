@@ -60,7 +60,7 @@ class BrokenSearch:
     # Maximization over the Parisi parameters
     inner_tol: float = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
     overlap_tol: float = 2e-4  # the same in units of the shortest step in log y: ∂F/∂y_j depends strongly on overlaps
-    parisi_step: float = 0.1  # change of log y_j in finite differences of ∂F/∂y_j, which is flat; larger ones are biased
+    parisi_step: float = 0.1  # change of log y_j in finite differences of ∂F/∂y_j, which is flat but not linear
     rough_step: float = 0.02  # step in log y_j at which the search on the coarsest grids ends
     # step in units of the shortest below which changes of ∂F/∂y_j are mostly errors of the overlaps and of the grids
     min_update: float = 4.0
