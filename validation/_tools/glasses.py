@@ -13,7 +13,7 @@ from gamp_attention.extensions.rsb.solve import (
     BrokenProblem,
     LevelPacking,
     first_starts,
-    iterate_levels,
+    follow_levels,
     refine_levels,
     solve_steps,
     split_start,
@@ -90,7 +90,7 @@ class Perceptron(BrokenProblem):
 def solve_perceptron(alpha, k, parisi=None):
     """Return the solution with k steps at the ground state, or with one step at a fixed Parisi parameter."""
     problem, packing = Perceptron(alpha), LevelPacking(ONE, 0, False, False)
-    x = iterate_levels(problem, packing, np.log([0.5, 1.0]), 20)
+    x = follow_levels(problem, packing, np.log([0.5, 1.0]))
     solution = refine_levels(problem, packing, x, 1e-6)
     starts = first_starts(solution.levels, None, problem.search)
     for step in range(1, k + 1):

@@ -7,6 +7,7 @@ successive k are extrapolated to k → ∞ (`extrapolate_ladder`).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Integral
@@ -21,13 +22,11 @@ from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
 from gamp_attention.extensions.rsb.one_field import OneField
 from gamp_attention.extensions.rsb.solve import (
-    ROUGH,
     BrokenProblem,
     BrokenSolution,
     LevelPacking,
     first_starts,
-    iterate_levels,
-    solve_levels,
+    follow_levels,
     solve_steps,
     split_start,
 )
@@ -113,8 +112,8 @@ def solve_broken(
 ) -> BrokenStateEvolutionResult:
     """Solve state evolution with k steps of replica symmetry breaking, to a requested accuracy.
 
-    The search begins with damped replica-symmetric iterations from the start. The model must have one column, a ridge
-    penalty, and labels of one token or attention with two tokens of opposite positions and without score noise.
+    The search begins with the flow of the replica-symmetric equations from the start. The model must have one column, a
+    ridge penalty, and labels of one token or attention with two tokens of opposite positions and without score noise.
 
     Parameters
     ----------
@@ -242,21 +241,11 @@ def solve_ladder(
 
 def _symmetric(problem: BrokenProblem, given: Levels, packing: LevelPacking) -> Levels:
     """Return replica-symmetric overlaps near given overlaps; the given overlaps if the search fails."""
-    search, none, near = problem.search, np.zeros(0), given
     capped = given._replace(V=np.minimum(given.V, problem.weights.law.trace))  # starts have V of the penalty alone
-    x = packing.pack(capped, none)
-    for attempt in range(search.attempts + 1):
-        try:
-            if attempt:
-                x = iterate_levels(problem, packing, x, search.symmetric_steps)
-            start = x if attempt else packing.pack(given, none)  # given overlaps may be a solution
-            root = solve_levels(problem, packing, start, search.symmetric_tol, ROUGH)
-        except (ArithmeticError, np.linalg.LinAlgError):
-            continue
-        near = packing.unpack(root.x)[0]
-        if root.size <= search.symmetric_tol:
-            break
-    return near
+    for start in (given, capped):  # given overlaps may be a solution
+        with suppress(ArithmeticError, np.linalg.LinAlgError):
+            return packing.unpack(follow_levels(problem, packing, packing.pack(start, np.zeros(0))))[0]
+    return given
 
 
 def _faded(problem: BrokenProblem, solution: BrokenSolution, packing: LevelPacking) -> list[str]:

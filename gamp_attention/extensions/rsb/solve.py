@@ -3,27 +3,29 @@
 The unknowns are the logarithms of V, q_0, the gaps q_j − q_{j−1} and the Parisi parameters y_j, and m and θ unless they
 vanish by symmetry. The equations are the overlap map, output channel followed by weights, and ∂F/∂y_j = 0. Steps:
 
-1. Damped iterations of the map at fixed Parisi parameters lead near a solution (`iterate_levels`).
+1. The flow of the map at fixed Parisi parameters leads near a solution (`follow_levels`).
 2. Newton steps with finite differences and Broyden's updates (Broyden, 1965) solve the equations of the overlaps
-   (`solve_levels`) and, around them, of the Parisi parameters (`maximize`). A step is shortened until the step after it
-   is shorter; far from the maximum, until F increases.
+   (`solve_levels`) and, around them, of the Parisi parameters (`maximize`), on grids that stay the same as long as they
+   fit: slopes of F on different grids differ by more than the accuracy of their zeros.
 3. Step 2 on finer and finer grids gives the errors: the change of a number from one resolution to the next
    (`refine_levels`).
 4. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
 """
 
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.roots import DEFAULTS, NonlinearSystem, broyden_update, find_root
+from gamp_attention._tools.roots import NonlinearSystem, RootSettings, find_root, follow_flow
 from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, WeightsUnbounded
 from gamp_attention.results import Status
 from gamp_attention.theory.models.model import Model
 
-ROUGH = -1  # resolution of damped iterations
+ROUGH = -1  # resolution of the search from a start
 FLOOR = 1e-10  # smallest relative error of a number, from rounding
 ROUNDING = 1e-11  # smallest residual that Newton steps can reach
 COLLAPSE = "the clusters collapse, so that successive overlaps q are equal: fewer steps describe this branch"
@@ -43,27 +45,25 @@ class BrokenSearch:
     strengths: tuple[float, ...] = (0.65, 0.2, 0.05)  # (q_1 − q_0)/q_1 at the starts, in the order of the trials
     weak: float = 0.1  # strength below which a start counts as near a solution, so that Newton steps begin there
     total: float = 1.6  # y (q_1 − q_0) at the starts in units of the strength times V with replica symmetry
-    attempts: int = 3  # maximum number of searches for the overlaps at given Parisi parameters
     tol: float = 1e-4  # largest residual after the search on the coarsest grids
     # (q_j − q_{j−1})/q_k below which a cluster has collapsed; grids need 1/√ of it nodes
     collapsed: float = 1e-3
-    # Replica-symmetric overlaps near the start, and θ or m that goes to zero, in units of √q_k
-    symmetric_steps: int = 30  # number of damped iterations before Newton steps
-    symmetric_tol: float = 1e-3  # residual of these Newton steps
+    # θ or m that goes to zero, in units of √q_k
     faded: float = 1e-4  # θ or m below which it counts as zero
     seed: float = 1e-3  # θ or m at which its growth is computed
     restored: float = 0.3  # θ or m at which a search begins again
-    # Damped iterations of the map
-    damping: float = 0.5  # step of an iteration
-    damped_steps: int = 12  # number of iterations before Newton steps
+    # Flow of the map
+    flow_tol: float = 1e-3  # residual at its end
+    flow_steps: int = 60  # maximum number of steps, and of changes of the start
     retreat: tuple[float, float] = (-0.5, 0.25)  # changes of log V and log q_0 if the average over the weights diverges
     difference: float = 1e-4  # step of finite differences; larger if the equations are not smooth functions
-    old_grids: float = 0.2  # change of an unknown after which the grids are chosen again
     # Maximization over the Parisi parameters
     inner_tol: float = 0.1  # residual of the overlaps in units of the residual of the Parisi parameters
-    overlap_tol: float = 1e-3  # the same in units of the shortest step in log y: ∂F/∂y_j depends strongly on overlaps
-    parisi_step: float = 0.2  # change of log y_j in finite differences of ∂F/∂y_j, which is nearly linear and flat
+    overlap_tol: float = 2e-4  # the same in units of the shortest step in log y: ∂F/∂y_j depends strongly on overlaps
+    parisi_step: float = 0.1  # change of log y_j in finite differences of ∂F/∂y_j, which is flat but not linear
     rough_step: float = 0.02  # step in log y_j at which the search on the coarsest grids ends
+    # step in units of the shortest below which changes of ∂F/∂y_j are mostly errors of the overlaps and of the grids
+    min_update: float = 4.0
     shortest_ascent: float = 1 / 8  # fraction of a step in log y_j at which the derivatives are computed again
     # Refinement of the grids and errors
     max_resolution: int = 6  # number of refinements
@@ -117,6 +117,10 @@ class BrokenProblem:
         """Return the problem with the grids for these overlaps; itself if changes of the grids have small effects."""
         return self
 
+    def fits(self, levels: Levels) -> bool:
+        """Return whether fixed grids may be used for these overlaps."""
+        return True
+
 
 class LevelIndicators(NamedTuple):
     """Numbers that follow from the conjugates, or their errors."""
@@ -159,6 +163,7 @@ class LevelRoot(NamedTuple):
     n_iter: int  # number of evaluations of the output channel
     J: np.ndarray | None  # Jacobian, or None if it has to be computed again
     hats: LevelHats  # conjugates at x
+    problem: BrokenProblem  # the problem with the grids at x
 
 
 class Slopes(NamedTuple):
@@ -221,11 +226,7 @@ class LevelPacking:
 def evaluate(
     problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, resolution: int
 ) -> tuple[np.ndarray, LevelHats]:
-    """Return the residual of all equations at the unknowns x, and the conjugates.
-
-    Residuals of the map are changes of the unknowns. The slope ∂F/∂y_j is in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j −
-    q_{j−1}), of which all its terms are multiples.
-    """
+    """Return the residual of the map at fixed Parisi parameters, the changes of the unknowns x, and the conjugates."""
     if not np.isfinite(x).all():
         raise FloatingPointError("the overlaps are not finite numbers")
     levels, parisi = packing.unpack(x)
@@ -234,119 +235,124 @@ def evaluate(
     hats = problem.hats(levels, parisi, resolution, replicons=False)
     new = problem.weights.step(hats, parisi)
     change = packing.pack(new, parisi) - packing.pack(levels, parisi)
-    if packing.n_free:
-        change[-packing.k :] = relative_slopes(problem, levels, hats, parisi)
     if not np.isfinite(change).all():
         raise FloatingPointError("the overlaps or the averages are not finite numbers")
     return change, hats
 
 
 def relative_slopes(problem: BrokenProblem, levels: Levels, hats: LevelHats, parisi: np.ndarray) -> np.ndarray:
-    """Return ∂F/∂y_j (k,) in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j − q_{j−1})."""
+    """Return ∂F/∂y_j (k,) in units of ½ Σ_l (q̂_j − q̂_{j−1})(q_j − q_{j−1}), of which all its terms are multiples."""
     unit = 0.5 * np.sum(np.diff(hats.q, axis=0) * levels.gaps, axis=1)
     return problem.weights.parisi_slopes(levels, hats, parisi) / np.maximum(np.abs(unit), np.finfo(float).tiny)
 
 
-def iterate_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, n_steps: int) -> np.ndarray:
-    """Return the unknowns after damped iterations of the map at fixed Parisi parameters.
+def follow_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray) -> np.ndarray:
+    """Return the unknowns at the end of the flow of the map from a start, at fixed Parisi parameters.
 
-    If the average over the weights diverges, V is decreased and q_0 increased: the response −∂g/∂ω of fields that are
-    large in units of √V is positive.
+    If the average over the weights diverges, V of the start is decreased and its q_0 increased: the
+    response −∂g/∂ω of fields that are large in units of √V is positive.
     """
-    search = problem.search
-    for _ in range(n_steps):
-        try:
-            change = np.clip(evaluate(problem, packing, x, ROUGH)[0], -2 * DEFAULTS.max_move, 2 * DEFAULTS.max_move)
-            change[len(x) - packing.n_free :] = 0.0
-            x = x + search.damping * change
-        except WeightsUnbounded:
-            x = x + np.pad(search.retreat, (0, len(x) - 2))
-    return x
-
-
-def solve_overlaps(
-    problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tol: float, accepted: float, resolution: int,
-    J: np.ndarray | None = None,
-) -> LevelRoot:  # fmt: skip
-    """Return the solution at fixed Parisi parameters; FloatingPointError if the residual is above `accepted`.
-
-    If Newton steps on the coarsest grids go astray, damped iterations return to the branch of the start.
-    """
-    search, start = problem.search, x
-    for attempt in range(search.attempts if resolution == ROUGH else 1):
-        if attempt:
-            start, J = iterate_levels(problem, packing, x, attempt * search.damped_steps), None
-        root = solve_levels(problem, packing, start, tol, resolution, J)
-        if root.size <= accepted:
-            return root
-    raise FloatingPointError("no overlaps at these Parisi parameters")
+    search, n = problem.search, len(x) - packing.n_free
+    fixed = replace(packing, parisi=packing.unpack(x)[1])
+    start = x[:n]
+    for _ in range(search.flow_steps):
+        equations = _LevelEquations(problem, fixed, start, ROUGH, {})
+        found = follow_flow(equations, start, search.flow_tol, search.flow_steps)
+        if found.failure is None:
+            return np.append(found.x, x[n:])
+        with suppress(WeightsUnbounded):
+            raise found.failure
+        start = start + np.pad(search.retreat, (0, n - 2))
+    raise WeightsUnbounded("the average over the weights diverges near the start")
 
 
 def maximize(
     problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tol: float, shortest: float, resolution: int,
     known: Slopes | None = None,
 ) -> tuple[LevelRoot, Slopes]:  # fmt: skip
-    """Return the solution of all equations by nested Newton steps, and the derivatives there.
+    """Return the solution of all equations by nested Newton steps, and the derivatives in free Parisi parameters there.
 
-    Newton steps in log y with Broyden's updates solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat
-    as a function of the Parisi parameters that in joint Newton steps the effect of errors of the overlaps is larger
-    than its slope. Steps are accepted as in `solve_levels`. Where F is not concave, the step follows the gradient, and
-    is accepted if F increases. The search ends at a step shorter than `shortest`, with a size of at most `tol`, or if
-    no step is accepted, with a larger size.
+    Newton steps in log y solve ∂F/∂y_j = 0; at each point the overlaps are solved. F is so flat as a function of the
+    Parisi parameters that in joint Newton steps the effect of errors of the overlaps is larger than its slope. The
+    search ends at a step shorter than `shortest`, with a size of at most `tol`, or if no step is accepted or F is not a
+    maximum there, with a larger size.
     """
-    search = problem.search
-    k, count, J = packing.k, 0, known.J if known else None
+    search, k = problem.search, packing.n_free
+    if k == 0:
+        root = solve_levels(problem, packing, x, tol, resolution, known.J if known else None)
+        return root, Slopes(root.J, np.zeros((len(x), 0)), np.zeros((0, 0)))
     inner_tol = max(min(search.inner_tol * tol, search.overlap_tol * shortest), ROUNDING)
-    fixed = problem.with_fixed_grids(*packing.unpack(x), resolution)
+    equations = _ParisiEquations(problem, packing, x, (inner_tol, tol), resolution, known)
+    settings = RootSettings(shortest=search.shortest_ascent, min_update=search.min_update * shortest, last=shortest)
+    found = find_root(equations, x[-k:], np.inf, settings, known.bends if known else None)
+    root = next(root for at, root in equations.solved[::-1] if np.array_equal(at, found.x))
+    n_iter = sum(root.n_iter for _, root in equations.solved)
+    bends = np.full((k, k), np.inf) if found.jacobian is None else found.jacobian
+    slopes = Slopes(root.J, equations.predict(found.x)[1], bends)
+    size = root.size
+    if not (found.arrived and slopes.concave):
+        step = np.inf if found.jacobian is None else float(np.abs(np.linalg.solve(bends, found.residual)).max())
+        size = max(tol, step) * (1 + ROUNDING)
+    x, residual = np.append(root.x, found.x), np.append(root.residual, found.residual)
+    return LevelRoot(x, residual, size, n_iter, None, root.hats, root.problem), slopes
 
-    def solve_at(inner: np.ndarray, logs: np.ndarray) -> tuple[LevelRoot, np.ndarray, float]:
-        nonlocal count, J
-        chosen = replace(packing, parisi=np.exp(logs))
-        root = solve_overlaps(fixed, chosen, inner, inner_tol, tol, resolution, J)
-        count, J = count + root.n_iter, root.J
-        levels, parisi = chosen.unpack(root.x)
-        slopes = relative_slopes(fixed, levels, root.hats, parisi)
-        return root, slopes, fixed.weights.free_energy(levels, root.hats, parisi)
 
-    def differences() -> Slopes:
-        moves, bends = np.empty((len(root.x), k)), np.empty((k, k))
-        for j, shift in enumerate(search.parisi_step * np.eye(k)):
-            there, new, _ = solve_at(root.x, logs + shift)
-            moves[:, j], bends[:, j] = (there.x - root.x) / search.parisi_step, (new - here) / search.parisi_step
-        return Slopes(J, moves, bends)
+class _ParisiEquations(NonlinearSystem):
+    """Equations ∂F/∂y_j = 0 in log y_j (k,), at the overlaps solved there, on the grids of the first solution.
 
-    logs = x[-k:]
-    root, here, energy = solve_at(x[:-k], logs)
-    slopes, fresh, step = known or differences(), known is None, np.zeros(k)
-    for _ in range(DEFAULTS.max_steps):
-        concave, step = slopes.concave, -np.linalg.solve(slopes.bends, here)
-        if not concave:
-            step = here * DEFAULTS.max_move / np.abs(here).max()
-        elif np.abs(step).max() <= shortest:
-            break
-        longest = min(1.0, DEFAULTS.max_move / np.abs(step).max())
-        t, accepted = longest, False
-        while t >= search.shortest_ascent * longest and not accepted:
-            move = t * step
-            try:
-                there, new, higher = solve_at(root.x + slopes.moves @ move, logs + move)
-                rest = np.linalg.norm(np.linalg.solve(slopes.bends, new))
-                accepted = bool(rest < (1 - 0.1 * t) * np.linalg.norm(step)) if concave else higher > energy
-            except UNSOLVED:
-                pass
-            t *= 0.5
-        if accepted:
-            bends = broyden_update(slopes.bends, move, new - here)
-            moves = broyden_update(slopes.moves, move, there.x - root.x)
-            slopes, root, here, logs, energy, fresh = Slopes(J, moves, bends), there, new, logs + move, higher, False
-        elif fresh:
-            break
-        else:
-            slopes, fresh = differences(), True
-    at_maximum = slopes.concave and np.abs(step).max() <= shortest
-    size = root.size if at_maximum else max(tol, float(np.abs(step).max())) * (1 + ROUNDING)
-    x, residual = np.append(root.x, logs), np.append(root.residual, here)
-    return LevelRoot(x, residual, size, count, None, root.hats), slopes._replace(J=J)
+    `tols` are the residual of the overlaps at which their search ends, and the largest that is accepted; `solved` are
+    the points and their overlaps.
+    """
+
+    def __init__(
+        self, problem: BrokenProblem, packing: LevelPacking, x: np.ndarray, tols: tuple[float, float], resolution: int,
+        known: Slopes | None,
+    ) -> None:  # fmt: skip
+        self.problem, self.packing, self.start, self.tols, self.resolution = problem, packing, x, tols, resolution
+        self.fixed, self.solved = problem, list[tuple[np.ndarray, LevelRoot]]()
+        self.J = known.J if known else None
+        self.moves = known.moves if known else np.zeros((len(x) - packing.k, packing.k))
+        self.difference = problem.search.parisi_step
+
+    def predict(self, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the overlaps at log y_j (n,), predicted from the nearest point, and their derivatives (n, k)."""
+        split = len(self.start) - len(logs)
+        points = [(at, root.x) for at, root in self.solved] or [(self.start[split:], self.start[:split])]
+        origin, nearest = min(points, key=lambda point: np.abs(point[0] - logs).max())
+        shifts, changes = np.array([at - origin for at, _ in points]), np.array([x - nearest for _, x in points])
+        moves = self.moves + np.linalg.lstsq(shifts, changes - shifts @ self.moves.T, rcond=0.1)[0].T
+        return nearest + moves @ (logs - origin), moves
+
+    def solve(self, logs: np.ndarray) -> LevelRoot:
+        """Return the overlaps at given log y_j."""
+        for at, root in self.solved:
+            if root.problem is self.fixed and np.array_equal(at, logs):
+                return root
+        chosen, (tol, accepted) = replace(self.packing, parisi=np.exp(logs)), self.tols
+        root = solve_levels(self.fixed, chosen, self.predict(logs)[0], tol, self.resolution, self.J)
+        if root.size > accepted:
+            raise FloatingPointError("no overlaps at these Parisi parameters")
+        self.fixed, self.J = root.problem, root.J
+        self.solved.append((logs, root))
+        return root
+
+    def residual(self, logs: np.ndarray) -> np.ndarray:
+        """Return the slopes of F (k,), see `relative_slopes`."""
+        try:
+            root = self.solve(logs)
+        except np.linalg.LinAlgError as error:
+            raise FloatingPointError(str(error)) from error
+        levels, parisi = replace(self.packing, parisi=np.exp(logs)).unpack(root.x)
+        return relative_slopes(self.fixed, levels, root.hats, parisi)
+
+    def near(self, logs: np.ndarray) -> NonlinearSystem:
+        """Return the equations on grids that are chosen at a point, if the present grids do not fit its overlaps."""
+        root = self.solve(logs)
+        if self.fixed.fits(replace(self.packing, parisi=np.exp(logs)).unpack(root.x)[0]):
+            return self
+        other = copy(self)
+        other.fixed = self.problem
+        return other
 
 
 def solve_levels(
@@ -356,29 +362,30 @@ def solve_levels(
     """Return the end of Newton steps for the equations from a start, on grids that are chosen again on a long way."""
     equations = _LevelEquations(problem, packing, x, resolution, {})
     root = find_root(equations, x, tol, jacobian=J)
-    hats = equations.hats
-    return LevelRoot(root.x, root.residual, root.size, len(hats), root.jacobian, hats[root.x.tobytes()])
+    hats, used = equations.hats[root.x.tobytes()]
+    return LevelRoot(root.x, root.residual, root.size, len(equations.hats), root.jacobian, hats, used)
 
 
 class _LevelEquations(NonlinearSystem):
-    """Equations of the levels, on grids fixed at a point; `hats` keeps the conjugates by point."""
+    """Equations of the levels, on grids fixed at a point; `hats` keeps the conjugates and grids by point."""
 
     def __init__(
         self, problem: BrokenProblem, packing: LevelPacking, origin: np.ndarray, resolution: int,
-        hats: dict[bytes, LevelHats],
+        hats: dict[bytes, tuple[LevelHats, BrokenProblem]],
     ) -> None:  # fmt: skip
-        self.problem, self.packing, self.origin, self.resolution, self.hats = problem, packing, origin, resolution, hats
+        self.problem, self.packing, self.resolution, self.hats = problem, packing, resolution, hats
         self.fixed = problem.with_fixed_grids(*packing.unpack(origin), resolution)
         self.difference = problem.search.difference
 
     def residual(self, x: np.ndarray) -> np.ndarray:
         """Return the residual of all equations."""
-        change, self.hats[x.tobytes()] = evaluate(self.fixed, self.packing, x, self.resolution)
+        change, hats = evaluate(self.fixed, self.packing, x, self.resolution)
+        self.hats[x.tobytes()] = hats, self.fixed
         return change
 
     def near(self, x: np.ndarray) -> NonlinearSystem:
-        """Return the equations on grids that are chosen at x, if the point of the present grids is far."""
-        if np.abs(x - self.origin).max() <= self.problem.search.old_grids:
+        """Return the equations on grids that are chosen at x, if the present grids are not given and do not fit."""
+        if self.fixed is self.problem or self.fixed.fits(self.packing.unpack(x)[0]):
             return self
         return _LevelEquations(self.problem, self.packing, x, self.resolution, self.hats)
 
@@ -392,18 +399,14 @@ def refine_levels(
     The errors of V̂, complexity and replicons are reported, but not required to be within `rtol`. `slopes` are the
     derivatives at the start if they are known.
     """
-    search, free, n = problem.search, packing.n_free, len(x)
+    search, n, inner = problem.search, len(x), len(x) - packing.n_free
     max_resolution = search.max_resolution if max_resolution is None else max_resolution
-    J, inner, count, path, numbers = None, n - free, 0, [packing.unpack(x)[0]], list[np.ndarray]()
+    count, path, numbers = 0, [packing.unpack(x)[0]], list[np.ndarray]()
     error, relative = np.full(0, np.inf), np.inf
     status, message = Status.INACCURATE, f"{max_resolution} refinements of the grids do not reach rtol"
     for resolution in range(max_resolution + 1):
         tol = max(search.first_residual * rtol**0.5 if resolution == 0 else search.residual * rtol, ROUNDING)
-        if free:
-            root, slopes = maximize(problem, packing, x, tol, search.step_tol * rtol, resolution, slopes)
-        else:
-            root = solve_levels(problem, packing, x, tol, resolution, J)
-            J = root.J
+        root, slopes = maximize(problem, packing, x, tol, search.step_tol * rtol, resolution, slopes)
         x, count, (levels, parisi) = root.x, count + root.n_iter, packing.unpack(root.x)
         path.append(levels)
         hats = problem.hats(levels, parisi, resolution)
@@ -412,7 +415,7 @@ def refine_levels(
         replicons = problem.weights.replicons(hats, parisi)
         indicators = LevelIndicators(hats.V[0], hats.V_derivative[0], complexity, replicons)
         values = np.concatenate([x, np.append(energy, np.hstack(indicators))])
-        if not root.size <= (tol if resolution == 0 else rtol):
+        if not root.size <= max(tol, rtol):
             status, message = Status.MAX_ITER, f"the equations have a residual of {root.size:.1g}; try another start"
             error, relative = np.full(len(values), np.nan), np.inf
             break
@@ -423,16 +426,14 @@ def refine_levels(
         changes = np.abs(np.diff(numbers[-3:], axis=0)) * ([[search.memory], [1.0]] if resolution > 1 else 1.0)
         error = search.safety * changes.max(axis=0)
         error[:n] += FLOOR
-        J_here, here, left = J if slopes is None else slopes.J, root.residual[:inner], np.zeros(1)
-        next_change = np.abs(here if J_here is None else np.linalg.solve(J_here, here))
+        here, left = root.residual[:inner], np.abs(np.linalg.solve(slopes.bends, root.residual[inner:]))
+        next_change = np.abs(here if slopes.J is None else np.linalg.solve(slopes.J, here))
         error[:inner] += next_change
-        if slopes is not None:
-            left = np.abs(np.linalg.solve(slopes.bends, root.residual[inner:]))
-            error[inner:n] = np.maximum(error[inner:n] + left, search.min_error * error[inner:n].max())
-            error[:inner] = np.maximum(error[:inner], np.abs(slopes.moves) @ error[inner:n])
+        error[inner:n] = np.maximum(error[inner:n] + left, search.min_error * error[inner:n].max(initial=0.0))
+        error[:inner] = np.maximum(error[:inner], np.abs(slopes.moves) @ error[inner:n])
         units = packing.units(x)
         error[:inner] = np.maximum(error[:inner], search.min_error * (error[:inner] * units).max() / units)
-        error[n] += np.abs(energy) * (next_change.max() ** 2 + left.max() ** 2 + FLOOR)
+        error[n] += np.abs(energy) * (next_change.max() ** 2 + left.max(initial=0.0) ** 2 + FLOOR)
         relative = float(max(error[:n].max(), error[n] / np.abs(energy)))
         if relative <= rtol:
             status, message = Status.CONVERGED, ""
@@ -451,26 +452,23 @@ def solve_steps(
     """Return the solution from the first of several starts that leads to one with distinct levels; else the last.
 
     `max_resolution` is the finest resolution, at which the status is INACCURATE if errors are not within `rtol`.
-    The status is LOST if clusters collapse from the last start, or from a start with weak breaking, near which a
-    solution with weak breaking would be: two successive levels of q become equal.
+    The status is LOST if no start leads to a solution, and clusters collapse from one of them: two successive levels of
+    q become equal. No start is tried after such a start with weak breaking, near which a solution would be.
     """
     search = problem.search
     solution, failure, status = None, "no start", Status.NONFINITE
     for levels, parisi in starts:
-        x, slopes = packing.pack(levels, parisi), None
+        x = packing.pack(levels, parisi)
         weak = bool(packing.k) and levels.gaps[0].max() < search.weak * levels.q[-1].max()
         try:
             if not (weak or (packing.k > 1 and packing.n_free)):
-                x = iterate_levels(problem, packing, x, search.damped_steps)
-            if packing.n_free:
-                root, slopes = maximize(problem, packing, x, search.tol, search.rough_step, ROUGH)
-                x = root.x
-            else:
-                x = solve_overlaps(problem, packing, x, search.tol, search.tol, ROUGH).x
-            solution = refine_levels(problem, packing, x, rtol, max_resolution, slopes)
+                x = follow_levels(problem, packing, x)
+            root, slopes = maximize(problem, packing, x, search.tol, search.rough_step, ROUGH)
+            solution = refine_levels(problem, packing, root.x, rtol, max_resolution, slopes)
         except UNSOLVED as exception:
             collapsed = isinstance(exception, ClustersCollapsed)
-            failure, status = str(exception), Status.LOST if collapsed else Status.NONFINITE
+            if collapsed or status is not Status.LOST:
+                failure, status = str(exception), Status.LOST if collapsed else Status.NONFINITE
             if collapsed and weak:
                 break
         else:

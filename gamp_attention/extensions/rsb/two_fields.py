@@ -43,7 +43,8 @@ class LatticeSettings:
 
     spacing: float = 0.9  # spacing of the lattice in units of √Δ at resolution 0
     finer: float = 0.95  # factor of the spacing for each resolution
-    coarser: float = 1.15  # spacing of a fixed lattice, in units of the wanted spacing, above which another is chosen
+    old: float = 0.3  # change of the logarithm of a variance of the fields after which another lattice is chosen
+    coarser: float = 1.5  # largest spacing of a fixed lattice in units of the wanted spacing
     symmetric_spacing: float = 0.12  # spacing in units of √q_0 without breaking, where the sums smooth nothing
     difference_nodes: tuple[int, int] = (20, 6)  # nodes of the positive difference of teacher fields
     sum_nodes: tuple[int, int] = (6, 2)  # nodes of their sum (Gauss-Hermite), on which the averages depend weakly
@@ -71,13 +72,14 @@ LATTICE = LatticeSettings()
 class FixedGrids:
     """Lattice and its centers (n, 2) for n labels, and their tables at a V if they fit into memory.
 
-    All are exchanged if the gaps between overlaps become too small for the lattice. Averages from tables at another V
-    within `radius` have relative errors of up to 6e-6 (q̂) and 2e-9 (F). Grids belong to one search, and the numbers of
-    its result are computed without them, so that no result depends on earlier calls.
+    The lattice was chosen for given variances of the outer field and of the inner fields (k + 1,). Averages from tables
+    at another V within `radius` have relative errors of up to 6e-6 (q̂) and 2e-9 (F). Grids belong to one search, and
+    the numbers of its result are computed without them, so that no result depends on earlier calls.
     """
 
     lattice: Lattice
     centers: np.ndarray
+    variances: np.ndarray
     tables: list[Table]
 
 
@@ -116,8 +118,14 @@ class TwoFields(BrokenProblem):
         if self.grids is not None:
             return self
         params, _, centers, _ = self.labels(levels, resolution)
-        lattice = self._lattice(params, centers, self.variances(levels), float(levels.V[0]), parisi, resolution)
-        return replace(self, grids=FixedGrids(lattice, centers, []))
+        variances = self.variances(levels)
+        lattice = self._lattice(params, centers, variances, float(levels.V[0]), parisi, resolution)
+        return replace(self, grids=FixedGrids(lattice, centers, variances, []))
+
+    def fits(self, levels: Levels) -> bool:
+        """Return whether fixed grids may be used for these overlaps."""
+        assert self.grids is not None
+        return bool(np.abs(np.log(self.variances(levels) / self.grids.variances)).max() <= self.settings.old)
 
     def labels(self, levels: Levels, resolution: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[Any, Any]]:
         """Return parameters and constants of the losses, means of the outer fields, and (teacher fields, weights)."""
@@ -134,8 +142,7 @@ class TwoFields(BrokenProblem):
         grids = self.with_fixed_grids(levels, parisi, resolution).grids
         assert grids is not None
         if len(parisi) and grids.lattice.spacing > settings.coarser * settings.spacings(variances, resolution).min():
-            lattice = self._lattice(params, centers, variances, V, parisi, resolution)
-            grids.lattice, grids.centers, grids.tables = lattice, centers, []
+            raise FloatingPointError("the lattice is too coarse for the gaps between overlaps")
         stored = grids is self.grids and len(u) * (2 * grids.lattice.n + 1) ** 2 <= settings.max_stored
         tables: Any = grids.tables
         if not (stored and tables and abs(tables[0].V - V) <= settings.radius * V):

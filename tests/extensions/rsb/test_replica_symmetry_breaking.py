@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 import gamp_attention as ga
 from gamp_attention.extensions.rsb.broken import extrapolate_steps
 from gamp_attention.extensions.rsb.one_field import OneField
-from gamp_attention.extensions.rsb.solve import LevelPacking, iterate_levels, solve_levels, solve_steps
+from gamp_attention.extensions.rsb.solve import LevelPacking, follow_levels, solve_levels, solve_steps
 from gamp_attention.extensions.rsb.weights import Levels
 from validation._tools.glasses import amplitude_model, magnet_energy, perceptron_capacity, solve_perceptron
 
@@ -150,7 +150,7 @@ def test_overlap_with_the_teacher_is_found_with_breaking():
     """The equations at θ ≠ 0 are stationary too: ∂F/∂θ vanishes where the conjugates are the averages."""
     problem, packing = OneField(amplitude_model(0.3, lam=0.1), 1.5), LevelPacking(ONE, 1, False, True, np.array([2.0]))
     levels = Levels(np.array([[0.4], [0.6]]), ZERO, 0.4 * ONE, 0.5 * ONE)
-    x = iterate_levels(problem, packing, packing.pack(levels, packing.parisi), 20)
+    x = follow_levels(problem, packing, packing.pack(levels, packing.parisi))
     x, _, residual, *_ = solve_levels(problem, packing, x, 1e-8, 1)
     assert residual < 1e-6
     levels, parisi = packing.unpack(x)
