@@ -199,6 +199,18 @@ def n_white(model: Model) -> int:
     return model.n_tokens * model.rank + teacher_size(model)
 
 
+def outcomes_of(model: Model, y: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return all labels (C, P) and their probabilities (N, C) for teacher fields y; None if they are not known."""
+    find = getattr(model.teacher, "outcomes", None)
+    return None if find is None else find(y)
+
+
+def n_outcomes(model: Model) -> int:
+    """Return the number of points with which averages represent a point of white noise: the labels' outcomes, or 1."""
+    found = outcomes_of(model, np.zeros((1, model.n_tokens, model.teacher_rank)))
+    return 1 if found is None else len(found[0])
+
+
 def fields_and_terms(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
     """Return teacher fields y (N, L, t) for white noise (N, teacher_size), and the loss parameters they imply."""
     n_fields = model.n_tokens * model.teacher_rank
@@ -308,8 +320,7 @@ class Channel:
         a factor: averages are then smooth functions of the points.
         """
         y, terms, fields = self.at(white)
-        find = getattr(self.model.teacher, "outcomes", None)
-        found = find(y) if summed and find is not None else None
+        found = outcomes_of(self.model, y) if summed else None
         if found is None:
             return y, terms, fields, None
         labels, probabilities = found

@@ -4,7 +4,7 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.choices import RULES
-from gamp_attention.theory.equations.channel import n_white, teacher_size
+from gamp_attention.theory.equations.channel import n_outcomes, n_white, teacher_size
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.rule import Rule
@@ -40,7 +40,8 @@ def first_rule(
         if not labels and n_white(model) > MAX_FIELDS:
             raise check.fail("rule", name, f"'sobol' or 'auto' for {n_white(model)} = L (r + t) > {MAX_FIELDS} fields")
         return PanelRule(labels, max_work=max_work)
-    work_of_replica, jumps = max_work / SobolRule.n_replicas, labels and model.task.jumps
+    outcomes, jumps = n_outcomes(model), labels and model.task.jumps
+    work_of_replica = max_work / (SobolRule.n_replicas * outcomes)
     coarse = rtol is not None and rtol >= COARSE and labels and not jumps
-    n_points = points_within(COARSE_POINTS if coarse else FIRST_POINTS, work_of_replica)
+    n_points = points_within((COARSE_POINTS if coarse else FIRST_POINTS) // outcomes, work_of_replica)
     return SobolRule(n_points, seed=seed, max_work=work_of_replica, rate=JUMP_RATE if jumps else RATE)

@@ -50,8 +50,8 @@ def component_points(n: int, probability: float, low: int) -> int:
 
 
 def points_within(n: int, max_work: float) -> int:
-    """Return n, or the largest power of two up to `max_work` if that is smaller; at least 2."""
-    return min(n, 1 << int(np.log2(max(min(max_work, n), 2))))
+    """Return the largest power of two up to n and up to `max_work`; at least 2."""
+    return 1 << int(np.log2(max(min(max_work, n), 2)))
 
 
 @lru_cache(maxsize=64)
