@@ -48,7 +48,7 @@ def follow(
         refresh()
         now, q = weights.evaluate()
         moments = channel.sum_over_components(model.components, [path.advance(now, q) for path in paths])
-        hats = channel.conjugates(model, alpha, now, moments)
+        hats = channel.conjugates(model, alpha, now, moments, stein=model.task.jumps)
         rows.append(now.arrays() | _mean_losses(alpha, weights, paths))
         q_hats = np.zeros((t + 1, *now.q.shape))  # q̂^{s,t} for every s ≤ t, summed over the components
         for path in paths:

@@ -340,12 +340,12 @@ class Channel:
         return y, terms, self.fields(y, white[:, self.n_teacher :].reshape(len(white), *self.shape[:2]))
 
 
-def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments, jumps: bool = True) -> Hats:
+def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments, stein: bool) -> Hats:
     """Return the conjugate overlaps, given averages over the channel at given overlaps. Eq. :eq:`conjugates`.
 
-    V̂ and θ̂ follow from Stein's identity α E[g (ω̃, y)ᵀ] = (−V̂, θ̂) cov(ω̃, y) (Stein, 1981). If `jumps` is False, V̂ is the
-    average of the almost-everywhere derivative; it equals the Stein form if the proximal map is continuous, and mostly
-    has a lower Monte Carlo variance. For convex losses, the form that is not used equals the other in the result.
+    With `stein`, V̂ and θ̂ follow from the identity α E[g (ω̃, y)ᵀ] = (−V̂, θ̂) cov(ω̃, y) (Stein, 1981); otherwise V̂ is
+    the average of the almost-everywhere derivative. Both are equal if the proximal map is continuous; then the
+    derivative mostly has less Monte Carlo noise. For convex losses, the result has the chosen form in both fields.
     Entries that vanish by symmetry are set to zero.
     """
     symmetry = Symmetry.of(model, overlaps)
@@ -353,21 +353,21 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
     derivative = alpha * moments.response
     # the derivative is exact for a continuous proximal map, and the only form if ω̃ is a function of y
     V_hat = derivative
-    if jumps:
+    if stein:
         # Stein's form is 0/0 in directions in which ω̃ is determined by the teacher's fields
         spectrum, vectors = np.linalg.eigh(subtract_explained(model, overlaps))
         free = spectrum <= 1e-9 * np.linalg.eigvalsh(overlaps.q)[:, -1:]
         inverse = compose(np.where(free, 0.0, 1 / np.where(free, 1.0, spectrum)), vectors)
         slope = overlaps.theta @ model.coordinates.rho_inverse
-        stein = -(alpha * moments.with_noise - with_teacher @ np.swapaxes(slope, 1, 2)) @ inverse
-        V_hat = np.where(no_response(derivative, vectors * free[:, None])[:, None, None], stein, derivative)
+        V_stein = -(alpha * moments.with_noise - with_teacher @ np.swapaxes(slope, 1, 2)) @ inverse
+        V_hat = np.where(no_response(derivative, vectors * free[:, None])[:, None, None], V_stein, derivative)
     theta_hat = (with_teacher + V_hat @ overlaps.theta) @ model.coordinates.rho_inverse
     return Hats(
         m=np.zeros_like(overlaps.m) if symmetry.m_zero else alpha * moments.g,
         q=alpha * moments.gg,
         theta=theta_hat,
         V=symmetrize(V_hat),
-        V_derivative=symmetrize(derivative if model.attention or model.task.jumps else V_hat),
+        V_derivative=symmetrize(derivative if model.task.jumps else V_hat),
         square=alpha * moments.square,
         moreau=alpha * moments.moreau,
         loss=alpha * moments.loss,

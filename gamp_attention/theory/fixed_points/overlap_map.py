@@ -261,7 +261,7 @@ class OverlapMap(DisplayMixin):
     @property
     def has_paths(self) -> bool:
         """True if averages over random points have derivatives along the paths of the points."""
-        return not (self.rule.deterministic or self.model.attention or self.model.task.jumps)
+        return not (self.rule.deterministic or self.model.task.jumps)
 
     @property
     def is_noisy(self) -> bool:

@@ -192,8 +192,7 @@ class SobolRule(Rule):
         None for losses that are not convex, whose proximal map may jump; if rotations or permutations are symmetries,
         whose domain the points would leave; and if the teacher determines fields of the student.
         """
-        symmetry, jumps = channel.symmetry, channel.model.attention or channel.model.task.jumps
-        if jumps or symmetry.isotropic or symmetry.exchange:
+        if channel.model.task.jumps or channel.symmetry.isotropic or channel.symmetry.exchange:
             return None
         return expand_along_paths(channel, self.point_sets(channel))
 
