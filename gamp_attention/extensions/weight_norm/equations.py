@@ -19,7 +19,6 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.roots import NonlinearSystem, RootSettings, find_root, follow_flow
 from gamp_attention.extensions.equations.prox import compile_loss
-from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.penalties.standard import Ridge, has_one_strength
 from gamp_attention.results import Status
 
@@ -55,17 +54,6 @@ def read_problem(
         needs = "one token without classes, rank 1, and the penalty Ridge, without an intercept"
         raise check.fail_words(name, got, needs)
     return compile_loss(loss, count_labels(problem) + 1, check.flag("convex", convex))
-
-
-def norm_slopes(loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray, start: Any = None) -> np.ndarray:
-    """Return ∂ℓ/∂s (n,) at the proximal fields of ω (n, 1, 1), for parameters (n, P + 1) of which s is the last.
-
-    It is the derivative of the Moreau envelope, by central differences, and thus defined at kinks of the loss as well.
-    """
-    h = np.zeros(params.shape[1])
-    h[-1] = NORM.step * params[0, -1]
-    ahead, behind = (denoise(loss, params + side * h, omega, V, start, hold=start is not None) for side in (1, -1))
-    return (ahead.moreau - behind.moreau) / (2 * h[-1])
 
 
 class NormEquations(NonlinearSystem):
