@@ -18,7 +18,6 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.roots import NonlinearSystem, RootSettings, find_root, follow_flow
-from gamp_attention.extensions.equations.prox import compile_loss
 from gamp_attention.problem.penalties.standard import Ridge, has_one_strength
 from gamp_attention.results import Status
 
@@ -43,17 +42,14 @@ VANISHED = "the weights go to zero: near Q = 0 the loss increases with their nor
 Solve = Callable[[float, Ridge, float, Any], tuple[Any, float, float]]
 
 
-def read_problem(
-    name: str, problem: Any, kind: Any, loss: Any, convex: bool, count_labels: Callable[[Any], int]
-) -> Any:
-    """Return the compiled loss of a model or data set, an instance of `kind`; raise unless it has one field and λ."""
+def require_one_field(name: str, problem: Any, kind: Any) -> None:
+    """Raise TypeError or ValueError unless a model or data set is an instance of `kind` with one field and one λ."""
     if not isinstance(problem, kind):
         raise check.fail(name, problem, f"a gamp_attention.{kind.__name__}", TypeError)
     if problem.n_sources * problem.rank > 1 or problem.intercept or not has_one_strength(problem.penalty):
         got = f"{problem.n_sources} tokens, rank {problem.rank}, {problem.penalty}, intercept = {problem.intercept}"
         needs = "one token without classes, rank 1, and the penalty Ridge, without an intercept"
         raise check.fail_words(name, got, needs)
-    return compile_loss(loss, count_labels(problem) + 1, check.flag("convex", convex))
 
 
 class NormEquations(NonlinearSystem):

@@ -8,7 +8,8 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
-from gamp_attention.extensions.weight_norm.equations import NORM, NormEquations, read_problem
+from gamp_attention.extensions.equations.prox import compile_loss
+from gamp_attention.extensions.weight_norm.equations import NORM, NormEquations, require_one_field
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import Start, run_gamp
 from gamp_attention.problem.dataset import LabelledDataset
@@ -67,8 +68,9 @@ def run_gamp_with_norm(
     """
     check.flag("raise_on_failure", raise_on_failure)
     tol = check.real("tol", tol, low=1e-12)
-    compiled = read_problem("data", data, LabelledDataset, loss, convex, lambda data: data.labels.shape[1])
+    require_one_field("data", data, LabelledDataset)
     d, n, lam, own_labels = data.dim, data.n_samples, data.lam, np.asarray(data.labels)
+    compiled = compile_loss(loss, own_labels.shape[1] + 1, check.flag("convex", convex))
     check_labels(compiled, np.column_stack([own_labels, np.ones(n)]), n, 1, 1)
 
     def problem(norm: float, penalty: Ridge) -> Any:

@@ -8,7 +8,8 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
-from gamp_attention.extensions.weight_norm.equations import NORM, NormEquations, read_problem
+from gamp_attention.extensions.equations.prox import compile_loss
+from gamp_attention.extensions.weight_norm.equations import NORM, NormEquations, require_one_field
 from gamp_attention.problem.penalties.standard import Ridge
 from gamp_attention.results import Overlaps, Status, finish
 from gamp_attention.theory.equations.channel import fields_and_terms, mean_of, teacher_size
@@ -100,9 +101,9 @@ def solve_with_norm(
     """
     check.flag("raise_on_failure", raise_on_failure)
     rtol = require_rtol(rtol)
-
-    def count_labels(model: GLMModel) -> int:
-        return fields_and_terms(model, np.zeros((1, teacher_size(model))))[1].params.shape[1]
+    require_one_field("model", model, GLMModel)
+    n_labels = fields_and_terms(model, np.zeros((1, teacher_size(model))))[1].params.shape[1]
+    compiled = compile_loss(loss, n_labels + 1, check.flag("convex", convex))
 
     def solve(norm: float, ridge: Ridge, tol: float, last: Any) -> tuple[StateEvolutionResult, float, float]:
         problem = GLMModel(NormLabels(model.teacher, norm), model.coordinates, ridge, 1, compiled)
@@ -113,7 +114,6 @@ def solve_with_norm(
         penalty = result.state.images(result.overlaps)[0].penalty
         return result, np.sqrt(2 * penalty / ridge.lam), average_slope(result, result.overlaps)
 
-    compiled = read_problem("model", model, GLMModel, loss, convex, count_labels)
     equations = NormEquations(solve, model.lam)
     x, status, message = equations.find(lambda ridge: NORM.error * rtol)
     result = equations.result
@@ -126,10 +126,9 @@ def solve_with_norm(
         except (ArithmeticError, np.linalg.LinAlgError) as error:
             status, message = Status.STALLED, f"the errors of the norm cannot be computed: {error}"
     if status is not None:
-        names = [*NUMBERS, *map("{}_error".format, NUMBERS)]
-        unknown = {name: np.nan * getattr(result, name) for name in names}
-        words = f"unknown: {message}"
-        result = replace(result, status=status, message=message, consistent=False, validity=words, **unknown)
+        unknown = {key: np.nan * getattr(result, key) for name in NUMBERS for key in (name, f"{name}_error")}
+        unknown |= {"consistent": False, "validity": f"unknown: {message}"}
+        result = replace(result, status=status, message=message, **unknown)
     return finish(result, raise_on_failure, "solve_with_norm")
 
 
