@@ -124,8 +124,6 @@ def _search(F: "Information", x: np.ndarray, settings: IterationSettings) -> Fou
         if np.abs(change).max() <= settings.far * F.units(x)[0]:
             break
         x = x + change
-    if np.abs(change).max() <= settings.fine:  # the start is the fixed point, as with full information
-        return FoundRoot([x], change, -np.eye(len(x)), 0.0, True)
     return follow_flow(F, x, settings.rough, settings.max_steps, continued=True)
 
 

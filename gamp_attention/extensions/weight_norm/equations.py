@@ -106,14 +106,10 @@ class NormEquations(NonlinearSystem):
             x, reason = flow.x, flow.failure or f"s still changes by {flow.size:.1g}, relatively, in a step"
             if flow.arrived:
                 self.tol = tol(self.lam + x[1] / np.exp(x[0]))
-                return self.refine(x, flow.jacobian), None, ""
+                return find_root(self, x, self.tol, STEPS, flow.jacobian).x, None, ""
         except (ArithmeticError, np.linalg.LinAlgError) as error:
             reason = error
         if isinstance(reason, OverflowError):
             return x, Status.LOST, VANISHED
         words = f"no norm is consistent with its weights; the last is s = {np.exp(x[0]):.3g}: {reason}"
         return x, Status.STALLED, words
-
-    def refine(self, x: np.ndarray, jacobian: np.ndarray | None = None) -> np.ndarray:
-        """Return the end of Newton steps from x to the tolerance of ordinary results."""
-        return find_root(self, x, self.tol, STEPS, jacobian).x

@@ -8,8 +8,9 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
+from gamp_attention._tools.roots import find_root
 from gamp_attention.extensions.equations.prox import compile_loss
-from gamp_attention.extensions.weight_norm.equations import NORM, NormEquations, require_one_field
+from gamp_attention.extensions.weight_norm.equations import NORM, STEPS, NormEquations, require_one_field
 from gamp_attention.problem.penalties.standard import Ridge
 from gamp_attention.results import Overlaps, Status, finish
 from gamp_attention.theory.equations.channel import fields_and_terms, mean_of, teacher_size
@@ -122,7 +123,7 @@ def solve_with_norm(
             result = _add_errors(equations, x, rtol)
             if result.relative_error > rtol:  # near Q = 0, errors of s are amplified
                 equations.tol = max(0.5 * equations.tol * rtol / result.relative_error, 1e-10)
-                result = _add_errors(equations, equations.refine(x), rtol)
+                result = _add_errors(equations, find_root(equations, x, equations.tol, STEPS).x, rtol)
         except (ArithmeticError, np.linalg.LinAlgError) as error:
             status, message = Status.STALLED, f"the errors of the norm cannot be computed: {error}"
     if status is not None:
