@@ -124,8 +124,6 @@ def _search(F: "Information", x: np.ndarray, settings: IterationSettings) -> Fou
         if np.abs(change).max() <= settings.far * F.units(x)[0]:
             break
         x = x + change
-    if np.abs(change).max() <= settings.fine:  # the start is the fixed point, as with full information
-        return FoundRoot([x], change, -np.eye(len(x)), 0.0, True)
     return follow_flow(F, x, settings.rough, settings.max_steps, continued=True)
 
 
@@ -133,14 +131,16 @@ def _with_all_samples(
     F: "Information", near: FoundRoot, start: np.ndarray, init: str, settings: IterationSettings
 ) -> FoundRoot:
     """Return steps with few samples from whose end steps with all samples can begin, without columns that vanish."""
-    rho, known = F.equations.rho, F.variances(near.x)[1]
-    if init == "uninformed":
-        zero = _vanishing_columns(F.equations, F.alpha, known, settings.small)
-        if zero.any():
-            F.kept = np.outer(~zero, ~zero)
-            return near._replace(path=[F.of(rho - known * F.kept, known * F.kept)], jacobian=None)
+    equations, known = F.equations, F.variances(near.x)[1]
+    fractions = np.diagonal(known, axis1=1, axis2=2) / np.diagonal(equations.rho, axis1=1, axis2=2)
+    small = (fractions.max(axis=0) < settings.small) & equations.signless_columns()
+    if init == "uninformed" and small.any() and not small.all():
+        others = np.outer(~small, ~small)
+        if F.alpha * equations.growth(known * others, np.nonzero(small)[0]) < 1:
+            F.kept = others
+            return near._replace(path=[F.of(equations.rho - known * others, known * others)], jacobian=None)
     is_small = F.spectrum(near.x)[0].max() < settings.small
-    if is_small and F.equations.has_zero_fixed_point():  # with few samples, q = 0 may attract
+    if is_small and equations.has_zero_fixed_point():  # with few samples, q = 0 may attract
         return near._replace(path=[start], jacobian=None)
     return near
 
@@ -159,19 +159,6 @@ def _error(root: FoundRoot) -> float:
     """Return the estimated distance of x from the fixed point: the change in an iteration, or the next Newton step."""
     step = 0.0 if root.jacobian is None else np.linalg.lstsq(root.jacobian, root.residual)[0]
     return float(max(np.abs(root.residual).max(), np.abs(step).max()))
-
-
-def _vanishing_columns(equations: Equations, alpha: float, known: np.ndarray, limit: float) -> np.ndarray:
-    """Return the columns (t,) whose overlap vanishes, for covariances `known` (L, t, t) of ω.
-
-    Overlaps below `limit`, in units of the prior, are decided, unless all are below it.
-    """
-    fractions = np.diagonal(known, axis1=1, axis2=2) / np.diagonal(equations.rho, axis1=1, axis2=2)
-    small = (fractions.max(axis=0) < limit) & equations.signless_columns()
-    if not small.any() or small.all():
-        return np.zeros_like(small)
-    growth = equations.growth(known * np.outer(~small, ~small), np.nonzero(small)[0])
-    return small & (alpha * growth < 1)
 
 
 class Information(NonlinearSystem):

@@ -26,7 +26,7 @@ from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import Channel, Hats, field_slopes
 from gamp_attention.theory.equations.units import MIN_UNEXPLAINED, subtract_explained
-from gamp_attention.theory.equations.weights import drift_and_noise, linear_response, weights_law
+from gamp_attention.theory.equations.weights import linear_response, weights_law
 from gamp_attention.theory.fixed_points.observables import joint_response, random_points
 from gamp_attention.theory.models.model import Component, Model
 from gamp_attention.theory.rules.sobol import SobolRule
@@ -47,10 +47,9 @@ class Estimator(NamedTuple):
         for name, values in self.overlaps.arrays().items():
             there = replace(self.overlaps, **{name: values + np.abs(getattr(self.error, name))})
             yield self._replace(overlaps=there)
-        hats, factor = self.hats, 1 + self.relative_error
-        yield self._replace(hats=replace(hats, m=factor * hats.m, theta=factor * hats.theta))
-        yield self._replace(hats=replace(hats, q=factor * hats.q))
-        yield self._replace(hats=replace(hats, V=factor * hats.V))
+        for names in (("m", "theta"), ("q",), ("V",)):
+            changed = {name: (1 + self.relative_error) * getattr(self.hats, name) for name in names}
+            yield self._replace(hats=replace(self.hats, **changed))
 
 
 class JointModel:
@@ -71,8 +70,8 @@ class JointModel:
         return tuple(Component(a.probability, a.sources, JointModel(a.model, b.model)) for a, b in pairs)  # type: ignore
 
 
-def join_overlaps(a: Overlaps, b: Overlaps, cross: np.ndarray) -> Overlaps:
-    """Return the overlaps of all fields of a `JointModel`, for the overlap `cross` (S, r_A, r_B) of both estimators."""
+def join(a: Overlaps | Hats, b: Overlaps | Hats, cross: np.ndarray) -> Overlaps:
+    """Return the overlaps of a `JointModel`, given overlaps, or conjugates, of both and their `cross` (S, r_A, r_B)."""
 
     def blocks(x: np.ndarray, y: np.ndarray, between: np.ndarray) -> np.ndarray:
         return np.block([[x, between], [np.swapaxes(between, 1, 2), y]])
@@ -81,83 +80,33 @@ def join_overlaps(a: Overlaps, b: Overlaps, cross: np.ndarray) -> Overlaps:
     return Overlaps(q=blocks(a.q, b.q, cross), V=blocks(a.V, b.V, 0 * cross), **families)
 
 
-def weights_overlap(a: Estimator, b: Estimator, q_hat: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return q_AB (S, r_A, r_B) and E[C_A ⊗ C_B] (K, r_A r_B, r_A r_B), given the conjugate q̂_AB (S, r_A, r_B).
-
-    `points` (N, r_A + r_B) are standard Gaussian points for penalties other than the ridge.
-    """
-    law, r = a.model.coordinates, a.model.rank
-    noise = np.einsum("kl,lab->kab", law.gamma, q_hat)
-    (H, own), (H_b, own_b) = (drift_and_noise(part.model, part.hats) for part in (a, b))
-    K = len(noise)
-    if a.model.penalty.quadratic and b.model.penalty.quadratic:
-        C, C_b = (linear_response(part.model, part.hats.V)[1] for part in (a, b))
-        second = C @ (H @ law.moments @ np.swapaxes(H_b, 1, 2) + noise) @ C_b
-        products = np.einsum("kac,kbd->kabcd", C, C_b)
-    else:
-        A, A_b = (_precisions(part.model, part.hats.V) for part in (a, b))
-        mean = np.concatenate([weights_law(part.model, part.hats)[0] for part in (a, b)], axis=1)
-        H = np.concatenate([H, H_b], axis=1)
-        covariance = H @ law.covariance @ np.swapaxes(H, 1, 2)
-        covariance = covariance + np.block([[own, noise], [np.swapaxes(noise, 1, 2), own_b]])
-        second, products = np.empty(noise.shape), np.empty((K, *noise.shape[1:], *noise.shape[1:]))
-        for k in range(K):
-            fields = mean[k] + points @ psd_root(covariance[k])
-            x, C = denoise_weights(a.model.penalty, fields[:, :r], A[k : k + 1])
-            x_b, C_b = denoise_weights(b.model.penalty, fields[:, r:], A_b[k : k + 1])
-            second[k] = x.T @ x_b / len(x)
-            products[k] = np.einsum("nac,nbd->abcd", C, C_b, optimize=True) / len(x)
-    overlap = np.einsum("k,kl,kab->lab", law.weight, law.gamma, second)
-    return overlap, products.reshape(K, noise[0].size, noise[0].size)
-
-
-def _precisions(model: Model, V_hat: np.ndarray) -> np.ndarray:
-    """Return A (K, r, r) in each class of coordinates, for any penalty."""
-    if model.penalty.quadratic:
-        return linear_response(model, V_hat)[0]
-    return precisions(model.penalty, model.coordinates.gamma.T, V_hat)
-
-
-class PairImage(NamedTuple):
-    """One step of the map of q_AB."""
-
-    replicas: np.ndarray  # (R, k) new entries of q_AB, from each replica of the averages
-    jacobian: np.ndarray  # (k, k) derivative of their mean, almost everywhere
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PairEquations(DisplayMixin, NonlinearSystem):
     """Equations F(q_AB) − q_AB = 0 of the entries of q_AB, averaged over random points.
 
     Attributes
     ----------
-    first, second : both estimators.
+    pair : both estimators.
     shared : number κ of shared samples in units of d.
     rule : number and replicas of the random points.
     """
 
-    first: Estimator
-    second: Estimator
+    pair: tuple[Estimator, Estimator]
     shared: float
     rule: SobolRule
     slack: float = 0.02  # negative eigenvalue of correlations of the fields that noise of the averages explains
-    _memory: dict[bytes, PairImage] = field(default_factory=dict, repr=False, compare=False)
+    _memory: dict[bytes, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, init=False, repr=False)
     expands = True
 
     @cached_property
     def model(self) -> Any:
         """The model of the fields of both."""
-        return JointModel(self.first.model, self.second.model)
-
-    @property
-    def pair(self) -> tuple[Estimator, Estimator]:
-        """Both estimators."""
-        return self.first, self.second
+        return JointModel(*(part.model for part in self.pair))
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(S, r_A, r_B)."""
-        return len(self.first.overlaps.q), self.first.model.rank, self.second.model.rank
+        return self.model.coordinates.gamma.shape[1], self.model.first.rank, self.model.second.rank
 
     @property
     def unit(self) -> float:
@@ -170,17 +119,13 @@ class PairEquations(DisplayMixin, NonlinearSystem):
 
     def overlaps(self, x: np.ndarray) -> Overlaps:
         """Return the overlaps of all fields for entries x of q_AB."""
-        return join_overlaps(self.first.overlaps, self.second.overlaps, x.reshape(self.shape))
-
-    def independent(self) -> np.ndarray:
-        """Return the entries of q_AB without shared samples."""
-        return weights_overlap(self.first, self.second, np.zeros(self.shape), self._points(0))[0].ravel()
+        return join(self.pair[0].overlaps, self.pair[1].overlaps, x.reshape(self.shape))
 
     def shifted(self) -> Iterator["PairEquations"]:
         """Yield the equations with a part of one of both solutions changed by its error."""
-        for name in ("first", "second"):
-            for there in getattr(self, name).shifted():
-                yield replace(self, **{name: there}, _memory={})
+        a, b = self.pair
+        for pair in [*((there, b) for there in a.shifted()), *((a, there) for there in b.shifted())]:
+            yield replace(self, pair=pair)
 
     def residual(self, x: np.ndarray) -> np.ndarray:
         """Return F(x) − x; FloatingPointError if the covariance of the fields is not positive semi-definite."""
@@ -190,41 +135,63 @@ class PairEquations(DisplayMixin, NonlinearSystem):
         size = np.sqrt(unit.clip(min=0) + MIN_UNEXPLAINED * q)
         if np.linalg.eigvalsh(remaining / (size[:, :, None] * size[:, None])).min() < -self.slack:
             raise FloatingPointError("the overlap of both estimators exceeds the overlaps of each with itself")
-        return self.image(x).replicas.mean(axis=0) - x
+        return self.image(x)[0].mean(axis=0) - x
 
     def jacobian(self, x: np.ndarray, here: np.ndarray) -> np.ndarray:
         """Return the derivative of the residual, almost everywhere: without the jumps of proximal maps."""
-        return self.image(x).jacobian - np.eye(len(x))
+        return self.image(x)[1] - np.eye(len(x))
 
-    def image(self, x: np.ndarray) -> PairImage:
-        """Return F(x) of all replicas, and its derivative."""
+    def image(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return F(x) of all replicas (R, k), and the derivative (k, k) of their mean, almost everywhere."""
         if x.tobytes() not in self._memory:
-            steps = [self.step(x, replica) for replica in range(self.rule.n_replicas)]
+            new, jacobians = zip(*(self.step(x, replica) for replica in range(self.rule.n_replicas)), strict=True)
             self._memory.clear()  # only the last point is needed again
-            new, jacobians = zip(*steps, strict=True)
-            self._memory[x.tobytes()] = PairImage(np.array(new), np.mean(jacobians, axis=0))
+            self._memory[x.tobytes()] = np.array(new), np.mean(jacobians, axis=0)
         return self._memory[x.tobytes()]
 
     def step(self, x: np.ndarray, replica: int) -> tuple[np.ndarray, np.ndarray]:
         """Return F(x) of one replica, and its derivative."""
-        (S, r, r_b), n = self.shape, len(x) // self.shape[0]
+        (S, r, r_b), n, (a, b) = self.shape, len(x) // self.shape[0], self.pair
         gg, square = np.zeros((S, r + r_b, r + r_b)), np.zeros((S, S, n, n))
         seed = [*self.rule.seed, self.rule.n_points, replica]
         points = random_points(self.rule, self.model, self.overlaps(x), seed)
         for (probability, channel, white), (_, sources, _) in zip(points, self.model.components, strict=True):
-            products, slopes = _products(channel, white, *(part.overlaps.V[sources] for part in self.pair))
+            products, slopes = _products(channel, white, a.overlaps.V[sources], b.overlaps.V[sources])
             gg[sources] += probability * products
             square[np.ix_(sources, sources)] += self.shared * probability * slopes
-        scale, scale_b = _scale(self.first, gg[:, :r, :r]), _scale(self.second, gg[:, r:, r:])
+        scale, scale_b = _scale(a, gg[:, :r, :r]), _scale(b, gg[:, r:, r:])
         q_hat = self.shared * scale @ gg[:, :r, r:] @ np.swapaxes(scale_b, 1, 2)
-        new, responses = weights_overlap(self.first, self.second, q_hat, self._points(replica))
-        return new.ravel(), joint_response(self.first.model.coordinates, responses, square)
+        new, responses = self.weights(q_hat, replica)
+        return new, joint_response(self.model.coordinates, responses, square)
 
-    def _points(self, replica: int) -> np.ndarray:
-        """Return Gaussian points for the weights; none for ridges."""
-        n = 0 if all(part.model.penalty.quadratic for part in self.pair) else self.rule.n_points
-        rng = np.random.default_rng([*self.rule.seed, n, replica, 1])  # other points than of the fields
-        return gaussian_points(n, sum(self.shape[1:]), rng) if n else np.empty((0, sum(self.shape[1:])))
+    def weights(self, q_hat: np.ndarray, replica: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the entries of q_AB, and E[C_A ⊗ C_B] (K, r_A r_B, r_A r_B), given q̂_AB (S, r_A, r_B)."""
+        (a, b), law, r = self.pair, self.model.coordinates, self.model.first.rank
+        hats: Any = join(a.hats, b.hats, q_hat)
+        mean, covariance = weights_law(a.model, hats)
+        if a.model.penalty.quadratic and b.model.penalty.quadratic:
+            C, C_b = (linear_response(part.model, part.hats.V)[1] for part in self.pair)
+            second = C @ (mean[:, :r, None] * mean[:, None, r:] + covariance[:, :r, r:]) @ C_b
+            products = np.einsum("kac,kbd->kabcd", C, C_b)
+        else:
+            n, (A, A_b) = self.rule.n_points, (_precisions(part.model, part.hats.V) for part in self.pair)
+            rng = np.random.default_rng([*self.rule.seed, n, replica, 1])  # other points than of the fields
+            points, parts = gaussian_points(n, self.model.rank, rng), []
+            for k in range(len(mean)):
+                fields = mean[k] + points @ psd_root(covariance[k])
+                x, C = denoise_weights(a.model.penalty, fields[:, :r], A[k : k + 1])
+                x_b, C_b = denoise_weights(b.model.penalty, fields[:, r:], A_b[k : k + 1])
+                parts.append((x.T @ x_b / n, np.einsum("nac,nbd->abcd", C, C_b, optimize=True) / n))
+            second, products = (np.array(values) for values in zip(*parts, strict=True))
+        overlap = np.einsum("k,kl,kab->lab", law.weight, law.gamma, second)
+        return overlap.ravel(), products.reshape(len(second), second[0].size, second[0].size)
+
+
+def _precisions(model: Model, V_hat: np.ndarray) -> np.ndarray:
+    """Return A (K, r, r) in each class of coordinates, for any penalty."""
+    if model.penalty.quadratic:
+        return linear_response(model, V_hat)[0]
+    return precisions(model.penalty, model.coordinates.gamma.T, V_hat)
 
 
 def _scale(estimator: Estimator, gg: np.ndarray) -> np.ndarray:

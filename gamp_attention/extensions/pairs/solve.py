@@ -159,29 +159,31 @@ def solve_pair(
     fields = max(model.n_tokens * model.rank for model in (a.model, b.model))
     max_points = max(min(PAIR.max_points, PAIR.max_numbers // fields**2), PAIR.first_points)
     rule = SobolRule(PAIR.first_points, seed=(check.integer("seed", seed, low=0),), max_work=max_points, rate=rate)
-    equations = PairEquations(a, b, shared, rule)
+    equations = PairEquations((a, b), shared, rule)
     return finish(_solve(equations, rtol), raise_on_failure, "solve_pair")
 
 
 def _solve(equations: PairEquations, rtol: float) -> PairResult:
     """Return the solution on random points of which there are enough for `rtol`, if possible."""
-    x, n_iter, continued = equations.independent(), 0, False
+    x = equations.weights(np.zeros(equations.shape), 0)[0]  # without shared samples
+    n_iter, continued = 0, False
     while True:
         rule = equations.rule
         describe(f"overlap from {rule.n_replicas} × {rule.n_points} points")
         root = follow_flow(equations, x, PAIR.tol * rtol, PAIR.max_steps, continued)
         n_iter, continued = n_iter + len(root.path) - 1, True
         if not root.arrived:
-            return _build_failed(equations, root.x, n_iter, root.size, root.failure)
+            status, unknown = Status.NONFINITE if root.failure else Status.MAX_ITER, np.full(equations.shape, np.nan)
+            words = str(root.failure or f"q still changes by {root.size:.1g}, relatively, in a step")
+            return PairResult(status, n_iter, root.size, unknown, unknown, np.inf, np.nan, words, equations)
         x, unit = root.x, equations.unit
-        image = equations.image(x)
         noise, others = _errors(equations, x)
         error = noise + others
         relative, needed = float(error.max() / unit), rtol - float(others.max() / unit)
         rule = rule.refined_for(float(noise.max() / unit) / needed) if relative > rtol and needed > 0 else rule
         if rule is equations.rule or rule.work(1) > rule.max_work * SobolRule.n_replicas:
             break
-        equations = replace(equations, rule=rule, _memory={})
+        equations = replace(equations, rule=rule)
     accurate = relative <= rtol
     message = f"the relative error is {relative:.2g}, not rtol = {rtol:g}"
     if not accurate and needed <= 0:
@@ -189,7 +191,7 @@ def _solve(equations: PairEquations, rtol: float) -> PairResult:
     return PairResult(
         status=Status.CONVERGED if accurate else Status.INACCURATE, n_iter=n_iter, residual=root.size,
         q=x.reshape(equations.shape), q_error=error.reshape(equations.shape), relative_error=relative,
-        stability=float(np.abs(np.linalg.eigvals(image.jacobian)).max()), message="" if accurate else message,
+        stability=float(np.abs(np.linalg.eigvals(equations.image(x)[1])).max()), message="" if accurate else message,
         state=equations,
     )  # fmt: skip
 
@@ -200,22 +202,12 @@ def _errors(equations: PairEquations, x: np.ndarray) -> tuple[np.ndarray, np.nda
     A change of the map is multiplied by the response (1 − F')⁻¹ of the solution. Changes by the parts of the single
     solutions are added in squares: the sum is four to ten times as large as errors of solutions from other seeds.
     """
-    image = equations.image(x)
-    mean, slope = image.replicas.mean(axis=0), np.eye(len(x)) - image.jacobian
-    changes = [there.step(x, 0)[0] - image.replicas[0] for there in equations.shifted()]
-    noise, others = (np.linalg.solve(slope, part.T).T for part in (image.replicas - mean, np.array(changes)))
+    replicas, jacobian = equations.image(x)
+    mean, slope = replicas.mean(axis=0), np.eye(len(x)) - jacobian
+    changes = [there.step(x, 0)[0] - replicas[0] for there in equations.shifted()]
+    noise, others = (np.linalg.solve(slope, part.T).T for part in (replicas - mean, np.array(changes)))
     left = np.abs(np.linalg.solve(slope, mean - x))
     return half_width(noise) + left, np.linalg.norm(others, axis=0)
-
-
-def _build_failed(
-    equations: PairEquations, x: np.ndarray, n_iter: int, residual: float, failure: Exception | None
-) -> PairResult:
-    """Return the result of steps that found no fixed point."""
-    undefined = np.full(equations.shape, np.nan)
-    words = f"q still changes by {residual:.1g}, relatively, in a step"
-    status = Status.MAX_ITER if failure is None else Status.NONFINITE
-    return PairResult(status, n_iter, residual, undefined, undefined, np.inf, np.nan, str(failure or words), equations)
 
 
 def _read_estimator(name: str, result: Any) -> Estimator:
@@ -224,9 +216,8 @@ def _read_estimator(name: str, result: Any) -> Estimator:
         raise check.fail(name, result, "a StateEvolutionResult", TypeError)
     if not result.converged:
         raise check.fail_words(name, f"status {result.status.value!r}", "a converged solution")
-    hats = result.state.images(result.overlaps)[0].hats
+    F, hats = result.state, result.state.images(result.overlaps)[0].hats
     hats = replace(hats, V=hats.response(result.response))
-    F = result.state
     return Estimator(F.model, F.alpha, result.overlaps, hats, result.overlaps_error, result.relative_error)
 
 

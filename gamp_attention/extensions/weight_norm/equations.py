@@ -18,8 +18,6 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.roots import NonlinearSystem, RootSettings, find_root, follow_flow
-from gamp_attention.extensions.equations.prox import compile_loss
-from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.penalties.standard import Ridge, has_one_strength
 from gamp_attention.results import Status
 
@@ -44,28 +42,14 @@ VANISHED = "the weights go to zero: near Q = 0 the loss increases with their nor
 Solve = Callable[[float, Ridge, float, Any], tuple[Any, float, float]]
 
 
-def read_problem(
-    name: str, problem: Any, kind: Any, loss: Any, convex: bool, count_labels: Callable[[Any], int]
-) -> Any:
-    """Return the compiled loss of a model or data set, an instance of `kind`; raise unless it has one field and λ."""
+def require_one_field(name: str, problem: Any, kind: Any) -> None:
+    """Raise TypeError or ValueError unless a model or data set is an instance of `kind` with one field and one λ."""
     if not isinstance(problem, kind):
         raise check.fail(name, problem, f"a gamp_attention.{kind.__name__}", TypeError)
     if problem.n_sources * problem.rank > 1 or problem.intercept or not has_one_strength(problem.penalty):
         got = f"{problem.n_sources} tokens, rank {problem.rank}, {problem.penalty}, intercept = {problem.intercept}"
         needs = "one token without classes, rank 1, and the penalty Ridge, without an intercept"
         raise check.fail_words(name, got, needs)
-    return compile_loss(loss, count_labels(problem) + 1, check.flag("convex", convex))
-
-
-def norm_slopes(loss: Any, params: np.ndarray, omega: np.ndarray, V: np.ndarray, start: Any = None) -> np.ndarray:
-    """Return ∂ℓ/∂s (n,) at the proximal fields of ω (n, 1, 1), for parameters (n, P + 1) of which s is the last.
-
-    It is the derivative of the Moreau envelope, by central differences, and thus defined at kinks of the loss as well.
-    """
-    h = np.zeros(params.shape[1])
-    h[-1] = NORM.step * params[0, -1]
-    ahead, behind = (denoise(loss, params + side * h, omega, V, start, hold=start is not None) for side in (1, -1))
-    return (ahead.moreau - behind.moreau) / (2 * h[-1])
 
 
 class NormEquations(NonlinearSystem):
@@ -122,14 +106,10 @@ class NormEquations(NonlinearSystem):
             x, reason = flow.x, flow.failure or f"s still changes by {flow.size:.1g}, relatively, in a step"
             if flow.arrived:
                 self.tol = tol(self.lam + x[1] / np.exp(x[0]))
-                return self.refine(x, flow.jacobian), None, ""
+                return find_root(self, x, self.tol, STEPS, flow.jacobian).x, None, ""
         except (ArithmeticError, np.linalg.LinAlgError) as error:
             reason = error
         if isinstance(reason, OverflowError):
             return x, Status.LOST, VANISHED
         words = f"no norm is consistent with its weights; the last is s = {np.exp(x[0]):.3g}: {reason}"
         return x, Status.STALLED, words
-
-    def refine(self, x: np.ndarray, jacobian: np.ndarray | None = None) -> np.ndarray:
-        """Return the end of Newton steps from x to the tolerance of ordinary results."""
-        return find_root(self, x, self.tol, STEPS, jacobian).x

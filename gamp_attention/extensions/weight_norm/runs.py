@@ -8,10 +8,12 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
-from gamp_attention.extensions.weight_norm.equations import NORM, NormEquations, norm_slopes, read_problem
+from gamp_attention.extensions.equations.prox import compile_loss
+from gamp_attention.extensions.weight_norm.equations import NORM, NormEquations, require_one_field
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import Start, run_gamp
 from gamp_attention.problem.dataset import LabelledDataset
+from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.problem.penalties.standard import Ridge
 from gamp_attention.problem.risk import RiskAtPoint, gradient_norm, risk_at
@@ -66,8 +68,9 @@ def run_gamp_with_norm(
     """
     check.flag("raise_on_failure", raise_on_failure)
     tol = check.real("tol", tol, low=1e-12)
-    compiled = read_problem("data", data, LabelledDataset, loss, convex, lambda data: data.labels.shape[1])
+    require_one_field("data", data, LabelledDataset)
     d, n, lam, own_labels = data.dim, data.n_samples, data.lam, np.asarray(data.labels)
+    compiled = compile_loss(loss, own_labels.shape[1] + 1, check.flag("convex", convex))
     check_labels(compiled, np.column_stack([own_labels, np.ones(n)]), n, 1, 1)
 
     def problem(norm: float, penalty: Ridge) -> Any:
@@ -76,9 +79,13 @@ def run_gamp_with_norm(
         return data.copy_with(student=compiled, labels=labels, penalty=penalty, model=None, targets=None, _risks=risks)
 
     def slope_at(norm: float, ridge: Ridge, result: GampResult) -> tuple[RiskAtPoint, float]:
-        """Return the ordinary risk at the weights, and c."""
+        """Return the ordinary risk at the weights, and c from Moreau envelopes, which have slopes at kinks as well."""
         at, V = risk_at(problem(norm, ridge), result.Q, "exact"), result.overlaps.V
-        return at, float(norm_slopes(at.loss, at.params, at.z + V * at.loss_gradients, V, at.z).sum()) / d
+        omega, h = at.z + V * at.loss_gradients, NORM.step * norm
+        last = np.arange(at.params.shape[1]) == at.params.shape[1] - 1
+        sides = (denoise(at.loss, at.params + side * h * last, omega, V, at.z, hold=True) for side in (1, -1))
+        ahead, behind = (side.moreau.sum() for side in sides)
+        return at, float(ahead - behind) / (2 * h * d)
 
     def solve(norm: float, ridge: Ridge, tol: float, last: Any) -> tuple[GampResult, float, float]:
         tol = min(tol, NORM.run_tol) * min(1.0, norm)  # the weights may be small

@@ -1,8 +1,6 @@
 """`solve_with_norm`: state evolution of losses that read the norm of the weights."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -10,17 +8,18 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
-from gamp_attention.extensions.weight_norm.equations import NORM, NormEquations, norm_slopes, read_problem
-from gamp_attention.problem.losses.attention import RiskTerms
-from gamp_attention.problem.losses.point import sample_loss
+from gamp_attention._tools.roots import find_root
+from gamp_attention.extensions.equations.prox import compile_loss
+from gamp_attention.extensions.weight_norm.equations import NORM, STEPS, NormEquations, require_one_field
 from gamp_attention.problem.penalties.standard import Ridge
 from gamp_attention.results import Overlaps, Status, finish
-from gamp_attention.theory.fixed_points.observables import predicted_test_error
+from gamp_attention.theory.equations.channel import fields_and_terms, mean_of, teacher_size
+from gamp_attention.theory.equations.units import units
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.theory.fixed_points.solve import require_rtol, solve_state_evolution
-from gamp_attention.theory.models.glm import GLMModel, LabelTask
+from gamp_attention.theory.models.glm import GLMModel
 from gamp_attention.theory.models.labels import LabelTeacher
-from gamp_attention.theory.rules.panels import error_within
+from gamp_attention.theory.rules.rule import average_channels
 
 NUMBERS = ("train_loss", "test_error", "V_hat", "replicon", "jump_mass")  # numbers with errors, besides overlaps
 
@@ -42,24 +41,13 @@ class NormLabels(LabelTeacher):
         return np.column_stack([self.labels(u, noise), np.full(len(u), self.norm)])
 
 
-@dataclass(frozen=True, eq=False)
-class SlopeTask(LabelTask):
-    """Task whose test error is ∂ℓ/∂s at the proximal fields."""
-
-    V: np.ndarray
-
-    def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
-        """Return ∂ℓ/∂s (N,) for fields ω = z (N, 1, 1) of new samples."""
-        return norm_slopes(sample_loss(self.student, 1, 1), terms.params, z, self.V)
-
-
-def average_slope(result: StateEvolutionResult, overlaps: Overlaps, tol: float) -> float:
-    """Return α E[∂ℓ/∂s] over training samples, at given overlaps of a solution."""
-    F = result.state
-    model = replace(F.model)  # with its own task, which is stored in the instance
-    vars(model)["task"] = SlopeTask(**vars(F.model.task), V=overlaps.V)
-    mean = error_within(model, overlaps, tol) if F.rule.deterministic else predicted_test_error(model, overlaps, F.rule)
-    return float(F.alpha * np.mean(mean))
+def average_slope(result: StateEvolutionResult, overlaps: Overlaps) -> float:
+    """Return α E[∂ℓ/∂s] over training samples at given overlaps, by central differences of Moreau envelopes."""
+    F, teacher, losses = result.state, result.state.model.teacher, []
+    for side in (1, -1):
+        model = replace(F.model, teacher=replace(teacher, norm=(1 + side * NORM.step) * teacher.norm))
+        losses.append(mean_of(average_channels(F.rule, model, overlaps)).moreau)
+    return float(F.alpha * (losses[0] - losses[1]) / (2 * NORM.step * teacher.norm))
 
 
 @guard_call
@@ -114,7 +102,9 @@ def solve_with_norm(
     """
     check.flag("raise_on_failure", raise_on_failure)
     rtol = require_rtol(rtol)
-    compiled = read_problem("model", model, GLMModel, loss, convex, _count_labels)
+    require_one_field("model", model, GLMModel)
+    n_labels = fields_and_terms(model, np.zeros((1, teacher_size(model))))[1].params.shape[1]
+    compiled = compile_loss(loss, n_labels + 1, check.flag("convex", convex))
 
     def solve(norm: float, ridge: Ridge, tol: float, last: Any) -> tuple[StateEvolutionResult, float, float]:
         problem = GLMModel(NormLabels(model.teacher, norm), model.coordinates, ridge, 1, compiled)
@@ -123,7 +113,7 @@ def solve_with_norm(
         if not is_solved(result):
             return result, np.nan, np.nan
         penalty = result.state.images(result.overlaps)[0].penalty
-        return result, np.sqrt(2 * penalty / ridge.lam), average_slope(result, result.overlaps, tol)
+        return result, np.sqrt(2 * penalty / ridge.lam), average_slope(result, result.overlaps)
 
     equations = NormEquations(solve, model.lam)
     x, status, message = equations.find(lambda ridge: NORM.error * rtol)
@@ -133,21 +123,14 @@ def solve_with_norm(
             result = _add_errors(equations, x, rtol)
             if result.relative_error > rtol:  # near Q = 0, errors of s are amplified
                 equations.tol = max(0.5 * equations.tol * rtol / result.relative_error, 1e-10)
-                result = _add_errors(equations, equations.refine(x), rtol)
+                result = _add_errors(equations, find_root(equations, x, equations.tol, STEPS).x, rtol)
         except (ArithmeticError, np.linalg.LinAlgError) as error:
             status, message = Status.STALLED, f"the errors of the norm cannot be computed: {error}"
     if status is not None:
-        names = [*NUMBERS, *map("{}_error".format, NUMBERS)]
-        unknown = {name: np.nan * getattr(result, name) for name in names}
-        words = f"unknown: {message}"
-        result = replace(result, status=status, message=message, consistent=False, validity=words, **unknown)
+        unknown = {key: np.nan * getattr(result, key) for name in NUMBERS for key in (name, f"{name}_error")}
+        unknown |= {"consistent": False, "validity": f"unknown: {message}"}
+        result = replace(result, status=status, message=message, **unknown)
     return finish(result, raise_on_failure, "solve_with_norm")
-
-
-def _count_labels(model: GLMModel) -> int:
-    """Return the number of labels of a sample."""
-    u, noise = np.zeros((1, 1, model.teacher_rank)), np.zeros((1, model.task.n_noise))
-    return model.task.terms(u, noise).params.shape[1]
 
 
 def is_solved(result: StateEvolutionResult) -> bool:
@@ -169,28 +152,28 @@ def _add_errors(equations: NormEquations, x: np.ndarray, rtol: float) -> StateEv
     (values, result), steps = solution(x), equations.difference * equations.units(x)
     nearby = [solution(x + step) for step in np.diag(steps)]
     jacobian = np.stack([there - values for there, _ in nearby], axis=1) / steps - np.eye(2)
-    o, slope_error = result.overlaps, float(equations.tol * abs(x[1]))
-    for name, error in result.overlaps_error.arrays().items():
-        shifted = replace(o, **{name: getattr(o, name) + error})
-        slope_error += abs(average_slope(result, shifted, equations.tol) - values[1])
+    errors, slope_error = result.overlaps_error.arrays(), float(equations.tol * abs(x[1]))
+    for name, error in errors.items():
+        shifted = replace(result.overlaps, **{name: getattr(result.overlaps, name) + error})
+        slope_error += abs(average_slope(result, shifted) - values[1])
     missing = np.abs(values - x) + np.array([result.relative_error, slope_error])
     shifts = np.abs(np.linalg.inv(jacobian)) @ missing / steps
-
-    def added(value: Callable[[StateEvolutionResult], Any]) -> Any:
-        return sum(w * np.abs(value(there) - value(result)) for w, (_, there) in zip(shifts, nearby, strict=True))
-
-    errors = {name: added(attrgetter(name)) for name in NUMBERS}
-    added_to = {name: added(attrgetter(f"overlaps.{name}")) for name in o.arrays()}
-    root = np.sqrt(o.q.max())
-    units = {"q": root**2, "m": root, "theta": root, "V": o.V.max()}
-    relative: list[Any] = [np.max(added_to[name] / unit, initial=0.0) for name, unit in units.items()]
-    relative += [np.max(errors[name] / np.abs(getattr(result, name)).max()) for name in NUMBERS[:3]]
+    here, others = _numbers(result), [_numbers(there) for _, there in nearby]
+    added = {name: sum(w * np.abs(there[name] - here[name]) for w, there in zip(shifts, others, strict=True))
+             for name in here}  # fmt: skip
+    sizes = here | units(result.overlaps)
+    relative = [np.max(added[name] / np.abs(sizes[name]).max(), initial=0.0) for name in (*errors, *NUMBERS[:3])]
     total = float(result.relative_error + max(relative))
     accurate = result.converged and total <= rtol
     message = f"the relative error is {total:.3g}, not rtol = {rtol:g}"
     return replace(
         result, status=Status.CONVERGED if accurate else Status.INACCURATE, relative_error=total,
         message="" if accurate else result.message or message,
-        overlaps_error=Overlaps(**{name: getattr(result.overlaps_error, name) + v for name, v in added_to.items()}),
-        **{f"{name}_error": getattr(result, f"{name}_error") + value for name, value in errors.items()},
+        overlaps_error=Overlaps(**{name: error + added[name] for name, error in errors.items()}),
+        **{f"{name}_error": getattr(result, f"{name}_error") + added[name] for name in NUMBERS},
     )  # fmt: skip
+
+
+def _numbers(result: StateEvolutionResult) -> dict[str, Any]:
+    """Return all numbers that have errors."""
+    return result.overlaps.arrays() | {name: getattr(result, name) for name in NUMBERS}

@@ -9,6 +9,7 @@ from scipy.stats import poisson
 
 import gamp_attention as ga
 from docs.examples import own_equations as papers
+from gamp_attention.extensions.pairs import solve as solver
 
 CUTS = ndtri(poisson.cdf(np.arange(9), 1.0))  # the number of cuts below a standard normal is a Poisson variable
 NOISE = 0.5
@@ -216,6 +217,32 @@ def test_statuses_and_messages():
         rough.average(3)
     with pytest.raises(ValueError, match="f: needs to return an array with the samples in front"):
         rough.average(lambda target, u, a, b: 1.0)
+
+
+def assert_unknown(pair, status, words):
+    assert pair.status is status
+    assert words in pair.message
+    assert pair.q.shape == pair.q_error.shape == (1, 1, 1)
+    assert np.isnan([pair.q.item(), pair.q_error.item(), pair.stability]).all()
+    assert pair.relative_error == np.inf
+
+
+def test_too_few_steps_have_a_status(monkeypatch):
+    monkeypatch.setattr(solver, "PAIR", solver.PairSettings(max_steps=1))
+    first, second = solve(logistic(0.05), rtol=1e-2), solve(logistic(2.0), rtol=1e-2)
+    pair = ga.solve_pair(first, second)
+    assert_unknown(pair, ga.Status.MAX_ITER, "q still changes by")
+    assert pair.n_iter == 1
+    with pytest.raises(ga.ConvergenceError, match="solve_pair ended with status 'max_iter'"):
+        ga.solve_pair(first, second, raise_on_failure=True)
+
+
+def test_overlaps_that_are_not_possible_have_a_status():
+    """The teacher explains more of q than there is."""
+    first, second = solve(logistic(0.05), rtol=1e-2), solve(logistic(2.0), rtol=1e-2)
+    smaller = replace(first.overlaps, q=0.5 * first.overlaps.theta**2)
+    pair = ga.solve_pair(replace(first, overlaps=smaller), second)
+    assert_unknown(pair, ga.Status.NONFINITE, "exceeds the overlaps of each with itself")
 
 
 def test_wrong_arguments_are_named():
