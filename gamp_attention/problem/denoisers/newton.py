@@ -151,7 +151,7 @@ def workspace_memory(loss: Any) -> np.ndarray:
     """Return memory for `make_workspace`: kernels allocate none."""
     k = loss.n_fields
     m = 2 * k + EXTRA_CUTS if getattr(loss, "kinked", False) else 0
-    return np.zeros(ROOM + work_size(loss) + N_VECTORS * k + N_MATRICES * k * k + 1 + m * (k * k + 4 * k + 5 + 2 * m))
+    return np.zeros(ROOM + work_size(loss) + N_VECTORS * k + N_MATRICES * k * k + 1 + m * (k * k + 4 * k + 6 + 2 * m))
 
 
 @sample_kernel
