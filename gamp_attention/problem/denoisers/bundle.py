@@ -43,8 +43,8 @@ class BundleSettings(NamedTuple):
     cut_error: float = 1e-9  # error of the value that a piece predicts, relative to the objective
     tiny_weight: float = 1e-9  # weight of a piece at the minimum, up to which z is not held by its kink
     stiffness: float = 1e8  # curvature across a kink of several fields, in units of the largest curvature along it
-    # step, relative to the fields and to the step that the slopes cause, after which none follows
-    last_step: float = 3e-11
+    hidden: float = 1e-13  # fall of the objective, relative to it, that errors of the pieces may hide
+    last_step: float = 3e-11  # step after which none follows, relative to the fields and to the step of the slopes
 
 
 BUNDLE = BundleSettings()
@@ -81,7 +81,7 @@ def _is_kinked(loss):
 @inline_kernel
 def _empty_bundle(memory, k):
     """Return a bundle without pieces, in the memory of `workspace_memory` after the scratch of the loss."""
-    m, n = 2 * k + EXTRA_CUTS, 1 + (k + 2) * k
+    m, n = k + EXTRA_CUTS, 1 + (k + 2) * k
     a, squares = view(memory, n, (4, m, k)), view(memory, n + 4 * m * k, (2, m, m))
     b = view(memory, n + 4 * m * k + 2 * m * m, (6, m))
     hess = view(memory, n + 4 * m * k + 2 * m * m + 6 * m, (m, k, k))
@@ -155,21 +155,17 @@ def _place_of_new_piece(bundle):
 
 
 @inline_kernel
-def _fill_quadratic_slope(metric, omega, z, grad):
-    """Fill grad with the slope V⁻¹ (z − ω) of the quadratic term, and return this term."""
-    k, r, total = z.shape[0], metric.inverse.shape[1], 0.0
+def _fill_cuts(bundle, metric, omega, z, value, grad, near):
+    """Fill tangents and excesses at z, for the objective `value` there, and grad with the slope of the quadratic term.
+
+    The curvature of a piece is used up to the distance `near`.
+    """
+    (m, k), r, level = bundle.center.shape, metric.inverse.shape[1], value
     for i in range(k):
         grad[i], first = 0.0, i - i % r
         for b in range(r):
             grad[i] += metric.inverse[i // r, i % r, b] * (z[first + b] - omega[first + b])
-        total += 0.5 * grad[i] * (z[i] - omega[i])
-    return total
-
-
-@inline_kernel
-def _fill_cuts(bundle, z, grad, level, near):
-    """Fill tangents and excesses at z, for the loss `level` and the slope `grad` of the quadratic term there."""
-    m, k = bundle.center.shape
+        level -= 0.5 * grad[i] * (z[i] - omega[i])
     for j in range(m):
         if bundle.excess[j] < np.inf:
             center, is_near, predicted = bundle.center[j], _max_distance(z, bundle.center[j]) <= near, bundle.height[j]
@@ -187,14 +183,16 @@ def _fill_cuts(bundle, z, grad, level, near):
 def _forget_cuts(bundle, new, same, error):
     """Forget cuts above the objective by more than `error`, and older cuts with the slope of the new cut, up to `same`.
 
-    Their weights go to the new cut. An excess of rounding errors is set to zero.
+    Their weights go to the new cut. An excess of rounding errors is set to zero. Returns the smallest excess.
     """
-    excess, weight, tangent = bundle.excess, bundle.weight, bundle.tangent
+    excess, weight, tangent, smallest = bundle.excess, bundle.weight, bundle.tangent, np.inf
     for j in range(weight.shape[0]):
         if j != new and (excess[j] < -error or _max_distance(tangent[j], tangent[new]) <= same):
             weight[new] += weight[j]
             excess[j], weight[j] = np.inf, 0.0
         excess[j] = max(excess[j], 0.0)
+        smallest = min(smallest, excess[j])
+    return smallest
 
 
 @inline_kernel
@@ -292,13 +290,36 @@ def _fill_bundle_step(bundle, chol, slope, step):
     weight, fall = bundle.weight, 0.0
     for i in range(step.shape[0]):
         slope[i] = 0.0
-        for j in range(weight.shape[0]):
-            slope[i] += weight[j] * bundle.tangent[j, i] if weight[j] > 0.0 else 0.0
-        step[i] = -slope[i]
-    cholesky_solve(chol, step)
     for j in range(weight.shape[0]):
-        fall += weight[j] * bundle.excess[j] if weight[j] > 0.0 else 0.0
-    return fall - 0.5 * _dot(slope, step)
+        if weight[j] > 0.0:
+            fall += weight[j] * bundle.excess[j]
+            for i in range(step.shape[0]):
+                slope[i] -= weight[j] * bundle.tangent[j, i]
+    assign(step, slope)
+    cholesky_solve(chol, step)
+    return fall + 0.5 * _dot(slope, step)
+
+
+@inline_kernel
+def _stiffen_kinks(metric, bundle, hess, change):
+    """Fill hess with the Hessian along the kinks that hold z, and a large curvature across them.
+
+    The differences of the slopes of the pieces that meet at z span the directions across. `change` is scratch.
+    """
+    _mix_hessians(metric, bundle, hess)
+    tangent, weight, k, largest, heaviest = bundle.tangent, bundle.weight, change.shape[0], 0.0, 0
+    for i in range(k):
+        largest = max(largest, hess[i, i])
+    for j in range(weight.shape[0]):
+        heaviest = j if weight[j] > weight[heaviest] else heaviest
+    for j in range(weight.shape[0]):
+        if weight[j] > BUNDLE.tiny_weight and j != heaviest:
+            for i in range(k):
+                change[i] = tangent[j, i] - tangent[heaviest, i]
+            stiffness = BUNDLE.stiffness * largest / _dot(change, change)
+            for i in range(k):
+                for c in range(k):
+                    hess[i, c] += stiffness * change[i] * change[c]
 
 
 @deferred_kernel(Tuple((float64, int64)))
@@ -306,85 +327,45 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
     """Minimize as `minimize_from`, for a loss of several fields with kinks. On return, ws.hess is stiff across them."""
     metric, ws, k = load_from(at_metric), load_from(at_ws), z.shape[0]
     bundle = _empty_bundle(ws.n_hessians, k)
-    excess, weight = bundle.excess, bundle.weight
-    value = here = objective(loss, p, omega, at_metric, z, at_ws)
-    assign(ws.trial, z)
-    target, moved, reach = np.inf, True, BUNDLE.reach
+    excess, trial = bundle.excess, ws.trial
+    assign(trial, z)
+    value, target, moved, reach = np.nan, np.inf, True, BUNDLE.reach
     for number in range(NEWTON.max_iter):
+        here = objective(loss, p, omega, at_metric, trial, at_ws)
+        if here <= target:
+            assign(z, trial)
+            value, moved = here, True
         if not math.isfinite(value) or ws.stop[0] != 0:
             break
-        if here <= target:
-            assign(z, ws.trial)
-            value, moved = here, True
         scale, new = 1.0 / math.sqrt(metric.largest), _place_of_new_piece(bundle)
         for i in range(k):
             scale = max(scale, abs(z[i]) + abs(omega[i]))
-        slope, hess = bundle.slope[new], bundle.hess[new]
-        bundle.height[new] = _examine_piece(
-            loss, p, at_metric, ws.trial, number, reach * scale, bundle.center[new], slope, hess, at_ws
-        )
-        excess[new], weight[new] = 0.0, 1.0 if number == 0 else 0.0
-        level = value - _fill_quadratic_slope(metric, omega, z, ws.grad)
-        _fill_cuts(bundle, z, ws.grad, level, BUNDLE.near * scale)
-        error = abs(value) + max_abs(ws.grad) * scale
-        cut_error, steepest = BUNDLE.cut_error * error, max_abs(bundle.tangent[new]) + max_abs(ws.grad)
-        if excess[new] < -cut_error and not moved:  # ℓ is not convex: try a point nearer to z
+        center, slope, hess, distance = bundle.center[new], bundle.slope[new], bundle.hess[new], reach * scale
+        bundle.height[new] = _examine_piece(loss, p, at_metric, trial, number, distance, center, slope, hess, at_ws)
+        excess[new], bundle.weight[new] = 0.0, 1.0 if number == 0 else 0.0
+        _fill_cuts(bundle, metric, omega, z, value, ws.grad, BUNDLE.near * scale)
+        steepest, error = max_abs(bundle.tangent[new]) + max_abs(ws.grad), abs(value) + max_abs(ws.grad) * scale
+        if excess[new] < -BUNDLE.cut_error * error and not moved:  # ℓ is not convex: try a point nearer to z
             excess[new] = np.inf
             for i in range(k):
-                ws.trial[i] = 0.5 * (z[i] + ws.trial[i])
-            here = objective(loss, p, omega, at_metric, ws.trial, at_ws)
+                trial[i] = 0.5 * (z[i] + trial[i])
             continue
-        _forget_cuts(bundle, new, BUNDLE.same * steepest, cut_error)
+        unexplained = _forget_cuts(bundle, new, BUNDLE.same * steepest, BUNDLE.cut_error * error)
         _mix_hessians(metric, bundle, ws.hess)
         fill_step(metric, cholesky(ws.hess, 0.0, ws.chol), ws.grad, ws.hess, ws.chol, ws.step)
         _weigh_cuts(bundle, ws.chol)
-        fall, unexplained = _fill_bundle_step(bundle, ws.chol, ws.start, ws.step), np.inf
+        fall = _fill_bundle_step(bundle, ws.chol, ws.start, ws.step)
         for i in range(k):
-            ws.trial[i] = z[i] + ws.step[i]
-        for j in range(excess.shape[0]):
-            unexplained = min(unexplained, excess[j])
-        if unexplained > cut_error:  # the piece of z is thinner than the distance at which it was examined
+            trial[i] = z[i] + ws.step[i]
+        moved, hidden = False, ROUNDING if fall > BUNDLE.hidden * error else BUNDLE.hidden
+        target = value - NEWTON.sufficient_decrease * fall + hidden * error
+        if unexplained > BUNDLE.cut_error * error:  # the piece of z is thinner than the distance of its center
             reach *= 0.7
-            here = value
             if number % 2:
-                assign(ws.trial, z)
-                continue
+                assign(trial, z)  # with another center
+                target = np.inf
         elif fall <= ROUNDING * error or max_abs(ws.step) <= BUNDLE.last_step * (scale + steepest / metric.smallest):
-            assign(z, ws.trial)
+            assign(z, trial)
             _stiffen_kinks(metric, bundle, ws.hess, ws.step)
             return value, OUTCOME.solved
-        here = objective(loss, p, omega, at_metric, ws.trial, at_ws)
-        target, moved = value - NEWTON.sufficient_decrease * fall + ROUNDING * error, False
     return value, OUTCOME.failed
-
-
-@inline_kernel
-def _stiffen_kinks(metric, bundle, hess, direction):
-    """Fill hess with the Hessian along the kinks that hold z, and a large curvature across them.
-
-    The differences of the slopes of the pieces that meet at z span the directions across. `direction` is scratch.
-    """
-    _mix_hessians(metric, bundle, hess)
-    tangent, weight, basis, k = bundle.tangent, bundle.weight, bundle.y, direction.shape[0]
-    largest, reference, n = 0.0, 0, 0
-    for i in range(k):
-        largest = max(largest, hess[i, i])
-    for j in range(weight.shape[0]):
-        reference = j if weight[j] > weight[reference] else reference
-    for j in range(weight.shape[0]):
-        if weight[j] > BUNDLE.tiny_weight:
-            for i in range(k):
-                direction[i] = tangent[j, i] - tangent[reference, i]
-            before = _dot(direction, direction)
-            for c in range(n):
-                product = _dot(direction, basis[c])
-                for i in range(k):
-                    direction[i] -= product * basis[c, i]
-            after = _dot(direction, direction)
-            if after > BUNDLE.same**2 * before:
-                for i in range(k):
-                    basis[n, i] = direction[i] / math.sqrt(after)
-                for i in range(k):
-                    for c in range(k):
-                        hess[i, c] += BUNDLE.stiffness * largest * basis[n, i] * basis[n, c]
-                n += 1
