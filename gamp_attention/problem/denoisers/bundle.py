@@ -7,11 +7,12 @@ Zowe, 1994). The weights of the cuts there (`_weigh_cuts`) show which kinks hold
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba.core.types import Tuple, float64, int64
 
-from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, is_instance, overload, sample_kernel
+from gamp_attention._kernels.compiled import dispatch_on_type, inline_kernel, is_instance, overload
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from, view
 from gamp_attention.problem.denoisers.newton import (
@@ -25,19 +26,46 @@ from gamp_attention.problem.denoisers.newton import (
     fill_step,
     max_abs,
     objective,
-    quadratic_term,
 )
 from gamp_attention.problem.losses.protocol import IndirectLoss
 
-PIECE_REACH = 3e-5  # distance at which a piece is examined, relative to the fields; its differences have a fifth of it
-PIECE_TRIES = 8  # maximum number of points near a kink at which a piece is examined
-ROUGH_PIECE = 2e-5  # second differences, in units of first ones, above which a point is too near to a kink
-PIECE_NEAR = 1e-3  # distance, relative to the fields, up to which the curvature of a piece is used
-SAME_PIECE = 1e-4  # difference of slopes, relative to their size, of which the older is forgotten
-CUT_ERROR = 1e-9  # error of the value that a piece predicts, relative to the objective
-TINY_WEIGHT = 1e-9  # weight of a piece at the minimum, up to which z is not held by its kink
-HELD_STIFFNESS = 1e8  # curvature across a kink of several fields, in units of the largest along it
-LAST_CUT = 3e-11  # step, relative to the fields and to the step that the slopes cause, after which none follows
+
+class BundleSettings(NamedTuple):
+    """Settings of the bundle method, compiled in."""
+
+    reach: float = 3e-5  # distance at which a piece is examined, relative to the fields
+    difference: float = 0.2  # step of the differences of a piece, in units of this distance
+    tries: int = 8  # maximum number of points near a kink at which a piece is examined
+    rough: float = 2e-5  # second differences, in units of first differences, above which a point is too near to a kink
+    linear: float = 1e-15  # second differences that are rounding errors, in units of the loss and slopes times fields
+    near: float = 1e-3  # distance, relative to the fields, up to which the curvature of a piece is used
+    same: float = 1e-4  # difference of slopes, relative to their size, of which the older is forgotten
+    cut_error: float = 1e-9  # error of the value that a piece predicts, relative to the objective
+    tiny_weight: float = 1e-9  # weight of a piece at the minimum, up to which z is not held by its kink
+    stiffness: float = 1e8  # curvature across a kink of several fields, in units of the largest curvature along it
+    hidden: float = 1e-13  # fall of the objective, relative to it, that errors of the pieces may hide
+    last_step: float = 3e-11  # step after which none follows, relative to the fields and to the step of the slopes
+
+
+BUNDLE = BundleSettings()
+
+
+class Bundle(NamedTuple):
+    """Scratch arrays of m pieces of the loss, and of their cuts at z."""
+
+    center: np.ndarray  # (m, k) points at which the pieces were examined
+    slope: np.ndarray  # (m, k) slopes of the pieces there
+    tangent: np.ndarray  # (m, k) slopes of the objective at z if the loss were this piece
+    y: np.ndarray  # (m, k) tangents divided by the Cholesky factor of the Hessian
+    hess: np.ndarray  # (m, k, k) Hessians of the pieces
+    height: np.ndarray  # (m,) values of the pieces at the centers
+    excess: np.ndarray  # (m,) loss at z minus the value that the piece predicts; infinite for unused places
+    weight: np.ndarray  # (m,) weights of the cuts at the minimum of their maximum
+    active: np.ndarray  # (m,) numbers of the cuts whose weights are not zero
+    ones: np.ndarray  # (m,) scratch
+    trial: np.ndarray  # (m,) weights of the active cuts, which may be negative
+    gram: np.ndarray  # (m, m) products of y
+    chol: np.ndarray  # (m, m) Cholesky factor of the equations for the weights
 
 
 @dispatch_on_type
@@ -50,16 +78,44 @@ def _is_kinked(loss):
     return (lambda loss: loss.kinked) if is_instance(loss, IndirectLoss) else (lambda loss: False)
 
 
+@inline_kernel
+def _empty_bundle(memory, k):
+    """Return a bundle without pieces, in the memory of `workspace_memory` after the scratch of the loss."""
+    m, n = k + EXTRA_CUTS, 1 + (k + 2) * k
+    a, squares = view(memory, n, (4, m, k)), view(memory, n + 4 * m * k, (2, m, m))
+    b = view(memory, n + 4 * m * k + 2 * m * m, (6, m))
+    hess = view(memory, n + 4 * m * k + 2 * m * m + 6 * m, (m, k, k))
+    for j in range(m):
+        b[1, j], b[2, j] = np.inf, 0.0
+    return Bundle(a[0], a[1], a[2], a[3], hess, b[0], b[1], b[2], b[3], b[4], b[5], squares[0], squares[1])
+
+
+@inline_kernel
+def _dot(x, y):
+    total = 0.0
+    for i in range(x.shape[0]):
+        total += x[i] * y[i]
+    return total
+
+
+@inline_kernel
+def _max_distance(x, y):
+    largest = 0.0
+    for i in range(x.shape[0]):
+        largest = max(largest, abs(x[i] - y[i]))
+    return largest
+
+
 @deferred_kernel(float64)
 def _examine_piece(loss, p, at_metric, point, number, reach, center, slope, hess, at_ws):
     """Fill center with a point of one piece of the loss near `point`, and its slope and Hessian; return the loss there.
 
     Near a kink, differences are taken on one side of it, at one of a few points.
     """
-    k, h, value = point.shape[0], 0.2 * reach, 0.0
-    for attempt in range(PIECE_TRIES):
+    k, h, value = point.shape[0], BUNDLE.difference * reach, 0.0
+    for attempt in range(BUNDLE.tries):
         for i in range(k):
-            center[i] = point[i] + reach * math.cos((number * PIECE_TRIES + attempt + 1.0) * (i + 1.7) + 2.0 * i)
+            center[i] = point[i] + reach * math.cos((number * BUNDLE.tries + attempt + 1.0) * (i + 1.7) + 2.0 * i)
         value = objective(loss, p, center, at_metric, center, at_ws)  # the loss only
         rise, rough = 0.0, 0.0
         for i in range(k):
@@ -81,233 +137,235 @@ def _examine_piece(loss, p, at_metric, point, number, reach, center, slope, hess
                 hess[i, j] = hess[j, i] = 0.25 * mixed / (h * h)
                 rough = max(rough, abs(mixed))
             center[i] = x
-        if rough <= ROUGH_PIECE * rise + ROUNDING * abs(value):
+        if rough <= BUNDLE.rough * rise + ROUNDING * abs(value):
             break
+    if rough <= BUNDLE.linear * (abs(value) + max_abs(slope) * max_abs(center)):
+        hess[:] = 0.0  # else its errors, times the distance from the center, would move the minimum
     return value
 
 
-@sample_kernel
-def _weigh_cuts(y, excess, weight, trial, gram, chol):
-    """Fill the weights w of cuts that minimize ½|Σ w y|² + Σ w e, with w ≥ 0 and Σ w = 1, by an active-set method.
-
-    Cuts with an infinite excess e are left out. `trial`, `gram` and `chol` are scratch.
-    """
-    m, k = y.shape
-    best, size = 0, 0.0
-    for i in range(m):
-        weight[i] = 0.0
-        for j in range(i + 1):
-            gram[i, j] = 0.0
-            for a in range(k):
-                gram[i, j] += y[i, a] * y[j, a]
-            gram[j, i] = gram[i, j]
-        if excess[i] < np.inf:
-            size = max(size, gram[i, i])
-        if 0.5 * gram[i, i] + excess[i] < 0.5 * gram[best, best] + excess[best]:
-            best = i
-    weight[best], size = 1.0, max(size, 1e-300)
-    for _ in range(4 * m):
-        lowest, level, added = np.inf, 0.0, -1
-        for i in range(m):
-            if excess[i] < np.inf:
-                slope = excess[i]
-                for j in range(m):
-                    slope += gram[i, j] * weight[j] if weight[j] > 0.0 else 0.0
-                level += weight[i] * slope
-                if slope < lowest:
-                    lowest, added = slope, i
-        if added < 0 or weight[added] > 0.0 or lowest >= level - ROUNDING * (size + abs(level)):
-            break
-        weight[added] = 1e-300
-        while True:
-            # minimum with Σ w = 1 over the weights that are not zero: (G + s 11ᵀ) w = −e + c 1
-            n = 0
-            for i in range(m):
-                if weight[i] > 0.0:
-                    trial[0, n], trial[1, n], row = 1.0, excess[i], 0
-                    for j in range(i + 1):
-                        if weight[j] > 0.0:
-                            acc = gram[i, j] + size * (1.0 + (1e-13 if i == j else 0.0))
-                            for c in range(row):
-                                acc -= chol[n, c] * chol[row, c]
-                            chol[n, row] = math.sqrt(max(acc, 1e-14 * size)) if row == n else acc / chol[row, row]
-                            row += 1
-                    n += 1
-            cholesky_solve(chol[:n, :n], trial[0, :n])
-            cholesky_solve(chol[:n, :n], trial[1, :n])
-            ones, sums = 0.0, 1.0
-            for i in range(n):
-                ones += trial[0, i]
-                sums += trial[1, i]
-            step, n = 1.0, 0
-            for i in range(m):
-                if weight[i] > 0.0:
-                    trial[0, n] = trial[0, n] * sums / ones - trial[1, n]
-                    if trial[0, n] <= 0.0:
-                        step = min(step, weight[i] / (weight[i] - trial[0, n]))
-                    n += 1
-            n = 0
-            for i in range(m):
-                if weight[i] > 0.0:
-                    w = weight[i] + step * (trial[0, n] - weight[i])
-                    weight[i] = w if trial[0, n] > 0.0 or w > 1e-15 else 0.0
-                    n += 1
-            if step == 1.0:
-                break
+@inline_kernel
+def _place_of_new_piece(bundle):
+    """Return the place of a cut without weight that is farthest below the objective at z."""
+    excess, weight, new = bundle.excess, bundle.weight, 0
+    for j in range(weight.shape[0]):
+        if weight[j] <= 0.0 and (weight[new] > 0.0 or excess[j] > excess[new]):
+            new = j
+    return new
 
 
 @inline_kernel
-def _mix_hessians(metric, weight, hessians, hess):
-    """Fill hess with V⁻¹ + Σ w H for the weights and Hessians of cuts."""
-    k, r = hess.shape[0], metric.inverse.shape[1]
+def _fill_cuts(bundle, metric, omega, z, value, grad, near):
+    """Fill tangents and excesses at z, for the objective `value` there, and grad with the slope of the quadratic term.
+
+    The curvature of a piece is used up to the distance `near`.
+    """
+    (m, k), r, level = bundle.center.shape, metric.inverse.shape[1], value
+    for i in range(k):
+        grad[i], first = 0.0, i - i % r
+        for b in range(r):
+            grad[i] += metric.inverse[i // r, i % r, b] * (z[first + b] - omega[first + b])
+        level -= 0.5 * grad[i] * (z[i] - omega[i])
+    for j in range(m):
+        if bundle.excess[j] < np.inf:
+            center, is_near, predicted = bundle.center[j], _max_distance(z, bundle.center[j]) <= near, bundle.height[j]
+            for i in range(k):
+                bend = 0.0
+                if is_near:
+                    for c in range(k):
+                        bend += bundle.hess[j, i, c] * (z[c] - center[c])
+                predicted += (bundle.slope[j, i] + 0.5 * bend) * (z[i] - center[i])
+                bundle.tangent[j, i] = bundle.slope[j, i] + bend + grad[i]
+            bundle.excess[j] = level - predicted
+
+
+@inline_kernel
+def _forget_cuts(bundle, new, same, error):
+    """Forget cuts above the objective by more than `error`, and older cuts with the slope of the new cut, up to `same`.
+
+    Their weights go to the new cut. An excess of rounding errors is set to zero. Returns the smallest excess.
+    """
+    excess, weight, tangent, smallest = bundle.excess, bundle.weight, bundle.tangent, np.inf
+    for j in range(weight.shape[0]):
+        if j != new and (excess[j] < -error or _max_distance(tangent[j], tangent[new]) <= same):
+            weight[new] += weight[j]
+            excess[j], weight[j] = np.inf, 0.0
+        excess[j] = max(excess[j], 0.0)
+        smallest = min(smallest, excess[j])
+    return smallest
+
+
+@inline_kernel
+def _mix_hessians(metric, bundle, hess):
+    """Fill hess with V⁻¹ + Σ w H for the weights and Hessians of the pieces."""
+    k, r, weight = hess.shape[0], metric.inverse.shape[1], bundle.weight
     for i in range(k):
         for c in range(k):
             hess[i, c] = metric.inverse[i // r, i % r, c % r] if i // r == c // r else 0.0
             for j in range(weight.shape[0]):
-                hess[i, c] += weight[j] * hessians[j, i, c] if weight[j] > 0.0 else 0.0
+                hess[i, c] += weight[j] * bundle.hess[j, i, c] if weight[j] > 0.0 else 0.0
+
+
+@inline_kernel
+def _start_weights(bundle, chol):
+    """Fill y and their products, for the factor of the Hessian; set the best weight to 1; return the largest |y|²."""
+    m, k = bundle.y.shape
+    y, gram, excess, best, size = bundle.y, bundle.gram, bundle.excess, 0, 1e-300
+    for j in range(m):
+        bundle.weight[j] = 0.0
+        if excess[j] < np.inf:
+            for i in range(k):
+                acc = bundle.tangent[j, i]
+                for c in range(i):
+                    acc -= chol[i, c] * y[j, c]
+                y[j, i] = acc / chol[i, i]
+            for i in range(j + 1):
+                gram[i, j] = gram[j, i] = _dot(y[i], y[j])
+            size = max(size, gram[j, j])
+            if 0.5 * gram[j, j] + excess[j] < 0.5 * gram[best, best] + excess[best]:
+                best = j
+    bundle.weight[best] = 1.0
+    return size
+
+
+@inline_kernel
+def _fill_trial_weights(bundle, size):
+    """Fill active and trial with the minimum over the weights that are not zero, for Σ w = 1; return their number."""
+    active, ones, trial, n = bundle.active, bundle.ones, bundle.trial, 0
+    for i in range(active.shape[0]):  # (G + s 11ᵀ) w = −e + c 1 with products G, size s, excess e and some c
+        if bundle.weight[i] > 0.0:
+            active[n], ones[n], trial[n] = i, 1.0, bundle.excess[i]
+            for c in range(n + 1):
+                bundle.chol[n, c] = bundle.gram[i, int(active[c])] + size
+            n += 1
+    chol = bundle.chol[:n, :n]
+    cholesky(chol, 1e-13 * size, chol)
+    cholesky_solve(chol, ones[:n])
+    cholesky_solve(chol, trial[:n])
+    total, change = 1.0, 0.0
+    for c in range(n):
+        total += trial[c]
+        change += ones[c]
+    for c in range(n):
+        trial[c] = ones[c] * total / change - trial[c]
+    return n
+
+
+@inline_kernel
+def _weigh_cuts(bundle, chol):
+    """Fill the weights w of cuts that minimize ½|Σ w y|² + Σ w e, with w ≥ 0 and Σ w = 1, by an active-set method.
+
+    Cuts with an infinite excess e are left out. y are the tangents divided by the factor `chol`.
+    """
+    m, excess, weight = bundle.weight.shape[0], bundle.excess, bundle.weight
+    size = _start_weights(bundle, chol)
+    for _ in range(4 * m):
+        lowest, level, added = np.inf, 0.0, 0
+        for i in range(m):
+            if excess[i] < np.inf:
+                slope = excess[i]
+                for j in range(m):
+                    slope += bundle.gram[i, j] * weight[j] if weight[j] > 0.0 else 0.0
+                level += weight[i] * slope
+                if slope < lowest:
+                    lowest, added = slope, i
+        if weight[added] > 0.0 or not lowest < level - ROUNDING * (size + abs(level)):
+            break
+        weight[added], step = 1e-300, 0.0
+        while step < 1.0:  # go to the minimum over the active weights, or until one of them is zero
+            n, step = _fill_trial_weights(bundle, size), 1.0
+            for c in range(n):
+                w, target = weight[int(bundle.active[c])], bundle.trial[c]
+                step = min(step, w / (w - target)) if target <= 0.0 else step
+            for c in range(n):
+                i, target = int(bundle.active[c]), bundle.trial[c]
+                weight[i] += step * (target - weight[i])
+                if target <= 0.0 and weight[i] <= 1e-15:
+                    weight[i] = 0.0
+
+
+@inline_kernel
+def _fill_bundle_step(bundle, chol, slope, step):
+    """Fill step with the step to the minimum of the cuts; return by how much the objective falls if they are exact."""
+    weight, fall = bundle.weight, 0.0
+    for i in range(step.shape[0]):
+        slope[i] = 0.0
+    for j in range(weight.shape[0]):
+        if weight[j] > 0.0:
+            fall += weight[j] * bundle.excess[j]
+            for i in range(step.shape[0]):
+                slope[i] -= weight[j] * bundle.tangent[j, i]
+    assign(step, slope)
+    cholesky_solve(chol, step)
+    return fall + 0.5 * _dot(slope, step)
+
+
+@inline_kernel
+def _stiffen_kinks(metric, bundle, hess, change):
+    """Fill hess with the Hessian along the kinks that hold z, and a large curvature across them.
+
+    The differences of the slopes of the pieces that meet at z span the directions across. `change` is scratch.
+    """
+    _mix_hessians(metric, bundle, hess)
+    tangent, weight, k, largest, heaviest = bundle.tangent, bundle.weight, change.shape[0], 0.0, 0
+    for i in range(k):
+        largest = max(largest, hess[i, i])
+    for j in range(weight.shape[0]):
+        heaviest = j if weight[j] > weight[heaviest] else heaviest
+    for j in range(weight.shape[0]):
+        if weight[j] > BUNDLE.tiny_weight and j != heaviest:
+            for i in range(k):
+                change[i] = tangent[j, i] - tangent[heaviest, i]
+            stiffness = BUNDLE.stiffness * largest / _dot(change, change)
+            for i in range(k):
+                for c in range(k):
+                    hess[i, c] += stiffness * change[i] * change[c]
 
 
 @deferred_kernel(Tuple((float64, int64)))
 def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
     """Minimize as `minimize_from`, for a loss of several fields with kinks. On return, ws.hess is stiff across them."""
     metric, ws, k = load_from(at_metric), load_from(at_ws), z.shape[0]
-    L, r, m, first = metric.inverse.shape[0], metric.inverse.shape[1], 2 * k + EXTRA_CUTS, 1 + (k + 2) * k
-    vectors, hessians = view(ws.n_hessians, first, (4, m, k)), view(ws.n_hessians, first + 4 * m * k, (m, k, k))
-    numbers = view(ws.n_hessians, first + 4 * m * k + m * k * k, (5, m))
-    grams = view(ws.n_hessians, first + 4 * m * k + m * k * k + 5 * m, (2, m, m))
-    center, slope, tangent, y = vectors[0], vectors[1], vectors[2], vectors[3]
-    height, excess, weight = numbers[0], numbers[1], numbers[2]
-    for j in range(m):
-        excess[j], weight[j] = np.inf, 0.0
-    value = here = objective(loss, p, omega, at_metric, z, at_ws)
-    assign(ws.trial, z)
-    target, solved, moved, reach = np.inf, False, True, PIECE_REACH
+    bundle = _empty_bundle(ws.n_hessians, k)
+    excess, trial = bundle.excess, ws.trial
+    assign(trial, z)
+    value, target, moved, reach = np.nan, np.inf, True, BUNDLE.reach
     for number in range(NEWTON.max_iter):
+        here = objective(loss, p, omega, at_metric, trial, at_ws)
+        if here <= target:
+            assign(z, trial)
+            value, moved = here, True
         if not math.isfinite(value) or ws.stop[0] != 0:
             break
-        if here <= target:
-            assign(z, ws.trial)
-            value, moved = here, True
-        scale = 1.0 / math.sqrt(metric.largest)
+        scale, new = 1.0 / math.sqrt(metric.largest), _place_of_new_piece(bundle)
         for i in range(k):
             scale = max(scale, abs(z[i]) + abs(omega[i]))
-        new = 0
-        for j in range(m):
-            if weight[j] <= 0.0 and (weight[new] > 0.0 or excess[j] > excess[new]):
-                new = j
-        height[new] = _examine_piece(
-            loss, p, at_metric, ws.trial, number, reach * scale, center[new], slope[new], hessians[new], at_ws
-        )
-        excess[new], weight[new], size = 0.0, 1.0 if number == 0 else 0.0, 0.0
-        for l in range(L):
-            for a in range(r):
-                i = l * r + a
-                ws.grad[i] = 0.0
-                for b in range(r):
-                    ws.grad[i] += metric.inverse[l, a, b] * (z[l * r + b] - omega[l * r + b])
-                size = max(size, abs(ws.grad[i]))
-        level, error = value - quadratic_term(metric, omega, z), abs(value) + size * scale
-        for j in range(m):
-            if excess[j] == np.inf:
-                continue
-            distance, predicted = 0.0, height[j]
-            for i in range(k):
-                distance = max(distance, abs(z[i] - center[j, i]))
-            for i in range(k):
-                bend = 0.0
-                if distance <= PIECE_NEAR * scale:
-                    for c in range(k):
-                        bend += hessians[j, i, c] * (z[c] - center[j, c])
-                predicted += (slope[j, i] + 0.5 * bend) * (z[i] - center[j, i])
-                tangent[j, i] = slope[j, i] + bend + ws.grad[i]
-            excess[j] = level - predicted
-        if excess[new] < -CUT_ERROR * error and not moved:  # ℓ is not convex: try a point nearer to z
+        center, slope, hess, distance = bundle.center[new], bundle.slope[new], bundle.hess[new], reach * scale
+        bundle.height[new] = _examine_piece(loss, p, at_metric, trial, number, distance, center, slope, hess, at_ws)
+        excess[new], bundle.weight[new] = 0.0, 1.0 if number == 0 else 0.0
+        _fill_cuts(bundle, metric, omega, z, value, ws.grad, BUNDLE.near * scale)
+        steepest, error = max_abs(bundle.tangent[new]) + max_abs(ws.grad), abs(value) + max_abs(ws.grad) * scale
+        if excess[new] < -BUNDLE.cut_error * error and not moved:  # ℓ is not convex: try a point nearer to z
             excess[new] = np.inf
             for i in range(k):
-                ws.trial[i] = 0.5 * (z[i] + ws.trial[i])
-            here = objective(loss, p, omega, at_metric, ws.trial, at_ws)
+                trial[i] = 0.5 * (z[i] + trial[i])
             continue
-        steepest = max_abs(tangent[new]) + size
-        for j in range(m):
-            difference = 0.0
-            for i in range(k):
-                difference = max(difference, abs(tangent[j, i] - tangent[new, i]))
-            if j != new and (excess[j] < -CUT_ERROR * error or difference <= SAME_PIECE * steepest):
-                weight[new] += weight[j]
-                excess[j], weight[j] = np.inf, 0.0
-            elif excess[j] < np.inf:
-                excess[j] = max(excess[j], 0.0)
-
-        _mix_hessians(metric, weight, hessians, ws.hess)
-        if not cholesky(ws.hess, 0.0, ws.chol):
-            fill_step(metric, False, ws.grad, ws.hess, ws.chol, ws.step)
-        for j in range(m):
-            if excess[j] < np.inf:
-                for i in range(k):
-                    y[j, i] = tangent[j, i]
-                    for c in range(i):
-                        y[j, i] -= ws.chol[i, c] * y[j, c]
-                    y[j, i] /= ws.chol[i, i]
-        _weigh_cuts(y, excess, weight, numbers[3:], grams[0], grams[1])
-        fall = 0.0
+        unexplained = _forget_cuts(bundle, new, BUNDLE.same * steepest, BUNDLE.cut_error * error)
+        _mix_hessians(metric, bundle, ws.hess)
+        fill_step(metric, cholesky(ws.hess, 0.0, ws.chol), ws.grad, ws.hess, ws.chol, ws.step)
+        _weigh_cuts(bundle, ws.chol)
+        fall = _fill_bundle_step(bundle, ws.chol, ws.start, ws.step)
         for i in range(k):
-            ws.step[i], ws.start[i] = 0.0, 0.0
-        for j in range(m):
-            if weight[j] > 0.0:
-                fall += weight[j] * excess[j]
-                for i in range(k):
-                    ws.step[i] -= weight[j] * tangent[j, i]
-                    ws.start[i] += weight[j] * y[j, i]
-        for i in range(k):
-            fall += 0.5 * ws.start[i] ** 2
-        cholesky_solve(ws.chol, ws.step)
-        for i in range(k):
-            ws.trial[i] = z[i] + ws.step[i]
-        unexplained = np.inf
-        for j in range(m):
-            unexplained = min(unexplained, excess[j])
-        if unexplained > CUT_ERROR * error:  # the piece of z is thinner than the distance at which it was examined
+            trial[i] = z[i] + ws.step[i]
+        moved, hidden = False, ROUNDING if fall > BUNDLE.hidden * error else BUNDLE.hidden
+        target = value - NEWTON.sufficient_decrease * fall + hidden * error
+        if unexplained > BUNDLE.cut_error * error:  # the piece of z is thinner than the distance of its center
             reach *= 0.7
-            here = value
             if number % 2:
-                assign(ws.trial, z)
-                continue
-        elif fall <= ROUNDING * error or max_abs(ws.step) <= LAST_CUT * (scale + steepest / metric.smallest):
-            solved = True
-            break
-        here = objective(loss, p, omega, at_metric, ws.trial, at_ws)
-        target, moved = value - NEWTON.sufficient_decrease * fall + ROUNDING * error, False
-    if not solved:
-        return value, OUTCOME.failed
-    assign(z, ws.trial)
-    # the differences of the slopes of the pieces that meet at z span the directions in which the kink holds z
-    _mix_hessians(metric, weight, hessians, ws.hess)
-    largest, reference, n = 0.0, 0, 0
-    for i in range(k):
-        largest = max(largest, ws.hess[i, i])
-    for j in range(m):
-        if weight[j] > weight[reference]:
-            reference = j
-    for j in range(m):
-        if j == reference or weight[j] <= TINY_WEIGHT:
-            continue
-        before, after = 0.0, 0.0
-        for i in range(k):
-            ws.step[i] = tangent[j, i] - tangent[reference, i]
-            before += ws.step[i] ** 2
-        for c in range(n):
-            product = 0.0
-            for i in range(k):
-                product += ws.step[i] * y[c, i]
-            for i in range(k):
-                ws.step[i] -= product * y[c, i]
-        for i in range(k):
-            after += ws.step[i] ** 2
-        if after > SAME_PIECE**2 * before and n < k:
-            for i in range(k):
-                y[n, i] = ws.step[i] / math.sqrt(after)
-            for i in range(k):
-                for c in range(k):
-                    ws.hess[i, c] += HELD_STIFFNESS * largest * y[n, i] * y[n, c]
-            n += 1
-    return value, OUTCOME.solved
+                assign(trial, z)  # with another center
+                target = np.inf
+        elif fall <= ROUNDING * error or max_abs(ws.step) <= BUNDLE.last_step * (scale + steepest / metric.smallest):
+            assign(z, trial)
+            _stiffen_kinks(metric, bundle, ws.hess, ws.step)
+            return value, OUTCOME.solved
+    return value, OUTCOME.failed

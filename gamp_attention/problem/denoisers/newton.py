@@ -53,7 +53,7 @@ ROUNDING = 4e-15  # rounding error of the objective, in units of its value plus 
 HIDDEN_RISE = 1e5
 LAST_STEP = 1e-10  # relative size of a step after which none follows: the next step would be quadratically smaller
 ROUGH_STEP = 1e-2  # the same for iterations whose minimum need not be accurate
-EXTRA_CUTS = 4  # number of pieces that `bundle` stores for a loss with kinks, in addition to two for each field
+EXTRA_CUTS = 4  # number of pieces that `bundle` stores for a loss with kinks, in addition to the number of fields
 MAX_MINIMA = 16  # number of minima that a global search stores
 N_VECTORS, N_MATRICES = 5 + MAX_MINIMA, 5  # number of vectors and matrices in a `Workspace`
 
@@ -150,8 +150,8 @@ def make_metric(V: np.ndarray, last_step: float = LAST_STEP) -> Metric:
 def workspace_memory(loss: Any) -> np.ndarray:
     """Return memory for `make_workspace`: kernels allocate none."""
     k = loss.n_fields
-    m = 2 * k + EXTRA_CUTS if getattr(loss, "kinked", False) else 0
-    return np.zeros(ROOM + work_size(loss) + N_VECTORS * k + N_MATRICES * k * k + 1 + m * (k * k + 4 * k + 5 + 2 * m))
+    m = k + EXTRA_CUTS if getattr(loss, "kinked", False) else 0
+    return np.zeros(ROOM + work_size(loss) + N_VECTORS * k + N_MATRICES * k * k + 1 + m * (k * k + 4 * k + 6 + 2 * m))
 
 
 @sample_kernel
