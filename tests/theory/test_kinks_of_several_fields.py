@@ -49,6 +49,24 @@ def draw(loss, r, n=300, seed=0):
     return sample_loss, p, omega, (root @ root.T + 0.3 * np.eye(r))[None]
 
 
+@ga.register_loss
+class SquaredErrors(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return (p[0] - z[0, 0]) ** 2 + (p[1] - z[0, 1]) ** 2
+
+
+def test_losses_without_parameters_are_distinguished_by_their_classes():
+    """Such losses are equal as tuples, but only one of these has kinks."""
+    smooth, y, omega, V = draw(SquaredErrors(), 2)
+    kinked = draw(AbsoluteErrors(), 2)[0]
+    ga.denoise(smooth, y, omega, V)
+    out = ga.denoise(kinked, y, omega, V, hold=True)
+    assert out.solved.all()
+    assert (np.abs(y - out.z[:, 0]) < 1e-6).any()
+
+
 def test_forces_of_absolute_errors_are_subgradients():
     """V couples the fields; g is the sign of y − z, or between both signs at a kink, which then determines z."""
     loss, y, omega, V = draw(AbsoluteErrors(), 2)

@@ -71,7 +71,7 @@ def prox(
     return z.reshape(shape), dz.reshape(shape)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64, typed=True)  # losses without fields are equal whatever their type
 def compile_loss(loss: Any, n: int, convex: bool) -> Any:
     """Return the registered loss of a plain function of z and n parameters; a registered loss is returned as it is."""
     if not callable(loss) or hasattr(loss, "value"):

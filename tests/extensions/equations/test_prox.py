@@ -1,5 +1,7 @@
 """The proximal map for arrays."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,29 @@ def test_a_registered_loss_and_a_function_agree():
     np.testing.assert_allclose(first, second, atol=1e-10)
     ahead, behind = (ga.prox(ga.LogisticLoss(), omega + side * 1e-5, 2.0, y)[0] for side in (1, -1))
     np.testing.assert_allclose((ahead - behind) / 2e-5, first[1], atol=1e-6)
+
+
+@ga.register_loss
+class Absolute(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return abs(p[0] - z[0, 0])
+
+
+@ga.register_loss
+class Quadratic(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return 0.5 * (p[0] - z[0, 0]) ** 2
+
+
+def test_losses_without_fields_are_distinguished_by_their_classes():
+    """Instances of both classes are equal as tuples."""
+    of_square, of_absolute = (ga.prox(loss, 3.0, 1.0, 0.0) for loss in (Quadratic(), Absolute()))
+    np.testing.assert_allclose(of_square, (1.5, 0.5), atol=1e-6)
+    np.testing.assert_allclose(of_absolute, (2.0, 1.0), atol=1e-6)
 
 
 def test_the_lowest_of_two_minima_is_found():
