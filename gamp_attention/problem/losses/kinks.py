@@ -28,7 +28,7 @@ def has_kinks(loss: Any, params: np.ndarray) -> bool:
     if not hasattr(loss, "loss") or for_kernels(loss) is loss:  # kinks are found for registered losses only
         return False
     first = np.ascontiguousarray(params[:EXAMINED], dtype=float)
-    kind = type(loss.loss)  # tuples of different classes may be equal
+    kind: Any = type(loss.loss)  # tuples of different classes may be equal
     if loss.n_fields == 1:
         return _has_kinks(loss, kind, first.tobytes(), first.shape)
     known = _examined(loss, kind)
@@ -38,7 +38,7 @@ def has_kinks(loss: Any, params: np.ndarray) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _examined(loss: Any, kind: type) -> list[bool]:
+def _examined(loss: Any, kind: Any) -> list[bool]:
     """Return a list that stores whether a loss of several fields has kinks; empty before it is examined."""
     return []
 
@@ -55,7 +55,7 @@ def for_proximal_steps(loss: Any, params: np.ndarray) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _has_kinks(loss: Any, kind: type, content: bytes, shape: tuple[int, int]) -> bool:
+def _has_kinks(loss: Any, kind: Any, content: bytes, shape: tuple[int, int]) -> bool:
     params = np.frombuffer(content).reshape(shape)
     scale = 1.0 + np.abs(params).max(initial=0.0) / REACH  # the kink may be at a label
 

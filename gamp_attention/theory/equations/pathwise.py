@@ -22,9 +22,8 @@ from gamp_attention.theory.equations.channel import Channel, average, complete, 
 from gamp_attention.theory.equations.expansions import ChannelExpansion, Entries, complete_slopes
 
 FAMILIES = ("q", "m", "theta", "V")
-SINGULAR = (
-    1e-3  # singular values of R, relative to the root of the largest of q, below which a direction counts as free
-)
+SINGULAR = 1e-3  # singular value of R, in units of the root of the largest of q, below which a direction is free
+MAX_NUMBERS = 1 << 22  # largest number of products of factors in memory
 
 
 def expand_along_paths(channel: Channel, point_sets: Iterator[np.ndarray]) -> ChannelExpansion | None:
@@ -48,8 +47,10 @@ def expand_along_paths(channel: Channel, point_sets: Iterator[np.ndarray]) -> Ch
         factors = np.concatenate([y, xi, np.ones((len(y), L, 1)), out.g], axis=2)
         slope = field_slopes(out, overlaps.V)
         slope = slope if weights is None else weights[:, None, None, None, None] * slope
-        paths -= np.einsum("nlakb,nki,nlj->lakbij", slope, factors, factors, optimize=True) / len(y)
         plain += np.einsum("nla,nlj->laj", g, factors) / len(y)
+        for rows in np.array_split(np.arange(len(y)), 1 + slope.size * factors.shape[2] // MAX_NUMBERS):
+            products = np.einsum("nlakb,nki,nlj->lakbij", slope[rows], factors[rows], factors[rows], optimize=True)
+            paths -= products / len(y)
     base, ends = mean_of(samples), np.cumsum([t, r, 1])
     if not no_response(base.response, vectors * ~regular[:, None]).all():
         return None
