@@ -20,11 +20,11 @@ LINES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path
 CLOSURES = {
     ("gamp_step",): 8015,
     ("run_gamp",): 9701,
-    ("solve_state_evolution",): 13102,
+    ("solve_state_evolution",): 13101,
     ("minimize_risk",): 8733,
-    ("run_gamp", "solve_state_evolution", "minimize_risk"): 16774,
+    ("run_gamp", "solve_state_evolution", "minimize_risk"): 16773,
 }
-LOADED = 17660  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+LOADED = 17659  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
 CONSTANTS = 345  # numbers at module level
 TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function

@@ -53,7 +53,7 @@ class Estimator(NamedTuple):
 
 
 class JointModel:
-    """Two models of the same teacher and tokens, as a model whose fields are those of the first, then of the second.
+    """Two models of the same teacher and tokens, as a model with the fields of the first, then of the second.
 
     It has the attributes that a `Channel` and averages at random points need.
     """
@@ -205,7 +205,7 @@ def _scale(estimator: Estimator, gg: np.ndarray) -> np.ndarray:
 def _products(channel: Channel, white: np.ndarray, V: np.ndarray, V_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return E[g_l g_lᵀ] (L, r, r) of the forces of both, and E[∂g_A,l/∂ω_k ⊗ ∂g_B,l/∂ω_k] (L, L, n, n), n = r_A r_B.
 
-    The columns r of g are those of the first estimator, then of the second.
+    The r + r_B columns of g belong to the first estimator, then to the second.
     """
     pair: Any = channel.model
     r = V.shape[1]

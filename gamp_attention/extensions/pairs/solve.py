@@ -212,10 +212,12 @@ def _errors(equations: PairEquations, x: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def _read_estimator(name: str, result: Any) -> Estimator:
     """Return the estimator of a solution of state evolution."""
-    if not (hasattr(result, "overlaps_error") and hasattr(result, "state")):
+    if not hasattr(result, "overlaps_error"):
         raise check.fail(name, result, "a StateEvolutionResult", TypeError)
     if not result.converged:
         raise check.fail_words(name, f"status {result.status.value!r}", "a converged solution")
+    if result.state is None:
+        raise TypeError(f"{name}: needs a replica-symmetric solution, got {type(result).__name__}")
     F, hats = result.state, result.state.images(result.overlaps)[0].hats
     hats = replace(hats, V=hats.response(result.response))
     return Estimator(F.model, F.alpha, result.overlaps, hats, result.overlaps_error, result.relative_error)

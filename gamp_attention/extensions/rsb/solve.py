@@ -12,7 +12,6 @@ vanish by symmetry. The equations are the overlap map, output channel followed b
 4. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
 """
 
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -249,8 +248,8 @@ def relative_slopes(problem: BrokenProblem, levels: Levels, hats: LevelHats, par
 def follow_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray) -> np.ndarray:
     """Return the unknowns at the end of the flow of the map from a start, at fixed Parisi parameters.
 
-    If the average over the weights diverges, V of the start is decreased and its q_0 increased: the
-    response −∂g/∂ω of fields that are large in units of √V is positive.
+    If the average over the weights diverges, V of the start is decreased and its q_0 increased: the response
+    −∂g/∂ω of fields that are large in units of √V is positive.
     """
     search, n = problem.search, len(x) - packing.n_free
     fixed = replace(packing, parisi=packing.unpack(x)[1])
@@ -258,11 +257,12 @@ def follow_levels(problem: BrokenProblem, packing: LevelPacking, x: np.ndarray) 
     for _ in range(search.flow_steps):
         equations = _LevelEquations(problem, fixed, start, ROUGH, {})
         found = follow_flow(equations, start, search.flow_tol, search.flow_steps)
-        if found.failure is None:
-            return np.append(found.x, x[n:])
-        with suppress(WeightsUnbounded):
+        try:
+            if found.failure is None:
+                return np.append(found.x, x[n:])
             raise found.failure
-        start = start + np.pad(search.retreat, (0, n - 2))
+        except WeightsUnbounded:
+            start = start + np.pad(search.retreat, (0, n - 2))
     raise WeightsUnbounded("the average over the weights diverges near the start")
 
 

@@ -200,8 +200,9 @@ def n_white(model: Model) -> int:
 
 
 def outcomes_of(model: Model, y: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return all labels (C, P) and their probabilities (N, C) for teacher fields y; None if they are not known."""
-    find = getattr(model.teacher, "outcomes", None)
+    """Return all labels (C, P) and their probabilities (N, C) for fields y; None if unknown, or ℓ is not convex."""
+    # searches at a part of the points, for losses that are not convex, need points of equal probability
+    find = None if model.task.jumps else getattr(model.teacher, "outcomes", None)
     return None if find is None else find(y)
 
 
@@ -281,7 +282,7 @@ class Channel:
             points, see `_choose_searched`. The others use the local minimum nearest to the fields, and the difference
             between global and local minima at the searched points corrects the averages (control variate).
         """
-        y, terms, fields, factors = self.weighted(white, searched == 1)
+        y, terms, fields, factors = self.weighted(white)
 
         def denoise_at(rows: np.ndarray | slice, hold: bool) -> Denoised:
             centers = fields[rows] + self.overlaps.m
@@ -306,21 +307,19 @@ class Channel:
         )
 
     def errors(self, white: np.ndarray) -> np.ndarray:
-        """Return test errors at points of white noise (N, n_white), whose mean is that of the channel."""
+        """Return test errors, with factors of the points, at points of white noise (N, n_white); ε_g is their mean."""
         y, terms, fields, factors = self.weighted(white)
         errors = self.model.task.errors(fields + self.overlaps.m, y, terms)
         return errors if factors is None else factors * errors
 
-    def weighted(
-        self, white: np.ndarray, summed: bool = True
-    ) -> tuple[np.ndarray, RiskTerms, np.ndarray, np.ndarray | None]:
+    def weighted(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray, np.ndarray | None]:
         """Return y, parameters and ω̃ as `at`, with factors (N,) of the points, or None if they are 1.
 
-        If `summed` and the labels have few outcomes, each point is repeated for each outcome, with its probability as
-        a factor: averages are then smooth functions of the points.
+        If the outcomes of labels are known, each point is repeated for each outcome, with its probability as a factor:
+        averages are then smooth functions of the points.
         """
         y, terms, fields = self.at(white)
-        found = outcomes_of(self.model, y) if summed else None
+        found = outcomes_of(self.model, y)
         if found is None:
             return y, terms, fields, None
         labels, probabilities = found

@@ -18,10 +18,10 @@ class WorkExceeded(ArithmeticError):
     """Raised if averages need more proximal problems than the limit of work allows."""
 
 
-# averages to first order in the overlaps, of a channel (`ChannelExpansion`) or of all components: `base` are those at
-# the point of the expansion, `samples` those of each replica, and `at(overlaps)` those at nearby overlaps, only of
-# equal V unless `includes_V`; if `jumps`, the proximal map jumps and the average of its almost-everywhere derivative is
-# not expanded
+# averages to first order in the overlaps, of a channel (`ChannelExpansion`) or of all components: `base` are the
+# averages at the point of the expansion, `samples` the averages of each replica there, and `at(overlaps)` the averages
+# at nearby overlaps, only of equal V unless `includes_V`; if `jumps`, the proximal map jumps and the average of its
+# almost-everywhere derivative is not expanded
 Expansion = Any
 
 

@@ -253,6 +253,8 @@ def test_wrong_arguments_are_named():
     lost = solve(ga.paper_model(), 0.1, rtol=1e-2)
     with pytest.raises(ValueError, match="first: needs a converged solution, got status 'lost'"):
         ga.solve_pair(lost, first)
+    with pytest.raises(TypeError, match="first: needs a replica-symmetric solution"):
+        ga.solve_pair(replace(first, state=None), first)  # as with broken symmetry
     with pytest.raises(ValueError, match="shared: needs a number, because α = 2 of `first` is not 1, got None"):
         ga.solve_pair(first, other)
     for shared in (1.1, -0.1, np.nan):
