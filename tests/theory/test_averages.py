@@ -1,6 +1,7 @@
 """Averages of functions of targets and fields at a solution of state evolution."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -90,3 +91,51 @@ def test_wrong_functions_are_named():
         ga.sample(ga.paper_model(), 20, 1.0, 0).average(lambda target, u, omega, z: 1.0, np.ones((20, 1)))
     with pytest.raises(TypeError, match="f: needs a function"):
         se.average(3)
+
+
+@ga.register_loss
+class AbsoluteError(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return abs(p[0] - z[0, 0])
+
+
+class NoisyLabels:
+    """Linear labels whose noise the theory does not know to add to the fields."""
+
+    even = False
+
+    def n_noise(self, n_tokens, rank):
+        return 1
+
+    def __call__(self, u, noise):
+        return u[:, 0] + 0.5 * noise
+
+
+def test_noise_of_linear_labels_is_a_part_of_the_teacher_that_the_student_does_not_see():
+    """An average over this noise agrees, with kinks too; averages of u are over the fields without noise."""
+    for loss in (ga.SquaredLoss(), AbsoluteError()):
+        models = [ga.glm_model(loss, labels, lam=0.3) for labels in (ga.LinearLabels(0.5), NoisyLabels())]
+        for alpha in (0.5, 3.0):
+            one, other = (ga.solve_state_evolution(model, alpha, "semantic", rtol=1e-5) for model in models)
+            for name in ("q", "theta", "V"):
+                values = [getattr(se.overlaps, name).item() for se in (one, other)]
+                assert values[0] == pytest.approx(values[1], rel=3e-5), name
+            assert one.test_error == pytest.approx(other.test_error, rel=3e-5)
+            assert one.train_loss == pytest.approx(other.train_loss, rel=3e-5)
+            leading = [np.abs(se.stability.eigenvalues["symmetric"][0]) for se in (one, other)]
+            assert leading[0] == pytest.approx(leading[1], rel=1e-2)
+            mean, error = one.average(lambda y, u, omega, z: np.array([u[:, 0, 0] ** 2, y[:, 0] ** 2]).T)
+            assert (np.abs(mean - [1.0, 1.25]) <= error + 1e-3).all()
+
+
+def test_labels_derived_from_linear_labels_keep_their_noise():
+    class Cubes(ga.LinearLabels):
+        def __call__(self, u, noise):
+            return u[:, 0] ** 3 + self.noise * noise
+
+    se = ga.solve_state_evolution(ga.glm_model(ga.SquaredLoss(), Cubes(0.5), lam=0.3), 2.0)
+    # ridge regression sees the linear part 3u of u³, and the rest, of variance 15 − 9, as noise
+    linear = ga.solve_state_evolution(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(np.sqrt(6.25) / 3), lam=0.3), 2.0)
+    assert se.test_error == pytest.approx(9 * linear.test_error, rel=1e-3)

@@ -73,7 +73,7 @@ class BranchCurve:
         """Return the overlap map at the parameter value of u."""
         p = u[-1] * self.unit
         alpha = p if self.parameter == "alpha" else self.alpha
-        return OverlapMap(with_parameter(self.model, self.parameter, p), alpha, self.rule)
+        return OverlapMap(with_parameter(self.model, self.parameter, p).reduced, alpha, self.rule)
 
     def finer(self) -> "BranchCurve | None":
         """Return the curve on the next finer rule; None if there is none."""

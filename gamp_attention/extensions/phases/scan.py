@@ -84,7 +84,8 @@ class Scan:
 
     def map_at(self, alpha: float) -> OverlapMap:
         """Return the map on the coarsest rule."""
-        return OverlapMap(self.model, alpha, first_rule("auto", self.model, (0,)))
+        model = self.model.reduced
+        return OverlapMap(model, alpha, first_rule("auto", model, (0,)))
 
     def step_to(self, alpha: float, start: Overlaps, near: Root) -> bool:
         """Solve by Newton steps, with the Jacobian of a nearby root; return whether the branch was found."""

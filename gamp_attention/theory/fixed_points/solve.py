@@ -155,8 +155,8 @@ def solve_state_evolution(
     >>> f"{se.status.value}, q = {se.overlaps.q[0, 0, 0]:.4f}"
     'converged, q = 0.0940'
     """
-    model = require_model(model)
-    alpha = check.real("alpha", alpha, low=0, strict=True)
+    given = require_model(model)
+    model, alpha = given.reduced, check.real("alpha", alpha, low=0, strict=True)
     if max_work is not None:
         max_work = check.real("max_work", max_work, low=1e4)
     first = first_rule(rule, model, (check.integer("seed", seed, low=0),), max_work or np.inf)
@@ -172,8 +172,8 @@ def solve_state_evolution(
     if isinstance(init, str):
         result, last = solve_branch(F, init, rtol, max_work, max_iter)
     else:
-        start = require_overlaps(model, init)
-        if not is_feasible(model, start, slack=0.0):
+        start = require_overlaps(given, init)
+        if not is_feasible(given, start, slack=0.0):
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
         root = find_fixed_point(F, start, max_iter)
         result, last = refine_on_branch(root, None, rtol, max_work)
@@ -181,6 +181,8 @@ def solve_state_evolution(
     if stability and last is not None:
         describe("stability")
         result = _add_stability(result, last, max_work)
+    if result.state is not None:
+        result = replace(result, state=replace(result.state, model=given))
     return finish(result, raise_on_failure, "solve_state_evolution")
 
 
@@ -230,6 +232,7 @@ def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int)
 
 def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Root:
     """Return the fixed point on the coarsest rule, from a name or Overlaps; LOST if the named branch does not exist."""
+    model = model.reduced
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
     if not isinstance(init, str):
         return find_fixed_point(F, init, max_iter)
@@ -267,6 +270,7 @@ def solve_near(
     The known solution `near` is at another α or of another model. If the branch is not found from there, or nothing is
     known, the branch is solved from its name.
     """
+    model = model.reduced
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
     if near is not None and is_feasible(model, near):  # infeasible, for example, if columns are zero
         root = find_fixed_point(F, near, START.near_steps)

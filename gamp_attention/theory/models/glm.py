@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -105,6 +105,20 @@ class GLMModel(Model):
             raise check.fail("labels", self.teacher, needs, TypeError)
         n_noise = self.teacher.n_noise(self.n_tokens, self.teacher_rank)
         return LabelTask(self.teacher, loss, self.rank, n_noise, jumps=not loss.convex)
+
+    @cached_property
+    def reduced(self) -> Model:
+        """Model whose noise of the teacher's fields is a part of the fields that the student does not see.
+
+        All overlaps and their conjugates are the same: labels depend on the sum of both only, so that the derivatives
+        of the output function in u and in the sum are equal.
+        """
+        split = getattr(self.teacher, "split_noise", None)
+        teacher, noise = (self.teacher, 0.0) if split is None or self.n_tokens > 1 else split()
+        if not noise:
+            return self
+        unseen = self.coordinates.unseen + noise**2 * np.eye(self.teacher_rank)
+        return replace(self, teacher=teacher, coordinates=replace(self.coordinates, unseen=unseen))
 
 
 def glm_model(

@@ -1,6 +1,6 @@
 """Label models: labels p (N, P) as functions of the teacher's fields u = xQ*/√d (N, L, t) and of white noise."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import expit, ndtr, softmax
@@ -29,6 +29,13 @@ class LabelTeacher:
     def outcomes(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """Return all labels (C, P) and their probabilities (N, C) for fields (N, L, t); None if there are many."""
         return None
+
+    def split_noise(self) -> tuple["LabelTeacher", float]:
+        """Return the labels without noise of the fields, and its standard deviation s.
+
+        Labels of fields u with noise have the distribution of labels without noise of fields u + s N(0, 1).
+        """
+        return self, 0.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,11 @@ class LinearLabels(LabelTeacher):
         """Return labels (N, L t)."""
         flat = u.reshape(len(u), -1)
         return flat + self.noise * noise if self.noise else flat
+
+    def split_noise(self) -> tuple[LabelTeacher, float]:
+        """Return linear labels without noise, and the standard deviation of the noise."""
+        is_linear = type(self).__call__ is LinearLabels.__call__  # a derived class may have other labels
+        return (replace(self, noise=0.0), self.noise) if is_linear else (self, 0.0)
 
 
 @dataclass(frozen=True)

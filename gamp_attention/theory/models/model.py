@@ -160,6 +160,11 @@ class Model(DisplayMixin):
         """Return the task of samples whose tokens are drawn from given sources (L,), for fields with their means."""
         return self.task
 
+    @cached_property
+    def reduced(self) -> "Model":
+        """Model with the same state evolution, and fewer random numbers of a sample if possible."""
+        return self
+
     @property
     def attention(self) -> bool:
         """True if the student is an attention layer, False if it is a loss of labels."""
