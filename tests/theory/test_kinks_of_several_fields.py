@@ -140,8 +140,8 @@ class AbsoluteError(NamedTuple):
 
 def test_absolute_errors_of_two_columns_are_two_problems_of_one():
     """The sum of absolute errors of independent columns has the overlaps of each column, which panels average."""
-    both = ga.glm_model(AbsoluteErrors(), NoisyFields(0.5), rank=2, lam=0.3)
-    of_both = ga.solve_state_evolution(both, 2.0, rtol=1e-2)
+    both = ga.glm_model(AbsoluteErrors(), ga.LinearLabels(0.5), rank=2, lam=0.3)
+    of_both = ga.solve_state_evolution(both, 2.0, rtol=1e-3)
     of_one = ga.solve_state_evolution(ga.glm_model(AbsoluteError(), ga.LinearLabels(0.5), lam=0.3), 2.0)
     assert of_both.converged
     assert of_one.converged
@@ -156,3 +156,27 @@ def test_absolute_errors_of_two_columns_are_two_problems_of_one():
         of_one.stability.growth["symmetric"], float(of_one.V_hat[0, 0, 0] ** 2 / 2 / of_one.overlaps.V[0, 0, 0] ** -2)
     )
     assert abs(of_both.stability.growth["symmetric"] - expected) < 0.02
+
+
+class DrawnClasses(ga.ClassLabels):
+    """Classes whose probabilities the theory does not know."""
+
+    def outcomes(self, u):
+        return None
+
+
+def test_probabilities_of_classes_given_the_fields_agree_with_drawn_classes():
+    """The loss does not depend on the sum of its fields, in which q is zero."""
+    for loss, rtol in ((ga.MultinomialLoss(), 3e-3), (ClassHinge(), 2e-2)):
+        known, drawn = (
+            ga.solve_state_evolution(ga.glm_model(loss, labels, rank=3, lam=0.5), 3.0, rtol=rtol, seed=1)
+            for labels in (ga.ClassLabels(), DrawnClasses())
+        )
+        assert known.converged
+        assert drawn.converged
+        for name, error in known.overlaps_error.arrays().items():
+            width = error + drawn.overlaps_error.arrays()[name]
+            assert (np.abs(known.overlaps.arrays()[name] - drawn.overlaps.arrays()[name]) <= 1.5 * width).all(), name
+        assert abs(known.test_error - drawn.test_error) <= 1.5 * (known.test_error_error + drawn.test_error_error)
+        assert abs(known.replicon - drawn.replicon) <= known.replicon_error + drawn.replicon_error
+        assert np.abs(known.overlaps.q.sum(axis=1)).max() < 1e-3

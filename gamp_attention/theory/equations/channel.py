@@ -11,14 +11,15 @@ mixture (`sum_over_components`), and converted to conjugate overlaps (`conjugate
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.numerics import compose, psd_root, symmetrize
+from gamp_attention._tools.numerics import compose, diagonalize, psd_root, symmetrize
 from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.results import Overlaps
+from gamp_attention.theory.equations.outcomes import labels_given_fields, outcomes_of, steep_directions
 from gamp_attention.theory.equations.symmetry import (
     Symmetry,
     fold_points,
@@ -33,6 +34,20 @@ LOWERED = 1e-10  # smallest relative difference of objectives at which a minimum
 AVERAGES = ("g", "with_noise", "with_teacher", "gg", "response", "square", "moreau", "loss")  # fields of `Moments`
 # averages of each token, and the overlap that transforms like each of them
 OF_TOKENS = {"g": "m", "with_noise": "q", "with_teacher": "theta", "gg": "q", "response": "V"}
+
+
+@dataclass(frozen=True)
+class DirectionSettings:
+    """Limits of directions of fields in which something is rounding, noise or zero, relative to the largest."""
+
+    rounding: float = 1e-8  # eigenvalue of q whose eigenvector may be due to rounding
+    noise: float = 1e-3  # the same in a flat direction of the loss, in which q is noise of averages
+    steep: float = 1e-2  # part of a flat direction in which the loss varies
+    response: float = 1e-5  # response in a flat direction
+    determined: float = 1e-9  # part of q that the teacher does not explain, if it determines the field
+
+
+DIRECTIONS = DirectionSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,19 +214,6 @@ def n_white(model: Model) -> int:
     return model.n_tokens * model.rank + teacher_size(model)
 
 
-def outcomes_of(model: Model, y: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return all labels (C, P) and their probabilities (N, C) for fields y; None if unknown, or ℓ is not convex."""
-    # searches at a part of the points, for losses that are not convex, need points of equal probability
-    find = None if model.task.jumps else getattr(model.teacher, "outcomes", None)
-    return None if find is None else find(y)
-
-
-def n_outcomes(model: Model) -> int:
-    """Return the number of points with which averages represent a point of white noise: the labels' outcomes, or 1."""
-    found = outcomes_of(model, np.zeros((1, model.n_tokens, model.teacher_rank)))
-    return 1 if found is None else len(found[0])
-
-
 def fields_and_terms(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
     """Return teacher fields y (N, L, t) for white noise (N, teacher_size), and the loss parameters they imply."""
     n_fields = model.n_tokens * model.teacher_rank
@@ -227,6 +229,16 @@ def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.
     """
     slope = overlaps.theta @ model.coordinates.rho_inverse
     return slope, psd_root(overlaps.q - slope @ np.swapaxes(overlaps.theta, 1, 2))
+
+
+class Points(NamedTuple):
+    """Points of a channel that represent points of white noise."""
+
+    y: np.ndarray  # (n, L, t) teacher fields, or their means given the label and the student's fields
+    terms: RiskTerms  # parameters of the loss
+    fields: np.ndarray  # (n, L, r) fields ω̃
+    factors: np.ndarray | None  # (n,) factors in averages; None if they are 1
+    covariance: np.ndarray | None  # (n, L, t, L, t) covariances of y given the label and ω̃; None if zero or not known
 
 
 class Channel:
@@ -267,6 +279,42 @@ class Channel:
         cosines = self.overlaps.theta[:, 0, 0] / np.where(size > 0, size, np.inf)
         return fold_points(cube, self.symmetry, self.shape[1], cosines)
 
+    @cached_property
+    def rotation(self) -> np.ndarray:
+        """Orthogonal matrices (L, t + r, r + t) from (ζ, η) to the white noise of teacher and student, ω̃ = q^½ ζ.
+
+        With the correlations C = q^−½ θ ρ^−½, the teacher's white noise is Cᵀζ + (1 − CᵀC)^½ η. The matrices are smooth
+        functions of the overlaps, also if q or q − θ ρ⁻¹ θᵀ is singular.
+        """
+        values, vectors = diagonalize(self.overlaps.q)
+        smallest = np.full(values.shape, DIRECTIONS.rounding)
+        if outcomes_of(self.model) is not None:
+            steep = np.einsum("lai,lab,lbi->li", vectors, steep_directions(self.model), vectors)
+            smallest = np.where(steep < DIRECTIONS.steep, DIRECTIONS.noise, smallest)
+        known = values > smallest * values[:, -1:]
+        root_inverse = compose(np.where(known, np.where(known, values, 1.0) ** -0.5, 0.0), vectors)
+        C = root_inverse @ self.slope @ psd_root(self.model.coordinates.rho)
+        left, sizes, right = np.linalg.svd(C)
+        sizes = np.minimum(sizes, 1.0)
+        C = (left[..., : sizes.shape[1]] * sizes[:, None]) @ right[:, : sizes.shape[1]]
+        of_teacher, of_student = (
+            psd_root(np.eye(len(A[0])) - A @ np.swapaxes(A, 1, 2)) for A in (np.swapaxes(C, 1, 2), C)
+        )
+        left, _, right = np.linalg.svd(self.root @ root_inverse)  # ξ differs from a symmetric root by this rotation
+        teacher = np.concatenate([np.swapaxes(C, 1, 2), of_teacher], axis=2)
+        return np.concatenate([teacher, left @ right @ np.concatenate([of_student, -C], axis=2)], axis=1)
+
+    def from_fields(self, points: np.ndarray) -> np.ndarray:
+        """Return white noise for points (N, n_white) whose first coordinates ζ determine the student's fields.
+
+        Random points are the most uniform in their first coordinates, and g varies most with the fields.
+        """
+        L, r, t = self.shape
+        parts = [points[:, : L * r].reshape(-1, L, r), points[:, L * r : L * (r + t)].reshape(-1, L, t)]
+        both = np.einsum("lij,nlj->nli", self.rotation, np.concatenate(parts, axis=2))
+        teacher, student = (part.reshape(len(points), -1) for part in np.split(both, [t], axis=2))
+        return np.concatenate([teacher, points[:, L * (r + t) :], student], axis=1)
+
     def fields(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return fields ω̃ (N, L, r) given teacher fields y (N, L, t), for white noise (N, L, r)."""
         return np.einsum("lrt,nlt->nlr", self.slope, y) + np.einsum("lab,nlb->nla", self.root, noise)
@@ -282,7 +330,7 @@ class Channel:
             points, see `_choose_searched`. The others use the local minimum nearest to the fields, and the difference
             between global and local minima at the searched points corrects the averages (control variate).
         """
-        y, terms, fields, factors = self.weighted(white)
+        y, terms, fields, factors, _ = self.weighted(white)
 
         def denoise_at(rows: np.ndarray | slice, hold: bool) -> Denoised:
             centers = fields[rows] + self.overlaps.m
@@ -308,24 +356,31 @@ class Channel:
 
     def errors(self, white: np.ndarray) -> np.ndarray:
         """Return test errors, with factors of the points, at points of white noise (N, n_white); ε_g is their mean."""
-        y, terms, fields, factors = self.weighted(white)
+        y, terms, fields, factors, _ = self.weighted(white)
         errors = self.model.task.errors(fields + self.overlaps.m, y, terms)
         return errors if factors is None else factors * errors
 
-    def weighted(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray, np.ndarray | None]:
-        """Return y, parameters and ω̃ as `at`, with factors (N,) of the points, or None if they are 1.
+    def weighted(self, white: np.ndarray, with_covariance: bool = False) -> Points:
+        """Return points with factors for points of white noise (N, n_white).
 
-        If the outcomes of labels are known, each point is repeated for each outcome, with its probability as a factor:
-        averages are then smooth functions of the points.
+        If the outcomes of labels are known, each point of the student's fields is repeated for each outcome, with its
+        probability as a factor and the mean of the teacher's fields y given both, see `outcomes`.
         """
-        y, terms, fields = self.at(white)
-        found = outcomes_of(self.model, y)
-        if found is None:
-            return y, terms, fields, None
-        labels, probabilities = found
-        C, N = len(labels), len(y)
-        terms = RiskTerms(np.tile(labels, (N, 1)), np.zeros(C * N))
-        return np.repeat(y, C, axis=0), terms, np.repeat(fields, C, axis=0), C * probabilities.ravel()
+        outcomes = outcomes_of(self.model)
+        if outcomes is None:
+            return Points(*self.at(white), None, None)
+        (L, r, t), rotation, N = self.shape, self.rotation, len(white)
+        noise = white[:, : L * t].reshape(N, L, t), white[:, self.n_teacher :].reshape(N, L, r)
+        both = np.einsum("lij,nli->nlj", rotation, np.concatenate(noise, axis=2))
+        root = psd_root(self.model.coordinates.rho) @ rotation[:, :t]
+        mean = np.einsum("lsa,nla->nls", root[..., :r], both[..., :r])
+        given = labels_given_fields(outcomes, mean, root[..., r:], both[..., r:], with_covariance)
+        C = len(given.labels)
+        terms = RiskTerms(np.tile(given.labels, (N, 1)), np.zeros(C * N))
+        fields = np.einsum("lab,nlb->nla", psd_root(self.overlaps.q), both[..., :r])
+        y, covariance = (values.reshape(-1, *values.shape[2:]) for values in (given.y, given.covariance))
+        factors = C * given.probabilities.ravel()
+        return Points(y, terms, np.repeat(fields, C, axis=0), factors, covariance if with_covariance else None)
 
     def sample(self, white: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return targets or labels, loss parameters, teacher fields y and fields ω at points of white noise."""
@@ -353,9 +408,11 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
     # the derivative is exact for a continuous proximal map, and the only form if ω̃ is a function of y
     V_hat = derivative
     if stein:
-        # Stein's form is 0/0 in directions in which ω̃ is determined by the teacher's fields
-        spectrum, vectors = np.linalg.eigh(subtract_explained(model, overlaps))
-        free = spectrum <= 1e-9 * np.linalg.eigvalsh(overlaps.q)[:, -1:]
+        # Stein's form is 0/0 in directions in which ω̃ is determined by the teacher's fields, and noise divided by small
+        # numbers in flat directions of a convex loss, in which weights vanish
+        steep = np.eye(derivative.shape[1]) if model.task.jumps else _steep_part(derivative)
+        spectrum, vectors = np.linalg.eigh(steep @ subtract_explained(model, overlaps) @ steep)
+        free = spectrum <= DIRECTIONS.determined * np.linalg.eigvalsh(overlaps.q)[:, -1:]
         inverse = compose(np.where(free, 0.0, 1 / np.where(free, 1.0, spectrum)), vectors)
         slope = overlaps.theta @ model.coordinates.rho_inverse
         V_stein = -(alpha * moments.with_noise - with_teacher @ np.swapaxes(slope, 1, 2)) @ inverse
@@ -371,6 +428,12 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
         moreau=alpha * moments.moreau,
         loss=alpha * moments.loss,
     )
+
+
+def _steep_part(response: np.ndarray) -> np.ndarray:
+    """Return projectors (L, r, r) on the directions of each token's fields in which there is a response (L, r, r)."""
+    values, vectors = diagonalize(symmetrize(response))
+    return compose((values > DIRECTIONS.response * values[:, -1:]).astype(float), vectors)
 
 
 def no_response(response: np.ndarray, directions: np.ndarray) -> np.ndarray:

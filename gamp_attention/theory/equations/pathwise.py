@@ -36,13 +36,15 @@ def expand_along_paths(channel: Channel, point_sets: Iterator[np.ndarray]) -> Ch
     values, vectors = np.linalg.eigh(channel.root)
     regular = values > SINGULAR * np.sqrt(np.linalg.eigvalsh(overlaps.q)[:, -1:])
     root_inverse = compose(np.where(regular, 1 / np.where(regular, values, 1.0), 0.0), vectors)
+    noise_of_y = root_inverse @ channel.slope  # the part of ξ = R⁻¹ (ω̃ − S y) that is linear in y
+    of_y = np.concatenate([np.tile(np.eye(t), (L, 1, 1)), -noise_of_y], axis=1)
     # averages of (g_l)_a f_lj and of (∂g_l/∂ω_k)_ab f_ki f_lj, for the factors f_l = (y_l, ξ_l, 1, g_l)
     plain, paths = np.zeros((L, r, t + 2 * r + 1)), np.zeros((L, r, L, r, t + 2 * r + 1, t + 2 * r + 1))
     for white in point_sets:
-        y, terms, fields, weights = channel.weighted(white)
+        y, terms, fields, weights, covariance = channel.weighted(white, with_covariance=True)
         out = denoise(channel.loss, terms.params, fields + overlaps.m, overlaps.V, jacobian=True)
         samples.append(complete(average(y, fields, terms, out, overlaps, weights), channel.symmetry))
-        xi = white[:, channel.n_teacher :].reshape(-1, L, r).repeat(len(y) // len(white), axis=0)
+        xi = np.einsum("lab,nlb->nla", root_inverse, fields) - np.einsum("lat,nlt->nla", noise_of_y, y)
         g = out.g if weights is None else weights[:, None, None] * out.g
         factors = np.concatenate([y, xi, np.ones((len(y), L, 1)), out.g], axis=2)
         slope = field_slopes(out, overlaps.V)
@@ -51,6 +53,9 @@ def expand_along_paths(channel: Channel, point_sets: Iterator[np.ndarray]) -> Ch
         for rows in np.array_split(np.arange(len(y)), 1 + slope.size * factors.shape[2] // MAX_NUMBERS):
             products = np.einsum("nlakb,nki,nlj->lakbij", slope[rows], factors[rows], factors[rows], optimize=True)
             paths -= products / len(y)
+        if covariance is not None:  # of y given the fields, on which ξ depends
+            pairs = np.einsum("nlakb,nkslu->lakbsu", slope, covariance, optimize=True) / len(y)
+            paths[..., : t + r, : t + r] -= np.einsum("lakbsu,kis,lju->lakbij", pairs, of_y, of_y)
     base, ends = mean_of(samples), np.cumsum([t, r, 1])
     if not no_response(base.response, vectors * ~regular[:, None]).all():
         return None

@@ -327,6 +327,9 @@ class _Refinement:
     def __init__(self, root: Root, rtol: float, max_work: float) -> None:
         self.rtol, self.max_work, self.random, self.path = rtol, max_work, not root.F.rule.deterministic, root.path
         self.tol, self.n_iter, self.remainder = root.F.rule.initial_tolerance, len(root.path) - 1, 0.0
+        if root.F.has_paths:  # the choices of the search were made at its start
+            again = replace(root.F, choices=None, expected=root.F.choices)
+            root = replace(root, F=again.with_choices_at(root.overlaps))
         known = root.response_slopes
         self.slopes: np.ndarray = root.F.linearize(root.packing, root.overlaps)[1] if known is None else known
         at = root.packing.pack(root.overlaps)
@@ -365,7 +368,7 @@ class _Refinement:
 
     def _next_map(self) -> OverlapMap | None:
         """Return the map on the rule that is likely to reach the requested accuracy; None if there is none."""
-        F, ratio = self.last.F, self.error / self.rtol
+        F, ratio = self.last.F, (self._error_without_step() if self.random else self.error) / self.rtol
         if len(self.points) == 1:
             finer = F.refined_for(ratio)
             if finer is None or not self.random:

@@ -4,7 +4,8 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.choices import RULES
-from gamp_attention.theory.equations.channel import n_outcomes, n_white, teacher_size
+from gamp_attention.theory.equations.channel import n_white, teacher_size
+from gamp_attention.theory.equations.outcomes import n_outcomes
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.rule import Rule

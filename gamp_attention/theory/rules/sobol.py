@@ -205,4 +205,7 @@ class SobolRule(Rule):
         n, dim = self.n_points // (2 if channel.symmetry.m_zero else 1), channel.n_folded if folded else channel.n_white
         draw = _draw_points if n * dim <= MAX_STORED else _draw_points.__wrapped__
         sets = (draw(n, dim, seed, folded, paired) for seed in seeds)
-        return map(channel.fold, sets) if folded else sets
+        if folded:
+            return map(channel.fold, sets)
+        # if g jumps, its averages are not more accurate if the fields follow from the first coordinates
+        return sets if channel.model.task.jumps else map(channel.from_fields, sets)
