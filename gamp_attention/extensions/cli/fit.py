@@ -313,15 +313,12 @@ def _describe_data(problem: FitProblem, options: argparse.Namespace) -> list[str
 def _describe_path(path: RegularizationPath) -> list[str]:
     """Return the table of a path, and the chosen value."""
     best = float(path.lam[path.best])
-    lines = [
+    return [
         'The test errors ε_g are estimated from the training data, with standard errors in parentheses; "1 s.e." marks '
         "the largest λ within one standard error of the best:",
         str(path).partition("\n")[2],  # without the first line, which names the class
         f"The following sections describe the layer with the best λ, {best:.4g}.",
     ]  # fmt: skip
-    if len(path.lam) > 1 and best in (path.lam.min(), path.lam.max()):
-        lines.insert(2, f"Try {'larger' if best == path.lam.max() else 'smaller'} values as well.")
-    return lines
 
 
 def _describe_training(result: TrainResult, tol: float) -> list[str]:

@@ -156,12 +156,19 @@ class System(NonlinearSystem):
         return self.pack(new), max(average.errors, default=0.0)
 
     def residual(self, x: np.ndarray) -> np.ndarray:
-        """Return F(x) − x; OverflowError if an order parameter is too large for a solution."""
+        """Return F(x) − x.
+
+        OverflowError if an order parameter is too large for a solution; FloatingPointError if the equations raise a
+        ValueError, as `prox` does for fields that are not finite.
+        """
         too_large = np.abs(x) > self.diverged * np.maximum(self.units(self.pack(self.start)), 1.0)
         if too_large.any():
             name = next(name for name, large in self.unpack(too_large).items() if np.any(large))
             raise OverflowError(f"{name} grows without bound")
-        return self.evaluate(x)[0] - x
+        try:
+            return self.evaluate(x)[0] - x
+        except ValueError as error:
+            raise FloatingPointError(f"the equations raise “{error}” at {self.describe(x)}") from error
 
 
 def read_start(start: Mapping[str, Any]) -> Values:

@@ -237,7 +237,7 @@ def test_a_path_chooses_the_penalty(arrays, tmp_path, fit):
     best = report["path"]["lam"][np.argmin(alone.test_error)]
     assert report["path"]["lam"][report["path"]["best"]] == report["lam"] == found["lam"] == best
     assert report["leave_one_out"]["test_error"] == pytest.approx(min(alone.test_error), rel=0.15)
-    assert ("values as well" in words) == (best != 0.03)
+    assert words.count("values may be better") == (best != 0.03)
     _, report, _, _ = fit(stored(tmp_path, *sentences()), "--path", "--lam", "100", "--n-starts", "1")
     assert len(report["path"]["lam"]) == 20
 

@@ -77,7 +77,11 @@ def test_statuses_say_why_there_is_no_solution():
     def breaks(x, average):
         return {"a": np.sqrt(x.a - 1.5) - 3}
 
+    def raises(x, average):
+        return {"a": float(ga.prox(abs, np.sqrt(x.a - 1.5), 1.0)[0]) - 3}
+
     for equations, start, status, words in (
+        (raises, {"a": 2.0}, "nonfinite", "the equations raise “omega: needs finite numbers"),
         (grows, {"a": 1.0}, "diverged", "a grows"), (shifts, {"a": 1.0, "b": 1.0}, "max_iter", "a still changes"),
         (breaks, {"a": 2.0}, "nonfinite", "the equation of a returns nan at a = 1."),
     ):  # fmt: skip
