@@ -124,22 +124,24 @@ def _examine_piece(loss, p, at_metric, point, number, reach, center, slope, hess
             right = objective(loss, p, center, at_metric, center, at_ws)
             center[i] = x - h
             left = objective(loss, p, center, at_metric, center, at_ws)
-            slope[i], bend = 0.5 * (right - left) / h, right - 2 * value + left
+            center[i], slope[i], bend = x, 0.5 * (right - left) / h, right - 2 * value + left
             hess[i, i] = bend / (h * h)
             rise, rough = max(rise, abs(right - left)), max(rough, abs(bend))
+        hidden = BUNDLE.linear * (abs(value) + max_abs(slope) * max_abs(center))
+        for i in range(k):
             for j in range(i):
-                mixed, other = 0.0, center[j]
-                for s in (-1.0, 1.0):
-                    for t in (-1.0, 1.0):
-                        center[i], center[j] = x + s * h, other + t * h
-                        mixed += s * t * objective(loss, p, center, at_metric, center, at_ws)
-                center[j] = other
+                mixed, x, y = 0.0, center[i], center[j]
+                if max(abs(hess[i, i]), abs(hess[j, j])) * h * h > hidden:  # else ℓ is linear in both fields, if convex
+                    for s in (-1.0, 1.0):
+                        for t in (-1.0, 1.0):
+                            center[i], center[j] = x + s * h, y + t * h
+                            mixed += s * t * objective(loss, p, center, at_metric, center, at_ws)
+                    center[i], center[j] = x, y
                 hess[i, j] = hess[j, i] = 0.25 * mixed / (h * h)
                 rough = max(rough, abs(mixed))
-            center[i] = x
         if rough <= BUNDLE.rough * rise + ROUNDING * abs(value):
             break
-    if rough <= BUNDLE.linear * (abs(value) + max_abs(slope) * max_abs(center)):
+    if rough <= hidden:
         hess[:] = 0.0  # else its errors, times the distance from the center, would move the minimum
     return value
 
