@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 import gamp_attention as ga
 
@@ -109,6 +110,63 @@ def test_responses_at_kinks_are_the_derivatives():
             high, low = (ga.denoise(sample_loss, p, omega + side * offset, V).z[:, 0] for side in (1, -1))
             error = np.abs((high - low) / 2e-3 - out.jacobian[:, :, i]).max(axis=1)
             assert np.quantile(error, 0.9) < 1e-4  # at the others, z reaches or leaves a kink within the difference
+
+
+@ga.register_loss
+class QuadraticAndAbsolute(NamedTuple):
+    """½(z₁ − p₁)² + .3 z₁ z₂ + z₂² + |z₁ + z₂ − p₂|."""
+
+    convex = True
+
+    def value(self, p, z):
+        smooth = 0.5 * (z[0, 0] - p[0]) ** 2 + 0.3 * z[0, 0] * z[0, 1] + z[0, 1] ** 2
+        return smooth + abs(z[0, 0] + z[0, 1] - p[1])
+
+
+@ga.register_loss
+class Distance(NamedTuple):
+    """‖z − p‖, whose kink is a point."""
+
+    convex = True
+
+    def value(self, p, z):
+        return ((z[0, 0] - p[0]) ** 2 + (z[0, 1] - p[1]) ** 2) ** 0.5
+
+
+def minimize_along_kink(p, omega, V):
+    """Return the minima of the first loss, from the multiplier of its kink, which is clipped to [−1, 1]."""
+    inverse = np.linalg.inv(np.array([[1.0, 0.3], [0.3, 2.0]]) + np.linalg.inv(V))
+    free = (np.linalg.solve(V, omega.T).T + p[:, :1] * [1.0, 0.0]) @ inverse
+    across = inverse.sum(axis=0)
+    return free - np.clip((free.sum(axis=1) - p[:, 1]) / across.sum(), -1, 1)[:, None] * across
+
+
+@pytest.mark.parametrize("V", [0.3, 1.0, 30.0])
+def test_minima_at_kinks_between_curved_pieces_and_at_points(V):
+    loss, p, omega, _ = draw(QuadraticAndAbsolute(), 2, n=3000)
+    out = ga.denoise(loss, p, omega, V * np.eye(2)[None])
+    assert out.solved.all()
+    np.testing.assert_allclose(out.z[:, 0], minimize_along_kink(p, omega[:, 0], V * np.eye(2)), atol=1e-6)
+    loss, p, omega, _ = draw(Distance(), 2, n=3000)
+    out = ga.denoise(loss, p, omega, V * np.eye(2)[None])
+    assert out.solved.all()
+    omega, found = omega[:, 0], out.z[:, 0]
+    exact = p + np.maximum(1 - V / np.linalg.norm(omega - p, axis=1, keepdims=True), 0) * (omega - p)
+    objectives = [np.linalg.norm(z - p, axis=1) + np.sum((z - omega) ** 2, axis=1) / (2 * V) for z in (found, exact)]
+    np.testing.assert_allclose(*objectives, rtol=0, atol=1e-5)
+    far = np.abs(np.linalg.norm(omega - p, axis=1) / V - 1) > 0.05  # else z hardly changes the objective
+    np.testing.assert_allclose(found[far], exact[far], atol=1e-5)
+
+
+def test_message_passing_reaches_the_minimum_of_distances():
+    """The dual problem, max s·y − ‖X̃ᵀs‖²/2λ for ‖s_μ‖ ≤ 1, has the same value at s = g."""
+    data = ga.sample(ga.glm_model(Distance(), ga.LinearLabels(0.5), rank=2, lam=0.5), 50, 2.0, 0)
+    gamp = ga.run_gamp(data, max_iter=500)
+    s, x = (gamp.state.D @ np.linalg.inv(gamp.state.V))[:, 0], data.tokens[:, 0] / np.sqrt(data.dim)
+    assert np.linalg.norm(s, axis=1).max() <= 1 + 1e-5
+    primal = np.linalg.norm(data.labels - x @ gamp.Q, axis=1).sum() + 0.25 * np.sum(gamp.Q**2)
+    dual = np.sum(s * data.labels) - np.sum((x.T @ s) ** 2)
+    assert abs(primal - dual) <= 1e-5 * primal
 
 
 def test_message_passing_reaches_the_minimum_of_absolute_errors():

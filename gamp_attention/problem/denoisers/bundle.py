@@ -25,6 +25,7 @@ from gamp_attention.problem.denoisers.newton import (
     cholesky_solve,
     fill_step,
     max_abs,
+    minimize_generally,
     objective,
 )
 from gamp_attention.problem.losses.protocol import IndirectLoss
@@ -43,8 +44,12 @@ class BundleSettings(NamedTuple):
     cut_error: float = 1e-9  # error of the value that a piece predicts, relative to the objective
     tiny_weight: float = 1e-9  # weight of a piece at the minimum, up to which z is not held by its kink
     stiffness: float = 1e8  # curvature across a kink of several fields, in units of the largest curvature along it
-    hidden: float = 1e-13  # fall of the objective, relative to it, that errors of the pieces may hide
+    idle: float = 1e-3  # relative change of the predicted fall, below which a piece at a point above z changed nothing
+    hidden: float = 1e-11  # fall of the objective, relative to it, that errors of the pieces may hide
     last_step: float = 3e-11  # step after which none follows, relative to the fields and to the step of the slopes
+    # the same after many iterations, if errors of the pieces do not allow the smaller step; and their number
+    late_step: float = 1e-7
+    late: int = 50
 
 
 BUNDLE = BundleSettings()
@@ -112,10 +117,11 @@ def _examine_piece(loss, p, at_metric, point, number, reach, center, slope, hess
 
     Near a kink, differences are taken on one side of it, at one of a few points.
     """
-    k, h, value = point.shape[0], BUNDLE.difference * reach, 0.0
-    for attempt in range(BUNDLE.tries):
+    k, h, value, best, least = point.shape[0], BUNDLE.difference * reach, 0.0, 0, np.inf
+    for attempt in range(BUNDLE.tries + 1):  # the last time at the best of the points
+        at = number * BUNDLE.tries + 1.0 + (attempt if attempt < BUNDLE.tries else best)
         for i in range(k):
-            center[i] = point[i] + reach * math.cos((number * BUNDLE.tries + attempt + 1.0) * (i + 1.7) + 2.0 * i)
+            center[i] = point[i] + reach * math.cos(at * (i + 1.7) + 2.0 * i)
         value = objective(loss, p, center, at_metric, center, at_ws)  # the loss only
         rise, rough = 0.0, 0.0
         for i in range(k):
@@ -141,6 +147,8 @@ def _examine_piece(loss, p, at_metric, point, number, reach, center, slope, hess
                 rough = max(rough, abs(mixed))
         if rough <= BUNDLE.rough * rise + ROUNDING * abs(value):
             break
+        if rough < least:
+            best, least = attempt, rough
     if rough <= hidden:
         hess[:] = 0.0  # else its errors, times the distance from the center, would move the minimum
     return value
@@ -303,6 +311,28 @@ def _fill_bundle_step(bundle, chol, slope, step):
 
 
 @inline_kernel
+def _shift_to_piece(bundle, point, change, reach, error):
+    """Shift a point to the side of a kink where the loss is the piece whose weighted excess is the largest.
+
+    The piece was examined too far from z, or its excess would be zero. Nothing happens if all excesses are errors.
+    `change` is scratch.
+    """
+    tangent, weight, excess, k, far = bundle.tangent, bundle.weight, bundle.excess, point.shape[0], 0
+    for j in range(weight.shape[0]):
+        if weight[j] > 0.0 and not weight[j] * excess[j] <= weight[far] * excess[far]:
+            far = j
+    if not weight[far] * excess[far] > error or weight[far] >= 1.0:
+        return
+    for i in range(k):
+        change[i] = tangent[far, i] / (1.0 - weight[far])
+        for j in range(weight.shape[0]):
+            change[i] -= weight[j] * tangent[j, i] / (1.0 - weight[far]) if weight[j] > 0.0 else 0.0
+    size = math.sqrt(_dot(change, change))
+    for i in range(k):
+        point[i] += 2.0 * (reach + excess[far] / size) * change[i] / size
+
+
+@inline_kernel
 def _stiffen_kinks(metric, bundle, hess, change):
     """Fill hess with the Hessian along the kinks that hold z, and a large curvature across them.
 
@@ -332,11 +362,14 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
     excess, trial = bundle.excess, ws.trial
     assign(trial, z)
     value, target, moved, reach = np.nan, np.inf, True, BUNDLE.reach
+    scale, error, least, n_idle = 0.0, 0.0, np.inf, 0
     for number in range(NEWTON.max_iter):
         here = objective(loss, p, omega, at_metric, trial, at_ws)
         if here <= target:
             assign(z, trial)
-            value, moved = here, True
+            value, moved, least = here, True, np.inf
+        elif n_idle == 1:  # the last piece changed nothing
+            _shift_to_piece(bundle, trial, ws.start, reach * scale, BUNDLE.cut_error * error)
         if not math.isfinite(value) or ws.stop[0] != 0:
             break
         scale, new = 1.0 / math.sqrt(metric.largest), _place_of_new_piece(bundle)
@@ -357,17 +390,22 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
         fill_step(metric, cholesky(ws.hess, 0.0, ws.chol), ws.grad, ws.hess, ws.chol, ws.step)
         _weigh_cuts(bundle, ws.chol)
         fall = _fill_bundle_step(bundle, ws.chol, ws.start, ws.step)
+        n_idle = n_idle + 1 if not moved and fall > (1 - BUNDLE.idle) * least else 0
+        least = min(least, fall)
+        length = 0.5 ** max(n_idle - 1, 0)  # shorter where pieces of different curvature meet: the Maratos effect
         for i in range(k):
-            trial[i] = z[i] + ws.step[i]
+            trial[i] = z[i] + length * ws.step[i]
+        last_step = BUNDLE.last_step if number < BUNDLE.late else BUNDLE.late_step
         moved, hidden = False, ROUNDING if fall > BUNDLE.hidden * error else BUNDLE.hidden
-        target = value - NEWTON.sufficient_decrease * fall + hidden * error
+        target = value - NEWTON.sufficient_decrease * length * fall + hidden * error
         if unexplained > BUNDLE.cut_error * error:  # the piece of z is thinner than the distance of its center
             reach *= 0.7
             if number % 2:
                 assign(trial, z)  # with another center
                 target = np.inf
-        elif fall <= ROUNDING * error or max_abs(ws.step) <= BUNDLE.last_step * (scale + steepest / metric.smallest):
+        elif fall <= ROUNDING * error or max_abs(ws.step) <= last_step * (scale + steepest / metric.smallest):
             assign(z, trial)
             _stiffen_kinks(metric, bundle, ws.hess, ws.step)
             return value, OUTCOME.solved
-    return value, OUTCOME.failed
+    # far from kinks, but next to large third derivatives, differences at z are more accurate than at other points
+    return minimize_generally(loss, p, omega, at_metric, z, at_ws, 0)

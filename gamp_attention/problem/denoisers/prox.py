@@ -52,6 +52,7 @@ class Search(NamedTuple):
     # are well spread for any number of them
     points: np.ndarray
     few_starts: int = 2  # maximum number of further starts for which no bounds of the loss are computed
+    convex_starts: int = 8  # number of failed starts after which a search for a minimum that is unique ends
     n_attempts: int = 20  # minimum number of starts of a bounded search while no minimum has been found
     n_compared: int = 4  # number of points that are compared for one start
     feature: float = 0.5  # distance in z over which a softmax of quadratic scores can change the shape of ℓ
@@ -216,9 +217,10 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     for number in range(first, first + MAX_STARTS):
         # the estimate exceeds n_known by at most 1/2 after more than 2 n_known² + 3 n_known starts
         n_needed = n_special if n_special > 0 else max(n_starts, 2 * n_known * n_known + 3 * n_known) + 1
-        if number - first >= n_needed or ws.stop[0] != 0 or (unique and n_known > 0):
-            break
-        if number - first >= (max_starts if n_known > 0 else max(max_starts, search.n_attempts)):
+        n_most = max_starts if n_known > 0 else max(max_starts, search.n_attempts)
+        if unique:
+            n_most = 0 if n_known > 0 else search.convex_starts
+        if number - first >= min(n_needed, n_most) or ws.stop[0] != 0:
             break
         if n_special > 0:
             special_start(loss, p, omega, z, number, ws.point)

@@ -61,6 +61,8 @@ def _has_kinks(loss: Any, kind: Any, content: bytes, shape: tuple[int, int]) -> 
 
     fields, rng = (len(params), loss.n_tokens, loss.rank), np.random.default_rng(0)
     base, direction = rng.standard_normal((2, *fields)) if loss.n_fields > 1 else (np.zeros(fields), np.ones(fields))
+    if 1 < loss.n_fields <= shape[1]:  # half of the lines go through labels, where the kink of a norm is
+        base[::2] = params[::2, : loss.n_fields].reshape(base[::2].shape) / scale
 
     def values(number: np.ndarray, x: np.ndarray) -> np.ndarray:
         z = base[number] + x[:, None, None] * direction[number]
