@@ -17,7 +17,7 @@ from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult, run_and_settle
 from gamp_attention.gamp.step import GampState, check_shapes, initial_state, near_fixed_point
 from gamp_attention.problem.dataset import Dataset, require_dataset
-from gamp_attention.problem.losses.kinks import has_kinks_of_fields
+from gamp_attention.problem.losses.kinks import has_kinks
 from gamp_attention.problem.risk import scale_tolerance, small_unit
 from gamp_attention.problem.starts import several_starts
 from gamp_attention.results import finish
@@ -117,7 +117,7 @@ def build_plan(
     check.require_memory("data.rank", 5, data.n_tokens * data.rank, data.n_tokens * data.rank)  # Hessian of a sample
     direction = init.direction if isinstance(init, GampResult) else None
     settings = LoopSettings()
-    if has_kinks_of_fields(data.loss, data.terms(risk).params):
+    if has_kinks(data.loss, data.terms(risk).params):
         settings = replace(settings, patience=settings.kink_patience)
     return Plan(data, risk, damping, tol, max_iter, options, small_unit(data), direction, settings)
 

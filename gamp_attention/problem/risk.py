@@ -16,7 +16,7 @@ from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.kinks import STIFF, has_kinks, subgradients
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.problem.passes import pass_over
-from gamp_attention.problem.penalties.standard import penalty_total, smallest_subgradient
+from gamp_attention.problem.penalties.standard import penalty_total, smallest_subgradient, subgradient_ends
 from gamp_attention.problem.sources import apply_by_source
 from gamp_attention.problem.stores import join_parts
 from gamp_attention.results import Overlaps
@@ -96,7 +96,7 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str, state: Any = None) -> RiskA
         else:
             known = subgradients(
                 data.loss, terms.params, z, data.matrix.rows_of,
-                lambda slopes: smallest_subgradient(data.penalty, Q, data.matrix.back_project(slopes)).ravel(),
+                lambda slopes: data.matrix.back_project(slopes).ravel(), subgradient_ends(data.penalty, Q),
                 STIFF * data.penalty.strength,
             )  # fmt: skip
         smooth = data.matrix.back_project(known[1])

@@ -73,12 +73,13 @@ def _has_kinks(loss: Any, kind: Any, content: bytes, shape: tuple[int, int]) -> 
 
 def subgradients(
     loss: Any, params: np.ndarray, z: np.ndarray, rows: Callable[[np.ndarray], np.ndarray],
-    rest: Callable[[np.ndarray], np.ndarray], stiffness: float,
+    back_project: Callable[[np.ndarray], np.ndarray], ends: tuple[np.ndarray, np.ndarray], stiffness: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """Return ℓ (n,), slopes (n, 1, 1) and curvatures (n, 1, 1) at fields z (n, 1, 1), with subgradients at kinks.
 
     The subgradients minimize the norm of the risk's subgradient. `rows` returns the scaled tokens (m, 1, d) of samples,
-    and `rest` the gradient of the risk (d,) for slopes of the losses. The curvature at a kink is `stiffness`.
+    `back_project` the gradient of the losses (d,) for their slopes, and `ends` are both ends of the penalty's
+    subgradient, which may have kinks as well. The curvature at a kink is `stiffness`.
     """
     from scipy.optimize import lsq_linear
 
@@ -88,6 +89,10 @@ def subgradients(
     at_kink = np.flatnonzero(high - low > JUMP * np.abs(slope).mean())
     if len(at_kink):
         slope[at_kink], hess[at_kink] = 0.0, stiffness
-        low, high, x, target = low[at_kink], high[at_kink], rows(at_kink)[:, 0], -rest(slope)
-        slope[at_kink] = lsq_linear(x.T, target, (low, high)).x[:, None, None]
+        left, right = (end.ravel() for end in ends)
+        free = np.flatnonzero(right > left)
+        columns = np.hstack([rows(at_kink)[:, 0].T, np.eye(len(left))[:, free]])
+        bounds = np.append(low[at_kink], 0 * free), np.append(high[at_kink], (right - left)[free])
+        found = lsq_linear(columns, -(back_project(slope) + left), bounds)
+        slope[at_kink] = found.x[: len(at_kink), None, None]
     return value, slope, hess

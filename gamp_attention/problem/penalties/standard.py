@@ -358,6 +358,13 @@ def unpenalized(penalty: Any, Q: np.ndarray) -> np.ndarray:
 
 
 @by_rows
+def subgradient_ends(penalty: Any, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both ends of ∂r(Q), shaped as Q."""
+    smooth = penalty.curvature * Q if penalty.quadratic else None
+    return (smooth, smooth) if smooth is not None else call_kernel(penalty, slopes, Q)
+
+
+@by_rows
 def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
     """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points."""
     if penalty.quadratic:
