@@ -216,3 +216,29 @@ def test_fixed_points_satisfy_the_optimality_condition(loss, labels):
         options={"maxiter": 5000, "maxfun": 10000},
     )  # fmt: skip
     assert np.sqrt(2 * free.fun) <= 2e-3 * np.linalg.norm(lam * gamp.Q)
+
+
+def test_thin_layers_next_to_kinks_of_labels_are_resolved():
+    """Labels max(u, 0) are zero for half of the samples; with a strong ridge, fields are 0.006 (slow iteration)."""
+    model = ga.sequence_model(
+        lambda u, n: np.maximum(u[0, 0], 0), lambda z: z[0, 0],
+        lambda y, z: np.maximum(0.01 * (y - z), -0.99 * (y - z)), n_tokens=1, rank=1, lam=1.0, convex=True,
+    )  # fmt: skip
+    se = ga.solve_state_evolution(model, 1.0)
+    assert se.converged
+    for found, expected in ((se.overlaps.q.item(), 3.69724717e-05), (se.overlaps.V.item(), 0.61591393)):
+        assert found == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("penalty", [ga.Ridge(0.1), ga.ElasticNet(0.05, 0.1)])
+def test_message_passing_reaches_minima_near_the_loss_of_replica_symmetry(penalty):
+    """The dual problem has the same value, also with weights at the kink of the penalty."""
+    model = ga.glm_model(Quantile(), QuantileLabels(0.5), penalty=penalty)
+    data = ga.sample(model, d=100, alpha=2.0, seed=0)
+    gamp = ga.run_gamp(data)
+    assert gamp.converged
+    s, x = (gamp.state.D / gamp.state.V[0, 0])[:, 0, 0], data.tokens[:, 0] / 10.0
+    pull, l1 = x.T @ s, getattr(penalty, "l1", 0.0)
+    primal = gamp.train_loss * 100
+    dual = s @ data.labels[:, 0] - np.sum(np.maximum(np.abs(pull) - l1, 0) ** 2) / (2 * penalty.lam)
+    assert abs(primal - dual) <= 1e-4 * primal

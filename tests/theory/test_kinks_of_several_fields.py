@@ -238,3 +238,21 @@ def test_probabilities_of_classes_given_the_fields_agree_with_drawn_classes():
         assert abs(known.test_error - drawn.test_error) <= 1.5 * (known.test_error_error + drawn.test_error_error)
         assert abs(known.replicon - drawn.replicon) <= known.replicon_error + drawn.replicon_error
         assert np.abs(known.overlaps.q.sum(axis=1)).max() < 1e-3
+
+
+def test_a_field_that_the_loss_does_not_read_changes_nothing():
+    """Its weights are zero, and the overlaps of the other are the overlaps of the model with one column."""
+
+    def model(rank, teacher_rank):
+        return ga.sequence_model(
+            lambda u, n: u[0, 0] + 0.5 * n[0], lambda z: z[0, 0], n_tokens=1, rank=rank, teacher_rank=teacher_rank,
+            n_noise=1, lam=0.2, convex=True,
+        )  # fmt: skip
+
+    one = ga.solve_state_evolution(model(1, 1), 1.5)
+    for teacher_rank, init in ((1, "semantic"), (2, "random")):
+        two = ga.solve_state_evolution(model(2, teacher_rank), 1.5, init, rtol=5e-3)
+        assert two.converged
+        q, error = two.overlaps.q[0], two.overlaps_error.q[0]
+        assert abs(np.trace(q) - one.overlaps.q.item()) <= error.sum() + 1e-4
+        assert abs(np.linalg.det(q)) < 1e-8

@@ -86,7 +86,7 @@ def symmetric_from_columns(matrices: np.ndarray, values: np.ndarray, vectors: np
     `values`, `vectors` are the spectra of R. Of both estimates of an entry, in the axes of R, the mean with the
     reciprocals of their variances as weights is used.
     """
-    squares = values**2
+    squares = values**2 + 1e-300  # zero in fields that the loss does not read
     weights = squares[:, None, :] / (squares[:, :, None] + squares[:, None, :])
     rotated = weights * (np.swapaxes(vectors, 1, 2) @ matrices @ vectors)
     return np.asarray(vectors @ (rotated + np.swapaxes(rotated, 2, 3)) @ np.swapaxes(vectors, 1, 2))

@@ -558,19 +558,23 @@ def _label_cuts(model: Any, prefix: bytes, n_coordinates: int, coordinate: int) 
 def label_cuts(channel: Channel) -> Cuts:
     """Return the breakpoints of the labels as a function for `panel_average`; none in the student's coordinate.
 
-    If the student's fields nearly follow from the teacher's, averages vary on a short scale next to a breakpoint in f,
-    where kinks of the loss meet kinks of the labels. An additional panel on each side of it has this width.
+    Next to a breakpoint in f, where kinks of the loss meet kinks of the labels, averages may vary on a short scale: of
+    the student's noise if its fields nearly follow from the teacher's, of its fields if they are small, or of V.
+    Additional panels on each side of it have these widths.
     """
     n, slope = channel.n_teacher, abs(channel.slope[0, 0, 0]) * np.sqrt(channel.model.coordinates.rho[0, 0, 0])
-    width = NEAR_WIDTHS * channel.root[0, 0, 0] / slope if slope > 0 else np.inf
+    spread, field = channel.root[0, 0, 0], np.sqrt(channel.overlaps.q[0, 0, 0])
+    near = NEAR_WIDTHS * np.array([spread / slope if slope > 0 else np.inf, field])
+    widths = [float(width) for width in (*near, channel.overlaps.V[0, 0, 0]) if MIN_NEAR < width < 1]
 
     def cuts(prefix: np.ndarray) -> list[np.ndarray] | None:
         coordinate = prefix.shape[1]
         if coordinate >= n:
             return None
         points = _label_cuts(channel.model, np.ascontiguousarray(prefix).tobytes(), n, coordinate)
-        if coordinate == 0 and MIN_NEAR < width < 1:
-            return [np.unique(np.concatenate([row, row - width, row + width])) for row in points]
+        if coordinate == 0 and widths:
+            sides = [0.0, *widths, *(-width for width in widths)]
+            return [np.unique(row[:, None] + sides) for row in points]
         return points
 
     return cuts
