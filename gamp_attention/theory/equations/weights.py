@@ -22,7 +22,7 @@ from gamp_attention._tools.quadrature import gaussian_points, gaussian_weights
 from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
 from gamp_attention.problem.penalties.base import values
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.channel import Hats
+from gamp_attention.theory.equations.channel import DIRECTIONS, Hats
 from gamp_attention.theory.models.model import Model
 
 LIMIT = 9.0  # integration limit of the trapezoidal rule, in standard deviations
@@ -103,8 +103,11 @@ def mean_ridge(model: Model, second: np.ndarray) -> float:
 
 
 def intercept_step(hats: Hats, V_hat: np.ndarray) -> np.ndarray:
-    """Return the change (r,) of an unpenalized intercept in a step, (Σ_l V̂_l)⁻¹ Σ_l m̂_l."""
-    return np.linalg.pinv(V_hat.sum(axis=0), hermitian=True) @ hats.m.sum(axis=0)
+    """Return the change (r,) of an unpenalized intercept in a step, (Σ_l V̂_l)⁻¹ Σ_l m̂_l.
+
+    It is zero in directions without a response, such as a common change of the fields of all classes.
+    """
+    return np.asarray(np.linalg.pinv(V_hat.sum(axis=0), DIRECTIONS.response, hermitian=True) @ hats.m.sum(axis=0))
 
 
 def with_intercept(before: Overlaps, after: Overlaps, hats: Hats, V_hat: np.ndarray) -> Overlaps:
@@ -112,8 +115,11 @@ def with_intercept(before: Overlaps, after: Overlaps, hats: Hats, V_hat: np.ndar
 
     The intercept before the step is the mean over the tokens of the difference between the means of the fields and the
     contribution of the positions. At a fixed point, this difference is the same for all tokens, and Σ_l m̂_l = 0.
+    Directions without a response, in which the intercept is free, have none.
     """
-    b = (before.m - after.m).mean(axis=0) + intercept_step(hats, V_hat)
+    total = V_hat.sum(axis=0)
+    steep = np.linalg.pinv(total, DIRECTIONS.response, hermitian=True) @ total
+    b = steep @ (before.m - after.m).mean(axis=0) + intercept_step(hats, V_hat)
     return replace(after, m=after.m + b)
 
 

@@ -92,6 +92,7 @@ class RefinementSettings:
     drift: float = 5.0  # relative change of the replicon in units of the relative change of the overlaps
     indicator_level: int = 4  # highest level of the panel rule for indicators, if the overlaps need no higher level
     jump_sensitivity: float = 10.0  # relative change of the jump mass in units of the largest change of an overlap
+    negligible: float = 1e-6  # V̂, in units of the strength of the penalty, whose relative accuracy has no effect
     unseen: float = 20.0  # unseen jump mass between random points, relative to V̂, times the number of points
 
 
@@ -219,10 +220,13 @@ class Point:
 
     @property
     def units(self) -> np.ndarray:
-        """Unit of each number: 1 for overlaps, packed in their units; the value of a loss; the size of V̂."""
-        k = len(self.best)
+        """Unit of each number: 1 for overlaps, packed in their units; the value of a loss; the size of V̂.
+
+        V̂ is added to the strength of the penalty, which limits its unit below.
+        """
+        k, smallest = len(self.best), REFINEMENT.negligible * self.root.F.model.penalty.strength
         losses, V_hat = np.abs(self.numbers[k : k + LOSSES]), self.numbers[k + LOSSES :]
-        return np.concatenate([np.ones(k), losses, np.full(len(V_hat), size_of_hats(self.image.hats))])
+        return np.concatenate([np.ones(k), losses, np.full(len(V_hat), max(size_of_hats(self.image.hats), smallest))])
 
 
 def point_of(
