@@ -15,7 +15,7 @@ from gamp_attention._tools.display import DisplayMixin
 from gamp_attention.gamp.damping import Steps
 from gamp_attention.gamp.step import GampState, StepReport, averaged_memory
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.losses.kinks import has_kinks
+from gamp_attention.problem.losses.kinks import has_kinks_of_fields
 from gamp_attention.problem.passes import Memory
 
 Callback = Callable[[int, GampState, StepReport], None]
@@ -125,7 +125,7 @@ class IterationOptions(DisplayMixin):
             if isinstance(self.V_hat, str):
                 raise check.fail("V_hat", self.V_hat, needs, TypeError)
             changes["V_hat"] = check.array("V_hat", self.V_hat, ("T", data.n_sources, data.rank, data.rank))
-        if has_kinks(data.loss, data.terms("exact").params):
+        if has_kinks_of_fields(data.loss, data.terms("exact").params):
             changes["settling"] = False
         to_tolerance = tol > 0 and self.predictable
         if self.accelerate is None:

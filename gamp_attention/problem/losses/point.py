@@ -69,6 +69,9 @@ SLOPE_STEP = 5e-4  # step for the gradient, in units of the field or of 1 if tha
 CURVATURE_STEP = 4e-3  # step for the Hessian, in the same units
 ROUGH = 1e-15  # fourth difference that rounding can cause, in units of the values
 PREFERRED = 30.0  # ratio of fourth differences above which points on one side of z are better: one has a kink
+# fourth difference, in units of the changes of the values, above which kinks are on both sides of z; the factor of the
+# step then, and the largest number of steps
+KINKED, SHORTER, SHORTER_STEPS = 1e-7, 1 / 32, 4
 DIFFERENCE_NOISE = 1e-12  # error of a minimizer, relative to its size, by derivatives that are differences
 BLOCK = 1e8  # number of operations on a block of samples, between which a run can be interrupted
 
@@ -89,15 +92,18 @@ def _differences(loss, p, z, work, i, h, here):
     """Return ∂ℓ/∂z_i and ∂²ℓ/∂z_i² by differences of the step h; `here` is ℓ(z).
 
     For a single field, the points are on the side of z on which their fourth difference is small, if this difference
-    shows a kink among the points on both sides.
+    shows a kink among the points on both sides. If there are kinks on both sides, the step is shortened.
     """
-    right, left = _probe(loss, p, z, work, i, h, i, 0.0), _probe(loss, p, z, work, i, -h, i, 0.0)
-    far_right, far_left = _probe(loss, p, z, work, i, 2 * h, i, 0.0), _probe(loss, p, z, work, i, -2 * h, i, 0.0)
-    near, far, bend = right - left, far_right - far_left, right + left - 2 * here
-    slope, curvature = (8 * near - far) / (12 * h), (16 * bend - far_right - far_left + 2 * here) / (12 * h * h)
-    smoothest = abs(far_right + far_left - 2 * here - 4 * bend)
-    rounding = ROUGH * (abs(here) + abs(right) + abs(left) + abs(far_right) + abs(far_left))
-    if z.shape[0] == 1 and smoothest > rounding:
+    slope, curvature = 0.0, 0.0
+    for _ in range(SHORTER_STEPS):
+        right, left = _probe(loss, p, z, work, i, h, i, 0.0), _probe(loss, p, z, work, i, -h, i, 0.0)
+        far_right, far_left = _probe(loss, p, z, work, i, 2 * h, i, 0.0), _probe(loss, p, z, work, i, -2 * h, i, 0.0)
+        near, far, bend = right - left, far_right - far_left, right + left - 2 * here
+        slope, curvature = (8 * near - far) / (12 * h), (16 * bend - far_right - far_left + 2 * here) / (12 * h * h)
+        smoothest = abs(far_right + far_left - 2 * here - 4 * bend)
+        rounding = ROUGH * (abs(here) + abs(right) + abs(left) + abs(far_right) + abs(far_left))
+        if z.shape[0] > 1 or smoothest <= rounding:
+            break
         smoothest /= PREFERRED
         for side in (1.0, -1.0):
             a, b = (right, far_right) if side > 0 else (left, far_left)
@@ -107,6 +113,9 @@ def _differences(loss, p, z, work, i, h, here):
             if rough < smoothest:
                 smoothest, slope = rough, side * (-25 * here + 48 * a - 36 * b + 16 * c - 3 * d) / (12 * h)
                 curvature = (35 * here - 104 * a + 114 * b - 56 * c + 11 * d) / (12 * h * h)
+        if smoothest <= KINKED * (abs(far_right - here) + abs(far_left - here)) + rounding:
+            break
+        h *= SHORTER
     return slope, curvature
 
 
