@@ -230,6 +230,18 @@ def test_thin_layers_next_to_kinks_of_labels_are_resolved():
         assert found == pytest.approx(expected, rel=1e-4)
 
 
+def test_perfect_recovery_is_not_reported_as_a_solution_with_errors():
+    """Absolute errors without noise recover the teacher: V and the test error go to zero, by a factor in each step."""
+    model = ga.glm_model(Quantile(), QuantileLabels(0.0), lam=0.2)
+    se = ga.solve_state_evolution(model, 2.0)
+    assert se.status.value == "inaccurate"
+    assert "closer to perfect recovery" in se.message
+    data = ga.sample(model, 100, 2.0, 0)
+    assert np.abs(ga.run_gamp(data).Q - data.Q_star).max() < 1e-6
+    noisy = ga.solve_state_evolution(ga.glm_model(Quantile(), QuantileLabels(1e-2), lam=0.2), 2.0)
+    assert noisy.converged
+
+
 @pytest.mark.parametrize("penalty", [ga.Ridge(0.1), ga.ElasticNet(0.05, 0.1)])
 def test_message_passing_reaches_minima_near_the_loss_of_replica_symmetry(penalty):
     """The dual problem has the same value, also with weights at the kink of the penalty."""

@@ -20,7 +20,7 @@ from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
-from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained
+from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained, unexplained_fraction
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, breakdown, has_faded, last_with
 from gamp_attention.theory.fixed_points.observables import (
     NEGLIGIBLE_JUMPS,
@@ -70,6 +70,10 @@ class StartSettings:
     # part of q that the teacher does not explain after a step from there, up to which the search is done
     max_unexplained: float = 0.01
     same_point: float = 3e-4  # relative change of the overlaps up to which known derivatives hold at the solution
+    # part of q that the teacher does not explain, relative to q, below which its change in a step is tested; and the
+    # largest change
+    recovered: float = 1e-4
+    recovery_change: float = 0.1
     # maximum number of steps from a known solution; beyond, the solution from a named start is faster
     near_steps: int = 30
 
@@ -177,7 +181,7 @@ def solve_state_evolution(
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
         root = find_fixed_point(F, start, max_iter)
         result, last = refine_on_branch(root, None, rtol, max_work)
-    result = _check_precision(result, model)
+    result = _check_recovery(_check_precision(result, model))
     if stability and last is not None:
         describe("stability")
         result = _add_stability(result, last, max_work)
@@ -197,6 +201,25 @@ def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvoluti
     message = f"the smallest eigenvalue of Λ + A is {lowest:.3g}: with these λ the risk has no minimum there"
     unbounded = "unknown: the risk has no lower bound, or its minimum is too flat"
     return replace(result, status=Status.DIVERGED, consistent=False, validity=unbounded, message=message)
+
+
+def _check_recovery(result: StateEvolutionResult) -> StateEvolutionResult:
+    """Return the result, as INACCURATE if the small part of q that the teacher does not explain still changes.
+
+    V and ε_g may be of the order of this part, whose changes are small compared with q.
+    """
+    F, at = result.state, result.overlaps
+    if F is None or not 0 < unexplained_fraction(F.model, at) < START.recovered:
+        return result
+    before, after = (np.trace(subtract_explained(F.model, x), axis1=1, axis2=2).sum() for x in (at, F(at)))
+    change = abs(after / before - 1)
+    if change <= START.recovery_change:
+        return result
+    message = (
+        f"the part of q that the teacher does not explain, {before:.1g}, still changes by {100 * change:.0f} % in a "
+    )
+    message += "step: weights are closer to perfect recovery, and V and test error are smaller, than these numbers"
+    return replace(result, status=Status.INACCURATE, message=message)
 
 
 def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) -> StateEvolutionResult:
