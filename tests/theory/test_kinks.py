@@ -254,3 +254,10 @@ def test_message_passing_reaches_minima_near_the_loss_of_replica_symmetry(penalt
     primal = gamp.train_loss * 100
     dual = s @ data.labels[:, 0] - np.sum(np.maximum(np.abs(pull) - l1, 0) ** 2) / (2 * penalty.lam)
     assert abs(primal - dual) <= 1e-4 * primal
+
+
+def test_a_response_far_below_the_penalty_needs_no_accuracy():
+    """Without samples on the margin, the hinge loss has no response: weights are the mean of y x over λ."""
+    se = ga.solve_state_evolution(ga.glm_model(Hinge(), ga.LogisticLabels(0.0), lam=10.0), 0.1)
+    assert se.converged
+    assert se.overlaps.theta.item() == pytest.approx(0.01 * np.sqrt(2 / np.pi), rel=1e-4)

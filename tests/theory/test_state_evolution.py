@@ -172,3 +172,13 @@ def test_reversed_tokens_have_reversed_overlaps():
     for name, values in here.overlaps.arrays().items():
         assert there.overlaps.arrays()[name] == pytest.approx(values[::-1], rel=2e-2, abs=1e-3)
     assert there.train_loss == pytest.approx(here.train_loss, rel=1e-3)
+
+
+def test_a_common_intercept_of_all_classes_is_free_and_zero():
+    """The loss does not depend on it, so that it neither moves nor delays the solution."""
+    models = [ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1, intercept=given) for given in (False, True)]
+    without, with_intercept = (ga.solve_state_evolution(model, 2.0, rtol=2e-2) for model in models)
+    assert with_intercept.converged
+    assert abs(with_intercept.overlaps.m.sum()) < 1e-6
+    errors = without.overlaps_error.q + with_intercept.overlaps_error.q
+    assert (np.abs(without.overlaps.q - with_intercept.overlaps.q) <= errors).all()

@@ -21,6 +21,7 @@ MAX_NORMALS = 3  # number of standard normals of an average: the time of an adap
 class AverageSettings:
     """Settings of averages; entries of tuples are for 1, 2 and 3 normals."""
 
+    cells: int = 4096  # cells of the grid on which kinks and jumps for one normal are located, each of width 0.0044
     one_normal: float = 1e-3  # tolerance for one normal, in units of the tolerance: with located kinks, it is cheap
     pilot_nodes: tuple[int, ...] = (60, 24, 10)  # nodes in each direction of the rule that estimates the size of f
     margin: float = 3.0  # standard deviations beyond the point at which the density equals the tolerance
@@ -47,9 +48,9 @@ class Average:
         """Return the average of a function of n arrays (N,), which returns an array (N,) or (N, …).
 
         Adaptive cubature (`scipy.integrate.cubature`) divides the region where f has kinks or jumps. `kinks`, numbers
-        or points (n,), are places at which it is divided from the start; for n = 1 they are located. A function of
-        several normals that jumps along a line needs very many divisions: use Stein's identity instead of its
-        derivative, or fewer normals.
+        or points (n,), are places at which it is divided from the start; for n = 1 they are located, unless f differs
+        from a smooth function only in an interval shorter than 0.01. A function of several normals that jumps along a
+        line needs very many divisions: use Stein's identity instead of its derivative, or fewer normals.
         """
         from scipy.integrate import cubature  # takes long to import
 
@@ -74,7 +75,8 @@ class Average:
         size = np.where(size > 0, size, 1.0)
         reach = np.full(n, np.sqrt(-2 * np.log(tol)) + AVERAGE.margin)
         if n == 1 and not len(kinks):
-            kinks = find_breakpoints(lambda _, x: (evaluate(x[:, None]) / size).reshape(len(x), -1), 1)[0].tolist()
+            found = find_breakpoints(lambda _, x: (evaluate(x[:, None]) / size).reshape(len(x), -1), 1, AVERAGE.cells)
+            kinks = found[0].tolist()
         divided = [np.broadcast_to(np.asarray(point, dtype=float), n) for point in kinks]
         result = cubature(
             integrand, -reach, reach, rule="gk21" if n < 3 else "genz-malik", rtol=0.0, atol=tol, points=divided,

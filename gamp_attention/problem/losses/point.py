@@ -68,12 +68,20 @@ from gamp_attention.problem.losses.protocol import (
 SLOPE_STEP = 5e-4  # step for the gradient, in units of the field or of 1 if that is larger
 CURVATURE_STEP = 4e-3  # step for the Hessian, in the same units
 ROUGH = 1e-15  # fourth difference that rounding can cause, in units of the values
-PREFERRED = 30.0  # ratio of fourth differences above which points on one side of z are better: one has a kink
-# fourth difference, in units of the changes of the values, above which kinks are on both sides of z; the factor of the
-# step then, and the largest number of steps
-KINKED, SHORTER, SHORTER_STEPS = 1e-7, 1 / 32, 4
 DIFFERENCE_NOISE = 1e-12  # error of a minimizer, relative to its size, by derivatives that are differences
 BLOCK = 1e8  # number of operations on a block of samples, between which a run can be interrupted
+
+
+class DifferenceSettings(NamedTuple):
+    """Settings of differences next to kinks, compiled in."""
+
+    preferred: float = 30.0  # ratio of fourth differences above which points on one side of z are better
+    kinked: float = 1e-7  # fourth difference, in units of changes of the values, above which both sides have a kink
+    shorter: float = 1 / 32  # factor of the step then
+    steps: int = 4  # largest number of steps
+
+
+DIFFERENCES = DifferenceSettings()
 
 
 @inline_kernel
@@ -95,7 +103,7 @@ def _differences(loss, p, z, work, i, h, here):
     shows a kink among the points on both sides. If there are kinks on both sides, the step is shortened.
     """
     slope, curvature = 0.0, 0.0
-    for _ in range(SHORTER_STEPS):
+    for _ in range(DIFFERENCES.steps):
         right, left = _probe(loss, p, z, work, i, h, i, 0.0), _probe(loss, p, z, work, i, -h, i, 0.0)
         far_right, far_left = _probe(loss, p, z, work, i, 2 * h, i, 0.0), _probe(loss, p, z, work, i, -2 * h, i, 0.0)
         near, far, bend = right - left, far_right - far_left, right + left - 2 * here
@@ -104,7 +112,7 @@ def _differences(loss, p, z, work, i, h, here):
         rounding = ROUGH * (abs(here) + abs(right) + abs(left) + abs(far_right) + abs(far_left))
         if z.shape[0] > 1 or smoothest <= rounding:
             break
-        smoothest /= PREFERRED
+        smoothest /= DIFFERENCES.preferred
         for side in (1.0, -1.0):
             a, b = (right, far_right) if side > 0 else (left, far_left)
             c = _probe(loss, p, z, work, i, 3 * side * h, i, 0.0)
@@ -113,9 +121,9 @@ def _differences(loss, p, z, work, i, h, here):
             if rough < smoothest:
                 smoothest, slope = rough, side * (-25 * here + 48 * a - 36 * b + 16 * c - 3 * d) / (12 * h)
                 curvature = (35 * here - 104 * a + 114 * b - 56 * c + 11 * d) / (12 * h * h)
-        if smoothest <= KINKED * (abs(far_right - here) + abs(far_left - here)) + rounding:
+        if smoothest <= DIFFERENCES.kinked * (abs(far_right - here) + abs(far_left - here)) + rounding:
             break
-        h *= SHORTER
+        h *= DIFFERENCES.shorter
     return slope, curvature
 
 

@@ -360,8 +360,10 @@ def unpenalized(penalty: Any, Q: np.ndarray) -> np.ndarray:
 @by_rows
 def subgradient_ends(penalty: Any, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return both ends of ∂r(Q), shaped as Q."""
-    smooth = penalty.curvature * Q if penalty.quadratic else None
-    return (smooth, smooth) if smooth is not None else call_kernel(penalty, slopes, Q)
+    if penalty.quadratic:
+        return penalty.curvature * Q, penalty.curvature * Q
+    left, right = call_kernel(penalty, slopes, Q)
+    return left, right
 
 
 @by_rows
@@ -369,7 +371,7 @@ def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.
     """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points."""
     if penalty.quadratic:
         return penalty.curvature * Q + smooth
-    left, right = call_kernel(penalty, slopes, Q)
+    left, right = subgradient_ends(penalty, Q)
     return smooth + np.minimum(np.maximum(-smooth, left), right)
 
 

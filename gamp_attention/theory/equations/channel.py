@@ -231,7 +231,7 @@ def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.
     return slope, psd_root(overlaps.q - slope @ np.swapaxes(overlaps.theta, 1, 2))
 
 
-class Points(NamedTuple):
+class WeightedPoints(NamedTuple):
     """Points of a channel that represent points of white noise."""
 
     y: np.ndarray  # (n, L, t) teacher fields, or their means given the label and the student's fields
@@ -360,7 +360,7 @@ class Channel:
         errors = self.model.task.errors(fields + self.overlaps.m, y, terms)
         return errors if factors is None else factors * errors
 
-    def weighted(self, white: np.ndarray, with_covariance: bool = False) -> Points:
+    def weighted(self, white: np.ndarray, with_covariance: bool = False) -> WeightedPoints:
         """Return points with factors for points of white noise (N, n_white).
 
         If the outcomes of labels are known, each point of the student's fields is repeated for each outcome, with its
@@ -368,7 +368,7 @@ class Channel:
         """
         outcomes = outcomes_of(self.model)
         if outcomes is None:
-            return Points(*self.at(white), None, None)
+            return WeightedPoints(*self.at(white), None, None)
         (L, r, t), rotation, N = self.shape, self.rotation, len(white)
         noise = white[:, : L * t].reshape(N, L, t), white[:, self.n_teacher :].reshape(N, L, r)
         both = np.einsum("lij,nli->nlj", rotation, np.concatenate(noise, axis=2))
@@ -380,7 +380,7 @@ class Channel:
         fields = np.einsum("lab,nlb->nla", psd_root(self.overlaps.q), both[..., :r])
         y, covariance = (values.reshape(-1, *values.shape[2:]) for values in (given.y, given.covariance))
         factors = C * given.probabilities.ravel()
-        return Points(y, terms, np.repeat(fields, C, axis=0), factors, covariance if with_covariance else None)
+        return WeightedPoints(y, terms, np.repeat(fields, C, axis=0), factors, covariance if with_covariance else None)
 
     def sample(self, white: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return targets or labels, loss parameters, teacher fields y and fields ω at points of white noise."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.optimize import brentq
+from scipy.special import ndtr
 
 import gamp_attention as ga
 from docs.examples import own_equations as papers
@@ -55,6 +56,17 @@ def test_averages_locate_kinks_and_jumps():
     assert (np.abs(solution.b - [tail, 1 - tail]) <= solution.b_error).all()
     assert abs(solution.c - exact(lambda z: abs(z - 0.5), np.sqrt(2))) <= solution.c_error <= 1e-5
     assert solution.d == pytest.approx(2, abs=1e-8)
+
+
+@pytest.mark.parametrize("width", [0.3, 0.03, 0.01])
+def test_averages_see_short_intervals(width):
+    def equations(x, average):
+        return {"p": average(lambda u: 1.0 * (np.abs(u - 1.234) < width))}
+
+    exact = np.diff(ndtr([1.234 - width, 1.234 + width]))[0]
+    solution = ga.solve_equations(equations, {"p": 0.1})
+    assert solution.converged
+    assert abs(solution.p - exact) <= max(solution.p_error, 1e-4 * exact)
 
 
 def test_the_flow_leaves_fixed_points_that_repel():
