@@ -261,3 +261,14 @@ def test_a_response_far_below_the_penalty_needs_no_accuracy():
     se = ga.solve_state_evolution(ga.glm_model(Hinge(), ga.LogisticLabels(0.0), lam=10.0), 0.1)
     assert se.converged
     assert se.overlaps.theta.item() == pytest.approx(0.01 * np.sqrt(2 / np.pi), rel=1e-4)
+
+
+@pytest.mark.parametrize(("label", "width"), [(0.0, 0.003), (0.0, 0.3), (30.0, 0.3), (30.0, 0.02)])
+def test_differences_resolve_kinks_on_both_sides(label, width):
+    """|y − z| beyond a distance: z = ω inside, the nearest edge next to it, and ω ∓ V/2 farther out."""
+    omega = label + width * np.linspace(-3, 3, 600)
+    z, dz = ga.prox(Quantile(), omega, 1.0, label, 0.5, width)
+    offset = np.abs(omega - label)
+    exact = label + np.sign(omega - label) * np.where(offset > width + 0.5, offset - 0.5, np.minimum(offset, width))
+    np.testing.assert_allclose(z, exact, rtol=0, atol=1e-3 * width)
+    np.testing.assert_allclose(dz, (offset < width) | (offset > width + 0.5), atol=1e-3)

@@ -76,7 +76,7 @@ class DifferenceSettings(NamedTuple):
     """Settings of differences next to kinks, compiled in."""
 
     preferred: float = 30.0  # ratio of fourth differences above which points on one side of z are better
-    kinked: float = 1e-7  # fourth difference, in units of changes of the values, above which both sides have a kink
+    kinked: float = 1e-4  # fourth difference, in units of changes of the values, above which both sides have a kink
     shorter: float = 1 / 32  # factor of the step then
     steps: int = 4  # largest number of steps
 
@@ -112,14 +112,18 @@ def _differences(loss, p, z, work, i, h, here):
         rounding = ROUGH * (abs(here) + abs(right) + abs(left) + abs(far_right) + abs(far_left))
         if z.shape[0] > 1 or smoothest <= rounding:
             break
-        smoothest /= DIFFERENCES.preferred
+        limit = smoothest / DIFFERENCES.preferred
         for side in (1.0, -1.0):
             a, b = (right, far_right) if side > 0 else (left, far_left)
             c = _probe(loss, p, z, work, i, 3 * side * h, i, 0.0)
             d = _probe(loss, p, z, work, i, 4 * side * h, i, 0.0)
             rough = abs(here - 4 * a + 6 * b - 4 * c + d)
-            if rough < smoothest:
-                smoothest, slope = rough, side * (-25 * here + 48 * a - 36 * b + 16 * c - 3 * d) / (12 * h)
+            if rough < limit:
+                smoothest, limit, slope = (
+                    rough,
+                    rough,
+                    side * (-25 * here + 48 * a - 36 * b + 16 * c - 3 * d) / (12 * h),
+                )
                 curvature = (35 * here - 104 * a + 114 * b - 56 * c + 11 * d) / (12 * h * h)
         if smoothest <= DIFFERENCES.kinked * (abs(far_right - here) + abs(far_left - here)) + rounding:
             break
