@@ -18,13 +18,13 @@ FILES = {
 LINES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in FILES.items()}
 # lines of the modules that define public functions, and of all modules that they import, directly or not
 CLOSURES = {
-    ("gamp_step",): 8097,
-    ("run_gamp",): 9783,
-    ("solve_state_evolution",): 13417,
-    ("minimize_risk",): 8815,
-    ("run_gamp", "solve_state_evolution", "minimize_risk"): 17089,
+    ("gamp_step",): 8094,
+    ("run_gamp",): 9780,
+    ("solve_state_evolution",): 13414,
+    ("minimize_risk",): 8812,
+    ("run_gamp", "solve_state_evolution", "minimize_risk"): 17086,
 }
-LOADED = 17975  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+LOADED = 17972  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
 CONSTANTS = 344  # numbers at module level
 TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function

@@ -119,11 +119,8 @@ def _differences(loss, p, z, work, i, h, here):
             d = _probe(loss, p, z, work, i, 4 * side * h, i, 0.0)
             rough = abs(here - 4 * a + 6 * b - 4 * c + d)
             if rough < limit:
-                smoothest, limit, slope = (
-                    rough,
-                    rough,
-                    side * (-25 * here + 48 * a - 36 * b + 16 * c - 3 * d) / (12 * h),
-                )
+                smoothest = limit = rough
+                slope = side * (-25 * here + 48 * a - 36 * b + 16 * c - 3 * d) / (12 * h)
                 curvature = (35 * here - 104 * a + 114 * b - 56 * c + 11 * d) / (12 * h * h)
         if smoothest <= DIFFERENCES.kinked * (abs(far_right - here) + abs(far_left - here)) + rounding:
             break
