@@ -328,7 +328,7 @@ def _shift_to_piece(bundle, point, change, reach, error):
         for j in range(weight.shape[0]):
             change[i] -= weight[j] * tangent[j, i] / (1.0 - weight[far]) if weight[j] > 0.0 else 0.0
     size = math.sqrt(_dot(change, change))
-    for i in range(k):
+    for i in range(k if size > 0.0 else 0):
         point[i] += 2.0 * (reach + excess[far] / size) * change[i] / size
 
 

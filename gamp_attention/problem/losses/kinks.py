@@ -61,7 +61,7 @@ def _has_kinks(loss: Any, kind: Any, content: bytes, shape: tuple[int, int]) -> 
 
     fields, rng = (len(params), loss.n_tokens, loss.rank), np.random.default_rng(0)
     base, direction = rng.standard_normal((2, *fields)) if loss.n_fields > 1 else (np.zeros(fields), np.ones(fields))
-    if 1 < loss.n_fields <= shape[1]:  # half of the lines go through labels, where the kink of a norm is
+    if 1 < loss.n_fields <= shape[1]:  # half of the lines go through labels, at which norms have a kink
         base[::2] = params[::2, : loss.n_fields].reshape(base[::2].shape) / scale
 
     def values(number: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -91,7 +91,7 @@ def subgradients(
         slope[at_kink], hess[at_kink] = 0.0, stiffness
         left, right = (end.ravel() for end in ends)
         free = np.flatnonzero(right > left)
-        columns = np.hstack([rows(at_kink)[:, 0].T, np.eye(len(left))[:, free]])
+        columns = np.hstack([rows(at_kink)[:, 0].T, (np.arange(len(left))[:, None] == free).astype(float)])
         bounds = np.append(low[at_kink], 0 * free), np.append(high[at_kink], (right - left)[free])
         found = lsq_linear(columns, -(back_project(slope) + left), bounds)
         slope[at_kink] = found.x[: len(at_kink), None, None]

@@ -361,7 +361,7 @@ def unpenalized(penalty: Any, Q: np.ndarray) -> np.ndarray:
 def subgradient_ends(penalty: Any, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return both ends of ∂r(Q), shaped as Q."""
     if penalty.quadratic:
-        return penalty.curvature * Q, penalty.curvature * Q
+        return (penalty.curvature * Q,) * 2
     left, right = call_kernel(penalty, slopes, Q)
     return left, right
 
