@@ -9,12 +9,8 @@ def half_width(replicas: np.ndarray) -> np.ndarray:
 
     The coverage is 98 % for normally distributed replicas; the margin makes at least 95 % hold otherwise.
     """
-    return width_factor(len(replicas)) * replicas.std(axis=0, ddof=1)
-
-
-def width_factor(count: int) -> float:
-    """Return the half-width of this confidence interval in units of the standard deviation of `count` replicas."""
-    return float(stdtrit(count - 1, 0.5 + 0.98 / 2)) / np.sqrt(count)
+    count = len(replicas)
+    return float(stdtrit(count - 1, 0.5 + 0.98 / 2)) / np.sqrt(count) * replicas.std(axis=0, ddof=1)
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:

@@ -19,7 +19,8 @@ from gamp_attention._tools.numerics import compose, diagonalize, psd_root, symme
 from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.outcomes import labels_given_fields, outcomes_of, steep_directions
+from gamp_attention.theory.equations.directions import DIRECTIONS, steep_directions
+from gamp_attention.theory.equations.outcomes import labels_given_fields, outcomes_of
 from gamp_attention.theory.equations.symmetry import (
     Symmetry,
     fold_points,
@@ -34,20 +35,6 @@ LOWERED = 1e-10  # smallest relative difference of objectives at which a minimum
 AVERAGES = ("g", "with_noise", "with_teacher", "gg", "response", "square", "moreau", "loss")  # fields of `Moments`
 # averages of each token, and the overlap that transforms like each of them
 OF_TOKENS = {"g": "m", "with_noise": "q", "with_teacher": "theta", "gg": "q", "response": "V"}
-
-
-@dataclass(frozen=True)
-class DirectionSettings:
-    """Limits of directions of fields in which something is rounding, noise or zero, relative to the largest."""
-
-    rounding: float = 1e-8  # eigenvalue of q whose eigenvector may be due to rounding
-    noise: float = 1e-3  # the same in a flat direction of the loss, in which q is noise of averages
-    steep: float = 1e-2  # part of a flat direction in which the loss varies
-    response: float = 1e-5  # response in a flat direction
-    determined: float = 1e-9  # part of q that the teacher does not explain, if it determines the field
-
-
-DIRECTIONS = DirectionSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,13 +219,14 @@ def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.
 
 
 class WeightedPoints(NamedTuple):
-    """Points of a channel that represent points of white noise."""
+    """Samples of a channel, with means and covariances of everything on which g does not depend."""
 
-    y: np.ndarray  # (n, L, t) teacher fields, or their means given the label and the student's fields
+    y: np.ndarray  # (n, L, t) teacher fields
     terms: RiskTerms  # parameters of the loss
     fields: np.ndarray  # (n, L, r) fields ω̃
     factors: np.ndarray | None  # (n,) factors in averages; None if they are 1
-    covariance: np.ndarray | None  # (n, L, t, L, t) covariances of y given the label and ω̃; None if zero or not known
+    # (n, L, t + r, L, t + r), or (1, ...) if all are equal: covariances of (y, ω̃); None if zero or not requested
+    covariance: np.ndarray | None
 
 
 class Channel:
@@ -268,52 +256,62 @@ class Channel:
         return Symmetry.of(self.model, self.overlaps)
 
     @property
-    def n_folded(self) -> int:
-        """Number of coordinates of a point in the fundamental domain; fewer than n_white with rotational symmetry."""
+    def n_coordinates(self) -> int:
+        """Number of coordinates of a point; fewer than n_white with rotations as symmetries or flat directions."""
         L, _, t = self.shape
-        return self.n_white - (gauge_dimension(L, t) if self.symmetry.isotropic else 0)
+        if self.symmetry.isotropic:
+            return self.n_white - gauge_dimension(L, t)
+        return self.n_white if self.axes is None else len(self.axes)
+
+    @cached_property
+    def axes(self) -> np.ndarray | None:
+        """Orthonormal rows (K, n_white) that span the white noise on which a convex loss depends; None if it is all.
+
+        The loss varies in K combinations of ω̃, y and the noise of labels. With the root of their covariance, they
+        follow from K coordinates, and the other directions of the white noise have zero mean given them.
+        """
+        if self.model.task.jumps or outcomes_of(self.model) is not None:
+            return None
+        steep = steep_directions(self.model, False)
+        if steep.shape[1] == len(steep):
+            return None
+        (L, _, t), white = self.shape, np.eye(self.n_white)
+        y, _, fields = self.at(white)  # linear functions of the white noise
+        noise = white[:, L * t : self.n_teacher]
+        everything = np.hstack([fields.reshape(self.n_white, -1), y.reshape(self.n_white, -1), noise])
+        left, _, right = np.linalg.svd(steep.T @ everything.T, full_matrices=False)
+        return np.asarray(left @ right)
+
+    @cached_property
+    def _hidden(self) -> np.ndarray:
+        """Covariance (1, L, t + r, L, t + r) of y and ω̃ given the coordinates in `axes`."""
+        assert self.axes is not None
+        y, _, fields = self.at(np.eye(self.n_white) - self.axes.T @ self.axes)
+        both = np.concatenate([y, fields], axis=2)
+        return np.einsum("nki,nlj->kilj", both, both)[None]
 
     def fold(self, cube: np.ndarray) -> np.ndarray:
-        """Return white noise (N, n_white) in the fundamental domain for points of the unit cube (N, n_folded)."""
+        """Return white noise (N, n_white) in the fundamental domain for points of the unit cube (N, n_coordinates)."""
         size = np.sqrt(self.model.coordinates.rho[:, 0, 0] * self.overlaps.q[:, 0, 0])
         cosines = self.overlaps.theta[:, 0, 0] / np.where(size > 0, size, np.inf)
         return fold_points(cube, self.symmetry, self.shape[1], cosines)
 
     @cached_property
-    def rotation(self) -> np.ndarray:
-        """Orthogonal matrices (L, t + r, r + t) from (ζ, η) to the white noise of teacher and student, ω̃ = q^½ ζ.
+    def teacher_given_fields(self) -> tuple[np.ndarray, np.ndarray]:
+        """Slope (L, t, r) and root (L, t, t) of the teacher's fields y = slope·ζ + root·η, for ω̃ = q^½ ζ.
 
-        With the correlations C = q^−½ θ ρ^−½, the teacher's white noise is Cᵀζ + (1 − CᵀC)^½ η. The matrices are smooth
-        functions of the overlaps, also if q or q − θ ρ⁻¹ θᵀ is singular.
+        They are smooth functions of the overlaps, also if q is singular.
         """
         values, vectors = diagonalize(self.overlaps.q)
         smallest = np.full(values.shape, DIRECTIONS.rounding)
         if outcomes_of(self.model) is not None:
-            steep = np.einsum("lai,lab,lbi->li", vectors, steep_directions(self.model), vectors)
-            smallest = np.where(steep < DIRECTIONS.steep, DIRECTIONS.noise, smallest)
+            steep = (np.swapaxes(vectors, 1, 2) @ steep_directions(self.model, True).reshape(*values.shape, -1)) ** 2
+            smallest = np.where(steep.sum(axis=2) < DIRECTIONS.steep, DIRECTIONS.noise, smallest)
         known = values > smallest * values[:, -1:]
+        root = psd_root(self.model.coordinates.rho)
         root_inverse = compose(np.where(known, np.where(known, values, 1.0) ** -0.5, 0.0), vectors)
-        C = root_inverse @ self.slope @ psd_root(self.model.coordinates.rho)
-        left, sizes, right = np.linalg.svd(C)
-        sizes = np.minimum(sizes, 1.0)
-        C = (left[..., : sizes.shape[1]] * sizes[:, None]) @ right[:, : sizes.shape[1]]
-        of_teacher, of_student = (
-            psd_root(np.eye(len(A[0])) - A @ np.swapaxes(A, 1, 2)) for A in (np.swapaxes(C, 1, 2), C)
-        )
-        left, _, right = np.linalg.svd(self.root @ root_inverse)  # ξ differs from a symmetric root by this rotation
-        teacher = np.concatenate([np.swapaxes(C, 1, 2), of_teacher], axis=2)
-        return np.concatenate([teacher, left @ right @ np.concatenate([of_student, -C], axis=2)], axis=1)
-
-    def from_fields(self, points: np.ndarray) -> np.ndarray:
-        """Return white noise for points (N, n_white) whose first coordinates ζ determine the student's fields.
-
-        Random points are the most uniform in their first coordinates, and g varies most with the fields.
-        """
-        L, r, t = self.shape
-        parts = [points[:, : L * r].reshape(-1, L, r), points[:, L * r : L * (r + t)].reshape(-1, L, t)]
-        both = np.einsum("lij,nlj->nli", self.rotation, np.concatenate(parts, axis=2))
-        teacher, student = (part.reshape(len(points), -1) for part in np.split(both, [t], axis=2))
-        return np.concatenate([teacher, points[:, L * (r + t) :], student], axis=1)
+        C = root @ np.swapaxes(self.slope, 1, 2) @ root_inverse  # correlations of y and ω̃
+        return root @ C, root @ psd_root(np.eye(len(root[0])) - C @ np.swapaxes(C, 1, 2))
 
     def fields(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return fields ω̃ (N, L, r) given teacher fields y (N, L, t), for white noise (N, L, r)."""
@@ -360,27 +358,35 @@ class Channel:
         errors = self.model.task.errors(fields + self.overlaps.m, y, terms)
         return errors if factors is None else factors * errors
 
-    def weighted(self, white: np.ndarray, with_covariance: bool = False) -> WeightedPoints:
-        """Return points with factors for points of white noise (N, n_white).
+    def weighted(self, points: np.ndarray, with_covariance: bool = False) -> WeightedPoints:
+        """Return samples for points of white noise (N, n_coordinates).
 
-        If the outcomes of labels are known, each point of the student's fields is repeated for each outcome, with its
-        probability as a factor and the mean of the teacher's fields y given both, see `outcomes`.
+        For convex losses, the student's fields follow from the first coordinates: random points are the most uniform
+        there, and g varies most with the fields. If the outcomes of labels are known, each point of the student's
+        fields is repeated for each outcome, with its probability as a factor, see `outcomes`.
         """
-        outcomes = outcomes_of(self.model)
-        if outcomes is None:
-            return WeightedPoints(*self.at(white), None, None)
-        (L, r, t), rotation, N = self.shape, self.rotation, len(white)
-        noise = white[:, : L * t].reshape(N, L, t), white[:, self.n_teacher :].reshape(N, L, r)
-        both = np.einsum("lij,nli->nlj", rotation, np.concatenate(noise, axis=2))
-        root = psd_root(self.model.coordinates.rho) @ rotation[:, :t]
-        mean = np.einsum("lsa,nla->nls", root[..., :r], both[..., :r])
-        given = labels_given_fields(outcomes, mean, root[..., r:], both[..., r:], with_covariance)
+        if self.model.task.jumps:
+            return WeightedPoints(*self.at(points), None, None)
+        if self.axes is not None:
+            return WeightedPoints(*self.at(points @ self.axes), None, self._hidden if with_covariance else None)
+        (L, r, t), N, given_labels = self.shape, len(points), outcomes_of(self.model) is not None
+        zeta, eta, noise = np.split(points, [L * r, L * (r + t)], axis=1)
+        if given_labels:  # the steep directions first
+            zeta = zeta @ np.linalg.svd(steep_directions(self.model, True))[0].T
+        zeta, eta, (slope, root) = zeta.reshape(N, L, r), eta.reshape(N, L, t), self.teacher_given_fields
+        fields = np.einsum("lab,nlb->nla", psd_root(self.overlaps.q), zeta)
+        mean = np.einsum("lsa,nla->nls", slope, zeta)
+        if not given_labels:
+            y = mean + np.einsum("lst,nlt->nls", root, eta)
+            return WeightedPoints(y, self.model.task.terms(y, noise), fields, None, None)
+        given = labels_given_fields(self.model, mean, root, eta, with_covariance)
         C = len(given.labels)
-        terms = RiskTerms(np.tile(given.labels, (N, 1)), np.zeros(C * N))
-        fields = np.einsum("lab,nlb->nla", psd_root(self.overlaps.q), both[..., :r])
-        y, covariance = (values.reshape(-1, *values.shape[2:]) for values in (given.y, given.covariance))
-        factors = C * given.probabilities.ravel()
-        return WeightedPoints(y, terms, np.repeat(fields, C, axis=0), factors, covariance if with_covariance else None)
+        terms, factors = RiskTerms(np.tile(given.labels, (N, 1)), np.zeros(C * N)), C * given.probabilities.ravel()
+        covariance = None
+        if with_covariance:
+            covariance = np.zeros((C * N, L, t + r, L, t + r))
+            covariance[:, :, :t, :, :t] = given.covariance.reshape(C * N, L, t, L, t)
+        return WeightedPoints(given.y.reshape(-1, L, t), terms, np.repeat(fields, C, axis=0), factors, covariance)
 
     def sample(self, white: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return targets or labels, loss parameters, teacher fields y and fields ω at points of white noise."""

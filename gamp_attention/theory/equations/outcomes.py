@@ -3,20 +3,23 @@
 The output function g depends on the student's fields ω and the label only. With the probabilities P(label | ω), an
 average of g needs points of ω, and a proximal problem for each label (Rao and Blackwell: a conditional expectation has
 less variance). Given ω, the teacher's fields are Gaussian, and the probabilities are averages over them with no
-proximal problem: over a small set of uniform points, randomly shifted at each point of ω (Cranley and Patterson, 1976).
+proximal problem: for smooth probabilities over Gauss-Hermite nodes in the directions of the teacher's fields on which
+they depend; otherwise over uniform points, randomly shifted at each point of ω (Cranley and Patterson, 1976).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import block_diag
 from scipy.special import ndtr, ndtri
 
-from gamp_attention._tools.numerics import compose
-from gamp_attention._tools.quadrature import inside_cube
+from gamp_attention._tools.numerics import psd_root
+from gamp_attention._tools.quadrature import gauss_hermite, inside_cube, pruned_product
 from gamp_attention._tools.sobol import sobol_points
+from gamp_attention.theory.equations.directions import DIRECTIONS, changes_of, span_of
 from gamp_attention.theory.models.model import Model
 
 
@@ -24,10 +27,10 @@ from gamp_attention.theory.models.model import Model
 class OutcomeSettings:
     """Settings of averages over labels."""
 
-    n_shifts: int = 32  # number of points of the teacher's fields for each point of the student's
-    n_gradients: int = 64  # number of random points that show the directions on which a loss depends
-    gradient_step: float = 1e-3  # step of differences of the loss
-    smallest_gradient: float = 1e-6  # relative gradient above which the loss depends on a direction
+    n_shifts: int = 64  # number of points of the teacher's fields for each point of the student's
+    max_nodes: int = 64  # largest number of Gauss-Hermite nodes
+    dropped: float = 1e-6  # smallest weight of a node
+    smooth: float = 1e-5  # error of average probabilities, without knowledge of ω, up to which nodes are used instead
 
 
 OUTCOMES = OutcomeSettings()
@@ -48,19 +51,32 @@ def n_outcomes(model: Model) -> int:
 
 
 @lru_cache(maxsize=32)
-def steep_directions(model: Model) -> np.ndarray:
-    """Return projectors (L, r, r) on the directions of each token's fields on which the loss of some label depends."""
-    rng, n = np.random.default_rng(0), OUTCOMES.n_gradients
-    L, r, t = model.n_tokens, model.rank, model.teacher_rank
-    z, y = rng.standard_normal((n, L, r)), rng.standard_normal((n, L, t))
-    terms = model.task.terms(y, rng.standard_normal((n, model.task.n_noise)))
-    steps = OUTCOMES.gradient_step * np.eye(L * r).reshape(L, r, L, r)
-    changes = [
-        [model.task.errors(z + step, y, terms) - model.task.errors(z - step, y, terms) for step in of_token]
-        for of_token in steps
-    ]
-    _, size, right = np.linalg.svd(np.swapaxes(changes, 1, 2), full_matrices=False)  # (L, r), (L, r, r)
-    return compose((size > OUTCOMES.smallest_gradient * size.max()).astype(float), np.swapaxes(right, 1, 2))
+def _gauss_nodes(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return directions (L t, K) of the teacher's fields y on which the labels depend, nodes (M, K) and weights (M,).
+
+    None if the probabilities are not smooth functions of few directions, or their averages are inaccurate.
+    """
+    (L, t), find = (model.n_tokens, model.teacher_rank), outcomes_of(model)
+    root = block_diag(*psd_root(model.coordinates.rho))
+    points = np.random.default_rng(0).standard_normal((DIRECTIONS.n_points, L * t)) @ root
+
+    def probabilities(y: np.ndarray) -> np.ndarray:
+        assert find is not None
+        return find(y.reshape(-1, L, t))[1]
+
+    axes = span_of(changes_of(probabilities, points))
+    K = axes.shape[1]
+    if K == 0 or np.abs(probabilities(points) - probabilities(points @ axes @ axes.T)).max() > OUTCOMES.smooth:
+        return None
+    last: Any = np.inf
+    for n in range(2, int(OUTCOMES.max_nodes ** (1 / K)) + 1):
+        nodes, weights = pruned_product(*gauss_hermite(n), K, OUTCOMES.dropped)
+        parts = [w * probabilities(points + root @ axes @ x) for x, w in zip(nodes, weights, strict=True)]
+        means = np.sum(parts, axis=0).mean(axis=0)
+        if np.abs(means - last).max() <= OUTCOMES.smooth:
+            return axes, nodes, weights
+        last = means
+    return None
 
 
 class LabelsGivenFields(NamedTuple):
@@ -72,42 +88,55 @@ class LabelsGivenFields(NamedTuple):
     covariance: np.ndarray  # (N, C, L, t, L, t); zeros if not requested
 
 
-@lru_cache(maxsize=8)
-def _shifts(dim: int) -> np.ndarray:
-    """Return the points (OUTCOMES.n_shifts, dim) of the unit cube that are shifted."""
-    return sobol_points(OUTCOMES.n_shifts, dim)
-
-
 def labels_given_fields(
-    outcomes: Outcomes, mean: np.ndarray, root: np.ndarray, eta: np.ndarray, with_covariance: bool = False
+    model: Model, mean: np.ndarray, root: np.ndarray, eta: np.ndarray, with_covariance: bool = False
 ) -> LabelsGivenFields:
     """Return labels, their probabilities, and moments of y = mean + root·η given the student's fields.
 
     Parameters
     ----------
-    outcomes : function of fields (N, L, t) that returns labels (C, P) and probabilities (N, C).
+    model : model whose labels have known outcomes.
     mean, root : (N, L, t) means of y given ω, and a root (L, t, t) of its covariance.
-    eta : (N, L, t) white noise, from which the shifts follow.
+    eta : (N, L, t) white noise, from which the shifts of uniform points follow.
     with_covariance : whether to compute the covariances of y.
     """
-    (N, L, t), shift = mean.shape, ndtr(eta.reshape(len(eta), -1))
+    (N, L, t), nodes, find = mean.shape, _gauss_nodes(model), outcomes_of(model)
+    assert find is not None
+    points: Iterable[tuple[np.ndarray, float]] = _shifted(eta)
+    covariance = np.zeros((L, t, L, t))
+    if nodes is not None:
+        axes, x, weights = nodes
+        whole = block_diag(*root)
+        left, _, right = np.linalg.svd(axes.T @ whole, full_matrices=False)
+        at = x @ left @ right  # (M, L t): on other directions of η, labels do not depend
+        points = zip(at.reshape(-1, 1, L, t), weights, strict=True)
+        rest = whole - whole @ right.T @ right
+        covariance = (rest @ rest.T).reshape(covariance.shape)
     labels: Any = None
     probabilities: Any = 0.0
     sums: Any = 0.0
     pairs: Any = 0.0
-    for point in _shifts(L * t):
-        # the tent map makes the shifted integrand continuous at the faces of the cube
-        uniform = inside_cube(1 - np.abs(2 * ((shift + point) % 1) - 1))
-        y = mean + np.einsum("lst,nlt->nls", root, ndtri(uniform).reshape(mean.shape))
-        labels, weight = outcomes(y)
-        probabilities = probabilities + weight / OUTCOMES.n_shifts
-        weighted = np.einsum("nc,nls->ncls", weight / OUTCOMES.n_shifts, y)
+    for noise, part in points:
+        y = mean + np.einsum("lst,nlt->nls", root, noise)
+        labels, weight = find(y)
+        weight = part * weight
+        probabilities = probabilities + weight
+        weighted = np.einsum("nc,nls->ncls", weight, y)
         sums = sums + weighted
         if with_covariance:
             pairs = pairs + np.einsum("ncks,nlu->nckslu", weighted, y)
     scale = 1 / np.maximum(probabilities, 1e-300)
     means = scale[..., None, None] * sums
-    covariance = np.zeros((N, 1, L, t, L, t))
-    if with_covariance:
-        covariance = scale[..., None, None, None, None] * pairs - np.einsum("ncks,nclu->nckslu", means, means)
-    return LabelsGivenFields(labels, probabilities, means, covariance)
+    if not with_covariance:
+        return LabelsGivenFields(labels, probabilities, means, np.zeros((N, 1, L, t, L, t)))
+    inside = scale[..., None, None, None, None] * pairs - np.einsum("ncks,nclu->nckslu", means, means)
+    return LabelsGivenFields(labels, probabilities, means, inside + covariance)
+
+
+def _shifted(eta: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
+    """Yield points (N, L, t) of white noise with their weight, shifted by the noise (N, L, t) on the unit cube."""
+    shift = ndtr(eta.reshape(len(eta), -1))
+    for point in sobol_points(OUTCOMES.n_shifts, shift.shape[1]):
+        # the tent map makes the shifted integrand continuous at the faces of the cube
+        uniform = inside_cube(1 - np.abs(2 * ((shift + point) % 1) - 1))
+        yield ndtri(uniform).reshape(eta.shape), 1 / OUTCOMES.n_shifts

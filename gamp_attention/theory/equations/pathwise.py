@@ -38,6 +38,7 @@ def expand_along_paths(channel: Channel, point_sets: Iterator[np.ndarray]) -> Ch
     root_inverse = compose(np.where(regular, 1 / np.where(regular, values, 1.0), 0.0), vectors)
     noise_of_y = root_inverse @ channel.slope  # the part of ξ = R⁻¹ (ω̃ − S y) that is linear in y
     of_y = np.concatenate([np.tile(np.eye(t), (L, 1, 1)), -noise_of_y], axis=1)
+    of_fields = np.concatenate([of_y, np.pad(root_inverse, ((0, 0), (t, 0), (0, 0)))], axis=2)
     # averages of (g_l)_a f_lj and of (∂g_l/∂ω_k)_ab f_ki f_lj, for the factors f_l = (y_l, ξ_l, 1, g_l)
     plain, paths = np.zeros((L, r, t + 2 * r + 1)), np.zeros((L, r, L, r, t + 2 * r + 1, t + 2 * r + 1))
     for white in point_sets:
@@ -53,9 +54,10 @@ def expand_along_paths(channel: Channel, point_sets: Iterator[np.ndarray]) -> Ch
         for rows in np.array_split(np.arange(len(y)), 1 + slope.size * factors.shape[2] // MAX_NUMBERS):
             products = np.einsum("nlakb,nki,nlj->lakbij", slope[rows], factors[rows], factors[rows], optimize=True)
             paths -= products / len(y)
-        if covariance is not None:  # of y given the fields, on which ξ depends
+        if covariance is not None:  # of y and ω̃, on which y and ξ depend
+            slope = slope if len(covariance) > 1 else slope.sum(axis=0, keepdims=True)
             pairs = np.einsum("nlakb,nkslu->lakbsu", slope, covariance, optimize=True) / len(y)
-            paths[..., : t + r, : t + r] -= np.einsum("lakbsu,kis,lju->lakbij", pairs, of_y, of_y)
+            paths[..., : t + r, : t + r] -= np.einsum("lakbsu,kis,lju->lakbij", pairs, of_fields, of_fields)
     base, ends = mean_of(samples), np.cumsum([t, r, 1])
     if not no_response(base.response, vectors * ~regular[:, None]).all():
         return None

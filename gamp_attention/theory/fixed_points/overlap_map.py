@@ -70,27 +70,16 @@ class Image:
     penalty: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Choices:
-    """Choices taken from the averages at one point, and these averages."""
+    """Choices taken from the averages at one point."""
 
     # whether Stein's form of V̂ is computed from E[g ω̃ᵀ], which counts jumps of the proximal map. If no point of the
     # averages is near a jump, the average derivative equals it and mostly has a lower variance.
     counts_jumps: bool
     rare_minima: bool  # whether second minima are so rare that later averages search only a few points for them
-    # overlaps, moments: the point, and its averages for each replica of the rule
-    overlaps: Overlaps
-    moments: list[Moments]
-    squares: bool  # whether these averages include products of derivatives
     # whether later averages search more of the points, because the search found lower minima
     often_lowered: bool = False
-
-    def covers(self, overlaps: Overlaps, squares: bool) -> bool:
-        """Return whether the stored averages are the averages at given overlaps."""
-        if not self.moments or (squares and not self.squares):
-            return False
-        there = overlaps.arrays()
-        return all(np.array_equal(values, there[name]) for name, values in self.overlaps.arrays().items())
 
 
 @dataclass(frozen=True)
@@ -115,8 +104,7 @@ class OverlapMap(DisplayMixin):
     def with_choices_at(self, overlaps: Overlaps, squares: bool = False) -> "OverlapMap":
         """Return the map with choices from the averages at given overlaps; the map itself if it has choices.
 
-        With `squares`, the averages include products of derivatives. The returned map stores these averages
-        and uses them whenever it is evaluated at these overlaps.
+        With `squares`, the averages include products of derivatives.
         """
         if self.choices is not None:
             return self
@@ -135,18 +123,18 @@ class OverlapMap(DisplayMixin):
             moments = [] if labels and often else self._average(few, overlaps, squares)
             if labels and (often or mean_of(moments).lowered_fraction > settings.often_lowered):
                 moments = self._average(self.rule.with_subsampled_search(often=True), overlaps, squares)
-                return Choices(True, True, overlaps, moments, squares, often_lowered=True)
+                return Choices(True, True, often_lowered=True)
             mean = mean_of(moments)
             jumps = self._is_near_jumps(mean)
             # if these few points of attention show no jumps, all points are searched to decide whether V̂ counts jumps
             if labels or (jumps and mean.multimodal_fraction <= settings.rare_minima):
-                return Choices(jumps or mean.lowered_fraction > 0, True, overlaps, moments, squares)
+                return Choices(jumps or mean.lowered_fraction > 0, True)
         moments = self._average(self.rule, overlaps, squares)
         mean = mean_of(moments)
         rare = can_save and mean.multimodal_fraction <= settings.rare_minima
         near_solution = self.has_paths and self.expected is not None  # not at the start of a search, on the first rule
         stein = self._is_near_jumps(mean) or (near_solution and self._varies_less(overlaps, moments))
-        return Choices(stein, rare, overlaps, moments, squares)
+        return Choices(stein, rare)
 
     def _varies_less(self, overlaps: Overlaps, samples: list[Moments]) -> bool:
         """Return whether Stein's form of V̂ varies less between replicas than the average derivative.
@@ -175,8 +163,8 @@ class OverlapMap(DisplayMixin):
         return self._step(overlaps).overlaps
 
     def has_squares(self, overlaps: Overlaps) -> bool:
-        """Return whether the choices were made at given overlaps, with averages of products of derivatives."""
-        return self.choices is not None and self.choices.covers(overlaps, squares=True)
+        """Return whether averages of products of derivatives are known at given overlaps."""
+        return self._key(self.rule, True, overlaps) in self._memory
 
     def contracts(self, overlaps: Overlaps) -> bool:
         """Return whether no proximal map expands on average over its fields at any point, as for convex losses."""
@@ -195,15 +183,10 @@ class OverlapMap(DisplayMixin):
     def refined_for(self, error_ratio: float) -> "OverlapMap | None":
         """Return the map on a rule whose errors are expected to be smaller by the factor `error_ratio`.
 
-        The map itself if the rule is already accurate enough; None if there is no finer rule. If the finer rule has
-        more replicas of the same points, the map keeps its choices and the averages of the other replicas.
+        The map itself if the rule is already accurate enough; None if there is no finer rule.
         """
         rule = self.rule.refined_for(error_ratio)
-        if rule is None or rule is self.rule:
-            return None if rule is None else self
-        if self.choices is None or rule.without(self.rule) is None:
-            return self.on(rule)
-        return replace(self, rule=rule, choices=replace(self.choices, moments=[]))
+        return None if rule is None else self if rule is self.rule else self.on(rule)
 
     def linearize(self, packing: Packing, at: Overlaps) -> tuple[np.ndarray, np.ndarray]:
         """Return the Jacobian (k, k) in the packed overlaps, and the slopes of V̂, as accurate as Newton steps need.
@@ -288,8 +271,7 @@ class OverlapMap(DisplayMixin):
         With `squares`, its averages include products of derivatives.
         """
         key = self._key(self.rule, "expansion", at)
-        has_squares = self._key(self.rule, True, at) in self._memory
-        if key not in self._memory or (squares and self._memory[key] is not None and not has_squares):
+        if key not in self._memory or (squares and self._memory[key] is not None and not self.has_squares(at)):
             expansion = self._memory[key] = expand_channels(self.rule, self.model, at, squares)
             if expansion is not None:
                 for included in (False, True) if squares or self.has_paths else (False,):
@@ -320,32 +302,21 @@ class OverlapMap(DisplayMixin):
         """Return the averages of each replica, with the choices of the map."""
         choices = self.choices
         assert choices is not None
-        if choices.covers(overlaps, squares):
-            return choices.moments
         rule = self.rule.with_subsampled_search(choices.often_lowered) if choices.rare_minima else self.rule
         return self._average(rule, overlaps, squares)
 
     def _average(self, rule: Rule, overlaps: Overlaps, squares: bool) -> list[Moments]:
         """Return the averages of each replica of a rule, from memory if they were computed before."""
+        squares = squares or self._key(rule, True, overlaps) in self._memory
         key = self._key(rule, squares, overlaps)
         if rule.expands and key not in self._memory:
             self._expansion(overlaps, squares)  # includes the averages, and a Jacobian may be needed there
         if key not in self._memory:
-            known, missing = self._known_replicas(rule, squares, overlaps)
             if self.limit is not None:
-                self.limit.spend(work_of(missing, self.model))
-            self._memory[key] = [*known, *average_channels(missing, self.model, overlaps, squares)]
+                self.limit.spend(work_of(rule, self.model))
+            self._memory[key] = average_channels(rule, self.model, overlaps, squares)
             self._forget()
         return self._memory[key]
-
-    def _known_replicas(self, rule: Rule, squares: bool, overlaps: Overlaps) -> tuple[list[Moments], Rule]:
-        """Return averages in memory that belong to replicas of a rule, and the rule of the other replicas."""
-        at = self._key(rule, squares, overlaps)[1:]
-        for (other, *where), moments in self._memory.items():
-            missing = rule.without(other) if tuple(where) == at else None
-            if missing is not None:
-                return moments, missing
-        return [], rule
 
     @staticmethod
     def _key(rule: Rule, kind: bool | str, overlaps: Overlaps) -> tuple[Any, ...]:

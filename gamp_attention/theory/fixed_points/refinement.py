@@ -395,17 +395,14 @@ class _Refinement:
         if not self.random and amplification > REFINEMENT.min_amplification:
             tol /= amplification
         self.tol = tol = max(tol, 1e-12)
-        if finer.choices is not None:  # more replicas: the others were evaluated at the last root
-            root = newton(finer, last.overlaps, tol, 0, jacobian=J, packing=packing)
-        else:
-            # averages without squares cost less and may be within the budget
-            with suppress(WorkExceeded):
-                squares = finer.rule.deterministic and finer.rule.level == REFINEMENT.squares_level
-                finer = finer.with_choices_at(x, squares=squares)
-            root = newton(finer, x, tol, jacobian=J, packing=packing)
-            counting = root.F.count_jumps(root.overlaps)
-            if counting is not root.F:  # the averages at x, from which the choices follow, showed no jumps
-                root = newton(counting, root.overlaps, tol, jacobian=J, packing=packing)
+        # averages without squares cost less and may be within the budget
+        with suppress(WorkExceeded):
+            squares = finer.rule.deterministic and finer.rule.level == REFINEMENT.squares_level
+            finer = finer.with_choices_at(x, squares=squares)
+        root = newton(finer, x, tol, jacobian=J, packing=packing)
+        counting = root.F.count_jumps(root.overlaps)
+        if counting is not root.F:  # the averages at x, from which the choices follow, showed no jumps
+            root = newton(counting, root.overlaps, tol, jacobian=J, packing=packing)
         self.n_iter += len(root.path) - 1
         self.points.append(self._point_of(root))
         self._estimate_errors()

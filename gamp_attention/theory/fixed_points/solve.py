@@ -20,7 +20,7 @@ from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
-from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained, unexplained_fraction
+from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, breakdown, has_faded, last_with
 from gamp_attention.theory.fixed_points.observables import (
     NEGLIGIBLE_JUMPS,
@@ -210,11 +210,13 @@ def _check_recovery(result: StateEvolutionResult) -> StateEvolutionResult:
     V and ε_g may be of the order of this part, whose changes are small compared with q.
     """
     F, at = result.state, result.overlaps
-    if F is None or not (result.converged and 0 < unexplained_fraction(F.model, at) < START.recovered):
+    if F is None or not result.converged:
+        return result
+    before, whole = (np.trace(v, axis1=1, axis2=2).sum() for v in (subtract_explained(F.model, at), at.q))
+    if not 0 < before < START.recovered * whole:
         return result
     with suppress(*BREAKDOWNS):
-        before, after = (np.trace(subtract_explained(F.model, x), axis1=1, axis2=2).sum() for x in (at, F(at)))
-        change = abs(after / before - 1)
+        change = abs(np.trace(subtract_explained(F.model, F(at)), axis1=1, axis2=2).sum() / before - 1)
         if change > START.recovery_change:
             message = f"the part of q that the teacher does not explain, {before:.1g}, still changes by {change:.0%} "
             message += "in a step: weights are closer to perfect recovery, and V and test error are smaller"

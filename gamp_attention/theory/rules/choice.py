@@ -5,6 +5,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.choices import RULES
 from gamp_attention.theory.equations.channel import n_white, teacher_size
+from gamp_attention.theory.equations.directions import steep_directions
 from gamp_attention.theory.equations.outcomes import n_outcomes
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.rules.panels import PanelRule
@@ -14,6 +15,7 @@ from gamp_attention.theory.rules.sobol import JUMP_RATE, RATE, SobolRule, points
 FIRST_POINTS = 4096  # number of points of each replica of the first random rule
 # requested error from which fewer points are enough for labels whose proximal map does not jump, and their number
 COARSE, COARSE_POINTS = 5e-3, 1024
+FEW_DIRECTIONS, FEW_RATE = 2, 1.0  # number of directions in which a loss varies up to which errors have this rate
 MAX_FIELDS, FEW_FIELDS = 6, 4  # largest numbers L (r + t) of coordinates of attention on panels: if chosen, by default
 
 
@@ -43,6 +45,8 @@ def first_rule(
         return PanelRule(labels, max_work=max_work)
     outcomes, jumps = n_outcomes(model), labels and model.task.jumps
     work_of_replica = max_work / (SobolRule.n_replicas * outcomes)
+    few = not model.attention and not jumps and steep_directions(model, outcomes > 1).shape[1] <= FEW_DIRECTIONS
+    rate = JUMP_RATE if jumps else FEW_RATE if few else RATE
     coarse = rtol is not None and rtol >= COARSE and labels and not jumps
     n_points = points_within((COARSE_POINTS if coarse else FIRST_POINTS) // outcomes, work_of_replica)
-    return SobolRule(n_points, seed=seed, max_work=work_of_replica, rate=JUMP_RATE if jumps else RATE)
+    return SobolRule(n_points, seed=seed, max_work=work_of_replica, rate=rate, problems=outcomes)

@@ -67,10 +67,6 @@ class Rule:
         """
         return self.finer()
 
-    def without(self, known: "Rule") -> "Rule | None":
-        """Return the rule of the replicas that `known` lacks; None if its replicas are not a part of this rule's."""
-        return None
-
     def at_level(self, level: int) -> "Rule":
         """Return the rule at another level; self for rules without levels."""
         return self

@@ -13,7 +13,6 @@ import numpy as np
 from gamp_attention._tools.progress import Progress
 from gamp_attention._tools.quadrature import gaussian_points, inside_cube
 from gamp_attention._tools.sobol import sobol_points
-from gamp_attention._tools.statistics import width_factor
 from gamp_attention.theory.equations.channel import Channel, Moments, complete
 from gamp_attention.theory.equations.expansions import ChannelExpansion
 from gamp_attention.theory.equations.pathwise import expand_along_paths
@@ -26,14 +25,10 @@ class SobolSettings:
 
     stability_points: int = 4096  # number of points of each replica that finite differences need
     test_error_divisor: int = 8  # the test error of attention needs 1/8 of the points, at least `stability_points`
-    test_error_factor: int = 2  # the test error for labels is averaged over twice the number of points
+    test_error_factor: int = 2  # the test error for labels is averaged over twice the number of points,
+    outcomes_divisor: int = 2  # or half of it if points are averages over all labels
     safety: float = 0.8  # refinement aims at 0.8 times the required error
     max_growth: float = 16.0  # maximum factor by which a refinement multiplies the number of points
-    # with jumps, replicas are added instead of points, up to `max_replicas`, if a replica has at least `min_extended`
-    # points: errors then hardly decrease faster than for independent points, and the first replicas' averages are kept
-    max_replicas: int = 64
-    min_extended: int = 1 << 14
-    replica_step: int = 4  # the number of replicas is a multiple of this
     search_divisor: int = 32  # a subsampled search computes the global minimum at 6 % of the points
     often_divisor: int = 8  # the same at 22 % of the points, if the search often finds lower minima
 
@@ -83,7 +78,7 @@ class SobolRule(Rule):
         others, and elsewhere the minimum nearest to the fields (see `Channel.moments`); used for labels, and for
         attention if the channel has symmetries.
     rate : power of the number of points with which errors are expected to decrease.
-    first_replica : index of the first replica, from which its random points follow.
+    problems : number of proximal problems at each point, one for each label.
     """
 
     n_points: int = 4096
@@ -92,7 +87,7 @@ class SobolRule(Rule):
     max_work: float = np.inf
     searched: int = 1
     rate: float = RATE
-    first_replica: int = 0
+    problems: int = 1
     name: ClassVar[str] = "sobol"
     deterministic: ClassVar[bool] = False
 
@@ -103,44 +98,18 @@ class SobolRule(Rule):
     def refined_for(self, error_ratio: float) -> "SobolRule":
         """Return a rule whose error is smaller by the factor `error_ratio`; self if that is at most 1.
 
-        The rule has 2 to 16 times the current number of points, limited by `max_work` but at least doubled. If the
-        proximal map jumps and the factor is small, the rule has more replicas of the same points instead.
+        The rule has 2 to 16 times the current number of points, limited by `max_work` but at least doubled.
         """
         if error_ratio <= 1:
             return self
-        extended = self._extended_for(error_ratio / SOBOL.safety)
-        if extended is not None:
-            return extended
-        count = min(self.n_replicas, SobolRule.n_replicas)
-        error_ratio *= width_factor(count) / width_factor(self.n_replicas)
         growth = min((error_ratio / SOBOL.safety) ** (1 / self.rate), SOBOL.max_growth)
-        growth_within_work = self.max_work / (self.work(1) / self.n_replicas)
+        growth_within_work = self.max_work / self.n_points
         doublings = min(np.round(np.log2(growth)), np.floor(np.log2(growth_within_work)))
-        return replace(self, n_points=self.n_points << int(max(doublings, 1)), n_replicas=count)
-
-    def _extended_for(self, error_ratio: float) -> "SobolRule | None":
-        """Return the rule with enough replicas for a smaller error by a factor; None if more points are better."""
-        if self.rate >= RATE or self.n_points < SOBOL.min_extended:
-            return None
-        within_work = self.max_work * SobolRule.n_replicas / self.n_points
-        step = SOBOL.replica_step
-        largest = int(min(SOBOL.max_replicas, within_work)) // step * step
-        for count in range(self.n_replicas + step, largest + 1, step):
-            if width_factor(count) * error_ratio <= width_factor(self.n_replicas):
-                return replace(self, n_replicas=count)
-        return None
-
-    def without(self, known: Rule) -> "SobolRule | None":
-        """Return the rule of the replicas that `known` lacks; None if its replicas are not a part of this rule's."""
-        count = known.n_replicas
-        if not count < self.n_replicas or replace(self, n_replicas=count) != known:
-            return None
-        return replace(self, n_replicas=self.n_replicas - count, first_replica=self.first_replica + count)
+        return replace(self, n_points=self.n_points << int(max(doublings, 1)))
 
     def for_stability(self) -> "SobolRule":
-        """Return the rule with at most 4096 points; noise cancels in finite differences on the same points."""
-        n_points = min(self.n_points, SOBOL.stability_points)
-        return replace(self, n_points=n_points, n_replicas=min(self.n_replicas, SobolRule.n_replicas))
+        """Return the rule with at most 4096 problems; noise cancels in finite differences on the same points."""
+        return replace(self, n_points=points_within(self.n_points, SOBOL.stability_points / self.problems))
 
     def with_subsampled_search(self, often: bool = False) -> "SobolRule":
         """Return a rule that computes the global minimum at a part of the points only; at more points if `often`.
@@ -155,6 +124,8 @@ class SobolRule(Rule):
         It has less noise for attention. For labels it can have more, because near perfect recovery it is an average of
         rare large losses.
         """
+        if self.problems > 1:
+            return replace(self, n_points=max(self.n_points // SOBOL.outcomes_divisor, 2))
         if not attention:
             return replace(self, n_points=SOBOL.test_error_factor * self.n_points)
         smallest = min(self.n_points, SOBOL.stability_points)
@@ -198,14 +169,11 @@ class SobolRule(Rule):
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
         """Yield the points of each replica, or of one of them, in the fundamental domain of the channel."""
-        replicas = range(self.first_replica, self.first_replica + self.n_replicas) if replica is None else [replica]
+        replicas = range(self.n_replicas) if replica is None else [replica]
         seeds = [(*self.seed, self.n_points, number) for number in replicas]
         folded = channel.symmetry.foldable
         paired = not folded and self.searched > 1  # so that the first points are symmetric, too
-        n, dim = self.n_points // (2 if channel.symmetry.m_zero else 1), channel.n_folded if folded else channel.n_white
+        n, dim = self.n_points // (2 if channel.symmetry.m_zero else 1), channel.n_coordinates
         draw = _draw_points if n * dim <= MAX_STORED else _draw_points.__wrapped__
         sets = (draw(n, dim, seed, folded, paired) for seed in seeds)
-        if folded:
-            return map(channel.fold, sets)
-        # if g jumps, its averages are not more accurate if the fields follow from the first coordinates
-        return sets if channel.model.task.jumps else map(channel.from_fields, sets)
+        return map(channel.fold, sets) if folded else sets

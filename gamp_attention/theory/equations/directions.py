@@ -1,0 +1,81 @@
+"""Directions of fields in which functions vary, from differences at random points.
+
+Random points with fewer coordinates have smaller errors. A loss of y − z does not change if both fields move together,
+a multinomial loss if all fields of z do, and class probabilities if all fields of the teacher do.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from gamp_attention.theory.models.model import Model
+
+
+@dataclass(frozen=True)
+class DirectionSettings:
+    """Settings of the search of directions, and limits of directions in which something is rounding, noise or zero.
+
+    Limits are relative to the largest.
+    """
+
+    n_points: int = 256  # number of random points at which differences are computed
+    radii: tuple[float, float] = (0.1, 100.0)  # smallest and largest size of these points
+    step: float = 1e-3  # step of differences
+    smallest: float = 1e-6  # change in a direction above which a function depends on it
+    independent: float = 1e-2  # part of a direction that is not in the span of others
+    rounding: float = 1e-8  # eigenvalue of q whose eigenvector may be due to rounding
+    noise: float = 1e-3  # the same in a flat direction of the loss, in which q is noise of averages
+    steep: float = 1e-2  # part of a flat direction in which the loss varies
+    response: float = 1e-5  # response in a flat direction
+    determined: float = 1e-9  # part of q that the teacher does not explain, if it determines the field
+
+
+DIRECTIONS = DirectionSettings()
+
+
+def span_of(changes: np.ndarray) -> np.ndarray:
+    """Return orthonormal columns (n, K) that span changes (n, samples), as near as possible to the n coordinates."""
+    left, size, _ = np.linalg.svd(changes, full_matrices=False)
+    left = left[:, size > DIRECTIONS.smallest * size.max(initial=0.0)]
+    columns = np.zeros((len(left), 0))
+    for column in left @ left.T:
+        rest = column - columns @ (columns.T @ column)
+        if np.linalg.norm(rest) > DIRECTIONS.independent:
+            columns = np.column_stack([columns, rest / np.linalg.norm(rest)])
+    return columns
+
+
+def changes_of(f: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -> np.ndarray:
+    """Return differences (n, ·) of a function of points (N, n) in each coordinate, without those that are infinite."""
+    steps = DIRECTIONS.step * np.eye(points.shape[1])
+    with np.errstate(invalid="ignore"):
+        changes = np.array([(f(points + step) - f(points - step)).ravel() for step in steps])
+    return changes[:, np.isfinite(changes).all(axis=0)]
+
+
+@lru_cache(maxsize=32)
+def steep_directions(model: Model, given_labels: bool) -> np.ndarray:
+    """Return orthonormal columns (n, K) that span the directions in which the loss of some sample varies.
+
+    They are directions of the student's fields, the teacher's fields and the noise of labels together (n = L (r + t) +
+    noise); for `given_labels`, of the student's fields (n = L r).
+    """
+    rng, (L, r, t) = np.random.default_rng(0), (model.n_tokens, model.rank, model.teacher_rank)
+    n, n_student, n_fields = DIRECTIONS.n_points, L * r, L * (r + t)
+    points = rng.standard_normal((n, n_fields + model.task.n_noise))
+    points *= np.geomspace(*DIRECTIONS.radii, n)[:, None]
+    fixed = points[:, n_student:] if given_labels else None
+
+    def errors(x: np.ndarray) -> np.ndarray:
+        rest = x[:, n_student:] if fixed is None else fixed
+        y, noise = rest[:, : L * t].reshape(n, L, t), rest[:, L * t :]
+        return np.asarray(model.task.errors(x[:, :n_student].reshape(n, L, r), y, model.task.terms(y, noise)))
+
+    x = points if fixed is None else points[:, :n_student]
+    steep = span_of(changes_of(errors, x))
+    with np.errstate(invalid="ignore"):  # differences do not see steps, for example of labels that count
+        at, projected = errors(x), errors(x @ steep @ steep.T)
+        flat = np.isclose(at, projected, DIRECTIONS.smallest, DIRECTIONS.smallest, equal_nan=True).all()
+    return steep if flat else np.eye(x.shape[1])
