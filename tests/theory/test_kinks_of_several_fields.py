@@ -240,6 +240,69 @@ def test_probabilities_of_classes_given_the_fields_agree_with_drawn_classes():
         assert np.abs(known.overlaps.q.sum(axis=1)).max() < 1e-3
 
 
+class LargestField(DrawnClasses):
+    """The number of the largest field, which is not a smooth function of the fields."""
+
+    def __call__(self, u, noise):
+        return np.argmax(u[:, 0], axis=1)[:, None].astype(float)
+
+
+class KnownLargestField(LargestField):
+    def outcomes(self, u):
+        return np.arange(3.0)[:, None], np.eye(3)[np.argmax(u[:, 0], axis=1)]
+
+
+def test_probabilities_of_steps_agree_with_drawn_classes():
+    known, drawn = (
+        ga.solve_state_evolution(ga.glm_model(ga.MultinomialLoss(), labels, rank=3, lam=0.5), 3.0, rtol=rtol, seed=1)
+        for labels, rtol in ((KnownLargestField(), 3e-3), (LargestField(), 1e-2))
+    )
+    assert known.converged
+    assert drawn.converged
+    for name, error in known.overlaps_error.arrays().items():
+        width = error + drawn.overlaps_error.arrays()[name]
+        assert (np.abs(known.overlaps.arrays()[name] - drawn.overlaps.arrays()[name]) <= 1.5 * width).all(), name
+
+
+@dataclass(frozen=True)
+class SteppedNoise:
+    """Labels u + 1.8 for a tenth of the samples, and u − .2 for others: small changes of the noise have no effect."""
+
+    def n_noise(self, n_tokens, rank):
+        return rank
+
+    def __call__(self, u, noise):
+        return u[:, 0] + 2.0 * (noise > 1.2815515655446004) - 0.2
+
+
+def test_losses_of_differences_see_steps_of_the_noise():
+    """The weights of squared errors depend on the variance of the noise only, which is .36."""
+    models = [
+        ga.glm_model(SquaredErrors(), labels, rank=2, lam=1.0) for labels in (SteppedNoise(), ga.LinearLabels(0.6))
+    ]
+    stepped, linear = (ga.solve_state_evolution(model, 2.0, rtol=1e-3) for model in models)
+    assert stepped.converged
+    for name, error in stepped.overlaps_error.arrays().items():
+        width = error + linear.overlaps_error.arrays()[name]
+        assert (np.abs(stepped.overlaps.arrays()[name] - linear.overlaps.arrays()[name]) <= width + 1e-5).all(), name
+    assert abs(stepped.test_error - linear.test_error) <= stepped.test_error_error + linear.test_error_error
+
+
+def test_a_sum_of_tokens_is_one_token():
+    """The loss of y − z₁ − z₂ varies in one direction of all fields and the noise of labels together."""
+    sums = ga.sequence_model(
+        lambda u, n: u[0, 0] + u[1, 0] + 0.5 * n[0], lambda z: z[0, 0] + z[1, 0], loss=lambda y, p: abs(y - p),
+        n_tokens=2, rank=1, n_noise=1, lam=0.2, convex=True,
+    )  # fmt: skip
+    two = ga.solve_state_evolution(sums, 1.5, "random", rtol=1e-3)
+    one = ga.solve_state_evolution(ga.glm_model(AbsoluteError(), ga.LinearLabels(0.5), sigma=2**0.5, lam=0.2), 1.5)
+    assert two.converged
+    for name in ("q", "theta", "V"):
+        value, error = (getattr(overlaps, name) for overlaps in (two.overlaps, two.overlaps_error))
+        assert (np.abs(value - getattr(one.overlaps, name) / 2) <= error + 1e-4).all(), name
+    assert abs(two.train_loss - one.train_loss) <= two.train_loss_error + one.train_loss_error
+
+
 def test_a_field_that_the_loss_does_not_read_changes_nothing():
     """Its weights are zero, and the overlaps of the other are the overlaps of the model with one column."""
 

@@ -141,7 +141,9 @@ def denoise(
     def work(first: int, last: int, stop: np.ndarray) -> None:
         _denoise_block(first, last, loss, params, flat, metric, most, search, stop, out, workspace_memory(loss))
 
-    interruptible_blocks(work, n, BLOCK if L * r > 1 else SMALL_BLOCK, long)
+    # for many samples longer blocks, because a thread needs some 30 µs to begin one
+    block = max(BLOCK, min(n // BLOCK, SMALL_BLOCK)) if L * r > 1 else SMALL_BLOCK
+    interruptible_blocks(work, n, block, long)
     return finalize_result(out)
 
 

@@ -411,18 +411,19 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
     symmetry = Symmetry.of(model, overlaps)
     with_teacher = np.zeros_like(overlaps.theta) if symmetry.theta_zero else alpha * moments.with_teacher
     derivative = alpha * moments.response
-    # the derivative is exact for a continuous proximal map, and the only form if ω̃ is a function of y
+    # the derivative is exact for a continuous proximal map, and the only form in directions that y determines
     V_hat = derivative
     if stein:
         # Stein's form is 0/0 in directions in which ω̃ is determined by the teacher's fields, and noise divided by small
         # numbers in flat directions of a convex loss, in which weights vanish
         steep = np.eye(derivative.shape[1]) if model.task.jumps else _steep_part(derivative)
         spectrum, vectors = np.linalg.eigh(steep @ subtract_explained(model, overlaps) @ steep)
-        free = spectrum <= DIRECTIONS.determined * np.linalg.eigvalsh(overlaps.q)[:, -1:]
+        least = DIRECTIONS.determined if model.task.jumps else DIRECTIONS.noise
+        free = spectrum <= least * np.linalg.eigvalsh(overlaps.q)[:, -1:]
         inverse = compose(np.where(free, 0.0, 1 / np.where(free, 1.0, spectrum)), vectors)
         slope = overlaps.theta @ model.coordinates.rho_inverse
         V_stein = -(alpha * moments.with_noise - with_teacher @ np.swapaxes(slope, 1, 2)) @ inverse
-        V_hat = np.where(no_response(derivative, vectors * free[:, None])[:, None, None], V_stein, derivative)
+        V_hat = V_stein + derivative @ compose(free.astype(float), vectors)
     theta_hat = (with_teacher + V_hat @ overlaps.theta) @ model.coordinates.rho_inverse
     return Hats(
         m=np.zeros_like(overlaps.m) if symmetry.m_zero else alpha * moments.g,
