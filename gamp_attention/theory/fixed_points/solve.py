@@ -33,7 +33,7 @@ from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult, refine
 from gamp_attention.theory.fixed_points.search import find_fixed_point
 from gamp_attention.theory.models.model import Model, require_model
-from gamp_attention.theory.rules.choice import COARSE, first_rule
+from gamp_attention.theory.rules.choice import CHOICE, first_rule
 from gamp_attention.theory.rules.rule import Rule
 from gamp_attention.theory.start_law import require_overlaps, start_law
 
@@ -49,7 +49,7 @@ class WorkSettings:
     attention: float = 1e8
     one_field: float = 3e6
     random: float = 1e7
-    coarse: float = 5e6  # labels whose loss is not convex, if the requested error is at least `COARSE`
+    coarse: float = 5e6  # labels whose loss is not convex, if the requested error is at least `CHOICE.coarse`
     fine: float = 5e7  # the same labels, if the requested error is smaller than `fine_rtol`
     fine_rtol: float = 2e-3
 
@@ -59,7 +59,7 @@ class WorkSettings:
             return self.attention if model.attention else self.one_field
         if model.attention or not model.task.jumps:  # each proximal problem of other labels needs a search
             return self.random
-        return self.coarse if rtol >= COARSE else self.fine if rtol < self.fine_rtol else self.random
+        return self.coarse if rtol >= CHOICE.coarse else self.fine if rtol < self.fine_rtol else self.random
 
 
 @dataclass(frozen=True)
