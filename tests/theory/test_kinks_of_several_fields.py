@@ -216,6 +216,13 @@ def test_absolute_errors_of_two_columns_are_two_problems_of_one():
     assert abs(of_both.stability.growth["symmetric"] - expected) < 0.02
 
 
+def test_perfect_recovery_of_two_columns_ends():
+    model = ga.glm_model(AbsoluteErrors(), ga.LinearLabels(0.0), rank=2, lam=0.001)
+    se = ga.solve_state_evolution(model, 3.0, rtol=5e-3)
+    assert se.status is ga.Status.INACCURATE
+    assert "closer to perfect recovery" in se.message
+
+
 class DrawnClasses(ga.ClassLabels):
     """Classes whose probabilities the theory does not know."""
 

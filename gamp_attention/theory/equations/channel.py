@@ -418,8 +418,7 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
         # numbers in flat directions of a convex loss, in which weights vanish
         steep = np.eye(derivative.shape[1]) if model.task.jumps else _steep_part(derivative)
         spectrum, vectors = np.linalg.eigh(steep @ subtract_explained(model, overlaps) @ steep)
-        least = DIRECTIONS.determined if model.task.jumps else DIRECTIONS.noise
-        free = spectrum <= least * np.linalg.eigvalsh(overlaps.q)[:, -1:]
+        free = spectrum <= DIRECTIONS.determined * np.linalg.eigvalsh(overlaps.q)[:, -1:]
         inverse = compose(np.where(free, 0.0, 1 / np.where(free, 1.0, spectrum)), vectors)
         slope = overlaps.theta @ model.coordinates.rho_inverse
         V_stein = -(alpha * moments.with_noise - with_teacher @ np.swapaxes(slope, 1, 2)) @ inverse

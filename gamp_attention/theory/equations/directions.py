@@ -26,8 +26,7 @@ class DirectionSettings:
     smallest: float = 1e-6  # change in a direction above which a function depends on it
     independent: float = 1e-2  # part of a direction that is not in the span of others
     rounding: float = 1e-8  # eigenvalue of q whose eigenvector may be due to rounding
-    noise: float = 1e-3  # the same in a flat direction of the loss, in which q is noise of averages; and of the part
-    # of q that the teacher does not explain, below which Stein's form has more noise than the derivative
+    noise: float = 1e-3  # the same in a flat direction of the loss, in which q is noise of averages
     steep: float = 1e-2  # part of a flat direction in which the loss varies
     response: float = 1e-5  # response in a flat direction
     determined: float = 1e-9  # part of q that the teacher does not explain, if it determines the field

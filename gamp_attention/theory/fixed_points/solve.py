@@ -19,6 +19,7 @@ from gamp_attention._tools.choices import RESPONSES
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
+from gamp_attention.theory.equations.directions import DIRECTIONS
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, breakdown, has_faded, last_with
@@ -182,7 +183,10 @@ def solve_state_evolution(
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
         root = find_fixed_point(F, start, max_iter)
         result, last = refine_on_branch(root, None, rtol, max_work)
-    result = _check_recovery(_check_precision(result, model))
+    result = _check_precision(result, model)
+    if result.converged and result.state is not None:
+        words = _describe_recovery(result.state, result.overlaps, START.recovered)
+        result = replace(result, status=Status.INACCURATE, message=words) if words else result
     if stability and last is not None:
         describe("stability")
         result = _add_stability(result, last, max_work)
@@ -204,24 +208,21 @@ def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvoluti
     return replace(result, status=Status.DIVERGED, consistent=False, validity=unbounded, message=message)
 
 
-def _check_recovery(result: StateEvolutionResult) -> StateEvolutionResult:
-    """Return the result, as INACCURATE if the small part of q that the teacher does not explain still changes.
+def _describe_recovery(F: OverlapMap, at: Overlaps, part: float) -> str:
+    """Return a message if the part of q that the teacher does not explain is below `part` and still changes.
 
     V and ε_g may be of the order of this part, whose changes are small compared with q.
     """
-    F, at = result.state, result.overlaps
-    if F is None or not result.converged:
-        return result
     before, whole = (np.trace(v, axis1=1, axis2=2).sum() for v in (subtract_explained(F.model, at), at.q))
-    if not 0 < before < START.recovered * whole:
-        return result
-    with suppress(*BREAKDOWNS):
-        change = abs(np.trace(subtract_explained(F.model, F(at)), axis1=1, axis2=2).sum() / before - 1)
-        if change > START.recovery_change:
-            message = f"the part of q that the teacher does not explain, {before:.1g}, still changes by {change:.0%} "
-            message += "in a step: weights are closer to perfect recovery, and V and test error are smaller"
-            return replace(result, status=Status.INACCURATE, message=message)
-    return result
+    if 0 < before < part * whole:
+        with suppress(*BREAKDOWNS):
+            change = abs(np.trace(subtract_explained(F.model, F(at)), axis1=1, axis2=2).sum() / before - 1)
+            if change > START.recovery_change:
+                message = (
+                    f"the part of q that the teacher does not explain, {before:.1g}, still changes by {change:.0%} "
+                )
+                return message + "in a step: weights are closer to perfect recovery, and V and test error are smaller"
+    return ""
 
 
 def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) -> StateEvolutionResult:
@@ -317,6 +318,10 @@ def refine_on_branch(
     try:
         if is_off(branch, root.overlaps):
             return _build_failed(replace(root, status=Status.LOST), max_work), None
+        words = _describe_recovery(root.F, root.overlaps, DIRECTIONS.determined)
+        if words:  # rounding errors of the part that the teacher does not explain are larger than this part
+            failed = _build_failed(replace(root, status=Status.MAX_ITER), max_work)
+            return replace(failed, status=Status.INACCURATE, message=words), None
         describe("refinement")
         result, last = refine(root, rtol, max_work)
     except BREAKDOWNS as error:
