@@ -61,6 +61,8 @@ class Average:
         def evaluate(points: np.ndarray) -> np.ndarray:
             values = np.asarray(f(*points.T), dtype=float)
             has_points = values.shape[:1] == (len(points),)
+            if not has_points and len(points) in values.shape:
+                raise check.fail("average: shape of f(ξ)", values.shape, f"the N = {len(points)} points first")
             return values if has_points else np.broadcast_to(values, (len(points), *values.shape))
 
         def integrand(points: np.ndarray) -> np.ndarray:
@@ -84,6 +86,13 @@ class Average:
         )  # fmt: skip
         self.errors.append(float(np.max(result.error)))
         return (size * result.estimate)[()]
+
+
+class OrderParameters(SimpleNamespace):
+    """The argument `x` of equations, with the order parameters as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the order parameters are {', '.join(vars(self))}, not {name!r}")
 
 
 @dataclass(frozen=True)
@@ -144,7 +153,7 @@ class System(NonlinearSystem):
         FloatingPointError : if a returned value is not finite; the message names it.
         """
         average = Average(self.tol)
-        new = self.equations(SimpleNamespace(**self.unpack(x)), average, **self.parameters)
+        new = self.equations(OrderParameters(**self.unpack(x)), average, **self.parameters)
         if not isinstance(new, Mapping):
             raise check.fail("equations", new, "a function that returns a dict of order parameters", TypeError)
         if set(new) != set(self.start):

@@ -116,6 +116,13 @@ def test_wrong_results_are_named(result, words):
         ga.solve_equations(lambda x, average: result, {"a": 1.0})
 
 
+def test_wrong_uses_of_arguments_are_named():
+    with pytest.raises(AttributeError, match="order parameters are a, not 'b'"):
+        ga.solve_equations(lambda x, average: {"a": x.b}, {"a": 1.0})
+    with pytest.raises(ValueError, match="shape of f.* points first, got .2, "):
+        ga.solve_equations(lambda x, average: {"a": average(lambda u: np.stack([u, u])).sum()}, {"a": 1.0})
+
+
 def test_names_of_attributes_are_no_order_parameters():
     with pytest.raises(ValueError, match=r"start: needs names other than .* got \['stability'\]"):
         ga.solve_equations(lambda x, average: {"stability": 0.5}, {"stability": 1.0})
