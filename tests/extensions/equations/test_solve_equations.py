@@ -119,7 +119,7 @@ def test_wrong_results_are_named(result, words):
 def test_wrong_uses_of_arguments_are_named():
     with pytest.raises(AttributeError, match="order parameters are a, not 'b'"):
         ga.solve_equations(lambda x, average: {"a": x.b}, {"a": 1.0})
-    with pytest.raises(ValueError, match="shape of f.* points first, got .2, "):
+    with pytest.raises(ValueError, match=r"shape of f.* points first, got .2, "):
         ga.solve_equations(lambda x, average: {"a": average(lambda u: np.stack([u, u])).sum()}, {"a": 1.0})
 
 
