@@ -77,7 +77,7 @@ ENDINGS = {
 class RunSettings:
     """Settings of a run of message passing."""
 
-    lost: float = 1e-7  # ‖Q‖², in units of the prior's, below which a run without prior mean has lost its signal
+    lost: float = 1e-7  # ‖q‖² of a column without a known sign, in units of the prior's, below which it went to zero
     known: float = 1e-11  # variance of the fields, in units of the prior's, below which the teacher is known exactly
     patience: int = 10  # excess of iterations that reverse the previous change, after which the step is halved
     window: int = 75  # number of iterations without a change below 0.9 of all before, after which the step is halved
@@ -206,6 +206,8 @@ def _iterate(problem: AmpProblem, state: AmpState, damping: float, tol: float, m
     history = [(state.Q.T @ Q_star / len(Q_star), state.Q.T @ state.Q / len(Q_star), state.V)]
     variance, entropy, residual, status = np.full(state.Q.shape, np.nan), -np.inf, np.inf, None
     change, n_reversals, residuals = np.zeros_like(state.Q), 0, list[float]()
+    small = settings.lost * problem.signless_columns * np.diagonal(problem.second_moments.sum(axis=0))
+    lost = np.zeros(len(small), dtype=bool)
     while status is None:
         after = None
         with suppress(np.linalg.LinAlgError):
@@ -222,18 +224,20 @@ def _iterate(problem: AmpProblem, state: AmpState, damping: float, tol: float, m
         if tol > 0 and (n_reversals == settings.patience or stalled):
             damping, n_reversals = max(0.5 * damping, min(settings.min_step, damping)), 0
             residuals = residuals[-window:] if stalled else residuals
+        lost = np.sum(state.Q**2, axis=0) < small
         is_certain = (np.trace(state.V, axis1=1, axis2=2) < settings.known * prior_V).all()
         if np.linalg.norm(state.Q) > settings.max_norm * norm:
             status = Status.DIVERGED
-        elif not problem.determines_sign and np.sum(state.Q**2) < settings.lost * norm**2:
+        elif lost.all():
             status = Status.LOST
         elif tol > 0 and (residual <= tol or is_certain):
             status = Status.CONVERGED
         elif len(history) > max_iter:
             status = Status.MAX_ITER
+    zero = f"; columns {np.flatnonzero(lost)} of Q went to zero" if lost.any() and not lost.all() else ""
     n_iter, (overlaps, norms, variances) = len(history) - 1, map(np.array, zip(*history, strict=True))
     return BayesAmpResult(
         status=status, n_iter=n_iter, residual=residual, history=BayesHistory(overlaps, norms, variances), Q=state.Q,
         variance=variance, overlap=overlaps[-1], V=state.V, free_entropy=entropy,
-        message=f"{ENDINGS[status]} after {count_noun(n_iter, 'iteration')}",
+        message=f"{ENDINGS[status]} after {count_noun(n_iter, 'iteration')}{zero}",
     )  # fmt: skip
