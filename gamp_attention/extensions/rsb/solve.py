@@ -434,7 +434,8 @@ def refine_levels(
         units = packing.units(x)
         error[:inner] = np.maximum(error[:inner], search.min_error * (error[:inner] * units).max() / units)
         error[n] += np.abs(energy) * (next_change.max() ** 2 + left.max(initial=0.0) ** 2 + FLOOR)
-        relative = float(max(error[:n].max(), error[n] / np.abs(energy)))
+        in_units = np.append(error[:inner] * units, error[inner:n])  # q_0 may be zero
+        relative = float(max(in_units.max(), error[n] / np.abs(energy)))
         if relative <= rtol:
             status, message = Status.CONVERGED, ""
             break
@@ -474,12 +475,15 @@ def solve_steps(
         else:
             if solution.status is not Status.MAX_ITER:
                 break
-    if solution is not None:
-        return solution
+    return unsolved(packing, levels, parisi, status, failure) if solution is None else solution
+
+
+def unsolved(packing: LevelPacking, levels: Levels, parisi: np.ndarray, status: Status, why: str) -> BrokenSolution:
+    """Return a solution without numbers, at given overlaps and Parisi parameters."""
     unknown = LevelIndicators(np.nan, np.nan, np.full(packing.k, np.nan), np.full(packing.k + 1, np.nan))
-    error = np.full(len(x), np.nan)
+    error = np.full(2 + packing.k + packing.m + packing.theta + packing.n_free, np.nan)
     return BrokenSolution(
-        status, levels, parisi, None, unknown, np.nan, np.nan, error, unknown, np.inf, np.inf, 0, [levels], failure
+        status, levels, parisi, None, unknown, np.nan, np.nan, error, unknown, np.inf, np.inf, 0, [levels], why
     )
 
 
