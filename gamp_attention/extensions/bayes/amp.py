@@ -206,8 +206,7 @@ def _iterate(problem: AmpProblem, state: AmpState, damping: float, tol: float, m
     history = [(state.Q.T @ Q_star / len(Q_star), state.Q.T @ state.Q / len(Q_star), state.V)]
     variance, entropy, residual, status = np.full(state.Q.shape, np.nan), -np.inf, np.inf, None
     change, n_reversals, residuals = np.zeros_like(state.Q), 0, list[float]()
-    small = settings.lost * problem.signless_columns * np.diagonal(problem.second_moments.sum(axis=0))
-    lost = np.zeros(len(small), dtype=bool)
+    small = settings.lost * problem.signless_columns * np.diagonal(problem.second_moments.mean(axis=0))
     while status is None:
         after = None
         with suppress(np.linalg.LinAlgError):
@@ -224,18 +223,18 @@ def _iterate(problem: AmpProblem, state: AmpState, damping: float, tol: float, m
         if tol > 0 and (n_reversals == settings.patience or stalled):
             damping, n_reversals = max(0.5 * damping, min(settings.min_step, damping)), 0
             residuals = residuals[-window:] if stalled else residuals
-        lost = np.sum(state.Q**2, axis=0) < small
         is_certain = (np.trace(state.V, axis1=1, axis2=2) < settings.known * prior_V).all()
         if np.linalg.norm(state.Q) > settings.max_norm * norm:
             status = Status.DIVERGED
-        elif lost.all():
+        elif (np.diagonal(history[-1][1]) < small).all():
             status = Status.LOST
         elif tol > 0 and (residual <= tol or is_certain):
             status = Status.CONVERGED
         elif len(history) > max_iter:
             status = Status.MAX_ITER
-    zero = f"; columns {np.flatnonzero(lost)} of Q went to zero" if lost.any() and not lost.all() else ""
     n_iter, (overlaps, norms, variances) = len(history) - 1, map(np.array, zip(*history, strict=True))
+    lost = np.flatnonzero(np.diagonal(norms[-1]) < small)
+    zero = f"; columns {lost} of Q went to zero" if 0 < len(lost) < len(small) else ""
     return BayesAmpResult(
         status=status, n_iter=n_iter, residual=residual, history=BayesHistory(overlaps, norms, variances), Q=state.Q,
         variance=variance, overlap=overlaps[-1], V=state.V, free_entropy=entropy,

@@ -64,14 +64,9 @@ class AmpProblem:
         return float(np.sqrt(np.trace(self.second_moments.sum(axis=0))))
 
     @property
-    def means(self) -> np.ndarray:
-        """Means of the prior (d, t)."""
-        return np.stack([kind.prior.first for kind in self.kinds])[self.kind]
-
-    @property
     def signless_columns(self) -> np.ndarray:
         """Columns (t,) whose sign neither the samples nor the prior determine."""
-        return self.channel.signless_columns & ~self.means.any(axis=0)
+        return self.channel.signless_columns & ~np.any([kind.prior.first for kind in self.kinds], axis=0)
 
     @cached_property
     def gamma(self) -> np.ndarray:
@@ -142,7 +137,8 @@ def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> 
         directions = _spectral_directions(problem, random) if init == "spectral" and signless.any() else None
         white = random.standard_normal((d, t)) if directions is None else directions
         size = np.sqrt(RANDOM if directions is None else SPECTRAL)
-        Q = problem.means + size * deviation * white * (signless | (init == "random"))
+        mean = np.stack([kind.prior.first for kind in problem.kinds])[problem.kind]
+        Q = mean + size * deviation * white * (signless | (init == "random"))
         fraction = float(np.sum(Q**2)) / problem.norm**2
     V = problem.variances((1 - min(fraction, INFORMED)) * second_moments)
     return AmpState(Q, V, np.zeros((problem.data.n_samples, L, t)))

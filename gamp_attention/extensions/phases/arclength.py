@@ -229,7 +229,10 @@ def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
         if len(values) > 1 and abs(values[-1] - values[-2]) < 1e-6 * abs(values[-1]):
             break
     spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(a[-1] - c[-1]) * curve.unit
-    shift = _rule_shift(curve, b, (c - a) / np.linalg.norm(c - a))
+    normal = (c - a) / np.linalg.norm(c - a)
+    solved = [_correct(each, b, normal, derivative(each, b)) for each in (curve, curve.finer() or curve)]
+    there, here = (np.nan if each is None else float(each[0][-1]) for each in solved[::-1])
+    shift = (there - here) * curve.unit
     J = derivative(curve, b)
     left = np.linalg.svd(J[:, :-1])[0][:, -1]  # null vector at the fold, where residuals shift the parameter
     spread += 2 * WALK.residual * curve.unit * float(np.abs(left).sum() / np.abs(left @ J[:, -1]))
@@ -256,16 +259,15 @@ def locate_meeting(curve: BranchCurve, points: list[np.ndarray], family: str) ->
             raise FloatingPointError("there is no branch without the family")
         return family_growth(root.F, root.overlaps, family) - 1
 
-    try:
+    with suppress(*BREAKDOWNS, ZeroDivisionError):
         slope, step, value = np.nan, WALK.meeting_step * p, growth(curve.rule, (1 - WALK.meeting_step) * p)
         for rule in rules:
             before, value = value, growth(rule, p)
             slope = (value - before) / step if abs(step) > WALK.min_secant * p else slope
             step = -value / slope
             p += step
-    except (*BREAKDOWNS, ZeroDivisionError):
-        return np.nan, np.inf
-    return p * curve.unit, abs(step) * curve.unit
+        return p * curve.unit, abs(step) * curve.unit
+    return np.nan, np.inf
 
 
 def locate_vanishing(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float]:
@@ -290,13 +292,3 @@ def locate_vanishing(curve: BranchCurve, points: list[np.ndarray]) -> tuple[floa
                 if not (found.status.converged and WALK.zero**2 < q[-1] / q[-2] < 0.5):
                     break
     return values[-1] * curve.unit, (abs(values[-1] - values[0]) + abs(values[-1] - values[-2])) * curve.unit
-
-
-def _rule_shift(curve: Curve, u: np.ndarray, normal: np.ndarray) -> float:
-    """Return the change of the parameter by the next finer rule, in the plane through u; NaN if it is unknown."""
-    finer = curve.finer()
-    if finer is None:
-        return np.nan
-    solved = [_correct(each, u, normal, derivative(each, u)) for each in (curve, finer)]
-    here, there = (np.nan if each is None else float(each[0][-1]) for each in solved)
-    return (there - here) * curve.unit

@@ -29,7 +29,6 @@ from gamp_attention.extensions.rsb.solve import (
     follow_levels,
     solve_steps,
     split_start,
-    unsolved,
 )
 from gamp_attention.extensions.rsb.two_fields import TwoFields
 from gamp_attention.extensions.rsb.weights import Levels
@@ -46,7 +45,6 @@ MAX_STEPS = 3  # largest number k of steps
 FULL = "full"  # name of the limit k → ∞
 SHIFT, ENERGY_POWER, POWER = 1.1, 4.0, 2.0  # numbers approach k → ∞ as (k + SHIFT)^−power, see `extrapolate_ladder`
 LIMIT_SAFETY = 2.0  # error of the limit k → ∞ in units of its change by the last step
-CONVEX = "the loss is convex, so that replica symmetry holds: solve_state_evolution has the solution"
 UNSOLVED = "unknown: no solution with distinct levels was found"
 NEGLIGIBLE_JUMP = 1e-3  # jump mass in units of V̂ below which jumps are negligible
 MIN_ALPHA, MAX_ALPHA = 1e-4, 1e4  # sample complexities beyond which the lattice of a sample does not fit into memory
@@ -220,11 +218,8 @@ def solve_ladder(
     smallest = problem.search.faded * np.sqrt(given.q[0, 0])
     m, theta = (bool(np.abs(values).max() > smallest) for values in (given.m, given.theta))
     symmetric = _symmetric(problem, given, LevelPacking(signs, 0, m, theta))
-    starts, results = first_starts(symmetric, parisi if k == 1 else None, problem.search), []
-    if not model.task.jumps:
-        packing, (levels, y) = LevelPacking(signs, 1, m, theta), starts[-1]
-        solution = unsolved(packing, levels._replace(q=levels.q[[1, 1]], V=symmetric.V), y, Status.LOST, CONVEX)
-        return [_result(model, solution, packing, rtol)]
+    starts = first_starts(symmetric, parisi if k == 1 else None, problem.search)
+    results = []
     for step in range(1, k + 1):
         packing = LevelPacking(signs, step, m, theta, parisi if step == k else None)
         if packing.parisi is not None:

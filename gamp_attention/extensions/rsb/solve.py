@@ -27,6 +27,7 @@ from gamp_attention.theory.models.model import Model
 ROUGH = -1  # resolution of the search from a start
 FLOOR = 1e-10  # smallest relative error of a number, from rounding
 ROUNDING = 1e-11  # smallest residual that Newton steps can reach
+CONVEX = "the loss is convex, so that replica symmetry holds: solve_state_evolution has the solution"
 COLLAPSE = "the clusters collapse, so that successive overlaps q are equal: fewer steps describe this branch"
 
 
@@ -88,6 +89,11 @@ class BrokenProblem:
     alpha: float
     signs: np.ndarray = np.ones(1)
     search = BrokenSearch()
+
+    @property
+    def is_convex(self) -> bool:
+        """True if the loss is convex, so that replica symmetry holds."""
+        return not self.model.task.jumps
 
     @cached_property
     def weights(self) -> BrokenWeights:
@@ -462,6 +468,8 @@ def solve_steps(
         x = packing.pack(levels, parisi)
         weak = bool(packing.k) and levels.gaps[0].max() < search.weak * levels.q[-1].max()
         try:
+            if problem.is_convex:
+                raise ClustersCollapsed(CONVEX)
             if not (weak or (packing.k > 1 and packing.n_free)):
                 x = follow_levels(problem, packing, x)
             root, slopes = maximize(problem, packing, x, search.tol, search.rough_step, ROUGH)
@@ -475,15 +483,12 @@ def solve_steps(
         else:
             if solution.status is not Status.MAX_ITER:
                 break
-    return unsolved(packing, levels, parisi, status, failure) if solution is None else solution
-
-
-def unsolved(packing: LevelPacking, levels: Levels, parisi: np.ndarray, status: Status, why: str) -> BrokenSolution:
-    """Return a solution without numbers, at given overlaps and Parisi parameters."""
+    if solution is not None:
+        return solution
     unknown = LevelIndicators(np.nan, np.nan, np.full(packing.k, np.nan), np.full(packing.k + 1, np.nan))
-    error = np.full(2 + packing.k + packing.m + packing.theta + packing.n_free, np.nan)
+    error = np.full(len(x), np.nan)
     return BrokenSolution(
-        status, levels, parisi, None, unknown, np.nan, np.nan, error, unknown, np.inf, np.inf, 0, [levels], why
+        status, levels, parisi, None, unknown, np.nan, np.nan, error, unknown, np.inf, np.inf, 0, [levels], failure
     )
 
 
