@@ -109,7 +109,7 @@ class BayesAmpResult(Ended):
         the data do not determine these.
     V : (L, t, t) posterior variances of the fields.
     free_entropy : Bethe free entropy per dimension; of several runs, the largest value belongs to the best estimate.
-    message : the outcome in words.
+    message : the outcome in words, with the columns of Q, if any, that went to zero.
     """
 
     status: Status
