@@ -247,7 +247,7 @@ def follow_flow(
                 known = False
             n_idle = 0 if size < smallest or tau < FLOW.long or shortened else n_idle + 1
             smallest = min(smallest, size)
-            if arrived or len(path) > max_iter or n_idle == FLOW.patience:
+            if arrived or size == 0 or len(path) > max_iter or n_idle == FLOW.patience:
                 break
             if growth > FLOW.neutral:
                 tau = min(tau, FLOW.below_pole / growth)

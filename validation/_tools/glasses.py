@@ -71,6 +71,7 @@ class Perceptron(BrokenProblem):
     """Spherical perceptron that counts errors of random labels: ℓ(z) is 1 for z < 0, otherwise 0."""
 
     weights = SphericalWeights(ga.coordinate_law(1.0, [0.0], n_tokens=1), 0.0)
+    is_convex = False
 
     def __init__(self, alpha):
         self.alpha = alpha

@@ -77,7 +77,7 @@ ENDINGS = {
 class RunSettings:
     """Settings of a run of message passing."""
 
-    lost: float = 1e-7  # ‖Q‖², in units of the prior's, below which a run without prior mean has lost its signal
+    lost: float = 1e-7  # ‖q‖² of a column without a known sign, in units of the prior's, below which it went to zero
     known: float = 1e-11  # variance of the fields, in units of the prior's, below which the teacher is known exactly
     patience: int = 10  # excess of iterations that reverse the previous change, after which the step is halved
     window: int = 75  # number of iterations without a change below 0.9 of all before, after which the step is halved
@@ -109,7 +109,7 @@ class BayesAmpResult(Ended):
         the data do not determine these.
     V : (L, t, t) posterior variances of the fields.
     free_entropy : Bethe free entropy per dimension; of several runs, the largest value belongs to the best estimate.
-    message : the outcome in words.
+    message : the outcome in words, with the columns of Q, if any, that went to zero.
     """
 
     status: Status
@@ -206,6 +206,7 @@ def _iterate(problem: AmpProblem, state: AmpState, damping: float, tol: float, m
     history = [(state.Q.T @ Q_star / len(Q_star), state.Q.T @ state.Q / len(Q_star), state.V)]
     variance, entropy, residual, status = np.full(state.Q.shape, np.nan), -np.inf, np.inf, None
     change, n_reversals, residuals = np.zeros_like(state.Q), 0, list[float]()
+    small = settings.lost * problem.signless_columns * np.diagonal(problem.second_moments.mean(axis=0))
     while status is None:
         after = None
         with suppress(np.linalg.LinAlgError):
@@ -225,15 +226,17 @@ def _iterate(problem: AmpProblem, state: AmpState, damping: float, tol: float, m
         is_certain = (np.trace(state.V, axis1=1, axis2=2) < settings.known * prior_V).all()
         if np.linalg.norm(state.Q) > settings.max_norm * norm:
             status = Status.DIVERGED
-        elif not problem.determines_sign and np.sum(state.Q**2) < settings.lost * norm**2:
+        elif (np.diagonal(history[-1][1]) < small).all():
             status = Status.LOST
         elif tol > 0 and (residual <= tol or is_certain):
             status = Status.CONVERGED
         elif len(history) > max_iter:
             status = Status.MAX_ITER
     n_iter, (overlaps, norms, variances) = len(history) - 1, map(np.array, zip(*history, strict=True))
+    lost = np.flatnonzero(np.diagonal(norms[-1]) < small)
+    zero = f"; columns {lost} of Q went to zero" if 0 < len(lost) < len(small) else ""
     return BayesAmpResult(
         status=status, n_iter=n_iter, residual=residual, history=BayesHistory(overlaps, norms, variances), Q=state.Q,
         variance=variance, overlap=overlaps[-1], V=state.V, free_entropy=entropy,
-        message=f"{ENDINGS[status]} after {count_noun(n_iter, 'iteration')}",
+        message=f"{ENDINGS[status]} after {count_noun(n_iter, 'iteration')}{zero}",
     )  # fmt: skip

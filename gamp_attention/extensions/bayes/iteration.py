@@ -93,8 +93,8 @@ def solve_fixed_point(
     output, averages = F.averages(root.x)
     (V, known), values = F.variances(root.x), F.spectrum(root.x)[0]
     # where V decreases to zero, all V keep their ratios
-    low = settings.full - settings.nearly_full
-    if equations.noiseless and values.max() > settings.full - settings.accepted and values.min() >= low:
+    low, is_clipped = settings.full - settings.nearly_full, values.max() > settings.full - settings.accepted
+    if equations.noiseless and is_clipped and values.min() >= low:
         diverges = alpha * float(np.abs(output.hats @ V).max()) > settings.accepted
         solution = _known_exactly(equations, np.inf if diverges else equations.free_entropy(alpha, V, output))
     else:
@@ -102,10 +102,11 @@ def solve_fixed_point(
         if equations.exact:  # one more iteration, for V below e^(−`full`)
             V, known = averages.V, averages.known
         solution = Solution(averages.q * F.kept, V, known, entropy)
-    residual, error = float(np.abs(root.residual).max()), _error(root)
+    error = max(_error(root), float(is_clipped and not equations.noiseless))  # with noise, V at `full` is a bound
     return solution._replace(
-        residual=residual, error=error, converged=error < settings.accepted, n_iter=n_iter + len(root.path), root=root
-    )
+        residual=float(np.abs(root.residual).max()), error=error, converged=error < settings.accepted,
+        n_iter=n_iter + len(root.path), root=root,
+    )  # fmt: skip
 
 
 def _known_exactly(equations: Equations, free_entropy: float) -> Solution:
@@ -157,6 +158,8 @@ def _solve(F: "Information", near: FoundRoot, settings: IterationSettings) -> Fo
 
 def _error(root: FoundRoot) -> float:
     """Return the estimated distance of x from the fixed point: the change in an iteration, or the next Newton step."""
+    if root.failure is not None:  # the residual or its Jacobian may not be finite
+        return np.inf
     step = 0.0 if root.jacobian is None else np.linalg.lstsq(root.jacobian, root.residual)[0]
     return float(max(np.abs(root.residual).max(), np.abs(step).max()))
 

@@ -64,9 +64,9 @@ class AmpProblem:
         return float(np.sqrt(np.trace(self.second_moments.sum(axis=0))))
 
     @property
-    def determines_sign(self) -> bool:
-        """True if the samples or the prior determine the sign of the weights."""
-        return not self.channel.even or any(kind.prior.first.any() for kind in self.kinds)
+    def signless_columns(self) -> np.ndarray:
+        """Columns (t,) whose sign neither the samples nor the prior determine."""
+        return self.channel.signless_columns & ~np.any([kind.prior.first for kind in self.kinds], axis=0)
 
     @cached_property
     def gamma(self) -> np.ndarray:
@@ -117,7 +117,8 @@ def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpS
 def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> AmpState:
     """Return the state before the first iteration: weights, variances that belong to their norm, and no memory.
 
-    If the channel or the prior mean determines the sign of Q, the start is the prior mean, plus noise for "random".
+    Columns whose sign the channel or the prior mean determines start at the prior mean, plus noise for "random". The
+    other columns would remain at zero: they start from eigenvectors or noise.
     """
     d, L = problem.data.dim, problem.data.n_tokens
     second_moments = problem.second_moments
@@ -131,15 +132,14 @@ def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> 
         if Q_star is None or Q_star.shape != (d, t):
             raise check.fail("init", init, f"data with a teacher of {t} columns")
         Q, fraction = Q_star.copy(), INFORMED
-    elif problem.determines_sign:
-        mean = np.stack([kind.prior.first for kind in problem.kinds])[problem.kind]
-        Q = mean + np.sqrt(RANDOM) * deviation * random.standard_normal((d, t)) * (init == "random")
-        fraction = float(np.sum(Q**2)) / problem.norm**2
     else:
-        directions = _spectral_directions(problem, random) if init == "spectral" else None
-        fraction = RANDOM if directions is None else SPECTRAL
+        signless = problem.signless_columns
+        directions = _spectral_directions(problem, random) if init == "spectral" and signless.any() else None
         white = random.standard_normal((d, t)) if directions is None else directions
-        Q = np.sqrt(fraction) * deviation * white
+        size = np.sqrt(RANDOM if directions is None else SPECTRAL)
+        mean = np.stack([kind.prior.first for kind in problem.kinds])[problem.kind]
+        Q = mean + size * deviation * white * (signless | (init == "random"))
+        fraction = float(np.sum(Q**2)) / problem.norm**2
     V = problem.variances((1 - min(fraction, INFORMED)) * second_moments)
     return AmpState(Q, V, np.zeros((problem.data.n_samples, L, t)))
 

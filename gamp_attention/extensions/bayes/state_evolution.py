@@ -41,8 +41,9 @@ class BayesStateEvolution(Ended):
 
     Attributes
     ----------
-    status, converged, n_iter, residual : CONVERGED, or INACCURATE if sets of points disagree or an iteration did not
-        converge; n_iter counts steps with all sets; the residual is the change of −log V in the last iteration.
+    status, converged, n_iter, residual : CONVERGED, or INACCURATE if sets of points disagree, an iteration did not
+        converge, or noise is so weak that V is only an upper bound, about 1e-16 of the prior for integrals and 1e-10
+        otherwise; n_iter counts steps with all sets; the residual is the change of −log V in the last iteration.
     q, q_error : (t, t) overlap lim Q̂ᵀQ*/d of posterior mean Q̂ and teacher Q*, equal to lim Q̂ᵀQ̂/d.
     V, V_error : (L, t, t) posterior covariances of the fields.
     free_entropy, free_entropy_error : Φ per dimension. Of several fixed points, the data determine the fixed point of

@@ -46,12 +46,12 @@ class WalkSettings:
     difference: float = 5e-3  # step of finite differences of the residual
     shift_error: float = 0.5  # error of a fold, in units of its shift by the next finer rule
     zero: float = 1e-2  # size below which m or θ, in units of √q, or q, in units of its first value, counts as zero
-    with_weights: float = 0.1  # q where m or θ vanishes, in units of the last q, below which all weights vanish with it
     meeting_step: float = 0.01  # relative change of the parameter for the first slope where branches meet
     min_secant: float = 1e-3  # relative change of the parameter below which the growth is too inaccurate for a slope
-    meeting_residual: float = 1e-4  # residual of the branch without the family there
-    max_meeting: int = 20  # maximum number of Newton steps to this branch
-    max_parabolas: int = 5  # maximum number of parabolas fitted to a fold
+    meeting_residual: float = 1e-4  # residual of the branch without the family there, or of points near vanishing
+    max_meeting: int = 20  # maximum number of Newton steps to them
+    end_size: float = 1e-3  # q, in units of its first value, above which residuals of points are negligible
+    max_parabolas: int = 5  # maximum number of parabolas fitted to an end
     parabola_arc: float = 0.04  # smallest half-width of a parabola, for which the noise of the averages is negligible
 
 
@@ -186,31 +186,24 @@ def _correct(
 def find_end(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
     """Return the reason for which a branch ends at the last points, or None.
 
-    It is "fold" if the parameter changed its direction, "m" or "theta" if this family goes to zero, where a branch
-    without it crosses, or "weights" if all weights go to zero and a family has reached it: then q, extrapolated as a
-    linear function of the square of the family, is zero with it.
+    It is "fold" if the parameter changed its direction, or "m" or "theta" if this family goes to zero, where a branch
+    without it crosses, or together with all weights.
     """
     if len(points) < 3:
         return None
-    before, last, after = (curve.overlaps(u) for u in points[-3:])
-    for name in ("m", "theta"):
-        old, new = before.arrays()[name], after.arrays()[name]
-        if name in curve.packing.names and (
-            np.sum(old * new) < 0 or np.abs(new).max() < WALK.zero * np.sqrt(np.abs(after.q).max())
-        ):
-            (q, square), (q_last, last_square) = (
-                (float(np.abs(x.q).max()), float(np.sum(x.arrays()[name] ** 2))) for x in (before, last)
-            )
-            fades = abs(q_last * square - q * last_square) < WALK.with_weights * q_last * abs(square - last_square)
-            return "weights" if fades or weights_vanish(curve, points[:-1]) else name
+    old, _, new = (curve.overlaps(u).arrays() for u in points[-3:])
+    for name in sorted({"m", "theta"}.intersection(curve.packing.names)):
+        small = WALK.zero * np.sqrt(np.abs(new["q"]).max())
+        if np.sum(old[name] * new[name]) < 0 or np.abs(new[name]).max() < small:
+            return name
     a, b, c = (u[-1] for u in points[-3:])
     return "fold" if (b - a) * (c - b) < 0 else None
 
 
-def weights_vanish(curve: BranchCurve, points: list[np.ndarray]) -> bool:
-    """Return whether all weights go to zero at the last points."""
-    first, last = curve.overlaps(points[0]), curve.overlaps(points[-1])
-    return bool(np.abs(last.q).max() < WALK.zero * np.abs(first.q).max())
+def weight_sizes(curve: BranchCurve, points: list[np.ndarray]) -> np.ndarray:
+    """Return q (P,) at points, in units of the first."""
+    q = np.array([np.abs(curve.overlaps(u).q).max() for u in points])
+    return q / q[0]
 
 
 def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
@@ -236,7 +229,10 @@ def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
         if len(values) > 1 and abs(values[-1] - values[-2]) < 1e-6 * abs(values[-1]):
             break
     spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(a[-1] - c[-1]) * curve.unit
-    shift = _rule_shift(curve, b, (c - a) / np.linalg.norm(c - a))
+    normal = (c - a) / np.linalg.norm(c - a)
+    solved = [_correct(each, b, normal, derivative(each, b)) for each in (curve, curve.finer() or curve)]
+    there, here = (np.nan if each is None else float(each[0][-1]) for each in solved[::-1])
+    shift = (there - here) * curve.unit
     J = derivative(curve, b)
     left = np.linalg.svd(J[:, :-1])[0][:, -1]  # null vector at the fold, where residuals shift the parameter
     spread += 2 * WALK.residual * curve.unit * float(np.abs(left).sum() / np.abs(left @ J[:, -1]))
@@ -248,9 +244,10 @@ def locate_meeting(curve: BranchCurve, points: list[np.ndarray], family: str) ->
 
     There the family becomes unstable on the branch without it. The parameter and the other overlaps are even functions
     of the family: they are extrapolated to zero from the last two points before it vanished. Secant steps on the rule
-    of the curve and a step on each of two finer rules then solve for a growth of 1.
+    of the curve and a step on each of two finer rules then solve for a growth of 1. The result is NaN if all weights of
+    the branch without the family vanish.
     """
-    first, last = points[-3:-1]
+    first, last = points[-2:]
     more, less = (float(np.sum(curve.overlaps(u).arrays()[family] ** 2)) for u in (first, last))
     meeting = last + min(less / abs(more - less), 1.0) * (last - first)
     bare, p, finer = curve.overlaps(meeting).without(family), float(meeting[-1]), curve.rule.finer()
@@ -258,36 +255,40 @@ def locate_meeting(curve: BranchCurve, points: list[np.ndarray], family: str) ->
 
     def growth(rule: Rule, p: float) -> float:
         root = newton(replace(curve, rule=rule).map(np.array([p])), bare, WALK.meeting_residual, WALK.max_meeting)
-        return family_growth(root.F, root.overlaps, family) - 1 if root.status.converged else np.nan
+        if not root.status.converged or np.abs(root.overlaps.q).max() < WALK.zero * np.abs(bare.q).max():
+            raise FloatingPointError("there is no branch without the family")
+        return family_growth(root.F, root.overlaps, family) - 1
 
-    try:
+    with suppress(*BREAKDOWNS, ZeroDivisionError):
         slope, step, value = np.nan, WALK.meeting_step * p, growth(curve.rule, (1 - WALK.meeting_step) * p)
         for rule in rules:
             before, value = value, growth(rule, p)
             slope = (value - before) / step if abs(step) > WALK.min_secant * p else slope
-            step = -value / slope if slope else np.nan
+            step = -value / slope
             p += step
-    except BREAKDOWNS:
-        return np.nan, np.inf
-    return p * curve.unit, abs(step) * curve.unit if np.isfinite(step) else np.inf
+        return p * curve.unit, abs(step) * curve.unit
+    return np.nan, np.inf
 
 
 def locate_vanishing(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float]:
-    """Return the parameter at which all weights vanish, extrapolated as a smooth function of q, and its error."""
-    sizes = np.array([np.abs(curve.overlaps(u).q).max() for u in points])
-    clear = int(np.flatnonzero(sizes > 10 * WALK.zero * sizes[0])[-1])  # the last point at which rules differ clearly
-    near = np.flatnonzero(sizes > WALK.zero * sizes[0])[-3:]
-    fits = [np.polyfit(sizes[near], [points[k][-1] for k in near], degree)[-1] * curve.unit for degree in (1, 2)]
-    tangent = (points[clear] - points[clear - 1]) / np.linalg.norm(points[clear] - points[clear - 1])
-    shift = _rule_shift(curve, points[clear], tangent)
-    return float(fits[1]) + shift, float(abs(fits[1] - fits[0])) + WALK.shift_error * abs(shift)
+    """Return the parameter at which all weights vanish, and its error.
 
-
-def _rule_shift(curve: Curve, u: np.ndarray, normal: np.ndarray) -> float:
-    """Return the change of the parameter by the next finer rule, in the plane through u; NaN if it is unknown."""
-    finer = curve.finer()
-    if finer is None:
-        return np.nan
-    solved = [_correct(each, u, normal, derivative(each, u)) for each in (curve, finer)]
-    here, there = (np.nan if each is None else float(each[0][-1]) for each in solved)
-    return (there - here) * curve.unit
+    There the parameter and the overlaps are functions of √q. Parabolas through the last three points extrapolate them
+    to √q = 0, and to half of the last √q, from where Newton steps lead to the next point. The error is the change by
+    the last point and by the next finer rule.
+    """
+    values = [np.inf]
+    for each in (curve, curve.finer() or curve):
+        near, values = points, [values[-1]]
+        with suppress(*BREAKDOWNS, ValueError):
+            for _ in range(WALK.max_parabolas):
+                roots = np.sqrt(weight_sizes(curve, near)[-3:])
+                fit = np.polyfit(roots, near[-3:], len(roots) - 1)
+                values.append(float(fit[-1, -1]))
+                guess = np.polyval(fit, 0.5 * roots[-1])
+                found = newton(each.map(guess), curve.overlaps(guess), WALK.meeting_residual, WALK.max_meeting)
+                near = [*near, np.append(curve.packing.pack(found.overlaps), guess[-1])]
+                q = weight_sizes(curve, near)
+                if not (found.status.converged and WALK.zero**2 < q[-1] / q[-2] < 0.5):
+                    break
+    return values[-1] * curve.unit, (abs(values[-1] - values[0]) + abs(values[-1] - values[-2])) * curve.unit

@@ -16,7 +16,7 @@ from gamp_attention._tools.choices import STARTS
 from gamp_attention._tools.display import Rows, format_with_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention.extensions.phases import arclength
-from gamp_attention.extensions.phases.arclength import BranchCurve
+from gamp_attention.extensions.phases.arclength import WALK, BranchCurve
 from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stack_overlaps
 from gamp_attention.theory.equations.units import Packing, relative_change
 from gamp_attention.theory.fixed_points.observables import stationary_loss
@@ -221,15 +221,17 @@ def continue_branch(
         if reason or end == "reached" or len(points) >= MAX_POINTS:
             break
     else:
-        reason = "weights" if arclength.weights_vanish(curve, points) else None
+        reason = "weights" if arclength.weight_sizes(curve, points)[-1] < WALK.zero else None
     value, error = np.nan, np.nan
     if reason == "fold":
-        end, (value, error) = "fold", arclength.locate_fold(curve, points)
-    elif reason == "weights":
-        end, (value, error) = "vanished", arclength.locate_vanishing(curve, points)
+        end, (value, error), points = "fold", arclength.locate_fold(curve, points), points[:-1]
     elif reason:
-        end, (value, error) = "vanished", arclength.locate_meeting(curve, points, reason)
-    points = points[:-1] if reason else points
+        sizes = arclength.weight_sizes(curve, points[:-1])
+        end, points = "vanished", [u for u, q in zip(points[:-1], sizes, strict=True) if q > WALK.end_size]
+        if reason != "weights":
+            value, error = arclength.locate_meeting(curve, points, reason)
+        if np.isnan(value):
+            value, error = arclength.locate_vanishing(curve, points)
     overlaps, values = [curve.overlaps(u) for u in points], np.array([u[-1] for u in points]) * curve.unit
     if end == "reached":
         values[-1] = to

@@ -124,7 +124,8 @@ def solve_broken(
         INACCURATE if an error of the limit is above `rtol`.
     parisi : (k,) fixed Parisi parameters, increasing. If not given, they are found such that the free energy is
         largest: the ground state.
-    rtol : requested relative error of the overlaps and of the training loss, between 1e-10 and 0.1; by default 1e-4.
+    rtol : requested relative error of the overlaps (of all q in units of q_k, and m and θ in units of its root) and of
+        the training loss, between 1e-10 and 0.1; by default 1e-4.
     raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
     progress : whether to show the progress. If None, it is shown on a terminal, after a second.
 
@@ -132,7 +133,7 @@ def solve_broken(
     -------
     BrokenStateEvolutionResult
         Overlaps of all levels and Parisi parameters. The status is LOST if no solution with distinct levels was found,
-        for example because replica symmetry is not broken.
+        for example because replica symmetry is not broken, as for every convex loss.
 
     Raises
     ------

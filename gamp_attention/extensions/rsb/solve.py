@@ -27,6 +27,7 @@ from gamp_attention.theory.models.model import Model
 ROUGH = -1  # resolution of the search from a start
 FLOOR = 1e-10  # smallest relative error of a number, from rounding
 ROUNDING = 1e-11  # smallest residual that Newton steps can reach
+CONVEX = "the loss is convex, so that replica symmetry holds: solve_state_evolution has the solution"
 COLLAPSE = "the clusters collapse, so that successive overlaps q are equal: fewer steps describe this branch"
 
 
@@ -88,6 +89,11 @@ class BrokenProblem:
     alpha: float
     signs: np.ndarray = np.ones(1)
     search = BrokenSearch()
+
+    @property
+    def is_convex(self) -> bool:
+        """True if the loss is convex, so that replica symmetry holds."""
+        return not self.model.task.jumps
 
     @cached_property
     def weights(self) -> BrokenWeights:
@@ -434,7 +440,8 @@ def refine_levels(
         units = packing.units(x)
         error[:inner] = np.maximum(error[:inner], search.min_error * (error[:inner] * units).max() / units)
         error[n] += np.abs(energy) * (next_change.max() ** 2 + left.max(initial=0.0) ** 2 + FLOOR)
-        relative = float(max(error[:n].max(), error[n] / np.abs(energy)))
+        in_units = np.append(error[:inner] * units, error[inner:n])  # q_0 may be zero
+        relative = float(max(in_units.max(), error[n] / np.abs(energy)))
         if relative <= rtol:
             status, message = Status.CONVERGED, ""
             break
@@ -461,6 +468,8 @@ def solve_steps(
         x = packing.pack(levels, parisi)
         weak = bool(packing.k) and levels.gaps[0].max() < search.weak * levels.q[-1].max()
         try:
+            if problem.is_convex:
+                raise ClustersCollapsed(CONVEX)
             if not (weak or (packing.k > 1 and packing.n_free)):
                 x = follow_levels(problem, packing, x)
             root, slopes = maximize(problem, packing, x, search.tol, search.rough_step, ROUGH)

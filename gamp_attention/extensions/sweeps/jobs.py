@@ -72,7 +72,7 @@ def _describe_value(value: Any) -> Any:
 
 
 AXES = ("method", "branch", "alpha", "omega", "lam", "sigma", "d", "seed")
-CELL_FORMAT = 3  # part of every key; increase it if the same cell gives other numbers
+CELL_FORMAT = 4  # part of every key; increase it if the same cell gives other numbers
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def _state_evolution(model: Model, cell: Cell, settings: Settings, previous: dic
     before = previous if previous is not None and previous.get("converged") else {}
     result, warm = solve_near(model, cell.alpha, cell.branch, row_overlaps(before), settings.rtol)
     numbers = ("relative_error", "train_loss_error", "test_error", "test_error_error", "replicon", "replicon_error")
-    total = result.V_hat.sum()
+    total = max(abs(result.V_hat.sum()), abs((result.V_hat - result.jump_mass).sum()))  # V̂ may vanish in one form
     row = _common(result, result.validity, "predecessor" if warm else "name")
     row |= {name: float(getattr(result, name)) for name in numbers}
     return row | {

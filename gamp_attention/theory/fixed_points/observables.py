@@ -168,13 +168,13 @@ def column_sums(values: np.ndarray) -> np.ndarray:
 
 
 def largest_jump_fraction(jump_mass: np.ndarray, V_hat: np.ndarray) -> float:
-    """Return the jump mass of a column of the weights relative to V̂, for the column with the largest fraction.
+    """Return the jump mass of a column of the weights relative to |V̂|, for the column with the largest fraction.
 
     The sum over all columns would hide the jumps of a column with small V̂. `V_hat` (r,) is summed over tokens. A column
     that does not enter the loss has V̂ = 0 and fraction 0.
     """
     masses = column_sums(jump_mass)
-    fractions = np.divide(masses, V_hat, out=np.zeros(len(masses)), where=(masses != 0) | (V_hat != 0))
+    fractions = np.divide(masses, np.abs(V_hat), out=np.zeros(len(masses)), where=(masses != 0) | (V_hat != 0))
     return float(fractions[np.argmax(np.abs(fractions))])
 
 

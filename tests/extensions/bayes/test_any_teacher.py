@@ -206,3 +206,14 @@ def test_message_passing_finds_both_layers_from_the_teacher():
     run = ga.run_bayes_amp(data, "informed", max_iter=40, tol=1e-2)
     assert run.converged
     assert (np.abs(np.diagonal(run.overlap)) > 0.85).all()
+
+
+@pytest.mark.parametrize(("square", "is_found"), [(0.5, True), (0.02, False)])
+def test_message_passing_finds_or_names_a_column_without_a_sign(square, is_found):
+    """The sign of the first column is known, the sign of the second is not."""
+    model = build_model(lambda u, noise: u[0, 0] + square * u[0, 1] ** 2 + 0.2 * noise[0], rank=2, n_noise=1)
+    run = ga.run_bayes_amp(ga.sample(model, d=250, alpha=5.0, seed=0))
+    assert run.converged
+    assert run.overlap[0, 0] > 0.8
+    assert (abs(run.overlap[1, 1]) > 0.8) == is_found
+    assert ("columns [1] of Q went to zero" in run.message) != is_found

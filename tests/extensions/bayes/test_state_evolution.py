@@ -240,6 +240,21 @@ def test_linear_labels_have_their_closed_form(noise, alpha):
     assert 0 < solution.V_error[0, 0, 0] < 1e-8 * V
 
 
+@pytest.mark.parametrize("noise", [1e-7, 1e-8])
+def test_errors_hold_where_noise_is_below_the_rounding_of_v(noise):
+    """V = Δ²/(α − 1) for Δ → 0."""
+    solution = ga.solve_bayes_state_evolution(build_linear(noise), 1000.0)
+    assert solution.status is ga.Status.INACCURATE
+    assert is_within(solution.V[0, 0, 0], solution.V_error[0, 0, 0], noise**2 / 999.0)
+    assert is_within(solution.test_error, solution.test_error_error, noise**2 * 1000 / 999)
+
+
+def test_recovery_threshold_without_noise_has_a_status():
+    """At α = 1/2 an iteration from complete information does not change V, and the Jacobian is zero."""
+    solution = ga.solve_bayes_state_evolution(ga.paper_model(0.3), 0.5, "informed")
+    assert solution.q[0, 0] == pytest.approx(1)
+
+
 def test_linear_labels_of_several_columns_and_tokens():
     """Columns are independent; tokens of variances γ_l give 1/C = 1 + α Σ γ_l/(γ_l C + Δ²)."""
     gamma, noise, alpha = np.array([1.0, 0.25, 0.04]), 0.5, 7.0

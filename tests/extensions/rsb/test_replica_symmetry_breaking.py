@@ -112,12 +112,21 @@ def test_free_energy_is_stationary_in_every_parameter():
         assert abs(slope) < 3e-5 * solution.energy
 
 
-@pytest.mark.slow
-def test_a_convex_loss_has_no_broken_solution():
+@pytest.mark.parametrize("arguments", [{}, {"parisi": 1.0}, {"steps": "full"}])
+def test_a_convex_loss_has_no_broken_solution(arguments):
     model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
-    se = ga.solve_broken(model, 2.0, "semantic", rtol=1e-3)
+    se = ga.solve_broken(model, 2.0, "semantic", rtol=1e-3, **arguments)
     assert se.status is ga.Status.LOST
-    assert "collapse" in se.message
+    assert "convex, so that replica symmetry holds" in se.message
+
+
+def test_clusters_without_overlap_converge():
+    """If clusters have no overlap, q_0 = 0, the errors of q_0 and q_1 are in units of q_1."""
+    se = ga.solve_broken(amplitude_model(lam=0.1), 2.0, "random", parisi=1.0, rtol=1e-3)
+    assert se.converged
+    q = se.levels[:, 0, 0, 0]
+    assert q[0] <= se.levels_error[0, 0, 0, 0] < 1e-3 * q[1]
+    assert se.relative_error < 1e-3
 
 
 @pytest.mark.parametrize(

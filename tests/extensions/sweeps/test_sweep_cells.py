@@ -74,3 +74,12 @@ def test_bad_arguments_are_named_before_any_work(model, tmp_path, monkeypatch, o
     with pytest.raises((TypeError, ValueError), match=match):
         sweep(model, tmp_path / "new", **{"alpha": 1.0} | options)
     assert not (tmp_path / "new").exists()
+
+
+def test_jumps_have_a_negative_share_if_they_change_the_sign_of_the_response(tmp_path):
+    """At α = 0.8, Stein's form of V̂ is negative on the semantic branch."""
+    model = ga.paper_model(0.3)
+    row = sweep(model, tmp_path, alpha=[0.8], branch="semantic").rows[0]
+    assert -2 <= row["jump_share"] < -1
+    assert 0 < row["jump_share_error"] < 0.1
+    assert "jump mass -" in row["message"]
