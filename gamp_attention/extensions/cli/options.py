@@ -120,7 +120,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...], tuple[Option, ...]]] = {
             Option("--escape", bool, True, "if training ends at a saddle of the risk, continue to a minimum"),
             Option("--out", str, None, "result file (default DATA.fit.npz)", metavar="FILE.npz"),
             Option("--plot", str, None, "picture of learning curve, attention matrices and starts", metavar="FILE"),
-            Option("--checkpoint", str, None, "save progress once a minute, and resume from it", metavar="FILE"),
+            Option("--checkpoint", str, None, "save progress (at least once a minute), and resume", metavar="FILE"),
         ),
     ),
     "solve": (
