@@ -104,11 +104,12 @@ def function(name: str, value: Any) -> Any:
 
 
 def over_samples(name: str, value: Any, n: int) -> np.ndarray:
-    """Return the values of a function of n samples as floats (n, ...); ValueError if the samples are not in front."""
-    values = np.asarray(value, dtype=float)
-    if values.shape[:1] != (n,):
-        raise fail_words(name, f"shape {values.shape}", "to return an array with the samples in front")
-    return values
+    """Return the real values of a function of n samples as floats (n, ...); ValueError for any others."""
+    values = np.asarray(value)
+    if values.shape[:1] != (n,) or values.dtype.kind not in "biuf":
+        got = f"{values.dtype} of shape {values.shape}"
+        raise fail_words(name, got, f"to return an array of real numbers with the {n} samples in front")
+    return values.astype(float)
 
 
 def require_memory(name: str, *shape: int) -> None:
