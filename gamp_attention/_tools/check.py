@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -94,6 +95,13 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise fail(name, value, "True or False", TypeError)
     return bool(value)
+
+
+def path(name: str, value: Any) -> Path:
+    """Return a path; raise for any other value."""
+    if not isinstance(value, str | os.PathLike):
+        raise fail(name, value, "a path", TypeError)
+    return Path(value)
 
 
 def function(name: str, value: Any) -> Any:

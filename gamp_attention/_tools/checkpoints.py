@@ -40,10 +40,8 @@ class Checkpoint(DisplayMixin):
     every: float = 60.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str | Path):
-            raise check.fail("checkpoint", self.path, "the path of a file", TypeError)
         check.real("every", self.every, low=0)
-        require_folder("checkpoint", self.path)
+        require_folder("checkpoint", check.path("checkpoint", self.path))
 
 
 class CheckpointFile:

@@ -27,7 +27,7 @@ from gamp_attention.problem.students import check_columns, check_labels, check_s
 ZERO_VARIANCE = 1e-100  # variance that is used for tokens that are all zero, because variances must be positive
 OVERFLOW = (
     f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger products that overflow; "
-    "divide all arrays by their standard deviation (`standardize=True` of GampAttention does)"
+    "divide all arrays by their standard deviation"
 )
 
 

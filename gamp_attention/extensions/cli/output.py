@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gamp_attention._tools import files
+from gamp_attention._tools import check, files
 from gamp_attention._tools.choices import FURTHER_STARTS, STARTS
 from gamp_attention._tools.progress import clear
 from gamp_attention.extensions.cli.options import quote_options
@@ -39,13 +39,10 @@ def check_outputs(options: argparse.Namespace) -> None:
     outputs = [output for output in outputs if output[:2] != ("--json", "-")]
     files.require_distinct([output[:2] for output in outputs], inputs)
     for flag, path, kind in outputs:
-        try:
-            if path in ("", "-") or Path(path).is_dir():
-                raise ValueError("it is not the name of a file")
-            if kind == files.PICTURE:
-                require_format(path)
-        except ValueError as error:
-            raise ValueError(f"{flag}: {path!r} cannot be written: {error}") from error
+        if path in ("", "-") or Path(path).is_dir():
+            raise check.fail(flag, path, "the name of a file")
+        if kind == files.PICTURE:
+            require_format(flag, path)
         files.require_folder(flag, path)
         if kind == files.CHECKPOINT:
             files.require_checkpoint(flag, path)

@@ -55,7 +55,7 @@ REFUSED = {
     "fit z.npz --out soft_other.npz": NEW,
     "fit z.npz --out words.txt": NEW,
     "fit z.npz --out loop.npz": f"--out: {NEW}, or of a result of gamp-attention fit that this package wrote, got",
-    "fit z.npz --out folder": "it is not the name of a file",
+    "fit z.npz --out folder": "--out: needs the name of a file, got 'folder'",
     "fit z.npz --out /dev/null --force": "which is no regular file",
     "fit z.npz --json notes.json": f"--json: {NEW}, or of a report in JSON",
     "fit z.npz --plot picture.png": f"--plot: {NEW}, or of a picture",
