@@ -187,6 +187,8 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
         raise TypeError(f"{name}: needs a dense array, got a sparse {type(value).__name__}; pass {name}.{dense}()")
     try:
         given = read_array(value)
+        if given.dtype == object and np.array_equal(floats := given.astype(float), given):  # as in tables of pandas
+            given = floats
         if given.dtype.kind not in "biuf":
             raise TypeError("not real numbers")
         result = np.asarray(given)
