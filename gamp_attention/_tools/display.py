@@ -20,13 +20,17 @@ def count_noun(n: int, noun: str) -> str:
     return f"{n} {noun}{'s' * (n != 1)}"
 
 
-def format_with_error(value: float, error: float, digits: int) -> str:
-    """Return a number with its error in units of the last digit, as 0.0940(2); '-' if it or its error is infinite."""
+def format_with_error(value: float, error: float, digits: int, most: int = 6) -> str:
+    """Return a number with two digits of its error, as 0.0940(12), but at most `most` decimals.
+
+    With `digits` decimals if the error is unknown; '-' if it or the number is infinite.
+    """
     if not math.isfinite(value) or math.isinf(error):
         return "-"
     if not error > 0:
         return f"{value:.{digits}f}"
-    return f"{value:.{digits}f}({max(1, math.ceil(error * 10**digits))})"
+    digits = min(max(0, 1 - math.floor(math.log10(error))), most)
+    return f"{value:.{digits}f}({math.ceil(error * 10**digits)})"
 
 
 def format_to_error(value: float, error: float) -> str:
@@ -40,7 +44,7 @@ def format_to_error(value: float, error: float) -> str:
     if not SMALLEST <= power < LARGEST:
         scale = 10.0**-power
         return f"{format_to_error(value * scale, error * scale)}e{power:+03d}"
-    return format_with_error(value, error, max(0, 1 - math.floor(math.log10(error))))
+    return format_with_error(value, error, 0, most=99)
 
 
 def to_json(value: Any) -> Any:
