@@ -92,7 +92,7 @@ CASES = {
     "momentum of plain descent": (lambda d, m: ga.minimize_risk(d, "random", momentum=0.5), "momentum: needs method"),
     "batch of Adam": (lambda d, m: ga.minimize_risk(d, "random", method="adam", batch=0.5), "batch: needs method"),
     "tokens too large": (lambda d, m: ga.Dataset(1e150 * X, 1e150 * Y, P), "tokens.*below 1e\\+150.*divide"),
-    "rows too large": (lambda d, m: ga.LabelledDataset(1e90 * X, Y[:, 0, 0], ga.SquaredLoss()), "tokens.*divide all"),
+    "rows too large": (lambda d, m: ga.LabelledDataset(1e90 * X, Y[:, 0, 0], ga.SquaredLoss()), "tokens.*divide by"),
     "loss that is not registered": (
         lambda d, m: ga.glm_model(Bowl(), ga.LinearLabels()),
         "loss: needs an instance of a loss that is registered.*@gamp_attention.register_loss",

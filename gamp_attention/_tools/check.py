@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -97,13 +96,6 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def path(name: str, value: Any) -> Path:
-    """Return a path; raise for any other value."""
-    if not isinstance(value, str | os.PathLike):
-        raise fail(name, value, "a path", TypeError)
-    return Path(value)
-
-
 def function(name: str, value: Any) -> Any:
     """Return a callable object; raise for any other value."""
     if not callable(value):
@@ -115,8 +107,7 @@ def over_samples(name: str, value: Any, n: int) -> np.ndarray:
     """Return the real values of a function of n samples as floats (n, ...); ValueError for any others."""
     values = np.asarray(value)
     if values.shape[:1] != (n,) or values.dtype.kind not in "biuf":
-        got = f"{values.dtype} of shape {values.shape}"
-        raise fail_words(name, got, f"to return an array of real numbers with the {n} samples in front")
+        raise fail_words(name, f"{values.dtype} of shape {values.shape}", "to return real numbers, samples in front")
     return values.astype(float)
 
 

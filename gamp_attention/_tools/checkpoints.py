@@ -13,7 +13,15 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import DisplayMixin
-from gamp_attention._tools.files import CHECKPOINT, MARK, ForeignFile, require_checkpoint, require_folder, write_archive
+from gamp_attention._tools.files import (
+    CHECKPOINT,
+    MARK,
+    ForeignFile,
+    as_path,
+    require_checkpoint,
+    require_folder,
+    write_archive,
+)
 from gamp_attention._tools.snapshots import Tree, pack, unpack
 
 CHECKPOINT_FORMAT = 4
@@ -41,7 +49,7 @@ class Checkpoint(DisplayMixin):
 
     def __post_init__(self) -> None:
         check.real("every", self.every, low=0)
-        require_folder("checkpoint", check.path("checkpoint", self.path))
+        require_folder("checkpoint", as_path("checkpoint", self.path))
 
 
 class CheckpointFile:

@@ -21,16 +21,12 @@ def count_noun(n: int, noun: str) -> str:
 
 
 def format_with_error(value: float, error: float, digits: int, most: int = 6) -> str:
-    """Return a number with two digits of its error, as 0.0940(12), but at most `most` decimals.
-
-    With `digits` decimals if the error is unknown; '-' if it or the number is infinite.
-    """
+    """Return a number with two digits of its error, as 0.0940(12), or with `digits` decimals; '-' if it is infinite."""
     if not math.isfinite(value) or math.isinf(error):
         return "-"
-    if not error > 0:
-        return f"{value:.{digits}f}"
-    digits = min(max(0, 1 - math.floor(math.log10(error))), most)
-    return f"{value:.{digits}f}({math.ceil(error * 10**digits)})"
+    if error > 0:
+        digits = min(max(0, 1 - math.floor(math.log10(error))), most)
+    return f"{value:.{digits}f}" + (f"({math.ceil(error * 10**digits)})" if error > 0 else "")
 
 
 def format_to_error(value: float, error: float) -> str:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from gamp_attention._tools import check
 from gamp_attention._tools.numerics import hash_bytes
 from gamp_attention._version import __version__
 
@@ -32,6 +33,13 @@ PICTURES = re.compile(rb"\x89PNG|%PDF|%!PS|<\?xml|<svg")
 
 class ForeignFile(ValueError):
     """Error for an output path that contains a file which must not be replaced."""
+
+
+def as_path(name: str, value: Any) -> Path:
+    """Return a path; raise TypeError for any other value."""
+    if not isinstance(value, str | os.PathLike):
+        raise check.fail(name, value, "a path", TypeError)
+    return Path(value)
 
 
 def mark(kind: str, contents: dict[str, Any]) -> dict[str, Any]:

@@ -282,15 +282,6 @@ def small_unit(data: Dataset) -> float:
     return unit if unit < SMALL_UNIT else 1.0
 
 
-def coordinate_units(data: Dataset) -> np.ndarray:
-    """Return units (d, 1) of the weights in which columns of X̃ of any scale have equal norms; 1 unless convex."""
-    if not is_convex(data):
-        return np.ones((1, 1))
-    tokens = data.tokens[:: -(-data.n_samples // UNIT_SAMPLES)] + data.positions
-    curvatures = data.penalty.strength + data.alpha * np.sum(np.mean(tokens**2, axis=0, dtype=float), axis=0)
-    return np.sqrt(np.median(curvatures) / curvatures)[:, None]
-
-
 def weight_unit(data: Dataset) -> float:
     """Return the size of weights for which fields have the size of the labels, or are of order one without labels."""
     tokens, size = data.tokens[:: -(-data.n_samples // UNIT_SAMPLES)] + data.positions, 1.0

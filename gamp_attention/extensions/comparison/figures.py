@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.files import PICTURE, SIGNATURE, require_replaceable, write_atomically
+from gamp_attention._tools.files import PICTURE, SIGNATURE, as_path, require_replaceable, write_atomically
 from gamp_attention.extensions.train.runs import AGREEMENT
 from gamp_attention.extensions.train.train import TrainResult
 
@@ -189,7 +189,7 @@ def require_format(name: str, path: str | Path) -> str:
     check.require_module("a picture", "matplotlib")
     from matplotlib.backend_bases import FigureCanvasBase
 
-    formats, suffix = FigureCanvasBase.get_supported_filetypes(), check.path(name, path).suffix[1:].lower()
+    formats, suffix = FigureCanvasBase.get_supported_filetypes(), as_path(name, path).suffix[1:].lower()
     if suffix not in formats:
         raise check.fail(name, str(path), f"the name of a picture, which ends in one of {', '.join(sorted(formats))}")
     return suffix

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gamp_attention._tools import check
-from gamp_attention._tools.files import write_atomically
+from gamp_attention._tools.files import as_path, write_atomically
 from gamp_attention._version import __version__
 from gamp_attention.extensions.sweeps.jobs import short_hash
 
@@ -34,7 +34,7 @@ class Store:
     def __init__(self, folder: str | Path, temporary: bool = False) -> None:
         if folder == "":  # Path("") is the current folder
             raise check.fail("folder", folder, "the path of a folder")
-        self.folder, self.temporary = check.path("folder", folder).resolve(), temporary
+        self.folder, self.temporary = as_path("folder", folder).resolve(), temporary
         self._cells, self._manifest = self.folder / "cells", self.folder / "sweep.json"
 
     def begin(self, manifest: dict[str, Any], keys: Iterable[str]) -> None:

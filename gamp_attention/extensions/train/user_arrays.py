@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
+from gamp_attention._tools.files import as_path
 from gamp_attention._tools.numerics import check_squarable, guard_call
 from gamp_attention.gamp.result import Trained
 from gamp_attention.problem.dataset import Dataset
@@ -73,7 +74,7 @@ def load_result(path: str | Path) -> FitResult:
     >>> result.predict(tokens[:3]).shape
     (3, 2, 20)
     """
-    path, names = check.path("path", path), ("train_loss", "gradient_norm", "lam")
+    path, names = as_path("path", path), ("train_loss", "gradient_norm", "lam")
     arrays = load_arrays(path, ("Q", "positions", "center", "scale", "heads", "status", "n_iter", *names), (), "path")
     Q, heads = check.array("Q", arrays["Q"], ("d", "r")), int(arrays["heads"])
     positions = check.array("positions", arrays["positions"], ("L", len(Q)))

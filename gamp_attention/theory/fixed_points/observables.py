@@ -271,17 +271,14 @@ def average_at_points(
     """Return the average of f(channel, white), which has samples in front, over random points, and its error.
 
     The error is the half-width from independent sets of random points, plus the change of the average from `overlaps`
-    to each of the `shifted` overlaps. It is at least 3/n for n points whose values are all 0 or 1, because they miss an
-    event of this probability in 5 % of cases.
+    to each of the `shifted` overlaps; at least 3/n for n points with values 0 or 1, which may miss a rare event.
     """
 
     def average(overlaps: Overlaps, replica: int) -> np.ndarray:
-        """Return the average and the smallest error."""
         total: Any = 0.0
         for probability, channel, white in random_points(SobolRule(n_points), model, overlaps, [seed, replica]):
             values, n = check.over_samples("f", f(channel, white), len(white)), len(white) * SobolRule.n_replicas
-            is_event = np.isin(values, (0.0, 1.0)).all(axis=0)
-            total = total + probability * np.array([values.mean(axis=0), is_event * 3 / n])
+            total = total + probability * np.array([values.mean(axis=0), 3 / n * np.isin(values, (0, 1)).all(axis=0)])
         return np.asarray(total)
 
     replicas = np.array([average(overlaps, replica) for replica in range(SobolRule.n_replicas)])

@@ -56,7 +56,7 @@ BAD_ARRAYS = {
     ),
     "infinite": ("positions", np.full((2, 4), np.inf), "positions"),
     "other outputs": ("outputs", np.ones((3, 2, 5)), "outputs"),
-    "huge": ("tokens", np.full((3, 2, 4), 1e200), "divide all arrays by their standard deviation\n"),
+    "huge": ("tokens", np.full((3, 2, 4), 1e200), "got overflow; divide by standard deviations\n"),
 }  # fmt: skip
 FIT = {
     "--init semantic": "--init: needs one of spectral, random, positional, or an .npz file with weights Q, got",
