@@ -95,7 +95,7 @@ def minimize_by_lbfgs(
 ) -> tuple[np.ndarray, int]:
     """Minimize the risk by L-BFGS (Byrd et al., 1995); return weights and the number of iterations.
 
-    The first step has length 1, so that weights have units: `small_unit`, and if the loss is convex one for each column.
+    The first step has length 1, so that weights have units: `small_unit`, and one for each column if convex.
     """
     from scipy.optimize import minimize
 
