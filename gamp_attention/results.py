@@ -12,14 +12,9 @@ from gamp_attention._tools.snapshots import Resumable
 
 __all__ = ["ConvergenceError", "History", "Overlaps", "Status"]
 
-SIGNS = {  # symbol of each quantity in tables, and the number of decimals shown
-    "q": ("q", 4),
-    "m": ("m_1", 4),
-    "theta": ("θ", 4),
-    "V": ("V", 2),
-    "train_loss": ("ε_t", 6),
-    "test_error": ("ε_g", 6),
-}
+# symbol of each quantity in tables, and the number of decimals that are shown if its error is unknown
+SIGNS = {"q": ("q", 4), "m": ("m_1", 4), "theta": ("θ", 4), "V": ("V", 2)}
+SIGNS |= {"train_loss": ("ε_t", 6), "test_error": ("ε_g", 6)}
 T = TypeVar("T")
 Columns = dict[str, Callable[[Any], str]]  # label of a row in a summary, and function that returns its text
 

@@ -226,7 +226,7 @@ def test_results_are_plain_data(name):
 def test_known_errors_are_shown_with_their_numbers():
     text = str(make_state_evolution())
     assert text.startswith("StateEvolutionResult: inaccurate after 12 iterations, residual 1.0e-05")
-    assert "0.100000(100)" in text
+    assert "0.10000(10)" in text
     assert "unstable; growth by sector: symmetric 0.5, m 1.5" in text
 
 

@@ -104,11 +104,11 @@ def function(name: str, value: Any) -> Any:
 
 
 def over_samples(name: str, value: Any, n: int) -> np.ndarray:
-    """Return the values of a function of n samples as floats (n, ...); ValueError if the samples are not in front."""
-    values = np.asarray(value, dtype=float)
-    if values.shape[:1] != (n,):
-        raise fail_words(name, f"shape {values.shape}", "to return an array with the samples in front")
-    return values
+    """Return the real values of a function of n samples as floats (n, ...); ValueError for any others."""
+    values = np.asarray(value)
+    if values.shape[:1] != (n,) or values.dtype.kind not in "biuf":
+        raise fail_words(name, f"{values.dtype} of shape {values.shape}", "to return real numbers, samples in front")
+    return values.astype(float)
 
 
 def require_memory(name: str, *shape: int) -> None:
@@ -178,6 +178,8 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
         raise TypeError(f"{name}: needs a dense array, got a sparse {type(value).__name__}; pass {name}.{dense}()")
     try:
         given = read_array(value)
+        if given.dtype == object and np.array_equal(floats := given.astype(float), given):  # as in tables of pandas
+            given = floats
         if given.dtype.kind not in "biuf":
             raise TypeError("not real numbers")
         result = np.asarray(given)

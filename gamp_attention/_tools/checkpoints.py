@@ -4,6 +4,7 @@ A checkpoint also holds a digest of data and options; a file with a different di
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,15 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import DisplayMixin
-from gamp_attention._tools.files import CHECKPOINT, MARK, require_checkpoint, write_archive
+from gamp_attention._tools.files import (
+    CHECKPOINT,
+    MARK,
+    ForeignFile,
+    as_path,
+    require_checkpoint,
+    require_folder,
+    write_archive,
+)
 from gamp_attention._tools.snapshots import Tree, pack, unpack
 
 CHECKPOINT_FORMAT = 4
@@ -25,24 +34,22 @@ class Checkpoint(DisplayMixin):
 
     Parameters
     ----------
-    path : name of the file, in a folder that exists.
-    every : minimum number of seconds between two writes; 0 writes at every iteration.
+    path : name of the file, in a folder in which files can be written.
+    every : number of seconds between two writes, or less at the beginning: at most the time since the start. 0 writes
+        at every iteration.
 
     Raises
     ------
     TypeError : if `path` is not a path, or `every` not a number.
-    ValueError : if `every` is negative, or the folder of `path` does not exist.
+    ValueError : if `every` is negative, or no file can be written in the folder of `path`.
     """
 
     path: str | Path
     every: float = 60.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str | Path):
-            raise check.fail("checkpoint", self.path, "the path of a file", TypeError)
         check.real("every", self.every, low=0)
-        if not Path(self.path).parent.is_dir():
-            raise check.fail("checkpoint", str(self.path), "a file in a folder that exists")
+        require_folder("checkpoint", as_path("checkpoint", self.path))
 
 
 class CheckpointFile:
@@ -50,7 +57,7 @@ class CheckpointFile:
 
     def __init__(self, checkpoint: Checkpoint, digest: str) -> None:
         self.path, self._every, self._digest = Path(checkpoint.path), checkpoint.every, digest
-        self._written = time.monotonic()
+        self._opened = self._written = time.monotonic()
 
     def load(self) -> Tree | None:
         """Return the tree written last, or None if the file does not exist or is empty.
@@ -75,9 +82,16 @@ class CheckpointFile:
         return unpack(arrays)
 
     def save(self, snapshot: Callable[[], Tree]) -> None:
-        """Write the tree that a function returns, unless the last write is more recent than `every` seconds."""
-        if time.monotonic() - self._written < self._every:
+        """Write the tree that a function returns, unless the last write is recent; warn if it cannot be written.
+
+        The time between two writes is at most the time before, so that a run that is interrupted early resumes too.
+        """
+        if time.monotonic() - self._written < min(self._every, self._written - self._opened):
             return
-        identity = {"digest": np.array(self._digest), "format": np.array(CHECKPOINT_FORMAT)}
-        write_archive("checkpoint", self.path, CHECKPOINT, pack(snapshot()) | identity)
+        arrays = pack(snapshot()) | {"digest": np.array(self._digest), "format": np.array(CHECKPOINT_FORMAT)}
+        try:
+            require_checkpoint("checkpoint", self.path)
+            write_archive("checkpoint", self.path, CHECKPOINT, arrays, overwrite=True)
+        except (OSError, ForeignFile) as error:  # the run goes on, because its result does not need the file
+            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
         self._written = time.monotonic()

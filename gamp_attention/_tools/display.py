@@ -20,13 +20,13 @@ def count_noun(n: int, noun: str) -> str:
     return f"{n} {noun}{'s' * (n != 1)}"
 
 
-def format_with_error(value: float, error: float, digits: int) -> str:
-    """Return a number with its error in units of the last digit, as 0.0940(2); '-' if it or its error is infinite."""
+def format_with_error(value: float, error: float, digits: int, most: int = 6) -> str:
+    """Return a number with two digits of its error, as 0.0940(12), or with `digits` decimals; '-' if it is infinite."""
     if not math.isfinite(value) or math.isinf(error):
         return "-"
-    if not error > 0:
-        return f"{value:.{digits}f}"
-    return f"{value:.{digits}f}({max(1, math.ceil(error * 10**digits))})"
+    if error > 0:
+        digits = min(max(0, 1 - math.floor(math.log10(error))), most)
+    return f"{value:.{digits}f}" + (f"({math.ceil(error * 10**digits)})" if error > 0 else "")
 
 
 def format_to_error(value: float, error: float) -> str:
@@ -40,7 +40,7 @@ def format_to_error(value: float, error: float) -> str:
     if not SMALLEST <= power < LARGEST:
         scale = 10.0**-power
         return f"{format_to_error(value * scale, error * scale)}e{power:+03d}"
-    return format_with_error(value, error, max(0, 1 - math.floor(math.log10(error))))
+    return format_with_error(value, error, 0, most=99)
 
 
 def to_json(value: Any) -> Any:

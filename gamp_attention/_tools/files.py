@@ -1,7 +1,8 @@
 """Output files: written completely or not at all, and only in place of files that the package has written.
 
 Every file that the package writes contains a mark (`mark`, or `SIGNATURE` in pictures), which states the kind of the
-file. The mark of an archive also lists its arrays: if users have added others, the archive counts as theirs.
+file. The mark of an archive or a report has a digest of the contents: if users have changed these, the file counts as
+theirs.
 """
 
 import gzip
@@ -10,7 +11,7 @@ import os
 import re
 import secrets
 import stat
-import zipfile
+import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import chain, count
@@ -19,15 +20,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from gamp_attention._tools import check
+from gamp_attention._tools.numerics import hash_bytes
 from gamp_attention._version import __version__
 
 MARK = "gamp_attention"  # key of the mark in archives and JSON
 SIGNATURE = f"Written by gamp_attention {__version__}"  # mark of pictures
 CHECKPOINT, PICTURE, REPORT = "a checkpoint", "a picture", "a report in JSON"  # kinds of files
-UNREADABLE = (KeyError, OSError, ValueError, zipfile.BadZipFile)
 MAX_BYTES = 1 << 26  # maximum number of bytes of a file that are searched for the mark
-# beginning of a report or an archive
-MARKED = re.compile(rb'(?:\{"gamp_attention": |PK.*?)\{"version": "[^"]*", "kind": "([^"]+)"', re.DOTALL)
 PICTURES = re.compile(rb"\x89PNG|%PDF|%!PS|<\?xml|<svg")
 
 
@@ -35,9 +35,22 @@ class ForeignFile(ValueError):
     """Error for an output path that contains a file which must not be replaced."""
 
 
-def mark(kind: str) -> dict[str, Any]:
-    """Return the mark of an output file of a given kind (words for messages), as a dict for JSON."""
-    return {"version": __version__, "kind": kind}
+def as_path(name: str, value: Any) -> Path:
+    """Return a path; raise TypeError for any other value."""
+    if not isinstance(value, str | os.PathLike):
+        raise check.fail(name, value, "a path", TypeError)
+    return Path(value)
+
+
+def mark(kind: str, contents: dict[str, Any]) -> dict[str, Any]:
+    """Return the mark of a file of a given kind (words for messages): a report of plain data, or an archive of arrays.
+
+    The mark is a dict for JSON.
+    """
+    if kind != REPORT:
+        arrays = [(name, np.asarray(contents[name])) for name in sorted(contents)]
+        contents = {name: hash_bytes(f"{a.dtype} {a.shape}".encode(), a.tobytes()) for name, a in arrays}
+    return {"version": __version__, "kind": kind, "digest": hash_bytes(json.dumps(contents).encode())}
 
 
 def write_atomically(
@@ -73,9 +86,8 @@ def write_atomically(
 
 
 def write_archive(name: str, path: str | Path, kind: str, arrays: dict[str, Any], overwrite: bool = False) -> None:
-    """Write arrays as .npz with a mark that lists them, so that archives to which users added arrays are recognized."""
-    about = np.array(json.dumps(mark(kind) | {"arrays": sorted(arrays)}))
-    contents = {MARK: about, **arrays}  # the mark comes first, so that it survives in a file that was cut off
+    """Write arrays as .npz with a mark, which comes first, so that it survives in a file that was cut off."""
+    contents = {MARK: np.array(json.dumps(mark(kind, arrays))), **arrays}
     write_atomically(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)
 
 
@@ -97,9 +109,11 @@ def require_replaceable(name: str, path: str | Path, kind: str, overwrite: bool 
     if not stat.S_ISREG(status.st_mode):
         kind_of_path = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
         raise ForeignFile(f"{name}: needs {needs}, got {str(path)!r}, which is {kind_of_path}; choose another name")
-    if overwrite or status.st_size == 0 or (kind and kind_of(path) == kind):
+    writable = status.st_mode & 0o222 and os.access(path, os.W_OK)  # administrators have access to all files
+    if overwrite or (writable and (status.st_size == 0 or (kind and kind_of(path) == kind))):
         return
-    holds = f"holds {kind_of(path)}" if kind_of(path) else "this package did not write"
+    holds = f"holds {kind_of(path)}" if kind_of(path) else "this package did not write, or which was changed"
+    holds = holds if writable else "is read-only"
     choices = f"choose another name{f', or {remedy}' if remedy else ''}"
     raise ForeignFile(f"{name}: needs {needs}, got {str(path)!r}, which {holds}; {choices}")
 
@@ -114,19 +128,31 @@ def path_of_unfinished(path: str) -> str:
 
 def kind_of(path: str | Path) -> str | None:
     """Return the kind of an output file in words; None if the package did not write it."""
-    with suppress(*UNREADABLE):
+    with suppress(Exception):  # numpy and zipfile raise many different types for damaged archives
         with gzip.open(path) if Path(path).suffix == ".svgz" else open(path, "rb") as file:
             start = file.read(MAX_BYTES)
-        found = MARKED.match(start.replace(b"\0", b""))  # numpy stores four bytes for each letter
-        if found is not None and start[:2] == b"PK":
-            with np.load(path, allow_pickle=False) as archive:
-                if {*json.loads(str(archive[MARK]))["arrays"], MARK} != {*archive.files}:
-                    return None
-        if found is not None:
-            return found[1].decode()
-        if PICTURES.match(start) and b"Written by gamp_attention " in start:
-            return PICTURE
+            if PICTURES.match(start):
+                return PICTURE if b"Written by gamp_attention " in start else None
+            if start[:2] == b"PK":
+                file.seek(0)
+                with np.load(file, allow_pickle=False) as archive:
+                    about, contents = json.loads(str(archive[MARK])), {**archive}
+            else:
+                contents = json.loads(start)
+                about = contents[MARK]
+        del contents[MARK]
+        return about["kind"] if about["digest"] == mark(about["kind"], contents)["digest"] else None
     return None
+
+
+def require_folder(name: str, path: str | Path) -> None:
+    """Raise ValueError unless files can be written in the folder of a path, or in the folder of the file of a link."""
+    try:
+        with tempfile.TemporaryFile(dir=Path(os.path.realpath(path)).parent):
+            pass
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"{name}: {str(path)!r} cannot be written: {why}") from error
 
 
 def require_checkpoint(name: str, path: str | Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from gamp_attention._tools.numerics import one_thread
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import on_kinks, penalty_total, proximal_map
-from gamp_attention.problem.risk import RiskAtPoint, denoise_at, risk_at, small_unit, solve_hessian
+from gamp_attention.problem.risk import RiskAtPoint, denoise_at, is_convex, risk_at, small_unit, solve_hessian
 from gamp_attention.results import Result
 
 MAX_STEPS = 5000  # maximum number of steps of a descent
@@ -95,26 +95,29 @@ def minimize_by_lbfgs(
 ) -> tuple[np.ndarray, int]:
     """Minimize the risk by L-BFGS (Byrd et al., 1995); return weights and the number of iterations.
 
-    The first step has length 1, so that small weights are computed in units of `small_unit`.
+    The first step has length 1, so that weights have units: `small_unit`, and one for each column if convex.
     """
     from scipy.optimize import minimize
 
     shape, latest, unit = Q.shape, list[RiskAtPoint](), small_unit(data)
     gain = 1.0 if unit == 1.0 else data.penalty.strength * unit**2  # unit of the risk
+    tokens = data.tokens[:: data.n_samples // 1000 + 1] + data.positions  # of at most 1000 samples
+    curvatures = data.penalty.strength + data.alpha * (tokens**2).mean(axis=0).sum(axis=0)[:, None]
+    units = unit * (np.sqrt(np.median(curvatures) / curvatures) if is_convex(data) else np.ones(1))
 
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
-        at = evaluate(x.reshape(shape) * unit)
+        at = evaluate(x.reshape(shape) * units)
         latest[:] = [at]
-        return at.train_loss * data.dim / gain, at.gradient.ravel() * (unit / gain)
+        return at.train_loss * data.dim / gain, (at.gradient * (units / gain)).ravel()
 
-    gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size) * (unit / gain)
+    gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size) * (units.min() / gain)
     options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
     with one_thread():
         minimum = minimize(
-            value_and_gradient, Q.ravel() / unit, jac=True, method="L-BFGS-B", options=options,
+            value_and_gradient, (Q / units).ravel(), jac=True, method="L-BFGS-B", options=options,
             callback=lambda _: visit(latest[0]),  # a line search accepts its last point
         )  # fmt: skip
-    return minimum.x.reshape(shape) * unit, int(minimum.nit)
+    return minimum.x.reshape(shape) * units, int(minimum.nit)
 
 
 def proximal_gradient(

@@ -185,9 +185,9 @@ def _describe_ending(loop: Loop, ending: Status, descent: Settled | None, at_sta
     """Return a sentence on the end of message passing and of the descent after it."""
     message = f"Message passing {ENDINGS[ending].format(count_noun(loop.t, 'iteration'))}"
     if descent is not None:
-        begin = "its start" if at_start else "the weights of lowest training loss"
+        begin = "weights of lower" if at_start else "the weights of lowest"
         outcome = "converged" if descent.gradient_norm <= loop.plan.tol else "stopped without converging"
-        message += f"; a descent from {begin} {outcome} after {count_noun(descent.n_iter, 'step')}"
+        message += f"; a descent from {begin} training loss {outcome} after {count_noun(descent.n_iter, 'step')}"
     return message + "."
 
 

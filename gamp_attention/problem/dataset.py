@@ -25,10 +25,7 @@ from gamp_attention.problem.stores import as_tokens, join_parts, mean_squares, t
 from gamp_attention.problem.students import check_columns, check_labels, check_student, require_loss
 
 ZERO_VARIANCE = 1e-100  # variance that is used for tokens that are all zero, because variances must be positive
-OVERFLOW = (
-    f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger products that overflow; "
-    "divide all arrays by their standard deviation (`standardize=True` of GampAttention does)"
-)
+OVERFLOW = f"tokens, outputs, positions: need products below {MAX_ROOT:g}, got overflow; divide by standard deviations"
 
 
 class Dataset(DisplayMixin):

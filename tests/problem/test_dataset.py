@@ -1,5 +1,7 @@
 """Datasets: reduction to a matrix per sample, the distribution of samples, and immutability."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,15 @@ def test_asymptotic_risk_approaches_the_exact_risk(model):
         data = ga.sample(model, d, 1.0, seed=2)
         gaps.append(abs(ga.train_loss(data, data.Q_star, "exact") - ga.train_loss(data, data.Q_star, "asymptotic")))
     assert gaps[1] < 0.5 * gaps[0]
+
+
+def test_labels_may_be_objects_that_are_exactly_floats():
+    rows, exact = np.ones((3, 4)), [1.0, 2, True]
+    data = ga.LabelledDataset(rows, np.array([np.float32(1), Fraction(2), True], dtype=object), ga.SquaredLoss())
+    assert data.labels.tolist() == [[float(label)] for label in exact]
+    for label in ("1", None, Fraction(1, 3), 1j):
+        with pytest.raises(TypeError, match="labels: needs a real array"):
+            ga.LabelledDataset(rows, np.array([label, 1, 1], dtype=object), ga.SquaredLoss())
 
 
 def test_samples_have_the_distribution_of_the_model():

@@ -1,6 +1,7 @@
 """Averages of functions of targets and fields at a solution of state evolution."""
 
 from dataclasses import replace
+from math import erfc
 from typing import NamedTuple
 
 import numpy as np
@@ -85,12 +86,22 @@ def test_a_mixture_with_more_patterns_of_classes_than_sources():
 
 def test_wrong_functions_are_named():
     se = ga.solve_state_evolution(ga.glm_model(ga.SquaredLoss(), lam=0.1), 2.0, rtol=1e-2)
-    with pytest.raises(ValueError, match="f: needs to return an array with the samples in front"):
+    with pytest.raises(ValueError, match="f: needs to return real numbers, samples in front"):
         se.average(lambda target, u, omega, z: 1.0)
-    with pytest.raises(ValueError, match="f: needs to return an array with the samples in front"):
+    with pytest.raises(ValueError, match="f: needs to return real numbers, samples in front"):
         ga.sample(ga.paper_model(), 20, 1.0, 0).average(lambda target, u, omega, z: 1.0, np.ones((20, 1)))
+    with pytest.raises(ValueError, match=r"f: needs to return real numbers.*complex128"):
+        se.average(lambda target, u, omega, z: 1j * omega[:, 0, 0])
     with pytest.raises(TypeError, match="f: needs a function"):
         se.average(3)
+
+
+def test_the_error_of_a_probability_includes_events_that_no_point_hits():
+    se = ga.solve_state_evolution(ga.glm_model(ga.SquaredLoss(), lam=0.1), 2.0, rtol=1e-2)
+    scale = np.sqrt(se.overlaps.q.item())
+    for size in (3.5, 4.0, 4.5):
+        mean, error = se.average(lambda y, u, omega, z, size=size: np.abs(omega[:, 0, 0]) > size * scale, n_points=512)
+        assert abs(mean - erfc(size / np.sqrt(2))) <= error < 0.01
 
 
 @ga.register_loss

@@ -54,7 +54,7 @@ def run_trials(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the rows of all calls, with arguments and results. Increase `version` when the function changes."""
     jobs, store = [Trial(function, each, version) for each in arguments], Store(folder)
-    store.begin({"model": short_hash([function.__module__, function.__name__])})
+    store.begin({"model": short_hash([function.__module__, function.__name__])}, [job.key for job in jobs])
     run_chains([[job] for job in jobs], store, executor)
     rows = [store.load(job.key) for job in jobs]
     failed = [row for row in rows if row is None or row["error"]]

@@ -56,6 +56,8 @@ def run_fit(options: argparse.Namespace) -> int:
     problem, init = load_problem(options), options.init
     data = problem.data
     if init not in FIT_STARTS:
+        if not Path(init).exists():
+            raise check.fail("--init", init, f"one of {', '.join(FIT_STARTS)}, or an .npz file with weights Q")
         init = check.array("--init", load_arrays(init, ("Q",), argument="--init")["Q"], (data.dim, data.rank))
     check.integer("--n-starts", options.n_starts, low=1)
     check.integer("--max-iter", options.max_iter, low=1)

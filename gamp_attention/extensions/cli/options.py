@@ -3,6 +3,7 @@
 import argparse
 import re
 from argparse import RawDescriptionHelpFormatter
+from contextlib import suppress
 from textwrap import fill
 from typing import Any
 
@@ -21,14 +22,15 @@ FIT = (
 
 def numbers(text: str) -> list[float]:
     """Return the numbers of an argument: a number, or FIRST:LAST:COUNT with a count of at most 100 000."""
-    if ":" not in text:
-        return [float(text)]
-    first, last, count = text.split(":")
-    if not 1 <= int(count) <= 100_000:
-        raise ValueError
-    import numpy as np  # loaded for ranges only, because help does not need it
+    with suppress(ValueError):
+        if ":" not in text:
+            return [float(text)]
+        first, last, count = text.split(":")
+        if 1 <= int(count) <= 100_000:
+            import numpy as np  # loaded for ranges only, because help does not need it
 
-    return np.linspace(float(first), float(last), int(count)).tolist()
+            return np.linspace(float(first), float(last), int(count)).tolist()
+    raise argparse.ArgumentTypeError(f"needs {FORM}, got {text!r}")
 
 
 class Option:
@@ -120,7 +122,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...], tuple[Option, ...]]] = {
             Option("--escape", bool, True, "if training ends at a saddle of the risk, continue to a minimum"),
             Option("--out", str, None, "result file (default DATA.fit.npz)", metavar="FILE.npz"),
             Option("--plot", str, None, "picture of learning curve, attention matrices and starts", metavar="FILE"),
-            Option("--checkpoint", str, None, "save progress once a minute, and resume from it", metavar="FILE"),
+            Option("--checkpoint", str, None, "save progress (at least once a minute), and resume", metavar="FILE"),
         ),
     ),
     "solve": (
@@ -205,7 +207,7 @@ def build_parser() -> argparse.ArgumentParser:
         actions = [command.add_argument(option.flag, **option.settings) for option in (*options, *COMMON)]
         flags = {action.dest: action.option_strings[0] for action in actions if action.option_strings}
         # names in Python that differ from the options; `path` is the file of a picture
-        flags |= {"path": "--plot", "lams": "--path", "overwrite": "--force"}
+        flags |= {"path": "--plot", "lams": "--path", "overwrite": "--force", "omegas": "--omega", "penalty.l1": "--l1"}
         command.set_defaults(flags=flags)
     return parser
 

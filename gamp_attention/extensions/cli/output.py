@@ -2,14 +2,12 @@
 
 import argparse
 import json
-import os
 import re
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from gamp_attention._tools import files
+from gamp_attention._tools import check, files
 from gamp_attention._tools.choices import FURTHER_STARTS, STARTS
 from gamp_attention._tools.progress import clear
 from gamp_attention.extensions.cli.options import quote_options
@@ -41,16 +39,11 @@ def check_outputs(options: argparse.Namespace) -> None:
     outputs = [output for output in outputs if output[:2] != ("--json", "-")]
     files.require_distinct([output[:2] for output in outputs], inputs)
     for flag, path, kind in outputs:
-        try:
-            if path in ("", "-") or Path(path).is_dir():
-                raise ValueError("it is not the name of a file")
-            with tempfile.TemporaryFile(dir=Path(os.path.realpath(path)).parent):  # of a link, the folder of its file
-                pass
-            if kind == files.PICTURE:
-                require_format(path)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise ValueError(f"{flag}: {path!r} cannot be written: {why}") from error
+        if path in ("", "-") or Path(path).is_dir():
+            raise check.fail(flag, path, "the name of a file")
+        if kind == files.PICTURE:
+            require_format(flag, path)
+        files.require_folder(flag, path)
         if kind == files.CHECKPOINT:
             files.require_checkpoint(flag, path)
         else:
@@ -69,7 +62,7 @@ def report(options: argparse.Namespace, text: str, data: dict[str, Any], finishe
     """Print the text, write the data for --json, and return the exit status; unfinished runs replace no file."""
     say(options, text)
     if options.json:
-        written = json.dumps({files.MARK: files.mark(files.REPORT), **data}, allow_nan=False) + "\n"
+        written = json.dumps({files.MARK: files.mark(files.REPORT, data), **data}, allow_nan=False) + "\n"
         if options.json == "-":
             sys.stdout.write(written)
         else:

@@ -45,6 +45,7 @@ def run_solve(options: argparse.Namespace) -> int:
     """Run the command `solve` and return its exit status."""
     names, model = ("alpha", "init", "rtol"), _model(options)
     if options.steps:
+        options.flags["model"] = "--l1" if options.l1 else "--score-noise"  # only these make models that are refused
         result: StateEvolutionResult = solve_broken(model, **select(options, *names, "steps"))
     else:
         result = solve_state_evolution(model, **select(options, *names, "seed"))

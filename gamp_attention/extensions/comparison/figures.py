@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._tools import check
-from gamp_attention._tools.files import PICTURE, SIGNATURE, require_replaceable, write_atomically
+from gamp_attention._tools.files import PICTURE, SIGNATURE, as_path, require_replaceable, write_atomically
 from gamp_attention.extensions.train.runs import AGREEMENT
 from gamp_attention.extensions.train.train import TrainResult
 
@@ -184,14 +184,14 @@ def draw_legend(*axes: Any, columns: int, **style: Any) -> None:
     axes[0].figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **style)
 
 
-def require_format(path: str | Path) -> str:
-    """Return the format of a picture by the suffix of its name; raise ValueError if matplotlib cannot write it."""
+def require_format(name: str, path: str | Path) -> str:
+    """Return the format of a picture by the suffix of its path; raise ValueError if matplotlib cannot write it."""
     check.require_module("a picture", "matplotlib")
     from matplotlib.backend_bases import FigureCanvasBase
 
-    formats, suffix = FigureCanvasBase.get_supported_filetypes(), Path(path).suffix[1:].lower()
+    formats, suffix = FigureCanvasBase.get_supported_filetypes(), as_path(name, path).suffix[1:].lower()
     if suffix not in formats:
-        raise ValueError(f"pictures need a name that ends in one of {', '.join(sorted(formats))}")
+        raise check.fail(name, str(path), f"the name of a picture, which ends in one of {', '.join(sorted(formats))}")
     return suffix
 
 
@@ -204,7 +204,7 @@ def figure(
     The figure is `axes[0, 0].figure`. Without a path it is a figure of pyplot and stays open. Unless `overwrite` is
     True, a file at `path` is replaced only if it is a picture that this package saved.
     """
-    kind = require_format("picture.png" if path is None else path)
+    kind = require_format("path", "picture.png" if path is None else path)
     check.flag("overwrite", overwrite)
     from matplotlib import rc_context
 

@@ -29,6 +29,8 @@ from gamp_attention.problem.layer import Units, layer_of, require_tokens
 from gamp_attention.problem.losses.attention import require_heads, with_heads
 from gamp_attention.problem.penalties.base import Penalty
 
+NEEDS_DATA = "data_: needs the training data, which a %(name)s has after `fit` unless they were deleted, got none"
+
 
 @dataclass(eq=False, repr=False)
 class GampAttention(RegressorMixin, BaseEstimator):
@@ -225,7 +227,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
         ------
         NotFittedError : before `fit`.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "data_", msg=NEEDS_DATA)
         loo = leave_one_out(self.data_, self.result_, **options)
         if self.value_rank is not None:  # losses are ‖y − f(x)‖²/2
             unit = 2 / (self.n_tokens_in_ * self._fitted.width)
@@ -255,7 +257,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
         ------
         NotFittedError : before `fit`.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "data_", msg=NEEDS_DATA)
         return debias(self.data_, self.result_)
 
     def regularization_path(self, lams: Sequence[float] | np.ndarray, **options: Any) -> RegularizationPath:
@@ -276,7 +278,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
         ------
         NotFittedError : before `fit`.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "data_", msg=NEEDS_DATA)
         init, n_starts = self._start
         options = {"n_starts": n_starts, "seed": choose_seed(self.random_state), **options}
         return regularization_path(self.data_, lams, init, **options)

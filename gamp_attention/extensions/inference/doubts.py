@@ -1,9 +1,12 @@
-"""Reasons to doubt leave-one-out errors: many minima, and samples that depend on each other.
+"""Reasons to doubt leave-one-out errors: many minima, few large samples, and samples that depend on each other.
 
 Many minima (`has_many_minima`): from a minimum Q of the risk, a descent continues on half of the samples, and from its
 end a descent on all samples, which returns to Q in a smooth landscape. If it ends in another minimum of about equal
 risk, Q was selected among many because its risk is low for the training samples. Refits of single samples do not repeat
 this selection, so that their errors are lower than the error of a new sample.
+
+Few large samples (`has_few_large`): if errors increase with the norm of the tokens, and norms have a long tail, samples
+that are larger than all of these contribute much to the error on new data.
 
 Neighbors in the order of the arrays (`OrderTest`), such as a time series: if a sample resembles its neighbors, its
 error is too low for a new time or a new subject. The errors of samples without a block of successive samples are
@@ -57,6 +60,16 @@ def has_many_minima(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> bool:
             if change > OTHER and is_low and np.linalg.norm(weights) >= ZERO * np.linalg.norm(Q):
                 return True
     return False
+
+
+def has_few_large(data: Dataset, errors: np.ndarray, of_errors: float = 0.15, of_tokens: float = 0.4) -> bool:
+    """Return whether few samples have most of the error (n,), and few have most of the squared norm of the tokens.
+
+    The effective number of samples, (Σv)²/Σv² for values v, is compared with these fractions of n.
+    """
+    squares = np.concatenate([np.einsum("nld,nld->n", x, x, dtype=float) for *_, x in token_blocks(data.tokens)])
+    pairs = (errors, of_errors), (squares, of_tokens)
+    return all(values.sum() ** 2 < fraction * len(values) * (values**2).sum() for values, fraction in pairs)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, count_noun, format_to_error
 from gamp_attention._tools.numerics import guard_call, one_thread
 from gamp_attention._tools.statistics import interval_of_mean, mean_and_error
-from gamp_attention.extensions.inference.doubts import OrderTest, has_many_minima, nearly_repeated, repeated_fraction
+from gamp_attention.extensions.inference import doubts
 from gamp_attention.extensions.inference.hessian import FORMS, FactoredHessian, cavity_fields, leave_out
 from gamp_attention.extensions.inference.refits import Refitter, covariance_of_errors, has_squared_loss, sample_errors
 from gamp_attention.problem.dataset import Dataset, require_dataset
@@ -47,6 +47,7 @@ MANY_MINIMA = (
     "the risk has many minima, one of which was selected for these samples: the estimate may be too low, and its "
     "standard error includes this"
 )
+FEW_LARGE = "few samples with large tokens have most of the error, and larger tokens may increase the error on new data"
 STILL_TRAINED = (
     "so that the weights are still trained on them if one sample is left out: the estimate is too low unless new data "
     "repeat tokens too; remove repeated samples, or hold out all copies of a sample together"
@@ -182,7 +183,7 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     form = FORMS[data.dim * data.rank > FACTORED] if form is None else check.choice("form", form, FORMS)
     fields, H = leave_out(data, at, Q) if form == "hessian" else (cavity_fields(data, gamp, at, Q), None)
     faults = _training_faults(gamp, H, fields)
-    many_minima = not faults and not is_convex(data) and has_many_minima(data, at, Q)
+    many_minima = not faults and not is_convex(data) and doubts.has_many_minima(data, at, Q)
     reasons = [MANY_MINIMA] if many_minima else list(faults)
     reasons += ["the loss has kinks, so that no sample was refitted to check the formula"] * unchecked
     # if the risk is quadratic, a Newton step ends at the minimum
@@ -197,7 +198,7 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
         if not faults:
             covariance = covariance_of_errors(data, at, Q, estimate.fields, H)
         dependence = _dependence(data, at, None if faults else H)
-    reasons += dependence
+    reasons += dependence + [FEW_LARGE] * doubts.has_few_large(data, estimate.errors)
     if n < FEW_SAMPLES:
         reasons.insert(0, f"standard errors need at least {FEW_SAMPLES} samples, got {n}")
     (mean, error), in_training = mean_and_error(estimate.errors), float(estimate.in_training.mean())
@@ -245,11 +246,11 @@ def _training_faults(gamp: Any, H: FactoredHessian | None, fields: np.ndarray) -
 def _dependence(data: Dataset, at: RiskAtPoint, H: FactoredHessian | None) -> list[str]:
     """Return signs that samples depend on each other; the order is tested with the factored Hessian at a minimum."""
     signs = []
-    if H is not None and (effect := OrderTest().order_effect(data, at, H)):
+    if H is not None and (effect := doubts.OrderTest().order_effect(data, at, H)):
         signs.append(ABOUT_ORDER.format(effect))
-    if repeated := repeated_fraction(data):
+    if repeated := doubts.repeated_fraction(data):
         signs.append(f"{repeated:.0%} of the samples repeat another sample, {STILL_TRAINED}")
-    elif repeated := nearly_repeated(data):
+    elif repeated := doubts.nearly_repeated(data):
         signs.append(f"{repeated:.0%} of the samples are nearly equal to a few other samples, {STILL_TRAINED}")
     return signs
 

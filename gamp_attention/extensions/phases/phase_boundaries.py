@@ -247,7 +247,7 @@ def phase_boundaries(
     about = {"model": base, "settings": dict(zip(SEARCH, search, strict=True)), "format": DIAGRAM_FORMAT}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as directory:
         store = Store(directory, temporary=folder is None)
-        store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})
+        store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]}, [job.key for job in jobs])
         run_chains([[job] for job in jobs], store, executor)
         rows = [store.load(job.key) or {"status": "error", "message": "missing from the folder"} for job in jobs]
     lost = [Boundary.none(f"not found: {row['message']}") for row in rows]

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gamp_attention._tools import check
-from gamp_attention._tools.files import write_atomically
+from gamp_attention._tools.files import as_path, write_atomically
 from gamp_attention._version import __version__
 from gamp_attention.extensions.sweeps.jobs import short_hash
 
@@ -31,17 +32,16 @@ class Store:
     """
 
     def __init__(self, folder: str | Path, temporary: bool = False) -> None:
-        if not isinstance(folder, (str, os.PathLike)):
-            raise check.fail("folder", folder, "a path", TypeError)
         if folder == "":  # Path("") is the current folder
             raise check.fail("folder", folder, "the path of a folder")
-        self.folder, self.temporary = Path(folder).resolve(), temporary
+        self.folder, self.temporary = as_path("folder", folder).resolve(), temporary
         self._cells, self._manifest = self.folder / "cells", self.folder / "sweep.json"
 
-    def begin(self, manifest: dict[str, Any]) -> None:
+    def begin(self, manifest: dict[str, Any], keys: Iterable[str]) -> None:
         """Create the folder and write the manifest: plain data with at least "model", the hash of the model.
 
-        Raise ValueError if the folder belongs to another model or has other files, or cannot be written.
+        Raise ValueError if the folder belongs to another model or has other files, or if it cannot be written and cells
+        of `keys` are missing.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise check.fail("folder", str(self.folder), "a folder, or a path that does not exist yet")
@@ -57,9 +57,10 @@ class Store:
             self._cells.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise check.fail("folder", str(self.folder), f"a folder that can be created ({error.strerror})") from error
-        if not os.access(self._cells, os.W_OK):
-            raise check.fail("folder", str(self.folder), "a folder that can be written to")
-        if existing != manifest:
+        writable = os.access(self._cells, os.W_OK)
+        if not writable and set(keys) - self.present():
+            raise check.fail("folder", str(self.folder), "a folder that can be written to, as cells are missing")
+        if existing != manifest and writable:
             text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
             write_atomically(
                 self._manifest, lambda file: file.write(text.encode() + b"\n"), name="folder", overwrite=True
@@ -71,7 +72,7 @@ class Store:
             manifest = json.loads(self._manifest.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise ValueError(f"folder: {self._manifest} is not the manifest of a sweep: {error}") from error
         if not isinstance(manifest, dict) or "model" not in manifest:
             raise ValueError(f"folder: {self._manifest} is not the manifest of a sweep")
@@ -105,6 +106,8 @@ class Store:
             whole = stored["checksum"] == short_hash(content) and content["key"] == key
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise check.fail("folder", str(path), f"a cell that can be read ({error.strerror})") from error
         except (ValueError, KeyError, TypeError):  # the file is not JSON, or has other entries
             whole = False
         if not whole:

@@ -120,7 +120,7 @@ def sweep(
     ------
     TypeError : if an argument has the wrong type, or a keyword is not a setting.
     ValueError : if neither `alpha` nor `cells` has values of α; if an axis is empty, repeats a value, or has a value
-        that the model or solver does not allow; if `folder` belongs to another model or cannot be written.
+        that the model or solver does not allow; if `folder` belongs to another model, or cannot be written.
     ImportError : if `method` contains "GD" and torch is not installed.
     RuntimeError : if a worker failed, or wrote to another file system.
 
@@ -154,7 +154,8 @@ def sweep(
     work, store = chains(model, wanted, solver_settings, warm), Store(folder)
     keys = {job.cell: job.key for chain in work for job in chain}
     about = {"model": base_digest(model), "settings": asdict(solver_settings) | {"warm": warm}}
-    store.begin(about | {"format": CELL_FORMAT, "cells": [asdict(cell) | {"key": keys[cell]} for cell in wanted]})
+    listed = [asdict(cell) | {"key": keys[cell]} for cell in wanted]
+    store.begin(about | {"format": CELL_FORMAT, "cells": listed}, keys.values())
     computed = run_chains(work, store, executor)
     stored = [row for cell in wanted if (row := store.load(keys[cell])) is not None]
     if missing := len(wanted) - len(stored):

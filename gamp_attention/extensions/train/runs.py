@@ -151,6 +151,8 @@ class Runs(Resumable):
         self._loops: dict[int, Loop] = {}  # runs that were not stopped
         self._results: dict[int, GampResult] = {}
         self._saved: dict[int, Tree] = {}  # loops in the checkpoint
+        Q = np.zeros((plan.data.dim, plan.data.rank))
+        self._zero = Q, risk_at(plan.data, Q, plan.risk).train_loss
         tree = None if file is None else file.load()
         if tree is not None:
             self.restore(tree)
@@ -340,11 +342,13 @@ class Runs(Resumable):
         """Return the result of a run.
 
         If message passing from beyond a saddle, or from the end of a descent, climbs above the training loss at its
-        start, it is the result of a descent from this start instead.
+        start, it is the result of a descent from this start instead; otherwise of a descent from zero weights if it
+        ends above their training loss.
         """
         loop = self._loops[k]
         result = run_and_settle(loop)
-        Q, bound = self.beyond.get(k, (loop.recorded_Q, inf))
+        Q, bound = self.beyond.get(k, self._zero)
+        bound = inf if k not in self.beyond and result.status is Status.MAX_ITER else bound
         return result if result.train_loss <= (1 + ROUNDING) * bound else settle_from(loop, Q)
 
     def select(self) -> GampResult:
@@ -401,10 +405,9 @@ class Runs(Resumable):
 
         If the loss is high, because of noise or a wrong model, a lower minimum often has a larger test error.
         """
-        data, records = self._plan.data, self.records(selected)
+        records = self.records(selected)
         n_agree = sum(record.agreement >= AGREEMENT for record in records)
-        zero = risk_at(data, np.zeros((data.dim, data.rank)), self._plan.risk).train_loss
-        return n_agree <= SETTINGS.few_agree * len(records) and selected.train_loss <= SETTINGS.low_loss * zero
+        return n_agree <= SETTINGS.few_agree * len(records) and selected.train_loss <= SETTINGS.low_loss * self._zero[1]
 
     def flip_samples(self, result: GampResult) -> GampResult:
         """Return the result after flips of single samples at the lowest minimum, repeated while the loss falls."""

@@ -91,9 +91,9 @@ def train(
         minimum.
     tol, max_iter, iteration : as for `run_gamp`.
     seed : seed of the random starts.
-    checkpoint : file to which the state is written once a minute, and from which the run resumes if the file exists;
-        `Checkpoint(path, every)` sets the time between two writes. A resumed run makes the same iterations to the last
-        bit. `max_iter` may be larger than before; all other arguments must be the same.
+    checkpoint : file to which the state is written once a minute, more often at first, and from which the run resumes
+        if the file exists; `Checkpoint(path, every)` sets the time between two writes. A resumed run makes the same
+        iterations to the last bit. `max_iter` may be larger than before; all other arguments must be the same.
     raise_on_failure : raise ConvergenceError if the selected run does not converge.
     progress : show start, iteration, training loss and gradient norm on standard error. If None, they are shown on a
         terminal if the run takes more than a second.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
+from gamp_attention._tools.files import as_path
 from gamp_attention._tools.numerics import check_squarable, guard_call
 from gamp_attention.gamp.result import Trained
 from gamp_attention.problem.dataset import Dataset
@@ -73,15 +74,13 @@ def load_result(path: str | Path) -> FitResult:
     >>> result.predict(tokens[:3]).shape
     (3, 2, 20)
     """
-    if not isinstance(path, str | Path):
-        raise check.fail("path", path, "the path of a file", TypeError)
-    names = ("train_loss", "gradient_norm", "lam")
+    path, names = as_path("path", path), ("train_loss", "gradient_norm", "lam")
     arrays = load_arrays(path, ("Q", "positions", "center", "scale", "heads", "status", "n_iter", *names), (), "path")
     Q, heads = check.array("Q", arrays["Q"], ("d", "r")), int(arrays["heads"])
     positions = check.array("positions", arrays["positions"], ("L", len(Q)))
     units = Units(check.array("center", arrays["center"], (len(Q),)), check.array("scale", arrays["scale"], (len(Q),)))
     return FitResult(
-        path=Path(path), status=Status(str(arrays["status"])), n_iter=int(arrays["n_iter"]), Q=Q,
+        path=path, status=Status(str(arrays["status"])), n_iter=int(arrays["n_iter"]), Q=Q,
         layer=Layer(with_heads(None, heads), Q, positions, units), **{name: float(arrays[name]) for name in names},
     )  # fmt: skip
 

@@ -271,18 +271,20 @@ def average_at_points(
     """Return the average of f(channel, white), which has samples in front, over random points, and its error.
 
     The error is the half-width from independent sets of random points, plus the change of the average from `overlaps`
-    to each of the `shifted` overlaps.
+    to each of the `shifted` overlaps; at least 3/n for n points with values 0 or 1, which may miss a rare event.
     """
 
     def average(overlaps: Overlaps, replica: int) -> np.ndarray:
         total: Any = 0.0
         for probability, channel, white in random_points(SobolRule(n_points), model, overlaps, [seed, replica]):
-            total = total + probability * check.over_samples("f", f(channel, white), len(white)).mean(axis=0)
+            values, n = check.over_samples("f", f(channel, white), len(white)), len(white) * SobolRule.n_replicas
+            total = total + probability * np.array([values.mean(axis=0), 3 / n * np.isin(values, (0, 1)).all(axis=0)])
         return np.asarray(total)
 
     replicas = np.array([average(overlaps, replica) for replica in range(SobolRule.n_replicas)])
-    width = half_width(replicas) + sum(np.abs(average(at, 0) - replicas[0]) for at in shifted)
-    return replicas.mean(axis=0), np.asarray(width)
+    width = half_width(replicas[:, 0]) + sum(np.abs(average(at, 0) - replicas[0])[0] for at in shifted)
+    mean, smallest = replicas.mean(axis=0)
+    return mean, np.maximum(width, smallest)
 
 
 def random_points(

@@ -203,7 +203,7 @@ def _covariate_law(teacher: Any, teacher_covariance: Any, cross: Any, covariance
     d = Phi.shape[1]
     Omega = check_squarable("covariance", covariance, (d, d))
     joint = np.block([[Psi, Phi], [Phi.T, Omega]])
-    require_covariances("teacher_covariance, cross, covariance", joint[None] / (np.linalg.norm(joint) or 1))
+    require_covariances("teacher_covariance, cross, covariance", joint[None])
     rotated = bool((Omega != np.diag(np.diag(Omega))).any())
     gamma, vectors = np.linalg.eigh(Omega) if rotated else (np.diag(Omega), np.eye(d))
     pi = np.sqrt(d / p) * vectors.T @ np.linalg.pinv(Omega, rcond=1e-12, hermitian=True) @ Phi.T @ theta

@@ -143,8 +143,9 @@ def require_seen(law: CoordinateLaw, purpose: str) -> None:
 
 def require_covariances(name: str, value: np.ndarray) -> None:
     """Raise ValueError unless matrices (K, t, t) are symmetric positive semi-definite."""
-    symmetric = np.allclose(value, np.swapaxes(value, 1, 2), rtol=1e-10, atol=1e-12)
-    if not symmetric or np.linalg.eigvalsh(value).min() < -1e-12:
+    scaled = value / (np.linalg.norm(value) or 1)
+    symmetric = np.allclose(scaled, np.swapaxes(scaled, 1, 2), rtol=1e-10, atol=1e-12)
+    if not symmetric or np.linalg.eigvalsh(scaled).min() < -1e-12:
         raise check.fail(name, value, "symmetric positive semi-definite matrices")
 
 

@@ -50,11 +50,12 @@ REFUSED = {
     "fit z.npz --checkpoint z.npz --force": INPUT,
     "fit z.npz --init w.npz --checkpoint ./w.npz": "which is the input --init",
     "fit z.npz --out other.npz": f"--out: {NEW}, or of a result of gamp-attention fit that this package wrote, got "
-    "'other.npz', which this package did not write; choose another name, or replace the file with --force",
+    "'other.npz', which this package did not write, or which was changed; choose another name, or replace the file "
+    "with --force",
     "fit z.npz --out soft_other.npz": NEW,
     "fit z.npz --out words.txt": NEW,
     "fit z.npz --out loop.npz": f"--out: {NEW}, or of a result of gamp-attention fit that this package wrote, got",
-    "fit z.npz --out folder": "it is not the name of a file",
+    "fit z.npz --out folder": "--out: needs the name of a file, got 'folder'",
     "fit z.npz --out /dev/null --force": "which is no regular file",
     "fit z.npz --json notes.json": f"--json: {NEW}, or of a report in JSON",
     "fit z.npz --plot picture.png": f"--plot: {NEW}, or of a picture",
@@ -88,10 +89,34 @@ def test_results_are_replaced_by_their_own_kind_and_others_with_force(here, caps
         assert main([*fit[:2], *command.split()]) == 2
         assert "which holds a " in capsys.readouterr().err
     assert contents(here) == kept
-    assert main([*fit[:6], "--out", "other.npz", "--json", "notes.json", "--plot", "picture.png", "--force"]) in (0, 1)
+    assert main([*fit[:4], "--out", "other.npz", "--json", "notes.json", "--plot", "picture.png", "--force"]) == 0
     assert np.load(here / "other.npz")["Q"].shape == (12, 1)
     assert json.loads((here / "notes.json").read_text())["gradient_norm"] > 0
     assert (here / "picture.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_results_that_the_user_changed_or_protected_are_kept(here, capsys):
+    fit = ["fit", "z.npz", "--n-starts", "1", "--no-survey", "--max-iter", "3", "--json", "r.json"]
+    assert main([*fit, "--out", "f.npz"]) in (0, 1)
+    written = contents(here)
+    with np.load("f.npz") as stored:
+        np.savez("f.npz", **{**stored, "Q": 2 * stored["Q"]})
+    report = json.loads((here / "r.json").read_text())
+    (here / "r.json").write_text(json.dumps(report | {"notes": "mine"}))
+    capsys.readouterr()
+    changed = contents(here)
+    assert main([*fit, "--out", "f.npz"]) == main([*fit, "--out", "new.npz"]) == 2
+    words = capsys.readouterr().err
+    assert "--out: needs" in words
+    assert "--json: needs" in words
+    assert contents(here) == changed
+    for name in ("f.npz", "r.json"):
+        (here / name).write_bytes(written[here / name][1])
+    (here / "f.npz").chmod(0o444)
+    assert main([*fit, "--out", "f.npz"]) == 2
+    assert "got 'f.npz', which is read-only" in capsys.readouterr().err
+    assert contents(here) == written
+    assert main([*fit, "--out", "f.npz", "--force"]) in (0, 1)
 
 
 @pytest.mark.parametrize("command", ["compare", "fit z.npz --plot f.png"])

@@ -30,6 +30,8 @@ def test_every_solver_is_compared_and_drawn(comparison, tmp_path):
     assert min(text.get_fontsize() for text in texts) >= 7
     assert len(axes[0, 0].figure.legends) == 1
     assert ga.plot_comparison(comparison, tmp_path / "ten.png", all_panels=True).shape == (2, 5)
+    with pytest.raises(ValueError, match=r"path: needs the name of a picture, which ends in .*png.* got 'folder'"):
+        ga.plot_comparison(comparison, "folder")
 
 
 def test_the_descents_agree_with_torch(model):

@@ -239,7 +239,7 @@ def test_inference_after_pickling_and_errors_without_data(fitted):
     tokens = restored.data_.tokens
     del restored.data_
     assert restored.predict(tokens).shape == tokens.shape
-    for estimator in (ga.GampAttention(), clone(restored)):
+    for estimator in (ga.GampAttention(), restored, clone(restored)):
         for call in (estimator.leave_one_out, estimator.debias, lambda: estimator.regularization_path([1.0])):  # noqa: B023
-            with pytest.raises(NotFittedError):
+            with pytest.raises(NotFittedError, match="data_: needs the training data"):
                 call()

@@ -361,3 +361,15 @@ def test_without_the_only_member_of_a_class_there_is_no_fit(penalty):
             loo = ga.leave_one_out(data, ga.run_gamp(data, "random"), form=form)
             assert (loo.trusted, loo.refitted[1]) == (exists, exists)
             assert ("without sample 1, weights that have no penalty grow without bound" in loo.message) != exists
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.7])
+def test_errors_of_few_large_samples_are_not_trusted(spread):
+    """If the norms of tokens have a long tail, the error on new data depends on tokens that are larger than all."""
+    for seed in (1, 2, 5):
+        rng = np.random.default_rng(seed)
+        w, x = rng.normal(size=12), rng.normal(size=(60, 2, 12)) * np.exp(spread * rng.normal(size=(60, 1, 1)))
+        data = ga.Dataset(x, ga.DotProductAttention()(x @ w[:, None] / np.sqrt(12)) @ x, np.zeros((2, 12)), lam=0.03)
+        loo = ga.leave_one_out(data, ga.train(data, n_starts=2, survey=False))
+        assert loo.trusted == (spread == 0.0)
+        assert ("few samples with large tokens" in loo.message) == (spread > 0)

@@ -215,7 +215,7 @@ def test_statuses_and_messages():
     }  # fmt: skip
     with pytest.raises(TypeError, match="f: needs a function"):
         rough.average(3)
-    with pytest.raises(ValueError, match="f: needs to return an array with the samples in front"):
+    with pytest.raises(ValueError, match="f: needs to return real numbers, samples in front"):
         rough.average(lambda target, u, a, b: 1.0)
 
 

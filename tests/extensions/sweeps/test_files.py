@@ -61,18 +61,15 @@ import resource
 import gamp_attention as ga
 data = ga.sample(ga.paper_model(), 40, 1.5, 0)
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
-try:
-    ga.train(data, n_starts=1, checkpoint=ga.Checkpoint("run.npz", 0), tol=0, max_iter=3)
-except OSError as error:
-    print(error.errno, error)
+print(ga.train(data, n_starts=1, checkpoint=ga.Checkpoint("run.npz", 0), tol=0, max_iter=3).n_iter)
 """
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
+def test_a_full_disk_is_a_warning_that_names_the_file(tmp_path):
     """A limit on the size of files simulates a full disk."""
     command, environment = [sys.executable, "-c", FULL], os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=True)
-    words = "27 checkpoint: run.npz cannot be written: File too large; free space or choose another folder\n"
-    assert done.stdout == words
+    assert done.stdout == "3\n"
+    assert "checkpoint: run.npz cannot be written: File too large; free space or choose another folder" in done.stderr
     assert not list(tmp_path.iterdir())

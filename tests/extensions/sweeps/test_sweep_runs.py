@@ -153,7 +153,7 @@ def test_damaged_files_are_computed_again(model, tiny_sweep, tmp_path, damage):
 
 def test_numbers_survive_exactly(tmp_path):
     store = Store(tmp_path)
-    store.begin({"model": "any"})
+    store.begin({"model": "any"}, [])
     values = [0.1, 1 / 3, 5e-324, -0.0, 1.7976931348623157e308, math.nan, math.inf, -math.inf, 2**70]
     store.save("key", {"alpha": 1.0}, {"values": values, "word": "nan", "none": None, "yes": True}, 0.5)
     row = store.load("key")

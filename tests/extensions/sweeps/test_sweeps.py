@@ -1,5 +1,7 @@
 """Sweeps: contents of rows, for all models and orders."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -88,6 +90,25 @@ def test_a_list_of_cells_defines_grids(model, tmp_path):
     expected = [(1.0, 3, "semantic"), (1.0, 3, "positional"), (2.0, 1, "semantic"), (2.0, 2, "semantic")]
     assert [(cell.alpha, cell.seed, cell.branch) for cell in done.cells] == expected
     assert [(row["alpha"], row["seed"], row["branch"]) for row in done.rows] == expected
+
+
+def test_finished_sweeps_can_be_read_where_nothing_can_be_written(model, tmp_path, monkeypatch):
+    one, two = QUICK | {"branch": "semantic"}, QUICK | {"branch": ["semantic", "positional"]}
+    rows = ga.sweep(model, tmp_path, **one).rows
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    again = ga.sweep(model, tmp_path, **one)
+    assert (again.rows, again.computed) == (rows, 0)
+    with pytest.raises(ValueError, match="folder: needs a folder that can be written to"):
+        ga.sweep(model, tmp_path, **two)
+
+
+def test_a_folder_in_place_of_a_cell_is_named(model, tmp_path):
+    key = ga.sweep(model, tmp_path, **QUICK, branch="semantic").rows[0]["key"]
+    cell = tmp_path / "cells" / f"{key}.json"
+    cell.unlink()
+    cell.mkdir()
+    with pytest.raises(ValueError, match=rf"folder: needs a cell that can be read .*{key}\.json"):
+        ga.sweep(model, tmp_path, **QUICK, branch="semantic")
 
 
 def test_folders_with_other_files_are_not_used(model, tmp_path):

@@ -1,5 +1,8 @@
 """An interrupted and resumed run makes the same iterations, to the last bit, as an uninterrupted run."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -101,7 +104,7 @@ def test_checkpoints_of_other_runs_and_damaged_files_raise_errors(samples, tmp_p
     words = (
         (good[: len(good) // 2], r"checkpoint: .*run.npz, which is a damaged checkpoint; delete it"),
         (bytes(flipped), r"checkpoint: .*run.npz, which is a damaged checkpoint; delete it"),
-        (b"nonsense", r"checkpoint: .*run.npz', which this package did not write; choose another name$"),
+        (b"nonsense", r"checkpoint: .*run.npz', which this package did not write, .*; choose another name$"),
     )
     for bad, match in words:
         path.write_bytes(bad)
@@ -115,6 +118,31 @@ def test_checkpoints_of_other_runs_and_damaged_files_raise_errors(samples, tmp_p
     for where, error in ((tmp_path / "one.npy", ValueError), (tmp_path / "no" / "x.npz", ValueError), (3, TypeError)):
         with pytest.raises(error, match="checkpoint"):
             train_one(samples, checkpoint=where)
+
+
+def test_a_run_goes_on_if_its_checkpoint_can_no_longer_be_written(samples, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    options = {"checkpoint": ga.Checkpoint(folder / "run.npz", 0), "tol": 0, "max_iter": 3}
+    lose = ga.IterationOptions(callback=lambda *_: shutil.rmtree(folder, ignore_errors=True))
+    with pytest.warns(RuntimeWarning, match=r"checkpoint: .*run.npz cannot be written: No such file or directory"):
+        assert train_one(samples, **options, iteration=lose).n_iter == 3
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, where no user can write files")
+def test_a_checkpoint_needs_a_folder_in_which_files_can_be_written():
+    with pytest.raises(ValueError, match=r"checkpoint: '/proc/run\.npz' cannot be written"):
+        ga.Checkpoint("/proc/run.npz")
+
+
+def test_a_run_that_is_interrupted_early_resumes(samples, tmp_path, monkeypatch):
+    path = tmp_path / "run.npz"
+    with pytest.raises(Interruption):
+        run_and_count(monkeypatch, samples, 9, checkpoint=path)
+    whole, calls = run_and_count(monkeypatch, samples)
+    resumed, later = run_and_count(monkeypatch, samples, checkpoint=path)
+    assert later < calls
+    assert np.array_equal(resumed.Q, whole.Q)
 
 
 def test_checkpoints_of_data_with_equal_labels_and_mean_squares_are_refused(tmp_path):

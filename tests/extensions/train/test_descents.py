@@ -85,3 +85,19 @@ def test_max_iter_limits_the_first_descents(size, tmp_path):
     whole, longer = (train_one(data, "random", n_starts=2, **more) for more in ({}, {"checkpoint": file}))
     assert longer.converged
     assert np.array_equal(longer.Q, whole.Q)
+
+
+def test_columns_of_any_scale():
+    """Convex losses are minimized; other runs do not end above the training loss of zero weights."""
+    rng, scales = np.random.default_rng(0), np.logspace(-3, 3, 30)
+    x, noise, tokens = rng.normal(size=(120, 30)) * scales, 0.3 * rng.normal(size=120), rng.normal(size=(40, 2, 30))
+    y = np.sign(x @ (rng.normal(size=30) / scales) + noise)
+    ridge = ga.train(ga.LabelledDataset(x, y, ga.SquaredLoss(), lam=1e-3), n_starts=2)
+    X = x / np.sqrt(30)
+    exact = np.linalg.solve(X.T @ X + 1e-3 * np.eye(30), X.T @ y)
+    assert ridge.converged
+    assert np.abs((ridge.Q[:, 0] - exact) * scales).max() < 1e-6 * np.abs(exact * scales).max()
+    assert ga.train(ga.LabelledDataset(x, y, ga.LogisticLoss(), lam=1e-3), n_starts=2).converged
+    layer = ga.Dataset(tokens * scales, rng.normal(size=(40, 2, 30)), lam=1e-3)
+    zero = ga.train_loss(layer, np.zeros((30, 1)), "exact")
+    assert ga.train(layer, n_starts=2, survey=False).train_loss <= zero

@@ -126,6 +126,10 @@ CASES = {
     "shape of cross": (change(cross=np.ones((D, P))), "cross.*shape"),
     "shape of covariance": (change(covariance=np.eye(P)), "covariance.*shape"),
     "large cross": (change(cross=np.ones((P, D))), "teacher_covariance, cross, covariance.*semi-definite"),
+    "units of the user": (
+        lambda: ga.coordinate_law(teacher=[1.0], teacher_covariance=[[4.0]], cross=[[7.0]], covariance=[[9.0]]),
+        r"semi-definite.*got array\(\[\[\[4., 7.\], \[7., 9.\]\]\]\)",
+    ),
     "asymmetric": (change(covariance=np.triu(np.ones((D, D)))), "covariance.*symmetric"),
     "zero": (change(covariance=np.zeros((D, D)), cross=np.zeros((P, D))), "covariance.*positive trace"),
     "penalty": (lambda: replace(LOGISTIC, penalty=ga.ElasticNet(0.1, 0.1)), "penalty.*ridge.*ElasticNet"),
