@@ -101,13 +101,14 @@ def inside_cube(cube: np.ndarray) -> np.ndarray:
     return cube.clip(1e-12, 1 - 1e-12)
 
 
-def gaussian_points(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
+def gaussian_points(n_points: int, dim: int, rng: np.random.Generator, whitened: bool = True) -> np.ndarray:
     """Return scrambled Sobol points (n_points, dim) of the standard Gaussian, together with their mirror images.
 
-    The set is symmetric, so averages of odd functions vanish exactly, and has unit covariance, so linear and quadratic
-    functions are averaged exactly. n_points must be even, best a power of two.
+    The set is symmetric, so averages of odd functions vanish exactly, and, if `whitened`, has unit covariance, so that
+    quadratic functions are averaged exactly. n_points must be even, best a power of two.
     """
-    return whiten_and_mirror(ndtri(inside_cube(sobol_points(n_points // 2, dim, rng))))
+    half = ndtri(inside_cube(sobol_points(n_points // 2, dim, rng)))
+    return whiten_and_mirror(half) if whitened else np.concatenate([half, -half])
 
 
 def shuffled_half(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:

@@ -19,8 +19,8 @@ from gamp_attention._tools.numerics import compose, diagonalize, psd_root, symme
 from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.directions import DIRECTIONS, steep_directions
-from gamp_attention.theory.equations.outcomes import labels_given_fields, outcomes_of
+from gamp_attention.theory.equations.directions import DIRECTIONS, loss_directions
+from gamp_attention.theory.equations.outcomes import labels_given_fields, outcomes_of, shift_dimension
 from gamp_attention.theory.equations.symmetry import (
     Symmetry,
     fold_points,
@@ -258,9 +258,11 @@ class Channel:
     @property
     def n_coordinates(self) -> int:
         """Number of coordinates of a point; fewer than n_white with rotations as symmetries or flat directions."""
-        L, _, t = self.shape
+        L, r, t = self.shape
         if self.symmetry.isotropic:
             return self.n_white - gauge_dimension(L, t)
+        if outcomes_of(self.model) is not None:
+            return L * r + shift_dimension(self.model)
         return self.n_white if self.axes is None else len(self.axes)
 
     @cached_property
@@ -272,7 +274,7 @@ class Channel:
         """
         if self.model.task.jumps or outcomes_of(self.model) is not None:
             return None
-        steep = steep_directions(self.model, False)
+        steep = loss_directions(self.model, False)[0]
         if steep.shape[1] == len(steep):
             return None
         (L, _, t), white = self.shape, np.eye(self.n_white)
@@ -305,7 +307,7 @@ class Channel:
         values, vectors = diagonalize(self.overlaps.q)
         smallest = np.full(values.shape, DIRECTIONS.rounding)
         if outcomes_of(self.model) is not None:
-            steep = (np.swapaxes(vectors, 1, 2) @ steep_directions(self.model, True).reshape(*values.shape, -1)) ** 2
+            steep = (np.swapaxes(vectors, 1, 2) @ loss_directions(self.model, True)[0].reshape(*values.shape, -1)) ** 2
             smallest = np.where(steep.sum(axis=2) < DIRECTIONS.steep, DIRECTIONS.noise, smallest)
         known = values > smallest * values[:, -1:]
         root = psd_root(self.model.coordinates.rho)
@@ -372,12 +374,12 @@ class Channel:
         (L, r, t), N, given_labels = self.shape, len(points), outcomes_of(self.model) is not None
         zeta, eta, noise = np.split(points, [L * r, L * (r + t)], axis=1)
         if given_labels:  # the steep directions first
-            zeta = zeta @ np.linalg.svd(steep_directions(self.model, True))[0].T
-        zeta, eta, (slope, root) = zeta.reshape(N, L, r), eta.reshape(N, L, t), self.teacher_given_fields
+            zeta = zeta @ np.linalg.svd(loss_directions(self.model, True)[0])[0].T
+        zeta, (slope, root) = zeta.reshape(N, L, r), self.teacher_given_fields
         fields = np.einsum("lab,nlb->nla", psd_root(self.overlaps.q), zeta)
         mean = np.einsum("lsa,nla->nls", slope, zeta)
         if not given_labels:
-            y = mean + np.einsum("lst,nlt->nls", root, eta)
+            y = mean + np.einsum("lst,nlt->nls", root, eta.reshape(N, L, t))
             return WeightedPoints(y, self.model.task.terms(y, noise), fields, None, None)
         given = labels_given_fields(self.model, mean, root, eta, with_covariance)
         C = len(given.labels)

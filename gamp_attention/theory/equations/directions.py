@@ -23,11 +23,11 @@ class DirectionSettings:
     n_points: int = 256  # number of random points at which differences are computed
     radii: tuple[float, float] = (0.1, 100.0)  # smallest and largest size of these points
     step: float = 1e-3  # step of differences
+    growth: float = 3.0  # largest slope, of fields that are 30 times larger, of losses with a bounded slope
     smallest: float = 1e-6  # change in a direction above which a function depends on it
-    independent: float = 1e-2  # part of a direction that is not in the span of others
     rounding: float = 1e-8  # eigenvalue of q whose eigenvector may be due to rounding
     noise: float = 1e-3  # the same in a flat direction of the loss, in which q is noise of averages
-    steep: float = 1e-2  # part of a flat direction in which the loss varies
+    steep: float = 1e-2  # part of a flat direction in which the loss varies, or that is not in the span of others
     response: float = 1e-5  # response in a flat direction
     determined: float = 1e-9  # part of q that the teacher does not explain, if it determines the field
 
@@ -42,7 +42,7 @@ def span_of(changes: np.ndarray) -> np.ndarray:
     columns = np.zeros((len(left), 0))
     for column in left @ left.T:
         rest = column - columns @ (columns.T @ column)
-        if np.linalg.norm(rest) > DIRECTIONS.independent:
+        if np.linalg.norm(rest) > DIRECTIONS.steep:
             columns = np.column_stack([columns, rest / np.linalg.norm(rest)])
     return columns
 
@@ -56,11 +56,11 @@ def changes_of(f: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -> np.
 
 
 @lru_cache(maxsize=32)
-def steep_directions(model: Model, given_labels: bool) -> np.ndarray:
-    """Return orthonormal columns (n, K) that span the directions in which the loss of some sample varies.
+def loss_directions(model: Model, given_labels: bool) -> tuple[np.ndarray, bool]:
+    """Return the directions in which the loss of some sample varies, and whether its slope is bounded.
 
-    They are directions of the student's fields, the teacher's fields and the noise of labels together (n = L (r + t) +
-    noise); for `given_labels`, of the student's fields (n = L r).
+    The directions are orthonormal columns (n, K) for the student's fields, the teacher's fields and the noise of labels
+    together, n = L (r + t) + noise; for `given_labels`, for the student's fields only (n = L r).
     """
     rng, (L, r, t) = np.random.default_rng(0), (model.n_tokens, model.rank, model.teacher_rank)
     n, n_student, n_fields = DIRECTIONS.n_points, L * r, L * (r + t)
@@ -74,8 +74,9 @@ def steep_directions(model: Model, given_labels: bool) -> np.ndarray:
         return np.asarray(model.task.errors(x[:, :n_student].reshape(n, L, r), y, model.task.terms(y, noise)))
 
     x = points if fixed is None else points[:, :n_student]
-    steep = span_of(changes_of(errors, x))
+    changes = changes_of(errors, x)
+    steep, slopes = span_of(changes), [part.max(initial=0.0) for part in np.array_split(np.abs(changes), 4, axis=1)]
     with np.errstate(invalid="ignore"):  # differences do not see steps, for example of labels that count
         at, projected = errors(x), errors(x @ steep @ steep.T)
         flat = np.isclose(at, projected, DIRECTIONS.smallest, DIRECTIONS.smallest, equal_nan=True).all()
-    return steep if flat else np.eye(x.shape[1])
+    return steep if flat else np.eye(x.shape[1]), bool(slopes[3] < DIRECTIONS.growth * slopes[1])

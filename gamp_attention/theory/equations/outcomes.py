@@ -50,6 +50,11 @@ def n_outcomes(model: Model) -> int:
     return 1 if find is None else len(find(np.zeros((1, model.n_tokens, model.teacher_rank)))[0])
 
 
+def shift_dimension(model: Model) -> int:
+    """Return the number of random coordinates, for each point, of averages over the teacher's fields."""
+    return 0 if _gauss_nodes(model) is not None else model.n_tokens * model.teacher_rank
+
+
 @lru_cache(maxsize=32)
 def _gauss_nodes(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Return directions (L t, K) of the teacher's fields y on which the labels depend, nodes (M, K) and weights (M,).
@@ -97,7 +102,7 @@ def labels_given_fields(
     ----------
     model : model whose labels have known outcomes.
     mean, root : (N, L, t) means of y given ω, and a root (L, t, t) of its covariance.
-    eta : (N, L, t) white noise, from which the shifts of uniform points follow.
+    eta : (N, shift_dimension) white noise, from which the shifts of uniform points follow.
     with_covariance : whether to compute the covariances of y.
     """
     (N, L, t), nodes, find = mean.shape, _gauss_nodes(model), outcomes_of(model)
@@ -109,7 +114,7 @@ def labels_given_fields(
         whole = block_diag(*root)
         left, _, right = np.linalg.svd(axes.T @ whole, full_matrices=False)
         at = x @ left @ right  # (M, L t): on other directions of η, labels do not depend
-        points = zip(at.reshape(-1, 1, L, t), weights, strict=True)
+        points = zip(at[:, None], weights, strict=True)
         rest = whole - whole @ right.T @ right
         covariance = (rest @ rest.T).reshape(covariance.shape)
     labels: Any = None
@@ -117,7 +122,7 @@ def labels_given_fields(
     sums: Any = 0.0
     pairs: Any = 0.0
     for noise, part in points:
-        y = mean + np.einsum("lst,nlt->nls", root, noise)
+        y = mean + np.einsum("lst,nlt->nls", root, noise.reshape(-1, L, t))
         labels, weight = find(y)
         weight = part * weight
         probabilities = probabilities + weight
@@ -134,9 +139,9 @@ def labels_given_fields(
 
 
 def _shifted(eta: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield points (N, L, t) of white noise with their weight, shifted by the noise (N, L, t) on the unit cube."""
-    shift = ndtr(eta.reshape(len(eta), -1))
+    """Yield points (N, L t) of white noise with their weight, shifted by the noise (N, L t) on the unit cube."""
+    shift = ndtr(eta)
     for point in sobol_points(OUTCOMES.n_shifts, shift.shape[1]):
         # the tent map makes the shifted integrand continuous at the faces of the cube
         uniform = inside_cube(1 - np.abs(2 * ((shift + point) % 1) - 1))
-        yield ndtri(uniform).reshape(eta.shape), 1 / OUTCOMES.n_shifts
+        yield ndtri(uniform), 1 / OUTCOMES.n_shifts

@@ -34,7 +34,7 @@ from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionHistory, StateEvolutionResult, refine
 from gamp_attention.theory.fixed_points.search import find_fixed_point
 from gamp_attention.theory.models.model import Model, require_model
-from gamp_attention.theory.rules.choice import CHOICE, first_rule
+from gamp_attention.theory.rules.choice import first_rule
 from gamp_attention.theory.rules.rule import Rule
 from gamp_attention.theory.start_law import require_overlaps, start_law
 
@@ -50,7 +50,8 @@ class WorkSettings:
     attention: float = 1e8
     one_field: float = 3e6
     random: float = 1e7
-    coarse: float = 5e6  # labels whose loss is not convex, if the requested error is at least `CHOICE.coarse`
+    coarse: float = 5e6  # labels whose loss is not convex, if the requested error is at least `coarse_rtol`
+    coarse_rtol: float = 5e-3
     fine: float = 5e7  # the same labels, if the requested error is smaller than `fine_rtol`
     fine_rtol: float = 2e-3
 
@@ -60,7 +61,7 @@ class WorkSettings:
             return self.attention if model.attention else self.one_field
         if model.attention or not model.task.jumps:  # each proximal problem of other labels needs a search
             return self.random
-        return self.coarse if rtol >= CHOICE.coarse else self.fine if rtol < self.fine_rtol else self.random
+        return self.coarse if rtol >= self.coarse_rtol else self.fine if rtol < self.fine_rtol else self.random
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def solve_state_evolution(
     first = first_rule(rule, model, (check.integer("seed", seed, low=0),), max_work or np.inf)
     rtol = require_rtol(rtol if rtol is not None else 1e-4 if first.deterministic else 2e-3)
     max_work = max_work or WORK.budget(model, first, rtol)
-    first = first_rule(rule, model, (seed,), max_work, rtol)
+    first = first_rule(rule, model, (seed,), max_work, refined=True)
     check.choice("response", response, RESPONSES)
     max_iter = check.integer("max_iter", max_iter, low=1)
     check.flag("stability", stability)

@@ -7,7 +7,7 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.choices import RULES
 from gamp_attention.theory.equations.channel import n_white, teacher_size
-from gamp_attention.theory.equations.directions import steep_directions
+from gamp_attention.theory.equations.directions import loss_directions
 from gamp_attention.theory.equations.outcomes import n_outcomes
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.rules.panels import PanelRule
@@ -19,9 +19,7 @@ class ChoiceSettings(NamedTuple):
     """Settings of the selection."""
 
     first_points: int = 4096  # number of points of each replica of the first random rule
-    # requested error from which fewer points are enough for labels whose proximal map does not jump, and their number
-    coarse: float = 5e-3
-    coarse_points: int = 1024
+    few_points: int = 1024  # the same if the rule is refined, for labels whose proximal map does not jump
     few_directions: int = 2  # number of directions in which a convex loss varies, up to which errors decrease faster
     few_rate: float = 1.0  # as the number of points to this power
     max_fields: int = 6  # largest number L (r + t) of coordinates of attention on panels, if chosen
@@ -32,7 +30,7 @@ CHOICE = ChoiceSettings()
 
 
 def first_rule(
-    name: str, model: Model, seed: tuple[int, ...], max_work: float = np.inf, rtol: float | None = None
+    name: str, model: Model, seed: tuple[int, ...], max_work: float = np.inf, *, refined: bool = False
 ) -> Rule:
     """Return the coarsest rule of a given name; ValueError if it is not suitable for the model.
 
@@ -43,7 +41,7 @@ def first_rule(
         labels with one field of the student and at most two numbers of the teacher.
     seed : seed of the point sets of "sobol".
     max_work : maximum number of proximal problems in one evaluation of the rule.
-    rtol : requested relative error; random rules for labels without jumps start with fewer points from `CHOICE.coarse`.
+    refined : whether finer rules follow.
     """
     check.choice("rule", name, RULES)
     labels = not model.attention
@@ -53,14 +51,16 @@ def first_rule(
             needs = "another rule: 'panels' needs labels of one token, one column and at most two teacher numbers"
             raise check.fail("rule", name, needs)
         if not labels and n_white(model) > CHOICE.max_fields:
-            raise check.fail(
-                "rule", name, f"'sobol' or 'auto' for {n_white(model)} = L (r + t) > {CHOICE.max_fields} fields"
-            )
+            needs = f"'sobol' or 'auto' for {n_white(model)} = L (r + t) > {CHOICE.max_fields} fields"
+            raise check.fail("rule", name, needs)
         return PanelRule(labels, max_work=max_work)
-    outcomes, jumps = n_outcomes(model), labels and model.task.jumps
-    work_of_replica = max_work / (SobolRule.n_replicas * outcomes)
-    few = not model.attention and not jumps and steep_directions(model, outcomes > 1).shape[1] <= CHOICE.few_directions
-    rate = JUMP_RATE if jumps else CHOICE.few_rate if few else RATE
-    coarse = rtol is not None and rtol >= CHOICE.coarse and labels and not jumps
-    n_points = points_within((CHOICE.coarse_points if coarse else CHOICE.first_points) // outcomes, work_of_replica)
-    return SobolRule(n_points, seed=seed, max_work=work_of_replica, rate=rate, problems=outcomes)
+    outcomes, rate, whitened, points = n_outcomes(model), RATE, True, CHOICE.first_points
+    if labels and model.task.jumps:
+        rate = JUMP_RATE
+    elif labels:
+        steep, bounded = loss_directions(model, outcomes > 1)
+        rate, whitened = CHOICE.few_rate if steep.shape[1] <= CHOICE.few_directions else RATE, not bounded
+        points = CHOICE.few_points if refined else points
+    work = max_work / (SobolRule.n_replicas * outcomes)
+    points = points_within(points // outcomes, work)
+    return SobolRule(points, seed=seed, max_work=work, rate=rate, problems=outcomes, whitened=whitened)

@@ -50,14 +50,14 @@ def points_within(n: int, max_work: float) -> int:
 
 
 @lru_cache(maxsize=64)
-def _draw_points(n: int, dim: int, seed: tuple[int, ...], in_cube: bool, paired: bool) -> np.ndarray:
+def _draw_points(n: int, dim: int, seed: tuple[int, ...], in_cube: bool, paired: bool, whitened: bool) -> np.ndarray:
     """Return points (n, dim) of the unit cube, or Gaussian points, mirror images next to each other if `paired`.
 
     Small sets are stored: scrambling takes as long as the average of a simple loss.
     """
     if in_cube:
         return inside_cube(sobol_points(n, dim, np.random.default_rng(seed)))
-    points = gaussian_points(n, dim, np.random.default_rng(seed))
+    points = gaussian_points(n, dim, np.random.default_rng(seed), whitened)
     return points.reshape(2, n // 2, dim).swapaxes(0, 1).reshape(n, dim) if paired else points
 
 
@@ -79,6 +79,8 @@ class SobolRule(Rule):
         attention if the channel has symmetries.
     rate : power of the number of points with which errors are expected to decrease.
     problems : number of proximal problems at each point, one for each label.
+    whitened : whether points have unit covariance. Averages of quadratic functions are then exact, and averages of
+        bounded functions have more errors, because the covariance depends on the points that are farthest from 0.
     """
 
     n_points: int = 4096
@@ -88,6 +90,7 @@ class SobolRule(Rule):
     searched: int = 1
     rate: float = RATE
     problems: int = 1
+    whitened: bool = True
     name: ClassVar[str] = "sobol"
     deterministic: ClassVar[bool] = False
 
@@ -175,5 +178,5 @@ class SobolRule(Rule):
         paired = not folded and self.searched > 1  # so that the first points are symmetric, too
         n, dim = self.n_points // (2 if channel.symmetry.m_zero else 1), channel.n_coordinates
         draw = _draw_points if n * dim <= MAX_STORED else _draw_points.__wrapped__
-        sets = (draw(n, dim, seed, folded, paired) for seed in seeds)
+        sets = (draw(n, dim, seed, folded, paired, self.whitened) for seed in seeds)
         return map(channel.fold, sets) if folded else sets
