@@ -310,6 +310,36 @@ def test_a_sum_of_tokens_is_one_token():
     assert abs(two.train_loss - one.train_loss) <= two.train_loss_error + one.train_loss_error
 
 
+@ga.register_loss
+class Hinge(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return max(0.0, 1 - p[0] * z[0, 0])
+
+
+class Signs:
+    def n_noise(self, n_tokens, rank):
+        return 0
+
+    def __call__(self, u, noise):
+        return np.sign(u[:, 0])
+
+
+def test_signs_of_sums_of_tokens_are_signs_of_one_token():
+    """The values of the targets are found, so that their probabilities given the student's fields are averaged."""
+    sums = ga.sequence_model(
+        lambda u, n: np.where(u[0, 0] + u[1, 0] > 0, 1.0, -1.0), lambda z: z[0, 0] + z[1, 0],
+        loss=lambda y, p: np.maximum(0, 1 - y * p), n_tokens=2, rank=1, lam=0.2, convex=True,
+    )  # fmt: skip
+    two = ga.solve_state_evolution(sums, 1.5, "random", rtol=3e-3)
+    one = ga.solve_state_evolution(ga.glm_model(Hinge(), Signs(), sigma=2**0.5, lam=0.2), 1.5)
+    assert two.converged
+    for name in ("q", "theta", "V"):
+        value, error = (getattr(overlaps, name) for overlaps in (two.overlaps, two.overlaps_error))
+        assert (np.abs(value - getattr(one.overlaps, name) / 2) <= error + 1e-4).all(), name
+
+
 def test_a_field_that_the_loss_does_not_read_changes_nothing():
     """Its weights are zero, and the overlaps of the other are the overlaps of the model with one column."""
 

@@ -126,6 +126,7 @@ def _line_of(error: BaseException) -> str:
 
 
 SYMMETRY_ERROR = 1e-11  # relative difference up to which values count as equal by symmetry
+N_TARGETS = 8192  # number of random fields at which all values of targets are found, if there are few
 N_SYMMETRY = 16  # number of random arguments on which symmetries are checked
 
 
@@ -147,6 +148,7 @@ class SequenceLabels:
     program: Program | None = field(repr=False, default=None)
     # label model of each class of samples with classes, of which this is the first
     of_class: tuple["SequenceLabels", ...] = field(repr=False, default=())
+    values: np.ndarray | None = None  # (C, P) all targets, if they are functions of the fields with few values
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
         """Return the number of random numbers per sample."""
@@ -163,6 +165,16 @@ class SequenceLabels:
         inputs = np.concatenate([u.reshape(n, -1), noise.reshape(n, -1)], axis=1)
         return evaluate_rows(self.program, inputs)
 
+    def outcomes(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return all targets (C, P) and their probabilities (N, C), which are 0 or 1; None if there are many."""
+        if self.values is None or self.of_class:
+            return None
+        is_value = (self(u, np.zeros((len(u), 0)))[:, None] == self.values).all(axis=2)
+        if not is_value.any(axis=1).all():
+            needs = f"the values that {N_TARGETS} random fields show, or n_noise = 1, with which targets are drawn"
+            raise check.fail_words("teacher", "a target that is very rare", needs)
+        return self.values, is_value.astype(float)
+
 
 def is_function(teacher: Any) -> bool:
     """Return whether a teacher is a function of the fields, for samples with or without classes."""
@@ -178,5 +190,9 @@ def trace_teacher(teacher: Any, L: int, t: int, n_noise: int, c: int | None) -> 
         labels = replace(labels, function=None, program=function.trace())
     rng = np.random.default_rng(5)
     u, noise = rng.standard_normal((N_SYMMETRY, L, t)), rng.standard_normal((N_SYMMETRY, n_noise))
-    even = are_equal(labels(u, noise), labels(-u, -noise))
-    return replace(labels, even=even)
+    even, values = are_equal(labels(u, noise), labels(-u, -noise)), None
+    if not n_noise and labels.program is not None:
+        of_all_sizes = np.geomspace(0.01, 100, N_TARGETS)[:, None, None] * rng.standard_normal((N_TARGETS, L, t))
+        found = np.unique(labels(of_all_sizes, np.zeros((N_TARGETS, 0))), axis=0)
+        values = found if len(found) <= N_SYMMETRY else None
+    return replace(labels, even=even, values=values)
