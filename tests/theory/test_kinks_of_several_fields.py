@@ -216,6 +216,32 @@ def test_absolute_errors_of_two_columns_are_two_problems_of_one():
     assert abs(of_both.stability.growth["symmetric"] - expected) < 0.02
 
 
+@ga.register_loss
+class Quantiles(NamedTuple):
+    """The sum over the fields of max(.9 x, −.1 x) for x = p − z, which is not even."""
+
+    convex = True
+
+    def value(self, p, z):
+        loss = 0.0
+        for k in range(z.shape[1]):
+            loss += max(0.9 * (p[k] - z[0, k]), 0.1 * (z[0, k] - p[k]))
+        return loss
+
+
+def test_quantiles_of_two_columns_are_quantiles_of_each():
+    two, one = (
+        ga.solve_state_evolution(ga.glm_model(Quantiles(), ga.LinearLabels(1.0), rank=r, lam=0.3), 2.0, rtol=rtol)
+        for r, rtol in ((2, 1e-3), (1, 1e-4))
+    )
+    assert two.converged
+    for name in ("q", "theta", "V"):
+        value, error = (getattr(overlaps, name) for overlaps in (two.overlaps, two.overlaps_error))
+        assert (np.abs(value - getattr(one.overlaps, name)) <= error + 1e-4)[0, range(2), range(2)].all(), name
+    assert abs(two.train_loss - 2 * one.train_loss) <= two.train_loss_error + 1e-4
+    assert two.overlaps.q[0, 0, 1] > 0.2  # all labels are above the fields on average, and there is no intercept
+
+
 def test_perfect_recovery_of_two_columns_ends():
     model = ga.glm_model(AbsoluteErrors(), ga.LinearLabels(0.0), rank=2, lam=0.001)
     se = ga.solve_state_evolution(model, 3.0, rtol=5e-3)

@@ -209,15 +209,6 @@ def fields_and_terms(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskT
     return y, model.task.terms(y, white[:, n_fields:])
 
 
-def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.ndarray]:
-    """Return slope (L, r, t) and root (L, r, r) of the student's fields given the teacher's fields y.
-
-    ω̃ = slope·y + root·(white noise), eq. :eq:`channel`.
-    """
-    slope = overlaps.theta @ model.coordinates.rho_inverse
-    return slope, psd_root(overlaps.q - slope @ np.swapaxes(overlaps.theta, 1, 2))
-
-
 class WeightedPoints(NamedTuple):
     """Samples of a channel, with means and covariances of everything on which g does not depend."""
 
@@ -241,14 +232,15 @@ class Channel:
     n_teacher, n_white : number of white coordinates of the teacher, and of all.
     overlaps : overlaps of the tokens.
     loss : loss of one sample.
-    slope, root : distribution of the student's fields given the teacher's, see `student_noise_law`.
+    slope, root : (L, r, t), (L, r, r): ω̃ = slope·y + root·(white noise) given the teacher's fields, eq. :eq:`channel`.
     """
 
     def __init__(self, model: Model, overlaps: Overlaps) -> None:
         self.model, self.overlaps, self.loss = model, overlaps, model.loss
         self.shape = model.n_tokens, model.rank, model.teacher_rank
         self.n_teacher, self.n_white = teacher_size(model), n_white(model)
-        self.slope, self.root = student_noise_law(model, overlaps)
+        self.slope = overlaps.theta @ model.coordinates.rho_inverse
+        self.root = psd_root(overlaps.q - self.slope @ np.swapaxes(overlaps.theta, 1, 2))
 
     @cached_property
     def symmetry(self) -> Symmetry:
@@ -283,6 +275,12 @@ class Channel:
         everything = np.hstack([fields.reshape(self.n_white, -1), y.reshape(self.n_white, -1), noise])
         left, _, right = np.linalg.svd(steep.T @ everything.T, full_matrices=False)
         return np.asarray(left @ right)
+
+    @property
+    def is_even(self) -> bool:
+        """True if a convex loss stays the same when all fields and the noise of labels change sign."""
+        random = not (self.model.task.jumps or self.model.has_means) and outcomes_of(self.model) is None
+        return random and loss_directions(self.model, False)[2]
 
     @cached_property
     def _hidden(self) -> np.ndarray:
@@ -384,10 +382,9 @@ class Channel:
         given = labels_given_fields(self.model, mean, root, eta, with_covariance)
         C = len(given.labels)
         terms, factors = RiskTerms(np.tile(given.labels, (N, 1)), np.zeros(C * N)), C * given.probabilities.ravel()
-        covariance = None
-        if with_covariance:
-            covariance = np.zeros((C * N, L, t + r, L, t + r))
-            covariance[:, :, :t, :, :t] = given.covariance.reshape(C * N, L, t, L, t)
+        covariance = None if given.covariance is None else given.covariance.reshape(C * N, L, t, L, t)
+        if covariance is not None:
+            covariance = np.pad(covariance, ((0, 0), (0, 0), (0, r), (0, 0), (0, r)))
         return WeightedPoints(given.y.reshape(-1, L, t), terms, np.repeat(fields, C, axis=0), factors, covariance)
 
     def sample(self, white: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -90,7 +90,7 @@ class LabelsGivenFields(NamedTuple):
     labels: np.ndarray  # (C, P)
     probabilities: np.ndarray  # (N, C)
     y: np.ndarray  # (N, C, L, t) means
-    covariance: np.ndarray  # (N, C, L, t, L, t); zeros if not requested
+    covariance: np.ndarray | None  # (N, C, L, t, L, t); None if not requested
 
 
 def labels_given_fields(
@@ -105,8 +105,8 @@ def labels_given_fields(
     eta : (N, shift_dimension) white noise, from which the shifts of uniform points follow.
     with_covariance : whether to compute the covariances of y.
     """
-    (N, L, t), nodes, find = mean.shape, _gauss_nodes(model), outcomes_of(model)
-    assert find is not None
+    (_, L, t), nodes = mean.shape, _gauss_nodes(model)
+    find: Any = outcomes_of(model)
     points: Iterable[tuple[np.ndarray, float]] = _shifted(eta)
     covariance = np.zeros((L, t, L, t))
     if nodes is not None:
@@ -133,7 +133,7 @@ def labels_given_fields(
     scale = 1 / np.maximum(probabilities, 1e-300)
     means = scale[..., None, None] * sums
     if not with_covariance:
-        return LabelsGivenFields(labels, probabilities, means, np.zeros((N, 1, L, t, L, t)))
+        return LabelsGivenFields(labels, probabilities, means, None)
     inside = scale[..., None, None, None, None] * pairs - np.einsum("ncks,nclu->nckslu", means, means)
     return LabelsGivenFields(labels, probabilities, means, inside + covariance)
 

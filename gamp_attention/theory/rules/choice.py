@@ -58,7 +58,7 @@ def first_rule(
     if labels and model.task.jumps:
         rate = JUMP_RATE
     elif labels:
-        steep, bounded = loss_directions(model, outcomes > 1)
+        steep, bounded, _ = loss_directions(model, outcomes > 1)
         rate, whitened = CHOICE.few_rate if steep.shape[1] <= CHOICE.few_directions else RATE, not bounded
         points = CHOICE.few_points if refined else points
     work = max_work / (SobolRule.n_replicas * outcomes)

@@ -179,4 +179,6 @@ class SobolRule(Rule):
         n, dim = self.n_points // (2 if channel.symmetry.m_zero else 1), channel.n_coordinates
         draw = _draw_points if n * dim <= MAX_STORED else _draw_points.__wrapped__
         sets = (draw(n, dim, seed, folded, paired, self.whitened) for seed in seeds)
-        return map(channel.fold, sets) if folded else sets
+        if folded:
+            return map(channel.fold, sets)
+        return (points[: n // 2] if channel.is_even else points for points in sets)  # mirror images add nothing
