@@ -30,7 +30,7 @@ class OutcomeSettings:
     n_shifts: int = 64  # number of points of the teacher's fields for each point of the student's
     max_nodes: int = 64  # largest number of Gauss-Hermite nodes
     dropped: float = 1e-6  # smallest weight of a node
-    smooth: float = 1e-5  # error of average probabilities, without knowledge of ω, up to which nodes are used instead
+    smooth: float = 3e-4  # largest error of a probability, without knowledge of ω, up to which nodes are used instead
 
 
 OUTCOMES = OutcomeSettings()
@@ -77,10 +77,10 @@ def _gauss_nodes(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray] | No
     for n in range(2, int(OUTCOMES.max_nodes ** (1 / K)) + 1):
         nodes, weights = pruned_product(*gauss_hermite(n), K, OUTCOMES.dropped)
         parts = [w * probabilities(points + root @ axes @ x) for x, w in zip(nodes, weights, strict=True)]
-        means = np.sum(parts, axis=0).mean(axis=0)
-        if np.abs(means - last).max() <= OUTCOMES.smooth:
+        here = np.sum(parts, axis=0)
+        if np.abs(here - last).max() <= OUTCOMES.smooth:
             return axes, nodes, weights
-        last = means
+        last = here
     return None
 
 
