@@ -20,11 +20,11 @@ LINES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path
 CLOSURES = {
     ("gamp_step",): 8090,
     ("run_gamp",): 9779,
-    ("solve_state_evolution",): 13500,
+    ("solve_state_evolution",): 13498,
     ("minimize_risk",): 8808,
-    ("run_gamp", "solve_state_evolution", "minimize_risk"): 17172,
+    ("run_gamp", "solve_state_evolution", "minimize_risk"): 17170,
 }
-LOADED = 18058  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+LOADED = 18056  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
 CONSTANTS = 342  # numbers at module level
 TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function

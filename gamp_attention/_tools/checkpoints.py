@@ -92,6 +92,6 @@ class CheckpointFile:
         try:
             require_checkpoint("checkpoint", self.path)
             write_archive("checkpoint", self.path, CHECKPOINT, arrays, overwrite=True)
-        except (OSError, ForeignFile) as error:  # the run goes on, because its result does not need the file
+        except (OSError, ForeignFile) as error:  # the result of the run does not need the file
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
         self._written = time.monotonic()

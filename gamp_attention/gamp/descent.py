@@ -101,9 +101,9 @@ def minimize_by_lbfgs(
 
     shape, latest, unit = Q.shape, list[RiskAtPoint](), small_unit(data)
     gain = 1.0 if unit == 1.0 else data.penalty.strength * unit**2  # unit of the risk
-    tokens = data.tokens[:: data.n_samples // 1000 + 1] + data.positions  # of at most 1000 samples
+    tokens = data.tokens[:: data.n_samples // 1000 + 1] + data.positions if is_convex(data) else np.ones((1, 1, 1))
     curvatures = data.penalty.strength + data.alpha * (tokens**2).mean(axis=0).sum(axis=0)[:, None]
-    units = unit * (np.sqrt(np.median(curvatures) / curvatures) if is_convex(data) else np.ones(1))
+    units = unit * np.sqrt(np.median(curvatures) / curvatures)
 
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
         at = evaluate(x.reshape(shape) * units)

@@ -11,6 +11,7 @@ from gamp_attention.theory.equations.symmetry import Symmetry
 from gamp_attention.theory.equations.units import Packing
 from gamp_attention.theory.fixed_points.observables import predicted_test_error
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.rules.rule import average_channels
 from gamp_attention.theory.rules.sobol import SobolRule
 from tests.conftest import assert_solutions_agree
 
@@ -145,3 +146,19 @@ def test_far_from_jumps_the_derivative_replaces_steins_form():
     jumpy = CASES["no teacher"][1]
     assert (H.images(jumpy)[0].hats.jump_mass == 0).all()
     assert H.count_jumps(jumpy).images(jumpy)[0].hats.jump_mass.sum() < 0
+
+
+def test_convex_losses_are_averaged_over_all_signs():
+    """Their points begin with the student's fields, of which the loss reads one: a domain of signs does not apply."""
+    model = ga.sequence_model(
+        lambda u, n: u[0, 0] ** 2 + 0.5 * n[0] ** 2, lambda z: z[0, 0] ** 2, loss=lambda y, p: y * p,
+        n_noise=1, n_tokens=2, rank=1, lam=0.2, convex=True,
+    )  # fmt: skip
+    one = np.ones((2, 1, 1))
+    moments = [
+        average_channels(SobolRule(1024), model, ga.Overlaps(q=0.8 * one, m=m * one[:, 0], theta=theta * one, V=one))[0]
+        for m, theta in ((0.0, 0.3), (1e-12, 0.3), (0.5, 0.0), (0.5, 1e-12))
+    ]
+    for exact, near in (moments[:2], moments[2:]):
+        for name in ("gg", "response", "with_noise"):
+            np.testing.assert_allclose(getattr(exact, name), getattr(near, name), rtol=1e-8, atol=1e-8)

@@ -186,8 +186,8 @@ def _correct(
 def find_end(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
     """Return the reason for which a branch ends at the last points, or None.
 
-    It is "fold" if the parameter changed its direction, or "m" or "theta" if this family goes to zero, where a branch
-    without it crosses, or together with all weights.
+    It is "fold" if the parameter changed its direction, or "m" or "theta" if this family goes to zero, either as a
+    branch without it crosses, or together with all weights.
     """
     if len(points) < 3:
         return None

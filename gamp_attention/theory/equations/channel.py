@@ -279,8 +279,8 @@ class Channel:
     @property
     def is_even(self) -> bool:
         """True if a convex loss stays the same when all fields and the noise of labels change sign."""
-        random = not (self.model.task.jumps or self.model.has_means) and outcomes_of(self.model) is None
-        return random and loss_directions(self.model, False)[2]
+        is_drawn = not (self.model.task.jumps or self.model.has_means) and outcomes_of(self.model) is None
+        return is_drawn and loss_directions(self.model, False)[2]
 
     @cached_property
     def _hidden(self) -> np.ndarray:

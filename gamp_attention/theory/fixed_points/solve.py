@@ -219,10 +219,8 @@ def _describe_recovery(F: OverlapMap, at: Overlaps, part: float) -> str:
         with suppress(*BREAKDOWNS):
             change = abs(np.trace(subtract_explained(F.model, F(at)), axis1=1, axis2=2).sum() / before - 1)
             if change > START.recovery_change:
-                message = (
-                    f"the part of q that the teacher does not explain, {before:.1g}, still changes by {change:.0%} "
-                )
-                return message + "in a step: weights are closer to perfect recovery, and V and test error are smaller"
+                words = f"the part of q that the teacher does not explain, {before:.1g}, still changes by {change:.0%} "
+                return words + "in a step: weights are closer to perfect recovery, and V and test error are smaller"
     return ""
 
 

@@ -174,9 +174,9 @@ class SobolRule(Rule):
         """Yield the points of each replica, or of one of them, in the fundamental domain of the channel."""
         replicas = range(self.n_replicas) if replica is None else [replica]
         seeds = [(*self.seed, self.n_points, number) for number in replicas]
-        folded = channel.symmetry.foldable
+        folded = channel.symmetry.foldable and channel.model.task.jumps  # other points begin with the student's fields
         paired = not folded and self.searched > 1  # so that the first points are symmetric, too
-        n, dim = self.n_points // (2 if channel.symmetry.m_zero else 1), channel.n_coordinates
+        n, dim = self.n_points // (2 if folded and channel.symmetry.m_zero else 1), channel.n_coordinates
         draw = _draw_points if n * dim <= MAX_STORED else _draw_points.__wrapped__
         sets = (draw(n, dim, seed, folded, paired, self.whitened) for seed in seeds)
         if folded:

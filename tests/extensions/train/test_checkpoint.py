@@ -129,7 +129,7 @@ def test_a_run_goes_on_if_its_checkpoint_can_no_longer_be_written(samples, tmp_p
         assert train_one(samples, **options, iteration=lose).n_iter == 3
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, where no user can write files")
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, in which no user can write files")
 def test_a_checkpoint_needs_a_folder_in_which_files_can_be_written():
     with pytest.raises(ValueError, match=r"checkpoint: '/proc/run\.npz' cannot be written"):
         ga.Checkpoint("/proc/run.npz")
