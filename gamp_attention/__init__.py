@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gamp_attention.problem.losses.attention import (
         AttentionLoss as AttentionLoss,
         DotProductAttention as DotProductAttention,
-        MultiHeadAttention as MultiHeadAttention,
     )
     from gamp_attention.problem.losses.glm import (
         LogisticLoss as LogisticLoss,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         PhaseRetrievalLoss as PhaseRetrievalLoss,
         SquaredLoss as SquaredLoss,
     )
+    from gamp_attention.problem.losses.heads import MultiHeadAttention as MultiHeadAttention
     from gamp_attention.problem.losses.registration import (
         register_attention as register_attention,
         register_loss as register_loss,
@@ -92,7 +92,8 @@ _CORE: dict[str, tuple[str, ...]] = {  # public names of the core, by module
     "gamp.step": ("GampState", "gamp_step", "initial_state"),
     "problem.dataset": ("Dataset", "LabelledDataset"),
     "problem.denoisers.output": ("Denoised", "denoise"),
-    "problem.losses.attention": ("AttentionLoss", "DotProductAttention", "MultiHeadAttention"),
+    "problem.losses.attention": ("AttentionLoss", "DotProductAttention"),
+    "problem.losses.heads": ("MultiHeadAttention",),
     "problem.losses.glm": ("LogisticLoss", "MultinomialLoss", "PhaseRetrievalLoss", "SquaredLoss"),
     "problem.losses.registration": ("register_attention", "register_loss"),
     "problem.penalties.base": ("register_penalty",),

@@ -8,14 +8,12 @@ same classes form a group of consecutive rows.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import DisplayMixin
-
-MAX_PATTERNS = 4096  # maximum number of combinations of classes, for each of which averages over fields are computed
 
 
 class Group(NamedTuple):
@@ -124,24 +122,3 @@ class ClassLaw(DisplayMixin):
         token = np.empty(self.n_sources, dtype=int)
         token[self.patterns] = np.arange(self.patterns.shape[1])
         return token
-
-
-def class_law(classes: Any) -> tuple[ClassLaw, np.ndarray]:
-    """Return the distribution of classes with given joint probabilities, and the token and class (S, 2) of each source.
-
-    `classes` is an array (K_1, …, K_L). Combinations and sources of probability zero are left out; sources are ordered
-    by token, then class.
-    """
-    L = max(check.ndim("classes", classes), 1)
-    table = check.array("classes", classes, tuple(f"K_{l + 1}" for l in range(L)))
-    if (table < 0).any() or abs(table.sum() - 1) > 1e-9:
-        raise check.fail("classes", table, "probabilities that add to 1")
-    seen = np.argwhere(table > 0)
-    if len(seen) > MAX_PATTERNS:
-        raise check.fail(
-            "classes", len(seen), f"at most {MAX_PATTERNS} combinations of classes of positive probability"
-        )
-    pairs = [(l, k) for l in range(table.ndim) for k in np.unique(seen[:, l])]
-    patterns = np.array([[pairs.index((l, k)) for l, k in enumerate(row)] for row in seen])
-    probability = table[tuple(seen.T)]
-    return ClassLaw(patterns, probability / probability.sum()), np.array(pairs)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from scipy.special import ndtri
 
 import gamp_attention as ga
 from validation.speed.several_fields import ClassHinge, Errors
@@ -271,6 +272,64 @@ def test_probabilities_of_steps_agree_with_drawn_classes():
     for name, error in known.overlaps_error.arrays().items():
         width = error + drawn.overlaps_error.arrays()[name]
         assert (np.abs(known.overlaps.arrays()[name] - drawn.overlaps.arrays()[name]) <= 1.5 * width).all(), name
+
+
+class BothPositive:
+    """1 if both fields u_1 and u_2 + u_1/2 are above −.3, and −1 otherwise."""
+
+    even = False
+
+    def n_noise(self, n_tokens, rank):
+        return 0
+
+    def outcomes(self, u):
+        inside = (u[:, 0, :1] > -0.3) & (u[:, 0, 1:] + 0.5 * u[:, 0, :1] > -0.3)
+        return np.array([[-1.0], [1.0]]), np.where(inside, [[0.0, 1.0]], [[1.0, 0.0]])
+
+    def __call__(self, u, noise):
+        return self.outcomes(u)[1] @ self.outcomes(u)[0]
+
+
+def test_probabilities_between_planes_agree_with_averages_over_the_teacher():
+    """Panels average over the teacher's fields themselves."""
+    model = ga.glm_model(Hinge(), BothPositive(), rank=1, teacher_rank=2, lam=0.2)
+    known, panels = (ga.solve_state_evolution(model, 2.0, rtol=1e-3, rule=rule) for rule in ("sobol", "panels"))
+    assert known.converged
+    assert panels.converged
+    for name, error in known.overlaps_error.arrays().items():
+        width = error + panels.overlaps_error.arrays()[name]
+        assert (np.abs(known.overlaps.arrays()[name] - panels.overlaps.arrays()[name]) <= 1.5 * width).all(), name
+    assert abs(known.test_error - panels.test_error) <= 1.5 * (known.test_error_error + panels.test_error_error)
+
+
+@ga.register_loss
+class HingeOfSum(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return max(0.0, 1.0 - p[0] * (z[0, 0] + z[0, 1]))
+
+
+class FlippedSigns(ga.LogisticLabels):
+    """Signs of u − .5, a tenth of which are flipped."""
+
+    def outcomes(self, u):
+        return np.array([[-1.0], [1.0]]), np.where(u[:, 0, :1] > 0.5, [[0.1, 0.9]], [[0.9, 0.1]])
+
+    def __call__(self, u, noise):
+        return np.where(noise < ndtri(self.outcomes(u)[1][:, 1:]), 1.0, -1.0)
+
+
+@pytest.mark.parametrize("labels", [ga.LogisticLabels(0.0), ga.LogisticLabels(0.5), FlippedSigns()])
+def test_a_sum_of_columns_is_one_column(labels):
+    """The penalty of w = q_1 + q_2 is smallest for q_1 = q_2, where it is half the penalty of w."""
+    two = ga.solve_state_evolution(ga.glm_model(HingeOfSum(), labels, rank=2, teacher_rank=1, lam=0.5), 2.0, rtol=1e-4)
+    one = ga.solve_state_evolution(ga.glm_model(Hinge(), labels, lam=0.25), 2.0)
+    assert two.converged
+    assert two.rule == "sobol"
+    assert np.abs(4 * two.overlaps.q - one.overlaps.q).max() < 4e-4 * one.overlaps.q.item()
+    assert np.abs(2 * two.overlaps.theta - one.overlaps.theta).max() < 4e-4 * one.overlaps.theta.item()
+    assert abs(two.train_loss - one.train_loss) < 4e-4 * one.train_loss
 
 
 @dataclass(frozen=True)

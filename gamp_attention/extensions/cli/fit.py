@@ -27,7 +27,7 @@ from gamp_attention.extensions.train.user_arrays import build_dataset, load_arra
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.layer import Units, layer_of
-from gamp_attention.problem.losses.attention import with_heads
+from gamp_attention.problem.losses.heads import with_heads
 from gamp_attention.problem.risk import scale_tolerance
 from gamp_attention.results import Status
 

@@ -26,7 +26,7 @@ from gamp_attention.extensions.train.train import TrainResult, train
 from gamp_attention.extensions.train.user_arrays import build_dataset, standard_units
 from gamp_attention.problem.dataset import Dataset, LabelledDataset
 from gamp_attention.problem.layer import Units, layer_of, require_tokens
-from gamp_attention.problem.losses.attention import require_heads, with_heads
+from gamp_attention.problem.losses.heads import require_heads, with_heads
 from gamp_attention.problem.penalties.base import Penalty
 
 NEEDS_DATA = "data_: needs the training data, which a %(name)s has after `fit` unless they were deleted, got none"

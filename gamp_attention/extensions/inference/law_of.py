@@ -34,8 +34,9 @@ from gamp_attention.problem.stores import hash_samples
 from gamp_attention.theory.models.coordinates import CoordinateLaw, require_seen
 from gamp_attention.theory.models.data_law import VERDICTS, DataLaw, Departure
 from gamp_attention.theory.models.glm import DEFAULT_LABELS, GLMModel
+from gamp_attention.theory.models.mixtures import ShiftedTeacher
 from gamp_attention.theory.models.model import Model
-from gamp_attention.theory.models.teachers import ShiftedTeacher, SoftmaxTeacher
+from gamp_attention.theory.models.teachers import SoftmaxTeacher
 
 N_PARTS = 10  # number of parts of the samples, for jackknife errors
 MIN_TILT = 0.1  # smallest factor of squared entries along an eigenvector of the sample covariance

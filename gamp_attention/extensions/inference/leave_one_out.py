@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, count_noun, format_to_error
 from gamp_attention._tools.numerics import guard_call, one_thread
-from gamp_attention._tools.statistics import interval_of_mean, mean_and_error
+from gamp_attention._tools.statistics import mean_and_error
 from gamp_attention.extensions.inference import doubts
 from gamp_attention.extensions.inference.hessian import FORMS, FactoredHessian, cavity_fields, leave_out
 from gamp_attention.extensions.inference.refits import Refitter, covariance_of_errors, has_squared_loss, sample_errors
@@ -338,3 +339,20 @@ class _CorrectedErrors:
         if self.unknown > size:
             return [f"refits of {count_noun(self.lost, 'sample')} did not reach a minimum"]
         return [f"exact refits differ from the estimates by {size:.2g} on average"]
+
+
+def interval_of_mean(values: np.ndarray, error: float, level: float = 0.95) -> tuple[float, float]:
+    """Return a confidence interval of the expected value of samples (n,) with standard error `error` of their mean.
+
+    The quantiles are from Student's t distribution with n − 1 degrees of freedom. Rare large samples make the
+    distribution of (mean − expected value)/error skewed. The end of the interval on the side of the long tail is
+    shifted to first order in the skewness (Johnson (1978), Hall (1992)); the other end is not, because the skewness is
+    estimated from the same samples. If no sample is negative, neither is the interval.
+    """
+    n, spread = len(values), values.std()
+    mean, t, shift = float(values.mean()), float(stdtrit(n - 1, 0.5 + level / 2)), 0.0
+    if spread > 0 and error > 0:
+        skewness = float(np.mean(((values - mean) / spread) ** 3)) * (spread / error) ** 3 / n**2  # of the mean
+        shift = skewness / 6 * (1 + 2 * t**2)
+    low = mean + (min(shift, 0.0) - t) * error
+    return max(low, 0.0) if values.min() >= 0 else low, mean + (max(shift, 0.0) + t) * error

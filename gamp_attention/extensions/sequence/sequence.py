@@ -40,17 +40,17 @@ from gamp_attention.problem.layer import Predictor, Units, attention_of_heads
 from gamp_attention.problem.losses.attention import (
     DotProductAttention,
     HeadLayout,
-    require_heads,
     require_valid_attention,
 )
+from gamp_attention.problem.losses.heads import require_heads
 from gamp_attention.problem.penalties.standard import require_penalty
 from gamp_attention.problem.sources import ClassLaw
 from gamp_attention.theory.models.attention import default_mixing
 from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, isotropic_law, value_classes
 from gamp_attention.theory.models.coordinates import CoordinateLaw
 from gamp_attention.theory.models.glm import GLMModel, LabelTask
-from gamp_attention.theory.models.model import Model, TokenClasses
-from gamp_attention.theory.models.teachers import ShiftedTeacher
+from gamp_attention.theory.models.mixtures import ShiftedTeacher, TokenClasses
+from gamp_attention.theory.models.model import Model
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from gamp_attention._tools.numerics import check_squarable, guard_call
 from gamp_attention.gamp.result import Trained
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.layer import Layer, Units
-from gamp_attention.problem.losses.attention import with_heads
+from gamp_attention.problem.losses.heads import with_heads
 from gamp_attention.problem.stores import as_tokens
 from gamp_attention.results import Status
 

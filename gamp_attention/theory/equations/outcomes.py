@@ -3,8 +3,12 @@
 The output function g depends on the student's fields ω and the label only. With the probabilities P(label | ω), an
 average of g needs points of ω, and a proximal problem for each label (Rao and Blackwell: a conditional expectation has
 less variance). Given ω, the teacher's fields are Gaussian, and the probabilities are averages over them with no
-proximal problem: for smooth probabilities over Gauss-Hermite nodes in the directions of the teacher's fields on which
-they depend; otherwise over uniform points, randomly shifted at each point of ω (Cranley and Patterson, 1976).
+proximal problem:
+
+- for smooth probabilities, over Gauss-Hermite nodes in the directions of the teacher's fields on which they depend;
+- otherwise over uniform points, randomly shifted at each point of ω (Cranley and Patterson, 1976);
+- if labels change on planes (`Planes`), such as the sign of a sum or the class of the largest field, exactly along one
+  direction, and over such points in the others.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,9 +32,18 @@ class OutcomeSettings:
     """Settings of averages over labels."""
 
     n_shifts: int = 64  # number of points of the teacher's fields for each point of the student's
+    n_lines: int = 16  # the same if probabilities are exact along a direction, and shifts have one coordinate
+    block: int = 8192  # number of points of the student's fields at a time, whose arrays fit in a processor's cache
     max_nodes: int = 64  # largest number of Gauss-Hermite nodes
     dropped: float = 1e-6  # smallest weight of a node
     smooth: float = 3e-4  # largest error of a probability, without knowledge of ω, up to which nodes are used instead
+    max_planes: int = 8  # largest number of planes on which labels change
+    radii: tuple[float, float] = (0.1, 6.0)  # smallest and largest size of fields between which planes are searched
+    bracket: float = 0.02  # part of the way between two points that is searched for a plane
+    halvings: int = 40  # number of halvings of this part
+    same_plane: float = 1e-6  # distance of normals and offsets of planes below which they are equal
+    end: float = 40.0  # largest distance of a plane from the fields, in standard deviations
+    rare: float = 1e-12  # probability of a label below which its moments are rounding
 
 
 OUTCOMES = OutcomeSettings()
@@ -52,7 +65,74 @@ def n_outcomes(model: Model) -> int:
 
 def shift_dimension(model: Model) -> int:
     """Return the number of random coordinates, for each point, of averages over the teacher's fields."""
+    planes = _planes(model)
+    if planes is not None:
+        return planes.axes.shape[1] - 1
     return 0 if _gauss_nodes(model) is not None else model.n_tokens * model.teacher_rank
+
+
+def _probabilities(model: Model) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    """Return random fields (n, L t) of the teacher, and the probabilities of labels as a function of such fields."""
+    find: Any = outcomes_of(model)
+    shape, root = (-1, model.n_tokens, model.teacher_rank), block_diag(*psd_root(model.coordinates.rho))
+    points = np.random.default_rng(0).standard_normal((DIRECTIONS.n_points, len(root))) @ root
+    return points, lambda y: find(y.reshape(shape))[1]
+
+
+class Planes(NamedTuple):
+    """Planes nᵀy = c of the teacher's fields between which the probabilities of labels are constant."""
+
+    normals: np.ndarray  # (B, L t) unit vectors n
+    offsets: np.ndarray  # (B,) c
+    axes: np.ndarray  # (L t, K) orthonormal columns that span the normals
+    across: np.ndarray  # (L t,) direction that crosses all planes, at angles as large as possible
+
+
+@lru_cache(maxsize=32)
+def _planes(model: Model) -> Planes | None:
+    """Return the planes on which labels change, found between random points; None if labels change otherwise."""
+    points, probabilities = _probabilities(model)
+    points *= np.geomspace(*OUTCOMES.radii, len(points))[:, None]
+    here, way = probabilities(points), points[::-1] - points
+
+    def is_same(start: np.ndarray, t: np.ndarray) -> np.ndarray:
+        return np.asarray((probabilities(start + t[:, None] * way) == here).all(axis=1))
+
+    changed = np.full(len(points), np.nan)  # part of the way on which the probabilities have changed
+    for t in np.outer(np.linspace(1, 0, round(1 / OUTCOMES.bracket)), np.ones(len(points))):
+        changed = np.where(is_same(points, t), changed, t)
+
+    def crossing(start: np.ndarray) -> np.ndarray:
+        """Return the parts of the ways on which probabilities change, close to `changed`; NaN if they do not."""
+        low, high = changed - OUTCOMES.bracket, changed + OUTCOMES.bracket
+        does_change = is_same(start, low) & ~is_same(start, high)
+        for _ in range(OUTCOMES.halvings):
+            t = 0.5 * (low + high)
+            low, high = np.where(is_same(start, t), [t, high], [low, t])
+        return np.where(does_change, low, np.nan)
+
+    first = crossing(points)
+    normals = np.array([first - crossing(points + step) for step in DIRECTIONS.step * np.eye(points.shape[1])])
+    found = np.isfinite(normals).all(axis=0)
+    normals = (normals[:, found] / np.linalg.norm(normals[:, found], axis=0)).T
+    offsets = np.einsum("nk,nk->n", normals, (points + first[:, None] * way)[found])
+    planes = np.zeros((0, normals.shape[1] + 1))
+    for plane in np.column_stack([normals, offsets]):
+        distances = [np.abs(planes - sign * plane).max(axis=1) for sign in (1, -1)]
+        if not (np.minimum(*distances) < OUTCOMES.same_plane).any():
+            planes = np.vstack([planes, plane])
+        if len(planes) > OUTCOMES.max_planes:
+            return None
+    if len(planes) == 0:
+        return None
+    normals, offsets = planes[:, :-1], planes[:, -1]
+    number = np.unique(points @ normals.T > offsets, axis=0, return_inverse=True)[1].ravel()
+    if any(np.ptp(here[number == k], axis=0).any() for k in range(number.max() + 1)):
+        return None
+    axes = span_of(normals.T)
+    ways = np.random.default_rng(0).standard_normal((DIRECTIONS.n_points, axes.shape[1])) @ axes.T
+    ways /= np.linalg.norm(ways, axis=1, keepdims=True)
+    return Planes(normals, offsets, axes, ways[np.abs(ways @ normals.T).min(axis=1).argmax()])
 
 
 @lru_cache(maxsize=32)
@@ -61,14 +141,7 @@ def _gauss_nodes(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray] | No
 
     None if the probabilities are not smooth functions of few directions, or their averages are inaccurate.
     """
-    (L, t), find = (model.n_tokens, model.teacher_rank), outcomes_of(model)
-    root = block_diag(*psd_root(model.coordinates.rho))
-    points = np.random.default_rng(0).standard_normal((DIRECTIONS.n_points, L * t)) @ root
-
-    def probabilities(y: np.ndarray) -> np.ndarray:
-        assert find is not None
-        return find(y.reshape(-1, L, t))[1]
-
+    (points, probabilities), root = _probabilities(model), block_diag(*psd_root(model.coordinates.rho))
     axes = span_of(changes_of(probabilities, points))
     K = axes.shape[1]
     if K == 0 or np.abs(probabilities(points) - probabilities(points @ axes @ axes.T)).max() > OUTCOMES.smooth:
@@ -105,43 +178,77 @@ def labels_given_fields(
     eta : (N, shift_dimension) white noise, from which the shifts of uniform points follow.
     with_covariance : whether to compute the covariances of y.
     """
-    (_, L, t), nodes = mean.shape, _gauss_nodes(model)
-    find: Any = outcomes_of(model)
-    points: Iterable[tuple[np.ndarray, float]] = _shifted(eta)
-    covariance = np.zeros((L, t, L, t))
-    if nodes is not None:
-        axes, x, weights = nodes
-        whole = block_diag(*root)
-        left, _, right = np.linalg.svd(axes.T @ whole, full_matrices=False)
-        at = x @ left @ right  # (M, L t): on other directions of η, labels do not depend
-        points = zip(at[:, None], weights, strict=True)
-        rest = whole - whole @ right.T @ right
-        covariance = (rest @ rest.T).reshape(covariance.shape)
+    if len(mean) > OUTCOMES.block:
+        cuts = range(OUTCOMES.block, len(mean), OUTCOMES.block)
+        blocks = zip(np.split(mean, cuts), np.split(eta, cuts), strict=True)
+        parts: Any = [labels_given_fields(model, here, root, noise, with_covariance) for here, noise in blocks]
+        joined: Any = (None if part[0] is None else np.concatenate(part) for part in list(zip(*parts, strict=True))[1:])
+        return LabelsGivenFields(parts[0].labels, *joined)
+    (_, L, t), find, whole = mean.shape, outcomes_of(model), block_diag(*root)
+    assert find is not None
+    planes = _planes(model)
+    nodes = _gauss_nodes(model) if planes is None else None
+    points: Iterable[tuple[np.ndarray, float]] = _shifted(eta, OUTCOMES.n_shifts)
+    to_y, along, rest = whole, np.zeros((L, t)), np.zeros_like(whole)
+    known = nodes[0] if nodes is not None else None if planes is None else planes.axes
+    if known is not None:
+        left, _, right = np.linalg.svd(known.T @ whole, full_matrices=False)
+        to_y = whole @ (left @ right).T  # (L t, K): on other directions of η, labels do not depend
+        rest = whole @ whole.T - to_y @ to_y.T
+    if planes is not None:
+        turn = np.linalg.qr((to_y.T @ planes.across)[:, None], mode="complete")[0]
+        along, to_y = (to_y @ turn[:, 0]).reshape(L, t), to_y @ turn[:, 1:]
+        points = _shifted(eta, OUTCOMES.n_lines if eta.shape[1] == 1 else OUTCOMES.n_shifts)
+    elif nodes is not None:
+        points = zip(nodes[1][:, None], nodes[2], strict=True)
     labels: Any = None
     probabilities: Any = 0.0
     sums: Any = 0.0
     pairs: Any = 0.0
     for noise, part in points:
-        y = mean + np.einsum("lst,nlt->nls", root, noise.reshape(-1, L, t))
-        labels, weight = find(y)
-        weight = part * weight
-        probabilities = probabilities + weight
-        weighted = np.einsum("nc,nls->ncls", weight, y)
+        y = mean + (noise @ to_y.T).reshape(-1, L, t)
+        labels, weight, *more = find(y) if planes is None else _on_lines(planes, find, y, along)
+        probabilities = probabilities + part * weight
+        weighted = np.einsum("nc,nls->ncls", part * weight, y)
+        if more:
+            weighted += part * np.einsum("nc,ls->ncls", more[0], along)
         sums = sums + weighted
         if with_covariance:
             pairs = pairs + np.einsum("ncks,nlu->nckslu", weighted, y)
-    scale = 1 / np.maximum(probabilities, 1e-300)
+            if more:
+                right = np.einsum("nc,nls->ncls", more[0], y) + np.einsum("nc,ls->ncls", more[1], along)
+                pairs += part * np.einsum("ncks,lu->nckslu", right, along)
+    scale = np.where(probabilities > OUTCOMES.rare, 1 / np.maximum(probabilities, OUTCOMES.rare), 0.0)
     means = scale[..., None, None] * sums
     if not with_covariance:
         return LabelsGivenFields(labels, probabilities, means, None)
     inside = scale[..., None, None, None, None] * pairs - np.einsum("ncks,nclu->nckslu", means, means)
-    return LabelsGivenFields(labels, probabilities, means, inside + covariance)
+    return LabelsGivenFields(labels, probabilities, means, inside + rest.reshape(L, t, L, t))
 
 
-def _shifted(eta: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield points (N, L t) of white noise with their weight, shifted by the noise (N, L t) on the unit cube."""
-    shift = ndtr(eta)
-    for point in sobol_points(OUTCOMES.n_shifts, shift.shape[1]):
+def _on_lines(planes: Planes, find: Outcomes, y: np.ndarray, along: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return labels, and E[p], E[p e] and E[p e²] (N, C) of their probabilities p at y + e·along for e ~ N(0, 1)."""
+    (N, L, t), across = y.shape, planes.normals @ along.ravel()
+    gaps = planes.offsets - y.reshape(N, -1) @ planes.normals.T
+    with np.errstate(all="ignore"):
+        cuts = np.sort(np.clip(np.nan_to_num(gaps / across), -OUTCOMES.end, OUTCOMES.end), axis=1)
+    ends = np.column_stack([cuts[:, 0] - 1, cuts, cuts[:, -1] + 1])
+    middle = 0.5 * (ends[:, 1:] + ends[:, :-1])
+    labels, p = find((y[:, None] + middle[..., None, None] * along).reshape(-1, L, t))
+    density, zeros = np.exp(-0.5 * cuts**2) / np.sqrt(2 * np.pi), np.zeros((N, 1))
+    masses = np.diff(np.column_stack([zeros, ndtr(cuts), zeros + 1]), axis=1)
+    slopes, moments = (-np.diff(np.column_stack([zeros, v, zeros]), axis=1) for v in (density, cuts * density))
+    parts = (masses, slopes, masses + moments)
+    return labels, *(np.einsum("nb,nbc->nc", part, p.reshape(N, len(planes.offsets) + 1, -1)) for part in parts)
+
+
+def _shifted(eta: np.ndarray, n: int) -> Iterator[tuple[np.ndarray, float]]:
+    """Yield n points (N, K) of white noise with their weight, shifted by the noise (N, K) on the unit cube."""
+    if eta.shape[1] == 0:
+        return iter([(eta, 1.0)])
+    uniform = (
         # the tent map makes the shifted integrand continuous at the faces of the cube
-        uniform = inside_cube(1 - np.abs(2 * ((shift + point) % 1) - 1))
-        yield ndtri(uniform), 1 / OUTCOMES.n_shifts
+        inside_cube(1 - np.abs(2 * ((ndtr(eta) + point) % 1) - 1))
+        for point in sobol_points(n, eta.shape[1])
+    )
+    return ((ndtri(cube), 1 / n) for cube in uniform)

@@ -106,11 +106,10 @@ class LogisticLabels(LabelTeacher):
         return np.where(positive, 1.0, -1.0)
 
     def outcomes(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return both labels (2, 1) and their probabilities (N, 2); None at temperature 0."""
-        if not self.temperature:
-            return None
-        scores = u[..., :1].sum(axis=1) / self.temperature
-        return np.array([[-1.0], [1.0]]), expit(scores * np.array([-1.0, 1.0]))
+        """Return both labels (2, 1) and their probabilities (N, 2)."""
+        total, signs = u[..., :1].sum(axis=1), np.array([-1.0, 1.0])
+        probabilities = expit(total / self.temperature * signs) if self.temperature else (total > 0) == (signs > 0)
+        return signs[:, None], probabilities.astype(float)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ classes first and then averaged over the classes (`TokenClasses`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,12 +18,92 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention.problem.losses.attention import DotProductAttention
 from gamp_attention.problem.penalties.base import Penalty
-from gamp_attention.problem.sources import class_law
+from gamp_attention.problem.sources import ClassLaw
 from gamp_attention.theory.models.attention import attention_model
 from gamp_attention.theory.models.coordinate_classes import CoordinateClasses, value_classes
-from gamp_attention.theory.models.coordinates import CoordinateLaw
-from gamp_attention.theory.models.model import Model, TokenClasses
-from gamp_attention.theory.models.teachers import ShiftedTeacher
+from gamp_attention.theory.models.coordinates import CoordinateLaw, law_from_samples
+from gamp_attention.theory.models.model import Component, Model
+
+MAX_PATTERNS = 4096  # maximum number of combinations of classes, for each of which averages over fields are computed
+
+
+@dataclass(frozen=True, eq=False)
+class ShiftedTeacher:
+    """Teacher, or label model, as a map of the fields minus their means."""
+
+    teacher: Any
+    shift: np.ndarray  # (L, t) means Q*ᵀμ_l/√d of the teacher's fields, added before it is applied
+
+    @property
+    def even(self) -> bool:
+        """True if the teacher is even and all means are zero: nonzero means break the symmetry."""
+        return bool(self.teacher.even and not self.shift.any())
+
+    def n_noise(self, n_tokens: int, rank: int) -> int:
+        """Return the number of random numbers per sample, as of the label model."""
+        return self.teacher.n_noise(n_tokens, rank)
+
+    def __call__(self, u: np.ndarray, *noise: np.ndarray) -> np.ndarray:
+        """Return target matrices, or labels, for centered fields u (..., L, t) and the noise of labels."""
+        return self.teacher(u + self.shift, *noise)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenClasses(Model):
+    """Base of models whose tokens have classes.
+
+    `coordinates` is the distribution ν over sources: γ_s of Σ_s, τ_s = √d (p_l + μ_s), teacher weights. `class_means`
+    (K, S) are √d μ_s in each class of coordinates, without spikes. They are needed because the teacher reads tokens
+    without their positions.
+
+    Raises
+    ------
+    ValueError : if the distribution of coordinates, the classes and the class means do not agree.
+    """
+
+    classes: ClassLaw = field(kw_only=True)
+    class_means: np.ndarray = field(kw_only=True)
+
+    def given(self, number: int) -> Model:
+        """Return the model of samples with the classes of pattern `number`."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        if self.coordinates.gamma.shape[1] != self.classes.n_sources:
+            got = f"{self.coordinates.gamma.shape[1]} sources"
+            needs = f"a distribution of the {self.classes.n_sources} sources of `classes`"
+            raise check.fail_words("coordinates", got, needs)
+        means = check.array("class_means", self.class_means, self.coordinates.tau.shape)
+        positions, classes = self.coordinates.tau - means, self.classes
+        of_first_class = positions[:, classes.first][:, classes.token]
+        if not np.allclose(positions, of_first_class, rtol=0, atol=1e-9 * (1 + np.abs(positions).max())):
+            needs = "the same positions coordinates.tau - class_means in all classes of a token"
+            raise check.fail("class_means", means, needs)
+        super().__post_init__()
+
+    def law_of_pattern(self, number: int) -> CoordinateLaw:
+        """Return the distribution of coordinates of samples with the classes of pattern `number`, without spikes."""
+        law, at = self.coordinates, self.classes.patterns[number]
+        return CoordinateLaw(law.weight, law.gamma[:, at], law.tau[:, at], law.teacher_mean, law.teacher_cov)
+
+    @cached_property
+    def components(self) -> tuple[Component, ...]:
+        """One component for each pattern of classes."""
+        patterns = zip(self.classes.probability, self.classes.patterns, strict=True)
+        return tuple(Component(float(p), sources, self.given(k)) for k, (p, sources) in enumerate(patterns))
+
+    def on_coordinates(self, gamma: np.ndarray, tau: np.ndarray, class_means: np.ndarray, pi: np.ndarray) -> Model:
+        """Return this model with the distribution of given coordinates.
+
+        The arguments are γ, √d (p + μ) and √d μ, each (d, S) and with spikes, and teacher rows (d, t).
+        """
+        S, spikes = tau.shape[1], self.coordinates.spikes
+        if spikes is not None:
+            tau, class_means = tau - pi @ spikes.T, class_means - pi @ spikes.T
+        # the means are stacked below τ so that coordinates of one class have equal class means too
+        both = law_from_samples(np.tile(gamma, 2), np.concatenate([tau, class_means], axis=1), pi)
+        law = replace(both, gamma=both.gamma[:, :S], tau=both.tau[:, :S], spikes=spikes)
+        return replace(self, coordinates=law, class_means=both.tau[:, S:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +123,27 @@ class MixtureModel(TokenClasses):
         teacher = ShiftedTeacher(self.teacher, self.teacher_shift[self.classes.patterns[number]])
         law = self.law_of_pattern(number)
         return Model(teacher, law, self.penalty, self.rank, self.student, score_noise=self.score_noise)
+
+
+def class_law(classes: Any) -> tuple[ClassLaw, np.ndarray]:
+    """Return the distribution of classes with given joint probabilities, and the token and class (S, 2) of each source.
+
+    `classes` is an array (K_1, …, K_L). Combinations and sources of probability zero are left out; sources are ordered
+    by token, then class.
+    """
+    L = max(check.ndim("classes", classes), 1)
+    table = check.array("classes", classes, tuple(f"K_{l + 1}" for l in range(L)))
+    if (table < 0).any() or abs(table.sum() - 1) > 1e-9:
+        raise check.fail("classes", table, "probabilities that add to 1")
+    seen = np.argwhere(table > 0)
+    if len(seen) > MAX_PATTERNS:
+        raise check.fail(
+            "classes", len(seen), f"at most {MAX_PATTERNS} combinations of classes of positive probability"
+        )
+    pairs = [(l, k) for l in range(table.ndim) for k in np.unique(seen[:, l])]
+    patterns = np.array([[pairs.index((l, k)) for l, k in enumerate(row)] for row in seen])
+    probability = table[tuple(seen.T)]
+    return ClassLaw(patterns, probability / probability.sum()), np.array(pairs)
 
 
 def mixture_model(

@@ -64,27 +64,6 @@ class SoftmaxTeacher(DisplayMixin):
         return (1 - self.omega) * self.attention(u) + self.omega * self.A
 
 
-@dataclass(frozen=True, eq=False)
-class ShiftedTeacher:
-    """Teacher, or label model, as a map of the fields minus their means."""
-
-    teacher: Any
-    shift: np.ndarray  # (L, t) means Q*ᵀμ_l/√d of the teacher's fields, added before it is applied
-
-    @property
-    def even(self) -> bool:
-        """True if the teacher is even and all means are zero: nonzero means break the symmetry."""
-        return bool(self.teacher.even and not self.shift.any())
-
-    def n_noise(self, n_tokens: int, rank: int) -> int:
-        """Return the number of random numbers per sample, as of the label model."""
-        return self.teacher.n_noise(n_tokens, rank)
-
-    def __call__(self, u: np.ndarray, *noise: np.ndarray) -> np.ndarray:
-        """Return target matrices, or labels, for centered fields u (..., L, t) and the noise of labels."""
-        return self.teacher(u + self.shift, *noise)
-
-
 def probe_fields(n_tokens: int, rank: int) -> np.ndarray:
     """Return three fields (3, L, rank) on which maps are tested, identical at every call."""
     return np.random.default_rng(3).standard_normal((3, n_tokens, rank))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.theory.models.teachers import ShiftedTeacher
+from gamp_attention.theory.models.mixtures import ShiftedTeacher
 from tests.extensions.sequence.test_sequence_classes import locate, uneven
 
 RUNS, STEPS = 8, 8

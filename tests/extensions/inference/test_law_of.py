@@ -7,7 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.extensions.inference.law_of import SpectrumFit, moments_along
-from gamp_attention.theory.models.teachers import ShiftedTeacher
+from gamp_attention.theory.models.mixtures import ShiftedTeacher
 
 SPECTRUM = ga.power_law_spectrum(1.0, 20)
 
