@@ -63,6 +63,9 @@ class Average:
             has_points = values.shape[:1] == (len(points),)
             if not has_points and len(points) in values.shape:
                 raise check.fail("average: shape of f(ξ)", values.shape, f"the N = {len(points)} points first")
+            if not has_points and not np.array_equal(values, f(*points[::-1].T), equal_nan=True):
+                needs = "the shape (N, …) for arguments (N,), or a value that does not depend on them"
+                raise check.fail("average: shape of f(ξ)", values.shape, needs)
             return values if has_points else np.broadcast_to(values, (len(points), *values.shape))
 
         def integrand(points: np.ndarray) -> np.ndarray:
@@ -131,11 +134,12 @@ class System(NonlinearSystem):
     def units(self, x: np.ndarray) -> np.ndarray:
         """Return the unit of each entry (k,): the largest entry of its order parameter, or 1 if this is zero.
 
-        Order parameters that go to zero, far below the start, have a fraction of their unit at the start.
+        Order parameters that go to zero have a fraction of their unit at the start.
         """
         now = self.unpack(x)
         sizes = {
-            name: max(np.abs(now[name]).max(), self.zero * np.abs(first).max()) for name, first in self.start.items()
+            name: np.abs(now[name]).max() and max(np.abs(now[name]).max(), self.zero * (np.abs(first).max() or 1.0))
+            for name, first in self.start.items()
         }
         return self.pack({name: np.full(self.start[name].shape, size or 1.0) for name, size in sizes.items()})
 

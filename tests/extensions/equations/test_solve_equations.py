@@ -79,6 +79,16 @@ def test_the_flow_leaves_fixed_points_that_repel():
     assert zero.stability == pytest.approx(1.5, rel=1e-5)
 
 
+def test_order_parameters_that_go_to_zero_are_zero():
+    """Rounding moves m from its start at zero."""
+    vanishing = ga.solve_equations(
+        lambda x, average: {"m": 0.5 * x.m - x.m**3, "q": 0.5 * x.q + x.m**2}, {"m": 0.0, "q": 0.3}
+    )
+    assert vanishing.converged
+    assert abs(vanishing.m) <= vanishing.m_error < 1e-6
+    assert abs(vanishing.q) <= vanishing.q_error < 1e-6
+
+
 def test_statuses_say_why_there_is_no_solution():
     def grows(x, average):
         return {"a": 2 * x.a + 1}
@@ -121,6 +131,10 @@ def test_wrong_uses_of_arguments_are_named():
         ga.solve_equations(lambda x, average: {"a": x.b}, {"a": 1.0})
     with pytest.raises(ValueError, match=r"shape of f.* points first, got .2, "):
         ga.solve_equations(lambda x, average: {"a": average(lambda u: np.stack([u, u])).sum()}, {"a": 1.0})
+    with pytest.raises(ValueError, match="or a value that does not depend on them"):
+        ga.solve_equations(lambda x, average: {"a": average(lambda u: np.tanh(x.a + u[0]))}, {"a": 1.0})
+    constant = ga.solve_equations(lambda x, average: {"a": average(lambda u: 0.5 * x.a + 1)}, {"a": 1.0})
+    assert abs(constant.a - 2) <= constant.a_error
 
 
 def test_names_of_attributes_are_no_order_parameters():
