@@ -85,8 +85,8 @@ def test_order_parameters_that_go_to_zero_are_zero():
         lambda x, average: {"m": 0.5 * x.m - x.m**3, "q": 0.5 * x.q + x.m**2}, {"m": 0.0, "q": 0.3}
     )
     assert vanishing.converged
-    assert abs(vanishing.m) <= vanishing.m_error < 1e-6
-    assert abs(vanishing.q) <= vanishing.q_error < 1e-6
+    assert abs(vanishing.m) <= vanishing.m_error < 1e-5
+    assert abs(vanishing.q) <= vanishing.q_error < 1e-5
 
 
 def test_statuses_say_why_there_is_no_solution():
