@@ -13,7 +13,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import compose, guard_call, one_thread
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.denoisers.output import Denoised, denoise
-from gamp_attention.problem.losses.kinks import STIFF, has_kinks, subgradients
+from gamp_attention.problem.losses.kinks import JUMP, NEAR, STIFF, has_kinks, subgradients
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.problem.passes import pass_over
 from gamp_attention.problem.penalties.standard import penalty_total, smallest_subgradient, subgradient_ends
@@ -96,13 +96,22 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str, state: Any = None) -> RiskA
         else:
             known = subgradients(
                 data.loss, terms.params, z, data.matrix.rows_of,
-                lambda slopes: data.matrix.back_project(slopes).ravel(), subgradient_ends(data.penalty, Q),
+                lambda slopes: data.matrix.back_project(slopes).ravel(), _ends_near_kinks(data.penalty, Q),
                 STIFF * data.penalty.strength,
             )  # fmt: skip
         smooth = data.matrix.back_project(known[1])
     value, gradient = np.sum(losses + terms.constant), smallest_subgradient(data.penalty, Q, smooth)
     norm = gradient_norm(data, gradient)
     return RiskAtPoint(normalized_risk(data, Q, value), gradient, norm, smooth, data.loss, terms.params, z, known)
+
+
+def _ends_near_kinks(penalty: Any, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both ends of ∂r(Q); next to a kink, which weights of damped message passing do not reach, of the kink."""
+    reach = NEAR * (np.abs(Q) + np.sqrt(np.mean(Q**2)))
+    left, right = subgradient_ends(penalty, Q - reach)[0], subgradient_ends(penalty, Q + reach)[1]
+    at_kink = right - left > JUMP * np.abs(left + right).mean()
+    exact = subgradient_ends(penalty, Q)
+    return np.where(at_kink, left, exact[0]), np.where(at_kink, right, exact[1])
 
 
 def _subgradients_of_fields(

@@ -253,7 +253,23 @@ def test_message_passing_reaches_minima_near_the_loss_of_replica_symmetry(penalt
     pull, l1 = x.T @ s, getattr(penalty, "l1", 0.0)
     primal = gamp.train_loss * 100
     dual = s @ data.labels[:, 0] - np.sum(np.maximum(np.abs(pull) - l1, 0) ** 2) / (2 * penalty.lam)
-    assert abs(primal - dual) <= 1e-4 * primal
+    assert abs(primal - dual) <= 1e-6 * primal
+    assert gamp.gradient_norm < 1e-7
+    assert np.abs(gamp.Q - gamp.state.Q).max() < 1e-7
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e-6])
+def test_labels_and_their_unit_give_the_same_weights(unit):
+    student = ga.sequence_model(
+        lambda u, noise: u[0, 0], lambda z: z[0, 0], lambda y, z: abs(y - z), n_tokens=1, rank=1, convex=True
+    ).student
+    data = ga.sample(ga.glm_model(Quantile(), QuantileLabels(0.5)), d=30, alpha=2.0, seed=0)
+    runs = [
+        ga.run_gamp(ga.LabelledDataset(data.tokens, scale * data.labels[:, 0], student, lam=0.1 / scale))
+        for scale in (1.0, unit)
+    ]
+    assert all(run.converged and run.gradient_norm < 1e-7 for run in runs)
+    assert np.abs(runs[1].Q / unit - runs[0].Q).max() < 1e-5
 
 
 def test_a_response_far_below_the_penalty_needs_no_accuracy():

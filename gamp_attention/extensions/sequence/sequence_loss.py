@@ -133,10 +133,6 @@ class SequenceLoss(NamedTuple):
             raise check.fail("loss", values, "finite values for the first samples and random fields")
         return rows
 
-    def field_size(self, size: float) -> float:
-        """Return 1, because the size of fields that a function maps to targets of a given size is not known."""
-        return 1.0
-
     def head_layout(self, rank: int) -> HeadLayout | None:
         """Return the columns of the heads if the function is a layer with heads; None for any other function."""
         return None if self.spec is None else self.spec.layout
