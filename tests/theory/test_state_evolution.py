@@ -182,3 +182,16 @@ def test_a_common_intercept_of_all_classes_is_free_and_zero():
     assert abs(with_intercept.overlaps.m.sum()) < 1e-6
     errors = without.overlaps_error.q + with_intercept.overlaps_error.q
     assert (np.abs(without.overlaps.q - with_intercept.overlaps.q) <= errors).all()
+
+
+def test_an_intercept_that_differences_of_tokens_cancel_is_zero():
+    """The response of both columns is coupled, so that the step of the second would move the first."""
+    model = ga.sequence_model(
+        lambda u, noise: np.where(u[0, 0] + u[1, 0] + noise[0] > -1, 1.0, -1.0),
+        lambda z: z[0, 0] - z[1, 0] + z[0, 1] + z[1, 1], lambda y, f: np.logaddexp(0.0, -y * f),
+        n_tokens=2, rank=2, teacher_rank=1, n_noise=1, lam=0.5, intercept=True, convex=True,
+    )  # fmt: skip
+    se = ga.solve_state_evolution(model, 2.0, rtol=2e-2)
+    assert se.converged
+    assert np.abs(se.overlaps.m[:, 0]).max() < 1e-6
+    assert (se.overlaps.m[:, 1] > 0.5).all()

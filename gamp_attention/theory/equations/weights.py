@@ -22,7 +22,8 @@ from gamp_attention._tools.quadrature import gaussian_points, gaussian_weights
 from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions, quadratic_response
 from gamp_attention.problem.penalties.base import values
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.channel import DIRECTIONS, Hats
+from gamp_attention.theory.equations.channel import Hats
+from gamp_attention.theory.equations.directions import DIRECTIONS, loss_directions
 from gamp_attention.theory.models.model import Model
 
 LIMIT = 9.0  # integration limit of the trapezoidal rule, in standard deviations
@@ -110,16 +111,17 @@ def intercept_step(hats: Hats, V_hat: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.pinv(V_hat.sum(axis=0), DIRECTIONS.response, hermitian=True) @ hats.m.sum(axis=0))
 
 
-def with_intercept(before: Overlaps, after: Overlaps, hats: Hats, V_hat: np.ndarray) -> Overlaps:
+def with_intercept(model: Model, before: Overlaps, after: Overlaps, hats: Hats, V_hat: np.ndarray) -> Overlaps:
     """Return new overlaps with the intercept b, which is added to the means m of the fields of all tokens.
 
     The intercept before the step is the mean over the tokens of the difference between the means of the fields and the
     contribution of the positions. At a fixed point, this difference is the same for all tokens, and Σ_l m̂_l = 0.
-    Directions without a response, in which the intercept is free, have none.
+    Directions in which the loss does not depend on the intercept, as of the scores of a softmax over tokens, have none.
     """
-    total = V_hat.sum(axis=0)
-    steep = np.linalg.pinv(total, DIRECTIONS.response, hermitian=True) @ total
-    b = steep @ (before.m - after.m).mean(axis=0) + intercept_step(hats, V_hat)
+    part = model.components[0].model
+    steep = loss_directions(part, True)[0].reshape(part.n_tokens, part.rank, -1).sum(axis=0)
+    steep = steep @ np.linalg.pinv(steep, DIRECTIONS.steep)
+    b = steep @ (before.m - after.m).mean(axis=0) + intercept_step(hats, steep @ V_hat @ steep)
     return replace(after, m=after.m + b)
 
 

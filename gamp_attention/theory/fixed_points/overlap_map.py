@@ -334,7 +334,7 @@ class OverlapMap(DisplayMixin):
         hats = conjugates(self.model, self.alpha, overlaps, moments, self.choices.counts_jumps)
         after, penalty = weights_step(self.model, hats, self.response)
         if self.model.intercept:
-            after = with_intercept(overlaps, after, hats, hats.response(self.response))
+            after = with_intercept(self.model, overlaps, after, hats, hats.response(self.response))
         vanished = not np.abs(after.q).max() > 1e-12 * np.abs(self.model.coordinates.rho).max()
         if vanished and not self.model.penalty.smooth:
             raise WeightsVanished
