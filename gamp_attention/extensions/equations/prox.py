@@ -21,7 +21,8 @@ def prox(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the proximal map z = argmin (z − ω)²/(2V) + ℓ(z) of a loss of one field, and its derivative ∂z/∂ω.
 
-    Eq. :eq:`prox`. Losses may have kinks, where ∂z/∂ω = 0, and several minima, of which z is the lowest.
+    Eq. :eq:`prox`. Losses may have kinks, where ∂z/∂ω = 0, and several minima, of which z is the lowest,
+    unless its well is narrower than about 0.3 or, for large V, far from z = 0.
 
     Parameters
     ----------

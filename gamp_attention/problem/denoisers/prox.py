@@ -59,6 +59,7 @@ class Search(NamedTuple):
     scan_spacing: float = 0.25  # distance in z of the points at which a scan evaluates the objective of a single field
     fewest_scanned: int = 16  # minimum number of these points
     most_scanned: int = 400  # maximum number of these points
+    near_zero: float = 10.0  # distance from 0 up to which they remain dense if the interval is longer, for large V
 
 
 @lru_cache
@@ -253,9 +254,10 @@ def minimize_globally(loss, p, omega, at_metric, z, max_starts, search, at_ws):
 def minimize_single_field(loss, p, omega, at_metric, z, max_starts, search, at_ws):
     """Find the global minimum for a sample with one field, with the arguments and results of `minimize_globally`.
 
-    Points with a lower objective lie in an interval around ω. The objective is evaluated at equidistant points of this
-    interval, and minimized from each point that is lower than its neighbors, which takes far fewer evaluations than a
-    search from many starts. Without a lower bound of ℓ, the general search is used.
+    Points with a lower objective lie in an interval around ω. The objective is evaluated at points of this interval,
+    and minimized from each point that is lower than its neighbors, which takes far fewer evaluations than a search from
+    many starts. The points are equidistant, or denser near 0, where losses vary, if there are not enough for a long
+    interval. Without a lower bound of ℓ, the general search is used.
     """
     metric, ws = load_from(at_metric), load_from(at_ws)
     value, outcome = minimize_from(loss, p, omega, at_metric, z, at_ws, 0)
@@ -267,13 +269,15 @@ def minimize_single_field(loss, p, omega, at_metric, z, max_starts, search, at_w
     extent, found, runner_up = radius / math.sqrt(metric.smallest), z[0], np.inf
     copy_matrix(ws.kept, ws.hess)
     n = int(min(max(2.0 * extent / search.scan_spacing, search.fewest_scanned), search.most_scanned))
-    spacing = 2.0 * extent / n
+    # points are unit · sinh(t) for equidistant t, which are equidistant for a large unit
+    unit = search.near_zero if n == search.most_scanned else 1e3 * (extent + abs(omega[0]))
+    first, last = math.asinh((omega[0] - extent) / unit), math.asinh((omega[0] + extent) / unit)
     before, here = np.inf, np.inf
     for number in range(n + 2):
-        ws.trial[0] = omega[0] + (number - 0.5 * n) * spacing
+        x = ws.trial[0]  # the point before is compared with its neighbors
+        ws.trial[0] = unit * math.sinh(first + (last - first) * number / n)
         after = objective(loss, p, omega, at_metric, ws.trial, at_ws) if number <= n else np.inf
-        x = ws.trial[0] - spacing  # the point before is compared with its neighbors
-        if here <= before and here < after and abs(x - found) > spacing:
+        if here <= before and here < after and abs(x - found) > ws.trial[0] - x:
             ws.point[0] = x
             trial, trial_outcome = minimize_from(loss, p, omega, at_metric, ws.point, at_ws, 0)
             apart = abs(ws.point[0] - z[0]) > SAME_MINIMUM * (1.0 + abs(z[0]))

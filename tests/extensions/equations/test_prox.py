@@ -65,6 +65,14 @@ def test_the_lowest_of_two_minima_is_found():
     np.testing.assert_allclose((z - omega) ** 2 / 2 + double_well(z), lowest, atol=1e-7)
 
 
+@pytest.mark.parametrize("V", [1e3, 1e6])
+def test_minima_far_from_the_field_are_found(V):
+    """A ramp is flat beyond the margin: for large V its minimum at z = y is lower than at ω."""
+    omega = np.linspace(-9.05, 0.95, 51)
+    z, _ = ga.prox(lambda z: np.minimum(1.0, np.maximum(0.0, 1.0 - z)), omega, V)
+    assert np.abs(z - 1.0).max() < 1e-6
+
+
 @pytest.mark.parametrize(("arguments", "words"), [
     ((quantile, [0.0], -1.0, 0.0, 0.5), "V: needs numbers > 0"), ((quantile, [np.nan], 1.0, 0.0, 0.5), "omega"),
     ((quantile, [0.0, 1.0], [1.0, 1.0, 1.0], 0.0, 0.5), "can be broadcast"), ((3, [0.0], 1.0), "loss"),
