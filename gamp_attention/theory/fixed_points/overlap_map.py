@@ -193,7 +193,8 @@ class OverlapMap(DisplayMixin):
 
         The slopes (2, L, r, r, k) are the derivatives of V̂ in Stein's form and in the derivative form.
         """
-        return self.derivatives(packing, at, self.settings.difference)
+        F = self.on(self.rule.for_newton()) if self.is_noisy else self
+        return F.derivatives(packing, at, self.settings.difference)
 
     def derivatives(
         self, packing: Packing, at: Overlaps, step: float, *, central: bool = False, odd: bool = False,

@@ -79,6 +79,10 @@ class Rule:
         """Return a rule that is accurate enough for finite differences of the overlap map."""
         return self
 
+    def for_newton(self) -> "Rule":
+        """Return a rule that is accurate enough for finite differences of large steps, as for Newton steps."""
+        return self
+
     def for_test_error(self, attention: bool) -> "Rule":
         """Return a rule that is accurate enough for the test error of attention or labels; for random rules only."""
         return self

@@ -24,6 +24,7 @@ class SobolSettings:
     """Settings of random rules."""
 
     stability_points: int = 4096  # number of points of each replica that finite differences need
+    newton_points: int = 1024  # the same for Newton steps, which an error of some percent hardly slows down
     test_error_divisor: int = 8  # the test error of attention needs 1/8 of the points, at least `stability_points`
     test_error_factor: int = 2  # the test error for labels is averaged over twice the number of points,
     outcomes_divisor: int = 2  # or half of it if points are averages over all labels
@@ -113,6 +114,10 @@ class SobolRule(Rule):
     def for_stability(self) -> "SobolRule":
         """Return the rule with at most 4096 problems; noise cancels in finite differences on the same points."""
         return replace(self, n_points=points_within(self.n_points, SOBOL.stability_points / self.problems))
+
+    def for_newton(self) -> "SobolRule":
+        """Return the rule with at most 1024 problems."""
+        return replace(self, n_points=points_within(self.n_points, SOBOL.newton_points / self.problems))
 
     def with_subsampled_search(self, often: bool = False) -> "SobolRule":
         """Return a rule that computes the global minimum at a part of the points only; at more points if `often`.
