@@ -47,7 +47,7 @@ class AverageSettings:
 
 AVERAGE = AverageSettings()
 # for an independent average with closer nodes that extend further
-CHECK = AverageSettings(spacings=((), (0.07,), (0.3,)), cells=(2048, 32, 14), margin=5.0)
+CHECK = AverageSettings(spacings=((), (0.1,), (0.3,)), cells=(2048, 32, 14), margin=5.0)
 
 
 @lru_cache
@@ -99,8 +99,9 @@ class Average:
         solution is INACCURATE: use Stein's identity instead of a derivative that jumps, or fewer normals.
 
         A feature between all nodes is missed. `solve_equations` compares its solution with an average whose nodes are
-        at most 0.003, 0.15 and 0.4 standard deviations apart for n = 1, 2 and 3. For narrower intervals and peaks, pass
-        `kinks`: numbers or points (n,) at which cells end from the start.
+        at most 0.003, 0.15 and 0.4 standard deviations apart for n = 1, 2 and 3. Narrower intervals, and Gaussian peaks
+        on another function with a standard deviation below an eighth of these distances, need `kinks`: numbers or
+        points (n,) at which cells end from the start, and nodes lie.
         """
         n, settings = check.integer("average: n", n, low=1), self.settings
         if n > MAX_NORMALS:
