@@ -25,16 +25,14 @@ PERSISTENT = 0.3  # smallest ratio of the changes of slope at a kink or a jump; 
 RESOLVED = 1e-6  # smallest change of slope relative to the mean slope; rounding errors are smaller
 
 
-def find_breakpoints(
-    function: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int, n_cells: int = N_CELLS
-) -> list[np.ndarray]:
+def find_breakpoints(function: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int) -> list[np.ndarray]:
     """Return the increasing points of jumps and kinks in [−reach, reach] of n functions.
 
     `function` takes the numbers (N,) of functions and arguments (N,) to values (N, P), whose P components are examined
     together. Kinks weaker than 1/1000 of the function's range, and points beyond the first eight, may be missed, and
-    pairs of points that are closer than one of the `n_cells` cells of the grid.
+    pairs of points that are closer than a cell of the grid.
     """
-    grid = np.linspace(-REACH, REACH, n_cells + 1) + OFFSET
+    grid = np.linspace(-REACH, REACH, N_CELLS + 1) + OFFSET
     values = function(np.repeat(np.arange(n), len(grid)), np.tile(grid, n)).reshape(n, len(grid), -1)
     size = np.ptp(values, axis=1).max(axis=1)
     third = np.abs(np.diff(values, 3, axis=1)).max(axis=2)

@@ -3,7 +3,8 @@
 1. The flow dx/dt = F(x) − x leads from the start to a fixed point that attracts (`follow_flow`). A start that hardly
    changes counts as near a fixed point, and is solved by Newton steps even if that repels.
 2. Newton steps with more accurate averages give the errors (`refined`): twice the change of the solution, and the last
-   error of the averages, multiplied by the response (1 − F')⁻¹ of the solution to errors of F.
+   error of the averages, with their difference from averages with closer nodes, multiplied by the response (1 − F')⁻¹
+   of the solution to errors of F.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from gamp_attention._tools.display import Rows, format_to_error
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
 from gamp_attention._tools.roots import RootSettings, differences, find_root, follow_flow
+from gamp_attention.extensions.equations.average import CHECK
 from gamp_attention.extensions.equations.system import System, Values, read_start
 from gamp_attention.results import Ended, Status, finish
 
@@ -147,9 +149,15 @@ def _follow(system: System, x: np.ndarray, max_iter: int) -> tuple[Status, list[
         return status, found.path, str(found.failure)
     if found.arrived:
         return Status.CONVERGED, found.path, ""
-    change = f"{_largest(system, found.residual / system.units(found.x))} still changes by {found.size:.1g}, relatively"
+    change = np.abs(found.residual) / _path_units(system, found.path)
+    name = _largest(system, change)
     advice = "there may be no fixed point near; otherwise raise max_iter or start closer"
-    return Status.MAX_ITER, found.path, f"{change}, in a step: {advice}"
+    return Status.MAX_ITER, found.path, f"{name} still changes by {change.max():.1g}, relatively, in a step: {advice}"
+
+
+def _path_units(system: System, path: list[np.ndarray]) -> np.ndarray:
+    """Return the largest unit of each entry (k,) along a path, since a cycle may pass zero."""
+    return np.max([system.units(point) for point in path], axis=0)
 
 
 def _largest(system: System, change: np.ndarray) -> str:
@@ -169,23 +177,26 @@ def refined(system: System, path: list[np.ndarray], rtol: float, status: Status,
     x, jacobian, residual = path[-1], np.full((len(path[-1]),) * 2, np.nan), np.nan
     error = np.full(len(x), np.nan)
     try:
-        residual = float(np.abs(system.residual(x) / system.units(x)).max())
+        residual = float(np.abs(system.residual(x) / _path_units(system, path)).max())
         for level in range(SOLUTION.max_finer if status.converged else 0):
             describe(f"averages to {system.tol:.1g}")
             jacobian = jacobian_of(system, x)
             system, unit = replace(system, tol=SOLUTION.average_tol * rtol * SOLUTION.finer**level), system.units(x)
             root = find_root(system, x, system.tol, STEPS, jacobian)
             last = np.linalg.solve(jacobian, root.residual)
-            response = np.abs(np.linalg.inv(jacobian)) @ unit * max(system.tol, system.evaluate(root.x)[1])
+            checked, rest = replace(system, settings=CHECK).evaluate(root.x)
+            missed = np.abs(checked - root.x - root.residual) + unit * max(system.tol, rest)
+            response = np.abs(np.linalg.inv(jacobian)) @ missed
             error = SOLUTION.safety * (np.abs(root.x - x) + np.abs(last)) + response
             x, residual = root.x, root.size
-            if (error <= rtol * unit).all():
+            if (error <= rtol * unit).all() or (rest > system.tol and (response > rtol * unit).any()):
                 break
-        else:
-            if status.converged:
-                name = _largest(system, error / system.units(x))
-                status = Status.INACCURATE
-                message = f"the relative error of {name} is {np.max(error / unit):.1g}, not rtol = {rtol:g}"
+        if status.converged and not (error <= rtol * unit).all():
+            status = Status.INACCURATE
+            message = f"the relative error of {_largest(system, error / unit)} is {np.max(error / unit):.1g}"
+            message += f", not rtol = {rtol:g}"
+            if rest > system.tol:
+                message += f": an average needs too many nodes, its error is {rest:.1g} of the mean absolute value"
     except UNDEFINED as failure:
         status, message = Status.NONFINITE, str(failure)
     # `jacobian` is of F(x) − x, `stability` of F

@@ -1,94 +1,17 @@
 """Equations x = F(x) of named order parameters, as a function of vectors, with averages to a given accuracy."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
-from gamp_attention._tools.breakpoints import find_breakpoints
-from gamp_attention._tools.quadrature import gauss_hermite, pruned_product
 from gamp_attention._tools.roots import NonlinearSystem
+from gamp_attention.extensions.equations.average import AVERAGE, Average, AverageSettings
 
 Values = dict[str, np.ndarray]
-MAX_NORMALS = 3  # number of standard normals of an average: the time of an adaptive rule increases by 21 with each
-
-
-@dataclass(frozen=True)
-class AverageSettings:
-    """Settings of averages; entries of tuples are for 1, 2 and 3 normals."""
-
-    cells: int = 4096  # cells of the grid on which kinks and jumps for one normal are located, each of width 0.0044
-    one_normal: float = 1e-3  # tolerance for one normal, in units of the tolerance: with located kinks, it is cheap
-    pilot_nodes: tuple[int, ...] = (60, 24, 10)  # nodes in each direction of the rule that estimates the size of f
-    margin: float = 3.0  # standard deviations beyond the point at which the density equals the tolerance
-    max_subdivisions: tuple[int, ...] = (2000, 300, 3000)  # functions with a few kinks need fewer
-
-
-AVERAGE = AverageSettings()
-
-
-@dataclass(frozen=True)
-class Average:
-    """The argument `average` of equations: E f(ξ₁, …, ξ_n) over independent standard normals.
-
-    Attributes
-    ----------
-    tol : error of an average, in units of E|f|.
-    errors : estimated errors of the averages so far, which are larger where a function needs too many divisions.
-    """
-
-    tol: float
-    errors: list[float] = field(default_factory=list)
-
-    def __call__(self, f: Callable[..., ArrayLike], n: int = 1, kinks: Sequence[ArrayLike] = ()) -> Any:
-        """Return the average of a function of n arrays (N,), which returns an array (N,) or (N, …).
-
-        Adaptive cubature (`scipy.integrate.cubature`) divides the region where f has kinks or jumps. `kinks`, numbers
-        or points (n,), are places at which it is divided from the start; for n = 1 they are located, unless f differs
-        from a smooth function only in an interval shorter than 0.01. A function of several normals that jumps along a
-        line needs very many divisions: use Stein's identity instead of its derivative, or fewer normals.
-        """
-        from scipy.integrate import cubature  # takes long to import
-
-        n, tol = check.integer("average: n", n, low=1), self.tol * (AVERAGE.one_normal if n == 1 else 1.0)
-        if n > MAX_NORMALS:
-            raise check.fail("average: n", n, f"at most {MAX_NORMALS} standard normals")
-
-        def evaluate(points: np.ndarray) -> np.ndarray:
-            values = np.asarray(f(*points.T), dtype=float)
-            has_points = values.shape[:1] == (len(points),)
-            if not has_points and len(points) in values.shape:
-                raise check.fail("average: shape of f(ξ)", values.shape, f"the N = {len(points)} points first")
-            if not has_points and not np.array_equal(values, f(*points[::-1].T), equal_nan=True):
-                needs = "the shape (N, …) for arguments (N,), or a value that does not depend on them"
-                raise check.fail("average: shape of f(ξ)", values.shape, needs)
-            return values if has_points else np.broadcast_to(values, (len(points), *values.shape))
-
-        def integrand(points: np.ndarray) -> np.ndarray:
-            density = np.exp(-0.5 * np.sum(points**2, axis=1)) / (2 * np.pi) ** (n / 2)
-            values = evaluate(points) / size
-            return values * density.reshape(-1, *[1] * (values.ndim - 1))
-
-        points, weights = pruned_product(*gauss_hermite(AVERAGE.pilot_nodes[n - 1]), n, 0.0)
-        size = np.tensordot(weights, np.abs(evaluate(points)), axes=1)
-        if not np.isfinite(size).all():
-            return size * np.nan
-        size = np.where(size > 0, size, 1.0)
-        reach = np.full(n, np.sqrt(-2 * np.log(tol)) + AVERAGE.margin)
-        if n == 1 and not len(kinks):
-            found = find_breakpoints(lambda _, x: (evaluate(x[:, None]) / size).reshape(len(x), -1), 1, AVERAGE.cells)
-            kinks = found[0].tolist()
-        divided = [np.broadcast_to(np.asarray(point, dtype=float), n) for point in kinks]
-        result = cubature(
-            integrand, -reach, reach, rule="gk21" if n < 3 else "genz-malik", rtol=0.0, atol=tol, points=divided,
-            max_subdivisions=AVERAGE.max_subdivisions[n - 1],
-        )  # fmt: skip
-        self.errors.append(float(np.max(result.error)))
-        return (size * result.estimate)[()]
 
 
 class OrderParameters(SimpleNamespace):
@@ -108,6 +31,7 @@ class System(NonlinearSystem):
     start : values that define the names and shapes.
     parameters : values of the parameters.
     tol : relative error of averages.
+    settings : spacings and numbers of nodes of averages.
     zero, diverged : sizes of an order parameter, in units of the start, that count as zero and as no solution; for
         the latter, the unit is at least 1.
     difference : step of finite differences.
@@ -117,6 +41,7 @@ class System(NonlinearSystem):
     start: Values
     parameters: dict[str, Any] = field(default_factory=dict)
     tol: float = 1e-6
+    settings: AverageSettings = AVERAGE
     zero: float = 1e-6
     diverged: float = 1e12
     difference: float = 1e-3
@@ -156,7 +81,7 @@ class System(NonlinearSystem):
         TypeError, ValueError : if the equations return no dict, or other names or shapes than the start.
         FloatingPointError : if a returned value is not finite; the message names it.
         """
-        average = Average(self.tol)
+        average = Average(self.tol, self.settings)
         new = self.equations(OrderParameters(**self.unpack(x)), average, **self.parameters)
         if not isinstance(new, Mapping):
             raise check.fail("equations", new, "a function that returns a dict of order parameters", TypeError)

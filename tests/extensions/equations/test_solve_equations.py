@@ -69,6 +69,90 @@ def test_averages_see_short_intervals(width):
     assert abs(solution.p - exact) <= max(solution.p_error, 1e-4 * exact)
 
 
+def product(f):
+    return lambda *fields: np.prod([f(field) for field in fields], axis=0)
+
+
+@pytest.mark.parametrize(("f", "n", "exact"), [
+    (np.abs, 3, (2 / np.pi) ** 1.5), (np.square, 3, 1.0), (lambda x: np.maximum(x, 0), 3, (2 * np.pi) ** -1.5),
+    (lambda x: 1.0 * (x > 0), 3, 0.125), (lambda x: np.maximum(x - 0.3, 0), 2, 0.2667613 ** 2),
+])  # fmt: skip
+def test_averages_see_functions_that_vanish_on_coordinate_planes(f, n, exact):
+    solution = ga.solve_equations(lambda x, average: {"p": average(product(f), n)}, {"p": 0.0})
+    assert solution.converged
+    assert abs(solution.p - exact) <= solution.p_error + 1e-7 * exact
+
+
+@pytest.mark.parametrize(("n", "width"), [(1, 0.003), (1, 0.01), (2, 0.02), (2, 0.05), (3, 0.1), (3, 0.5)])
+@pytest.mark.parametrize("center", [-1.3137, 0.6317])
+def test_averages_see_narrow_peaks(n, width, center):
+    """Of Gaussian peaks, and of the slope of a sigmoid, whose average differs by a relative O(width²)."""
+    scale = np.sqrt(1 + width**2)
+    exact = (width / scale * np.exp(-0.5 * (center / scale) ** 2)) ** n
+
+    def equations(x, average):
+        slope = average(lambda u: 1 / np.cosh((u - center) / width) ** 2 / width)
+        return {"p": average(product(lambda u: np.exp(-0.5 * ((u - center) / width) ** 2)), n), "s": slope}
+
+    solution = ga.solve_equations(equations, {"p": 0.0, "s": 0.0})
+    assert solution.converged
+    assert abs(solution.p - exact) <= solution.p_error <= 1e-4 * exact
+    density = np.sqrt(2 / np.pi) * np.exp(-0.5 * center**2)
+    assert abs(solution.s - density) <= width**2
+
+
+def test_errors_hold_for_peaks_on_a_smooth_function():
+    """The peak is narrower than the spacing of the first nodes; `kinks` resolve a peak that no nodes see."""
+
+    def average_of(width, **options):
+        def f(u, v):
+            return 1 + 10 * np.exp(-0.5 * ((u - 1.234) ** 2 + (v + 0.678) ** 2) / width**2)
+
+        solution = ga.solve_equations(lambda x, average: {"p": average(f, 2, **options)}, {"p": 1.0})
+        scale = 1 + width**2
+        return solution, 1 + 10 * width**2 / scale * np.exp(-0.5 * (1.234**2 + 0.678**2) / scale)
+
+    for width, options in ((0.03, {}), (0.003, {"kinks": [(1.234, -0.678)]})):
+        solution, exact = average_of(width, **options)
+        assert abs(solution.p - exact) <= solution.p_error
+    assert solution.converged
+
+
+def test_the_work_for_jumps_on_oblique_planes_is_bounded():
+    starts, numbers = [], []
+
+    def equations(x, average):
+        starts.append(len(numbers))
+
+        def f(u, v, w):
+            numbers.append(len(u))
+            return (u + 0.5 * v - 0.3 * w > 0.2) * np.tanh(w) ** 2 + 0.0
+
+        return {"p": average(f, 3)}
+
+    solution = ga.solve_equations(equations, {"p": 0.5})
+    u = np.linspace(-9, 9, 100_001)
+    integrand = np.exp(-0.5 * u**2) * np.tanh(u) ** 2 * ndtr(-(0.2 + 0.3 * u) / np.sqrt(1.25))
+    exact = integrand.sum() / np.exp(-0.5 * u**2).sum()
+    assert solution.status.value == "inaccurate"
+    assert "an average needs too many nodes" in solution.message
+    assert abs(solution.p - exact) <= solution.p_error <= 0.1
+    assert max(numbers) <= 100_000
+    assert np.add.reduceat(numbers, starts).max() < 5e6
+
+
+def test_changes_in_a_cycle_are_in_units_of_the_cycle():
+    """The last point has a ≈ 0, relative to which the change would be 2e4."""
+
+    def rotates(x, average):
+        growth = 1 - x.a**2 - x.b**2
+        return {"a": x.a + growth * x.a - 2 * x.b, "b": x.b + growth * x.b + 2 * x.a}
+
+    solution = ga.solve_equations(rotates, {"a": 0.1, "b": 0.0})
+    assert solution.status.value == "max_iter"
+    assert solution.residual < 10
+
+
 def test_the_flow_leaves_fixed_points_that_repel():
     """A magnetization of 1e-9 grows; zero stays zero, and its stability is β."""
     exact = brentq(lambda m: np.tanh(1.5 * m) - m, 0.5, 1)
