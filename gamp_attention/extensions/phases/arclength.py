@@ -75,6 +75,11 @@ class BranchCurve:
         alpha = p if self.parameter == "alpha" else self.alpha
         return OverlapMap(with_parameter(self.model, self.parameter, p).reduced, alpha, self.rule)
 
+    @property
+    def tol(self) -> float:
+        """Residual of a point at which Newton steps end."""
+        return WALK.residual
+
     def finer(self) -> "BranchCurve | None":
         """Return the curve on the next finer rule; None if there is none."""
         rule = self.rule.finer()
@@ -95,6 +100,10 @@ class BranchCurve:
 
 class Curve(Protocol):
     """Equations G(u) = 0 of a curve in the unknowns u = (x, p)."""
+
+    @property
+    def tol(self) -> float:
+        """Residual of a point at which Newton steps end."""
 
     @property
     def unit(self) -> float:
@@ -170,7 +179,7 @@ def _correct(
     for number in range(WALK.max_corrections):
         if not (np.isfinite(residual).all() and np.isfinite(J).all()):
             return None
-        if np.abs(residual).max() <= WALK.residual:
+        if np.abs(residual).max() <= curve.tol:
             return u, J, number
         step = np.linalg.lstsq(np.vstack([J, normal]), np.append(-residual, 0.0), rcond=None)[0]
         if normal[-1] == 1:  # the parameter is given: keep it exactly
@@ -220,6 +229,7 @@ def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
         at = float(np.clip(-fit[1] / (2 * fit[0]), s[0], s[-1]))
         values.append(float(np.polyval(fit, at)) * curve.unit)
         middle = b + at * tangent
+        middle[-1] = np.polyval(fit, at)
         corrected = _correct(curve, middle, tangent, derivative(curve, middle))
         if corrected is None:
             break
@@ -227,8 +237,8 @@ def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
         step = max(0.5 * min(-s[0], s[-1]), WALK.parabola_arc)
         sides = []
         for side in (b + part * step * tangent for part in (-1.0, -0.5, 0.5, 1.0)):
-            solved = _correct(curve, side, tangent, J) or _correct(curve, side, tangent, derivative(curve, side))
-            sides += [] if solved is None else [solved[0]]
+            corrected = _correct(curve, side, tangent, J) or _correct(curve, side, tangent, derivative(curve, side))
+            sides += [] if corrected is None else [corrected[0]]
         if len(sides) < 4:
             break
         near = sides
@@ -239,9 +249,11 @@ def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
     solved = [_correct(each, b, normal, derivative(each, b)) for each in (curve, curve.finer() or curve)]
     there, here = (np.nan if each is None else float(each[0][-1]) for each in solved[::-1])
     shift = (there - here) * curve.unit
+    spread += abs(values[-1] - b[-1] * curve.unit)
+    residual = max(curve.tol, *(float(np.abs(curve.residual(u)).max()) for u in near))
     J = derivative(curve, near[-1])
     left = np.linalg.svd(J[:, :-1])[0][:, -1]  # null vector at the fold, where residuals shift the parameter
-    spread += 2 * WALK.residual * curve.unit * float(np.abs(left).sum() / np.abs(left @ J[:, -1]))
+    spread += 2 * residual * curve.unit * float(np.abs(left).sum() / np.abs(left @ J[:, -1]))
     return values[-1] + shift, spread + WALK.shift_error * abs(shift)
 
 
