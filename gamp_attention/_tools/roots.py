@@ -244,7 +244,7 @@ def follow_flow(
                         arrived = bool(np.abs(remaining).max() <= FLOW.last)
                 if is_new or not arrived:
                     break
-                known = False
+                explicit = known = False
             n_idle = 0 if size < smallest or tau < FLOW.long or shortened else n_idle + 1
             smallest = min(smallest, size)
             if arrived or size == 0 or len(path) > max_iter or n_idle == FLOW.patience:

@@ -150,3 +150,9 @@ def test_labels_derived_from_linear_labels_keep_their_noise():
     # ridge regression sees the linear part 3u of u³, and the rest, of variance 15 − 9, as noise
     linear = ga.solve_state_evolution(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(np.sqrt(6.25) / 3), lam=0.3), 2.0)
     assert se.test_error == pytest.approx(9 * linear.test_error, rel=1e-3)
+
+
+def test_averages_of_a_lost_branch_name_its_status():
+    lost = ga.solve_state_evolution(ga.paper_model(), 0.1, rtol=1e-2, stability=False)
+    with pytest.raises(ValueError, match="average: needs a solution with errors, got status 'lost'"):
+        lost.average(lambda target, u, omega, z: z[:, 0, 0])

@@ -13,7 +13,7 @@ from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
 from gamp_attention.extensions.equations.solve import SOLUTION, EquationsSolution, refined
 from gamp_attention.extensions.equations.system import System, read_start
-from gamp_attention.extensions.phases.arclength import locate_fold, walk
+from gamp_attention.extensions.phases.arclength import WALK, locate_fold, walk
 from gamp_attention.results import Result, Status, spread
 
 MAX_POINTS = 300  # maximum number of points in each direction
@@ -73,6 +73,11 @@ class _ParameterCurve:
     name: str
     units: np.ndarray  # (k,)
     unit: float  # of p
+
+    @property
+    def tol(self) -> float:
+        """Residual of a point at which Newton steps end: the tolerance of the averages."""
+        return min(self.system.tol, WALK.residual)
 
     def at(self, u: np.ndarray) -> System:
         """Return the equations at the parameter value of u (k + 1,)."""

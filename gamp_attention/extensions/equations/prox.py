@@ -62,7 +62,7 @@ def prox(
     if not (widths > 0).all():
         raise check.fail("V", float(widths.min()), "numbers > 0")
     p = np.column_stack(columns) if columns else np.zeros((len(centers), 1))
-    student = PointLoss(compile_loss(loss, len(columns), check.flag("convex", convex)), 1, 1)
+    student = PointLoss(compile_loss(loss, p[:, : len(columns)], check.flag("convex", convex)), 1, 1)
     z, dz = np.empty((2, len(centers)))
     for width in np.unique(widths):
         rows = np.flatnonzero(widths == width)
@@ -72,13 +72,24 @@ def prox(
     return z.reshape(shape), dz.reshape(shape)
 
 
-@lru_cache(maxsize=64, typed=True)  # losses without fields are equal whatever their type
-def compile_loss(loss: Any, n: int, convex: bool) -> Any:
-    """Return the registered loss of a plain function of z and n parameters; a registered loss is returned as it is."""
+def compile_loss(loss: Any, rows: np.ndarray, convex: bool) -> Any:
+    """Return the registered loss of a function of z and n parameters; a registered loss is returned as it is.
+
+    A function is checked at the rows (N, n) of parameters with the smallest, median and largest first parameter.
+    """
     if not callable(loss) or hasattr(loss, "value"):
         return require_loss(loss)
-    size = max(n, 1)
-    function = UserFunction("loss", lambda p, z: loss(z[0, 0], *p[:n]), {"p": (size,), "z": (1, 1)}, "(P,)", "(1, 1)")
+    n = rows.shape[1]
+    tried = rows[np.argsort(rows[:, 0])[[0, len(rows) // 2, -1]]] if rows.size else rows[:0]
+    return _compile_function(loss, n, convex, tuple(map(tuple, tried.tolist())))
+
+
+@lru_cache(maxsize=64)
+def _compile_function(loss: Any, n: int, convex: bool, tried: tuple[tuple[float, ...], ...]) -> Any:
+    """Return the registered loss of a function of z and n parameters, which is checked at the parameters `tried`."""
+    size, values = max(n, 1), {"p": np.array(tried)} if tried else {}
+    shapes = {"p": (size,), "z": (1, 1)}
+    function = UserFunction("loss", lambda p, z: loss(z[0, 0], *p[:n]), shapes, "(P,)", "(1, 1)", tried=values)
     if (got := function.probe()) != ():
         raise function.error("to return one number", f"an array of shape {got}", TypeError)
     spec = SequenceSpec(function.trace(), (size,), 1, 1, 0.0 if convex else -np.inf, convex, False, False)

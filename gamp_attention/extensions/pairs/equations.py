@@ -24,7 +24,7 @@ from gamp_attention._tools.roots import NonlinearSystem
 from gamp_attention.problem.denoisers.input import denoise_weights, precisions
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.channel import Channel, Hats, field_slopes
+from gamp_attention.theory.equations.channel import Channel, Hats, field_slopes, fields_and_terms
 from gamp_attention.theory.equations.units import MIN_UNEXPLAINED, subtract_explained
 from gamp_attention.theory.equations.weights import linear_response, weights_law
 from gamp_attention.theory.fixed_points.observables import joint_response, random_points
@@ -210,8 +210,9 @@ def _products(channel: Channel, white: np.ndarray, V: np.ndarray, V_b: np.ndarra
     pair: Any = channel.model
     r = V.shape[1]
     _, params, _, omega = channel.sample(white)
+    params_b = fields_and_terms(pair.second, white[:, : channel.n_teacher])[1].params
     out = denoise(pair.first.loss, params, omega[:, :, :r], V, jacobian=True)
-    other = denoise(pair.second.loss, params, omega[:, :, r:], V_b, jacobian=True)
+    other = denoise(pair.second.loss, params_b, omega[:, :, r:], V_b, jacobian=True)
     g, slopes = np.concatenate([out.g, other.g], axis=2), (field_slopes(out, V), field_slopes(other, V_b))
     square = np.einsum("nlakc,nlbkd->lkabcd", *slopes, optimize=True) / len(g)
     n = r * V_b.shape[1]

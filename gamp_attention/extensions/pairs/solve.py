@@ -75,8 +75,8 @@ class PairResult(Ended):
         Parameters
         ----------
         f : function f(target, u, omega_A, omega_B) of N samples that returns an array (N, ...): targets, which are
-            labels (N, P) or attention matrices of the teacher (N, L, L); fields of the teacher u (N, L, t); and fields
-            of both estimators, (N, L, r_A) and (N, L, r_B).
+            labels (N, P) of A or attention matrices of the teacher (N, L, L); fields of the teacher u (N, L, t); and
+            fields of both estimators, (N, L, r_A) and (N, L, r_B).
         n_points : even number of points of each of 8 sets of random points.
         seed : seed of the points.
 
@@ -107,7 +107,8 @@ def solve_pair(
 
     The teacher, the distribution of the tokens and the labels of both are the same; the student, loss, penalty and α of
     each may differ. Labels may have several entries of which each loss reads a part, such as the number of times that
-    a sample occurs in each of two bootstrap samples.
+    a sample occurs in each of two bootstrap samples. Entries that are equal for all samples may differ as well, such as
+    the norm in solutions of `solve_with_norm`.
 
     Parameters
     ----------
@@ -235,7 +236,8 @@ def _require_common_law(first: Model, second: Model) -> None:
     for a, b in zip(*parts, strict=True):
         if teacher_size(a.model) == teacher_size(b.model) and first.attention == second.attention:
             white = np.random.default_rng(0).standard_normal((PAIR.n_compared, teacher_size(a.model)))
-            rows, others = (fields_and_terms(model, white)[1].params for model in (a.model, b.model))
+            both = [fields_and_terms(model, white)[1].params for model in (a.model, b.model)]
+            rows, others = (labels[:, np.ptp(labels, axis=0) > 0] for labels in both)
             if np.array_equal(rows, others):
                 continue
         raise check.fail_words("second", "other labels", "the same labels or targets of the teacher as `first`")

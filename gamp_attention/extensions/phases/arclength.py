@@ -75,6 +75,11 @@ class BranchCurve:
         alpha = p if self.parameter == "alpha" else self.alpha
         return OverlapMap(with_parameter(self.model, self.parameter, p).reduced, alpha, self.rule)
 
+    @property
+    def tol(self) -> float:
+        """Residual of a point at which Newton steps end."""
+        return WALK.residual
+
     def finer(self) -> "BranchCurve | None":
         """Return the curve on the next finer rule; None if there is none."""
         rule = self.rule.finer()
@@ -95,6 +100,10 @@ class BranchCurve:
 
 class Curve(Protocol):
     """Equations G(u) = 0 of a curve in the unknowns u = (x, p)."""
+
+    @property
+    def tol(self) -> float:
+        """Residual of a point at which Newton steps end."""
 
     @property
     def unit(self) -> float:
@@ -170,7 +179,7 @@ def _correct(
     for number in range(WALK.max_corrections):
         if not (np.isfinite(residual).all() and np.isfinite(J).all()):
             return None
-        if np.abs(residual).max() <= WALK.residual:
+        if np.abs(residual).max() <= curve.tol:
             return u, J, number
         step = np.linalg.lstsq(np.vstack([J, normal]), np.append(-residual, 0.0), rcond=None)[0]
         if normal[-1] == 1:  # the parameter is given: keep it exactly
@@ -207,36 +216,51 @@ def weight_sizes(curve: BranchCurve, points: list[np.ndarray]) -> np.ndarray:
 
 
 def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
-    """Return the parameter at a fold from parabolas in arclength, and its error."""
-    a, b, c = points[-3:]
-    values = []
+    """Return the parameter at a fold from parabolas along the curve, and its error.
+
+    Parabolas do not use the point next to the fold: where a branch ends at a branch that crosses, any parameter solves
+    the equations there.
+    """
+    near, b, values = points[-3:], points[-2], []
     for _ in range(WALK.max_parabolas):
-        s = np.array([-np.linalg.norm(b - a), 0.0, np.linalg.norm(c - b)])
-        fit = np.polyfit(s, [a[-1], b[-1], c[-1]], 2)
-        at = float(np.clip(-fit[1] / (2 * fit[0]), s[0], s[2]))
+        tangent = _chord(near)
+        s = (np.array(near) - b) @ tangent
+        fit = np.polyfit(s, [u[-1] for u in near], 2)
+        at = float(np.clip(-fit[1] / (2 * fit[0]), s[0], s[-1]))
         values.append(float(np.polyval(fit, at)) * curve.unit)
-        tangent = (c - a) / np.linalg.norm(c - a)
         middle = b + at * tangent
+        middle[-1] = np.polyval(fit, at)
         corrected = _correct(curve, middle, tangent, derivative(curve, middle))
         if corrected is None:
             break
-        step = max(0.5 * min(-s[0], s[2]), WALK.parabola_arc)
-        tangent = _tangent(corrected[1], tangent)
-        sides = [_correct(curve, corrected[0] + side * step * tangent, tangent, corrected[1]) for side in (-1, 1)]
-        if sides[0] is None or sides[1] is None:
+        b, J, _ = corrected
+        step = max(0.5 * min(-s[0], s[-1]), WALK.parabola_arc)
+        sides = []
+        for side in (b + part * step * tangent for part in (-1.0, -0.5, 0.5, 1.0)):
+            corrected = _correct(curve, side, tangent, J) or _correct(curve, side, tangent, derivative(curve, side))
+            sides += [] if corrected is None else [corrected[0]]
+        if len(sides) < 4:
             break
-        a, b, c = sides[0][0], corrected[0], sides[1][0]
+        near = sides
         if len(values) > 1 and abs(values[-1] - values[-2]) < 1e-6 * abs(values[-1]):
             break
-    spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(a[-1] - c[-1]) * curve.unit
-    normal = (c - a) / np.linalg.norm(c - a)
+    spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(near[0][-1] - near[-1][-1]) * curve.unit
+    normal = _chord(near)
     solved = [_correct(each, b, normal, derivative(each, b)) for each in (curve, curve.finer() or curve)]
     there, here = (np.nan if each is None else float(each[0][-1]) for each in solved[::-1])
     shift = (there - here) * curve.unit
-    J = derivative(curve, b)
+    spread += abs(values[-1] - b[-1] * curve.unit)
+    residual = max(curve.tol, *(float(np.abs(curve.residual(u)).max()) for u in near))
+    J = derivative(curve, near[-1])
     left = np.linalg.svd(J[:, :-1])[0][:, -1]  # null vector at the fold, where residuals shift the parameter
-    spread += 2 * WALK.residual * curve.unit * float(np.abs(left).sum() / np.abs(left @ J[:, -1]))
+    spread += 2 * residual * curve.unit * float(np.abs(left).sum() / np.abs(left @ J[:, -1]))
     return values[-1] + shift, spread + WALK.shift_error * abs(shift)
+
+
+def _chord(points: list[np.ndarray]) -> np.ndarray:
+    """Return the unit vector from the first to the last point."""
+    chord = points[-1] - points[0]
+    return chord / np.linalg.norm(chord)
 
 
 def locate_meeting(curve: BranchCurve, points: list[np.ndarray], family: str) -> tuple[float, float]:

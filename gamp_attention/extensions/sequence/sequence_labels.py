@@ -35,6 +35,7 @@ class UserFunction:
     arguments : shape of each argument, by name.
     words : the same shapes in words.
     c : a last argument with this value, which messages call c; none if not given.
+    tried : values of arguments by name, at which the function is checked; others are random.
 
     Attributes
     ----------
@@ -43,8 +44,9 @@ class UserFunction:
     """
 
     def __init__(
-        self, name: str, function: Any, arguments: dict[str, tuple[int, ...]], *words: str, c: int | None = None
-    ) -> None:
+        self, name: str, function: Any, arguments: dict[str, tuple[int, ...]], *words: str, c: int | None = None,
+        tried: dict[str, np.ndarray] | None = None,
+    ) -> None:  # fmt: skip
         signature = f"{name}({', '.join([*arguments, *([] if c is None else ['c'])])})"
         if not callable(function):
             raise check.fail(name, function, f"a function {signature}", TypeError)
@@ -55,6 +57,10 @@ class UserFunction:
         self.shapes = f"in {signature}, " + " and ".join(f"{k} has shape {word} = {v}" for (k, v), word in shapes)
         rng = np.random.default_rng(3)
         self._probes = [[size * rng.standard_normal(shape) for shape in arguments.values()] for size in PROBE_SIZES]
+        self._tried = tried or {}
+        for k, key in enumerate(arguments):
+            for probe, value in zip(self._probes, self._tried.get(key, ()), strict=False):
+                probe[k] = value
 
     def error(self, needs: str, got: str, kind: type[Exception] = ValueError) -> Exception:
         """Return an error whose message names the function, and the shapes of its arguments."""
@@ -108,7 +114,10 @@ class UserFunction:
             raise self.error("to return a number or an array of real numbers", type(result).__name__, TypeError)
         if not np.isfinite(array).all():
             at = ", ".join(f"{k} = {v.round(3).tolist()}" for k, v in zip(self.arguments, values, strict=True))
-            raise self.error("to return finite numbers", f"{array.tolist()} for {at}")
+            needs = "to return finite numbers"
+            if not self._tried:
+                needs += " for random arguments, if needed by a restriction such as np.log(np.maximum(y, 1e-9))"
+            raise self.error(needs, f"{array.tolist()} for {at}")
         return array.astype(float)
 
 

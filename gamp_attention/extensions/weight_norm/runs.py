@@ -70,8 +70,9 @@ def run_gamp_with_norm(
     tol = check.real("tol", tol, low=1e-12)
     require_one_field("data", data, LabelledDataset)
     d, n, lam, own_labels = data.dim, data.n_samples, data.lam, np.asarray(data.labels)
-    compiled = compile_loss(loss, own_labels.shape[1] + 1, check.flag("convex", convex))
-    check_labels(compiled, np.column_stack([own_labels, np.ones(n)]), n, 1, 1)
+    rows = np.column_stack([own_labels, np.ones(n)])
+    compiled = compile_loss(loss, rows, check.flag("convex", convex))
+    check_labels(compiled, rows, n, 1, 1)
 
     def problem(norm: float, penalty: Ridge) -> Any:
         labels = np.column_stack([own_labels, np.full(n, norm)])

@@ -10,13 +10,14 @@ from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
 from gamp_attention._tools.roots import find_root
 from gamp_attention.extensions.equations.prox import compile_loss
+from gamp_attention.extensions.sequence.sequence_labels import N_SYMMETRY
 from gamp_attention.extensions.weight_norm.equations import NORM, STEPS, NormEquations, require_one_field
 from gamp_attention.problem.penalties.standard import Ridge
 from gamp_attention.results import Overlaps, Status, finish
 from gamp_attention.theory.equations.channel import fields_and_terms, mean_of, teacher_size
 from gamp_attention.theory.equations.units import units
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
-from gamp_attention.theory.fixed_points.solve import require_rtol, solve_state_evolution
+from gamp_attention.theory.fixed_points.solve import START, describe_recovery, require_rtol, solve_state_evolution
 from gamp_attention.theory.models.glm import GLMModel
 from gamp_attention.theory.models.labels import LabelTeacher
 from gamp_attention.theory.rules.rule import average_channels
@@ -79,7 +80,8 @@ def solve_with_norm(
         Training loss and test error are of the loss with its norm. The norm is a part of `result.state`, the ordinary
         problem with the same solution: its teacher returns the labels followed by s, and its ridge is
         λ + α E[∂ℓ/∂s]/s. The errors include the errors of both. Replicon and jump mass are of this problem. The status
-        is LOST if the weights go to zero, and STALLED if the equations of s have no solution.
+        is LOST if the weights go to zero, STALLED if the equations of s have no solution, and INACCURATE if `rtol` was
+        not reached; near perfect recovery, the errors may be unknown (NaN).
 
     Raises
     ------
@@ -103,8 +105,9 @@ def solve_with_norm(
     check.flag("raise_on_failure", raise_on_failure)
     rtol = require_rtol(rtol)
     require_one_field("model", model, GLMModel)
-    n_labels = fields_and_terms(model, np.zeros((1, teacher_size(model))))[1].params.shape[1]
-    compiled = compile_loss(loss, n_labels + 1, check.flag("convex", convex))
+    white = np.random.default_rng(0).standard_normal((N_SYMMETRY, teacher_size(model)))
+    labels = fields_and_terms(model, white)[1].params
+    compiled = compile_loss(loss, np.column_stack([labels, np.ones(len(labels))]), check.flag("convex", convex))
 
     def solve(norm: float, ridge: Ridge, tol: float, last: Any) -> tuple[StateEvolutionResult, float, float]:
         problem = GLMModel(NormLabels(model.teacher, norm), model.coordinates, ridge, 1, compiled)
@@ -118,6 +121,8 @@ def solve_with_norm(
     equations = NormEquations(solve, model.lam)
     x, status, message = equations.find(lambda ridge: NORM.error * rtol)
     result = equations.result
+    if status is None and (message := describe_recovery(result.state, result.overlaps, START.recovered)):
+        status = Status.INACCURATE
     if status is None:
         try:
             result = _add_errors(equations, x, rtol)
@@ -125,10 +130,12 @@ def solve_with_norm(
                 equations.tol = max(0.5 * equations.tol * rtol / result.relative_error, 1e-10)
                 result = _add_errors(equations, find_root(equations, x, equations.tol, STEPS).x, rtol)
         except (ArithmeticError, np.linalg.LinAlgError) as error:
-            status, message = Status.STALLED, f"the errors of the norm cannot be computed: {error}"
+            words = f"the errors of the norm cannot be computed: {error}"
+            status, message = Status.INACCURATE, "; ".join(filter(None, [words, result.message]))
     if status is not None:
         unknown = {key: np.nan * getattr(result, key) for name in NUMBERS for key in (name, f"{name}_error")}
-        unknown |= {"consistent": False, "validity": f"unknown: {message}"}
+        unknown |= {"overlaps_error": Overlaps(**{key: np.nan * x for key, x in result.overlaps.arrays().items()})}
+        unknown |= {"relative_error": np.nan, "consistent": False, "validity": f"unknown: {message}"}
         result = replace(result, status=status, message=message, **unknown)
     return finish(result, raise_on_failure, "solve_with_norm")
 

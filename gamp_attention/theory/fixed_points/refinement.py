@@ -169,7 +169,8 @@ class StateEvolutionResult(Ended):
         Raises
         ------
         TypeError : if `f` is not a function, or replica symmetry is broken.
-        ValueError : if `f` returns an array without the samples in front.
+        ValueError : if `f` returns an array without the samples in front, or the result has no errors because no
+            solution was found.
 
         Examples
         --------
@@ -185,6 +186,8 @@ class StateEvolutionResult(Ended):
         (0.58, True)
         """
         check.function("f", f)
+        if np.isnan(self.relative_error):
+            raise check.fail_words("average", f"status {self.status.value!r}", "a solution with errors")
         if self.state is None:
             raise TypeError("average: needs a replica-symmetric solution")
         return average_over_channel(self.state.model, self.overlaps, self.overlaps_error, f, n_points, seed)

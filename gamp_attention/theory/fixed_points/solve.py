@@ -184,10 +184,10 @@ def solve_state_evolution(
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
         root = find_fixed_point(F, start, max_iter)
         result, last = refine_on_branch(root, None, rtol, max_work)
-    result = _check_precision(result, model)
-    if result.converged and result.state is not None:
-        words = _describe_recovery(result.state, result.overlaps, START.recovered)
+    if result.state is not None:
+        words = describe_recovery(result.state, result.overlaps, START.recovered)
         result = replace(result, status=Status.INACCURATE, message=words) if words else result
+    result = _check_precision(result, model)
     if stability and last is not None:
         describe("stability")
         result = _add_stability(result, last, max_work)
@@ -209,7 +209,7 @@ def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvoluti
     return replace(result, status=Status.DIVERGED, consistent=False, validity=unbounded, message=message)
 
 
-def _describe_recovery(F: OverlapMap, at: Overlaps, part: float) -> str:
+def describe_recovery(F: OverlapMap, at: Overlaps, part: float) -> str:
     """Return a message if the part of q that the teacher does not explain is below `part` and still changes.
 
     V and ε_g may be of the order of this part, whose changes are small compared with q.
@@ -317,10 +317,10 @@ def refine_on_branch(
     try:
         if is_off(branch, root.overlaps):
             return _build_failed(replace(root, status=Status.LOST), max_work), None
-        words = _describe_recovery(root.F, root.overlaps, DIRECTIONS.determined)
+        words = describe_recovery(root.F, root.overlaps, DIRECTIONS.determined)
         if words:  # rounding errors of the part that the teacher does not explain are larger than this part
             failed = _build_failed(replace(root, status=Status.MAX_ITER), max_work)
-            return replace(failed, status=Status.INACCURATE, message=words), None
+            return replace(failed, status=Status.INACCURATE, message=words, state=root.F), None
         describe("refinement")
         result, last = refine(root, rtol, max_work)
     except BREAKDOWNS as error:

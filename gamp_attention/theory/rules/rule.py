@@ -17,6 +17,9 @@ from gamp_attention.theory.models.model import Component, Model
 class WorkExceeded(ArithmeticError):
     """Raised if averages need more proximal problems than the limit of work allows."""
 
+    def __init__(self) -> None:
+        super().__init__("an average needs more proximal problems than its budget allows")
+
 
 # averages to first order in the overlaps, of a channel (`ChannelExpansion`) or of all components: `base` are the
 # averages at the point of the expansion, `samples` the averages of each replica there, and `at(overlaps)` the averages

@@ -24,6 +24,18 @@ def test_both_sides_of_the_folds_of_a_magnet_are_on_one_curve():
     assert len(curve.crossings) == 0
 
 
+@pytest.mark.parametrize(("rtol", "largest"), [(1e-3, 2e-3), (1e-6, 2e-5)])
+def test_the_end_of_a_branch_at_another_branch_is_more_accurate_for_smaller_rtol(rtol, largest):
+    """The magnetization m(β) of a ferromagnet vanishes at β = 1; at m = 0 the equation holds for all β."""
+
+    def magnet(x, average, beta):
+        return dict(m=np.tanh(beta * x.m))
+
+    start = ga.solve_equations(magnet, dict(m=1.0), beta=2.0, rtol=rtol)
+    curve = ga.follow_equations(magnet, start, beta=(0.5, 3.0), rtol=rtol)
+    assert abs(curve.folds.item() - 1) <= curve.folds_error.item() <= largest
+
+
 def test_crossings_are_located():
     """At β = 1 the branches with m ≠ 0 leave m = 0."""
     start = ga.solve_equations(magnet, {"m": 0.0}, beta=0.5)

@@ -34,6 +34,13 @@ def test_a_registered_loss_and_a_function_agree():
     np.testing.assert_allclose((ahead - behind) / 2e-5, first[1], atol=1e-6)
 
 
+def test_a_function_is_tried_at_the_labels_of_the_call():
+    """The logarithm of counts y is not finite at other labels."""
+    y, omega = np.array([1.0, 2.0, 5.0]), np.array([0.3, -1.0, 2.0])
+    z, _ = ga.prox(lambda z, y: np.exp(z) - y * z + y * np.log(y) - y, omega, 0.5, y)
+    np.testing.assert_allclose((z - omega) / 0.5, y - np.exp(z), atol=1e-8)
+
+
 @ga.register_loss
 class Absolute(NamedTuple):
     convex = True

@@ -245,6 +245,26 @@ def test_overlaps_that_are_not_possible_have_a_status():
     assert_unknown(pair, ga.Status.NONFINITE, "exceeds the overlaps of each with itself")
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_adversarial_and_ordinary_training_agree_with_runs(first):
+    """The norm is a further label of one of both, which the other does not read."""
+
+    def adversarial(z, y, s):
+        return np.logaddexp(0, 0.6 * s - y * z)
+
+    model = logistic(0.1)
+    solutions = [ga.solve_with_norm(model, 2.0, adversarial, convex=True, rtol=1e-3), solve(model, rtol=1e-3)]
+    pair = ga.solve_pair(solutions[first], solutions[1 - first])
+    assert pair.converged
+    found = []
+    for seed in range(8):
+        data = ga.sample(model, 120, 2.0, seed=seed)
+        runs = [ga.run_gamp_with_norm(data, adversarial, convex=True, tol=1e-5), ga.run_gamp(data, tol=1e-5)]
+        assert all(run.converged for run in runs)
+        found.append(np.sum(runs[0].Q * runs[1].Q) / 120)
+    assert abs(np.mean(found) - pair.q.item()) <= 4 * np.std(found, ddof=1) / np.sqrt(len(found))
+
+
 def test_wrong_arguments_are_named():
     first, other = solve(logistic(0.1), rtol=1e-2), solve(logistic(0.1), 1.0, rtol=1e-2)
     for given in (logistic(0.1), 3, None):

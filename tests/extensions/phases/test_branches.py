@@ -122,7 +122,7 @@ def test_all_branches_are_listed(model):
 class Parabola:
     """Curve p = 1 + (x − 0.5)² instead of the equations; its fold is at p = 1."""
 
-    unit = 1.0
+    unit, tol = 1.0, 1e-5
 
     def overlaps(self, u):
         return self.packing.unpack(u[:-1])

@@ -212,7 +212,9 @@ BAD = {
     "teacher: needs to run on arrays.*takes 1 positional": {"teacher": lambda u: u},
     "student: needs to run on arrays.*IndexError.*test_sequence.py.*shape": {"student": lambda z: z[5, 0]},
     r"student: needs to return an array of the teacher's shape \(\), got shape \(1, 1\)": {"student": lambda z: z},
-    "teacher: needs to return finite numbers, got nan for u": {"teacher": lambda u, noise: np.log(-(u[0, 0] ** 2))},
+    "teacher: needs to return finite numbers for random arguments.*, got nan for u": {
+        "teacher": lambda u, noise: np.log(-(u[0, 0] ** 2))
+    },
     "student: needs to return a number or an array.*NoneType": {"student": lambda z: None},
     "student: needs operations that can be differentiated.*np.where": {"student": lambda z: float(z[0, 0])},
     "student: needs the same values": {"student": lambda z: z[0, 0] * np.random.default_rng().normal()},
@@ -221,6 +223,9 @@ BAD = {
     },
     r"loss: needs to return one number, got an array of shape \(1,\)": {"loss": lambda y, p: np.ones(1) * (y - p)},
     "loss: needs values of at least 0, got -": {"loss": lambda y, p: y * p},
+    r"loss: needs to return finite .* for random arguments, .* such as np\.log\(np\.maximum\(y, 1e-9\)\), got nan": {
+        "loss": lambda y, p: np.exp(p) - y * p + y * np.log(y) - y + 1
+    },
     "convex: needs to be False": {"convex": True, "student": lambda z: np.tanh(z[0, 0])},
     "n_tokens: needs": {"n_tokens": 0},
 }

@@ -103,6 +103,19 @@ def test_theory_of_weights_that_go_to_zero_has_a_status():
     assert not se.consistent
 
 
+@pytest.mark.parametrize(("lam", "alpha"), [(1e-3, 4.0), (0.01, 3.0), (0.1, 3.0)])
+def test_perfect_recovery_has_a_status(lam, alpha):
+    """Adversarial least squares without noise: the minimum is at the weights of the teacher, for which q = 1."""
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.0), lam=lam)
+    se = ga.solve_with_norm(model, alpha, lambda z, y, s: 0.5 * (abs(z - y) + 0.1 * s) ** 2, convex=True, rtol=1e-2)
+    assert se.status is ga.Status.INACCURATE
+    assert "closer to perfect recovery" in se.message
+    assert se.overlaps.q.item() == pytest.approx(1.0, abs=1e-3)
+    assert np.isnan(se.relative_error)
+    with pytest.raises(ValueError, match="average: needs a solution with errors, got status 'inaccurate'"):
+        se.average(lambda target, u, omega, z: z[:, 0, 0])
+
+
 def test_a_loss_that_falls_with_the_norm_has_no_solution():
     """The ridge λ + c/s is negative: without a bound, larger weights are always better."""
     data = ga.sample(MODEL, d=60, alpha=1.0, seed=0)
