@@ -26,6 +26,7 @@ from gamp_attention.results import Status
 class NormSettings:
     """Settings of the equations of the norm."""
 
+    n_tried: int = 16  # number of random labels at which a loss is tried
     step: float = 1e-5  # step of central differences of losses in s, relative to s
     smallest: float = 1e-4  # norm in units of the first norm, below which the weights count as zero
     flow_tol: float = 1e-3  # tolerance of ordinary results, and of the equations, along the flow

@@ -10,7 +10,6 @@ from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
 from gamp_attention._tools.roots import find_root
 from gamp_attention.extensions.equations.prox import compile_loss
-from gamp_attention.extensions.sequence.sequence_labels import N_SYMMETRY
 from gamp_attention.extensions.weight_norm.equations import NORM, STEPS, NormEquations, require_one_field
 from gamp_attention.problem.penalties.standard import Ridge
 from gamp_attention.results import Overlaps, Status, finish
@@ -105,7 +104,7 @@ def solve_with_norm(
     check.flag("raise_on_failure", raise_on_failure)
     rtol = require_rtol(rtol)
     require_one_field("model", model, GLMModel)
-    white = np.random.default_rng(0).standard_normal((N_SYMMETRY, teacher_size(model)))
+    white = np.random.default_rng(0).standard_normal((NORM.n_tried, teacher_size(model)))
     labels = fields_and_terms(model, white)[1].params
     compiled = compile_loss(loss, np.column_stack([labels, np.ones(len(labels))]), check.flag("convex", convex))
 
