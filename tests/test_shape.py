@@ -24,7 +24,7 @@ CLOSURES = {
     ("minimize_risk",): 8745,
     ("run_gamp", "solve_state_evolution", "minimize_risk"): 17136,
 }
-LOADED = 18022  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+LOADED = 18023  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
 CONSTANTS = 342  # numbers at module level
 TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function
