@@ -23,6 +23,7 @@ from scipy.special import ndtr, ndtri
 from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.quadrature import gauss_hermite, inside_cube, pruned_product
 from gamp_attention._tools.sobol import sobol_points
+from gamp_attention._tools.threads import over_blocks
 from gamp_attention.theory.equations.directions import DIRECTIONS, changes_of, span_of
 from gamp_attention.theory.models.model import Model
 
@@ -33,7 +34,7 @@ class OutcomeSettings:
 
     n_shifts: int = 64  # number of points of the teacher's fields for each point of the student's
     n_lines: int = 16  # the same if probabilities are exact along a direction, and shifts have one coordinate
-    block: int = 8192  # number of points of the student's fields at a time, whose arrays fit in a processor's cache
+    block: int = 8192  # number of points that a thread takes at a time, whose arrays fit in a processor's cache
     max_nodes: int = 64  # largest number of Gauss-Hermite nodes
     dropped: float = 1e-6  # smallest weight of a node
     smooth: float = 3e-4  # largest error of a probability, without knowledge of ω, up to which nodes are used instead
@@ -179,20 +180,25 @@ def labels_given_fields(
     with_covariance : whether to compute the covariances of y.
     """
     if len(mean) > OUTCOMES.block:
-        cuts = range(OUTCOMES.block, len(mean), OUTCOMES.block)
-        blocks = zip(np.split(mean, cuts), np.split(eta, cuts), strict=True)
-        parts: Any = [labels_given_fields(model, here, root, noise, with_covariance) for here, noise in blocks]
-        joined: Any = (None if part[0] is None else np.concatenate(part) for part in list(zip(*parts, strict=True))[1:])
-        return LabelsGivenFields(parts[0].labels, *joined)
+        parts: dict[int, Any] = {}
+
+        def work(first: int, last: int) -> None:
+            rows = slice(first, last)
+            parts[first] = labels_given_fields(model, mean[rows], root, eta[rows], with_covariance)
+
+        over_blocks(work, len(mean), OUTCOMES.block)
+        known, *others = zip(*(parts[first] for first in sorted(parts)), strict=True)
+        joined: Any = (None if part[0] is None else np.concatenate(part) for part in others)
+        return LabelsGivenFields(known[0], *joined)
     (_, L, t), find, whole = mean.shape, outcomes_of(model), block_diag(*root)
     assert find is not None
     planes = _planes(model)
     nodes = _gauss_nodes(model) if planes is None else None
     points: Iterable[tuple[np.ndarray, float]] = _shifted(eta, OUTCOMES.n_shifts)
     to_y, along, rest = whole, np.zeros((L, t)), np.zeros_like(whole)
-    known = nodes[0] if nodes is not None else None if planes is None else planes.axes
-    if known is not None:
-        left, _, right = np.linalg.svd(known.T @ whole, full_matrices=False)
+    axes = nodes[0] if nodes is not None else None if planes is None else planes.axes
+    if axes is not None:
+        left, _, right = np.linalg.svd(axes.T @ whole, full_matrices=False)
         to_y = whole @ (left @ right).T  # (L t, K): on other directions of η, labels do not depend
         rest = whole @ whole.T - to_y @ to_y.T
     if planes is not None:
@@ -201,7 +207,6 @@ def labels_given_fields(
         points = _shifted(eta, OUTCOMES.n_lines if eta.shape[1] == 1 else OUTCOMES.n_shifts)
     elif nodes is not None:
         points = zip(nodes[1][:, None], nodes[2], strict=True)
-    labels: Any = None
     probabilities: Any = 0.0
     sums: Any = 0.0
     pairs: Any = 0.0

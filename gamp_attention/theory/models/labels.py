@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import expit, ndtr, softmax
+from scipy.special import expit, ndtr
 
 from gamp_attention._tools import check
+from gamp_attention.problem.losses.attention import softmax_rows
 
 
 class LabelTeacher:
@@ -27,7 +28,10 @@ class LabelTeacher:
         raise NotImplementedError
 
     def outcomes(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return all labels (C, P) and their probabilities (N, C) for fields (N, L, t); None if there are many."""
+        """Return all labels (C, P) and their probabilities (N, C) for fields (N, L, t); None if there are many.
+
+        Several threads may call it at the same time.
+        """
         return None
 
     def split_noise(self) -> tuple["LabelTeacher", float]:
@@ -126,12 +130,12 @@ class ClassLabels(LabelTeacher):
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return labels (N, 1), in 0, ..., t − 1."""
-        bounds = np.cumsum(softmax(u.sum(axis=1), axis=1), axis=1)
+        bounds = np.cumsum(softmax_rows(u.sum(axis=1)), axis=1)
         return (ndtr(noise) > bounds[:, :-1]).sum(axis=1, keepdims=True).astype(float)
 
     def outcomes(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the labels (t, 1) and their probabilities (N, t)."""
-        return np.arange(u.shape[2], dtype=float)[:, None], softmax(u.sum(axis=1), axis=1)
+        return np.arange(u.shape[2], dtype=float)[:, None], softmax_rows(u.sum(axis=1))
 
 
 @dataclass(frozen=True)
