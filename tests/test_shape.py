@@ -20,11 +20,11 @@ LINES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path
 CLOSURES = {
     ("gamp_step",): 8027,
     ("run_gamp",): 9716,
-    ("solve_state_evolution",): 13460,
+    ("solve_state_evolution",): 13468,
     ("minimize_risk",): 8745,
-    ("run_gamp", "solve_state_evolution", "minimize_risk"): 17141,
+    ("run_gamp", "solve_state_evolution", "minimize_risk"): 17149,
 }
-LOADED = 18028  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+LOADED = 18036  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
 CONSTANTS = 342  # numbers at module level
 TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function

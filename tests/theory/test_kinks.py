@@ -236,6 +236,8 @@ def test_perfect_recovery_is_not_reported_as_a_solution_with_errors():
     se = ga.solve_state_evolution(model, 2.0)
     assert se.status.value == "inaccurate"
     assert "closer to perfect recovery" in se.message
+    assert not np.isfinite(se.overlaps_error.q).any()
+    assert se.relative_error == se.test_error_error == np.inf
     data = ga.sample(model, 100, 2.0, 0)
     assert np.abs(ga.run_gamp(data).Q - data.Q_star).max() < 1e-6
     noisy = ga.solve_state_evolution(ga.glm_model(Quantile(), QuantileLabels(1e-2), lam=0.2), 2.0)

@@ -113,8 +113,8 @@ class StateEvolutionResult(Ended):
     status, converged, n_iter, residual, history : as for every solver; the residual is the largest relative change of
         an overlap in a full step.
     overlaps, train_loss, test_error : overlaps, ε_t and ε_g of equations (7), (14) and (10).
-    overlaps_error, train_loss_error, test_error_error : their errors; infinite if `rtol` was not reached, replica
-        symmetry is broken, and the relative error is above 10 % or the jump mass is at least V̂.
+    overlaps_error, train_loss_error, test_error_error : their errors; infinite near perfect recovery, and if `rtol` was
+        not reached, replica symmetry is broken, and the relative error is above 10 % or the jump mass is at least V̂.
     relative_error : largest relative error of an overlap, of V̂ and of the losses; for m and θ in units of √q.
     jump_mass, jump_mass_error : (L, r, r) contribution of jumps of the proximal map to V̂, V̂_Stein − V̂_derivative, and
         its error. It is negative, because g jumps along the direction in which ω moves, and V̂ is −α E[∂g/∂ω].

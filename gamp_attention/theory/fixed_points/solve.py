@@ -186,7 +186,7 @@ def solve_state_evolution(
         result, last = refine_on_branch(root, None, rtol, max_work)
     if result.state is not None:
         words = describe_recovery(result.state, result.overlaps, START.recovered)
-        result = replace(result, status=Status.INACCURATE, message=words) if words else result
+        result = _without_errors(result, words) if words else result
     result = _check_precision(result, model)
     if stability and last is not None:
         describe("stability")
@@ -194,6 +194,14 @@ def solve_state_evolution(
     if result.state is not None:
         result = replace(result, state=replace(result.state, model=given))
     return finish(result, raise_on_failure, "solve_state_evolution")
+
+
+def _without_errors(result: StateEvolutionResult, message: str) -> StateEvolutionResult:
+    """Return the result with the status INACCURATE, a message and infinite errors."""
+    numbers = ("relative_error", "train_loss_error", "test_error_error", "V_hat_error")
+    infinite: dict[str, Any] = {name: getattr(result, name) + np.inf for name in numbers}
+    errors = Overlaps(**{name: values + np.inf for name, values in result.overlaps_error.arrays().items()})
+    return replace(result, status=Status.INACCURATE, message=message, overlaps_error=errors, **infinite)
 
 
 def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvolutionResult:
