@@ -195,3 +195,18 @@ def test_an_intercept_that_differences_of_tokens_cancel_is_zero():
     assert se.converged
     assert np.abs(se.overlaps.m[:, 0]).max() < 1e-6
     assert (se.overlaps.m[:, 1] > 0.5).all()
+
+
+def test_labels_of_small_size_do_not_make_all_weights_vanish():
+    """The squared loss has no unit."""
+    small, one = (
+        ga.solve_state_evolution(
+            ga.sequence_model(
+                lambda u, noise, s=size: s * (u[0, 0] + 0.5 * noise[0]), lambda z: z[0, 0], None,
+                n_tokens=1, rank=1, n_noise=1, lam=0.1, convex=True,
+            ), 2.0,
+        ) for size in (1e-6, 1.0)
+    )  # fmt: skip
+    assert small.converged
+    np.testing.assert_allclose(1e12 * small.overlaps.q, one.overlaps.q, rtol=1e-3)
+    np.testing.assert_allclose(small.overlaps.V, one.overlaps.V, rtol=1e-3)

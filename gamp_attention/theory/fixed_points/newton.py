@@ -43,7 +43,7 @@ class SizeSettings:
     faded: float = 1e-3  # size of a family that counts as zero: only close to its end a branch has smaller sizes
     present: float = 0.5  # size of a family relative to its largest size, at which a path is still on its branch
     tiny_weights: float = 1e-3  # size of q below which weights may be vanishing
-    zero_weights: float = 1e-8  # factor of q of weights that stand for zero
+    zero_weights: float = 1e-16  # factor of q of weights that stand for zero
     steady: float = 0.7  # smallest ratio of two rates of a steady decay; rates fall on the way to a size > 0
 
 
