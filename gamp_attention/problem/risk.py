@@ -106,7 +106,10 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str, state: Any = None) -> RiskA
 
 
 def _ends_near_kinks(penalty: Any, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return both ends of ∂r(Q); next to a kink, which weights of damped message passing do not reach, of the kink."""
+    """Return both ends of ∂r(Q), at weights next to a kink the ends at the kink.
+
+    Weights of damped message passing approach kinks, but do not reach them.
+    """
     reach = NEAR * (np.abs(Q) + np.sqrt(np.mean(Q**2)))
     left, right = subgradient_ends(penalty, Q - reach)[0], subgradient_ends(penalty, Q + reach)[1]
     at_kink = right - left > JUMP * np.abs(left + right).mean()

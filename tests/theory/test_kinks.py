@@ -238,6 +238,8 @@ def test_perfect_recovery_is_not_reported_as_a_solution_with_errors():
     assert "closer to perfect recovery" in se.message
     assert not np.isfinite(se.overlaps_error.q).any()
     assert se.relative_error == se.test_error_error == np.inf
+    with pytest.raises(ValueError, match="needs a solution with errors, got status 'inaccurate'"):
+        se.average(lambda target, u, omega, z: z[:, 0, 0])
     data = ga.sample(model, 100, 2.0, 0)
     assert np.abs(ga.run_gamp(data).Q - data.Q_star).max() < 1e-6
     noisy = ga.solve_state_evolution(ga.glm_model(Quantile(), QuantileLabels(1e-2), lam=0.2), 2.0)

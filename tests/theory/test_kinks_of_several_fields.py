@@ -226,6 +226,13 @@ def test_perfect_recovery_of_two_columns_ends():
     assert "closer to perfect recovery" in se.message
 
 
+def assert_equal_overlaps(first, second):
+    """Assert that overlaps differ by at most 1.5 times the sum of their errors."""
+    for name, error in first.overlaps_error.arrays().items():
+        width = error + second.overlaps_error.arrays()[name]
+        assert (np.abs(first.overlaps.arrays()[name] - second.overlaps.arrays()[name]) <= 1.5 * width).all(), name
+
+
 class DrawnClasses(ga.ClassLabels):
     """Classes whose probabilities the theory does not know."""
 
@@ -242,9 +249,7 @@ def test_probabilities_of_classes_given_the_fields_agree_with_drawn_classes():
         )
         assert known.converged
         assert drawn.converged
-        for name, error in known.overlaps_error.arrays().items():
-            width = error + drawn.overlaps_error.arrays()[name]
-            assert (np.abs(known.overlaps.arrays()[name] - drawn.overlaps.arrays()[name]) <= 1.5 * width).all(), name
+        assert_equal_overlaps(known, drawn)
         assert abs(known.test_error - drawn.test_error) <= 1.5 * (known.test_error_error + drawn.test_error_error)
         assert abs(known.replicon - drawn.replicon) <= known.replicon_error + drawn.replicon_error
         assert np.abs(known.overlaps.q.sum(axis=1)).max() < 1e-3
@@ -262,9 +267,7 @@ def test_probabilities_of_steps_agree_with_drawn_classes():
     )
     assert known.converged
     assert drawn.converged
-    for name, error in known.overlaps_error.arrays().items():
-        width = error + drawn.overlaps_error.arrays()[name]
-        assert (np.abs(known.overlaps.arrays()[name] - drawn.overlaps.arrays()[name]) <= 1.5 * width).all(), name
+    assert_equal_overlaps(known, drawn)
 
 
 class BothPositive:
@@ -289,9 +292,7 @@ def test_probabilities_between_planes_agree_with_averages_over_the_teacher():
     known, panels = (ga.solve_state_evolution(model, 2.0, rtol=1e-3, rule=rule) for rule in ("sobol", "panels"))
     assert known.converged
     assert panels.converged
-    for name, error in known.overlaps_error.arrays().items():
-        width = error + panels.overlaps_error.arrays()[name]
-        assert (np.abs(known.overlaps.arrays()[name] - panels.overlaps.arrays()[name]) <= 1.5 * width).all(), name
+    assert_equal_overlaps(known, panels)
     assert abs(known.test_error - panels.test_error) <= 1.5 * (known.test_error_error + panels.test_error_error)
 
 
@@ -307,7 +308,7 @@ class FlippedSigns(ga.LogisticLabels):
 
 @pytest.mark.parametrize("labels", [ga.LogisticLabels(0.0), ga.LogisticLabels(0.5), FlippedSigns()])
 def test_a_sum_of_columns_is_one_column(labels):
-    """The penalty of w = q_1 + q_2 is smallest for q_1 = q_2, where it is half the penalty of w."""
+    """The penalty of w = q_1 + q_2 is smallest for q_1 = q_2: half the penalty of w."""
     two = ga.solve_state_evolution(ga.glm_model(HingeOfSum(), labels, rank=2, teacher_rank=1, lam=0.5), 2.0, rtol=1e-4)
     one = ga.solve_state_evolution(ga.glm_model(Hinge(), labels, lam=0.25), 2.0)
     assert two.converged

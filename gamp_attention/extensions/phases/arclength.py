@@ -218,8 +218,8 @@ def weight_sizes(curve: BranchCurve, points: list[np.ndarray]) -> np.ndarray:
 def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
     """Return the parameter at a fold from parabolas along the curve, and its error.
 
-    Parabolas do not use the point next to the fold: where a branch ends at a branch that crosses, any parameter solves
-    the equations there.
+    Parabolas do not use the point next to the fold: if a branch ends at a branch that crosses, any parameter solves the
+    equations there.
     """
     near, b, values = points[-3:], points[-2], []
     for _ in range(WALK.max_parabolas):

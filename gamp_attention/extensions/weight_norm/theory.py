@@ -16,7 +16,7 @@ from gamp_attention.results import Overlaps, Status, finish
 from gamp_attention.theory.equations.channel import fields_and_terms, mean_of, teacher_size
 from gamp_attention.theory.equations.units import units
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
-from gamp_attention.theory.fixed_points.solve import START, describe_recovery, require_rtol, solve_state_evolution
+from gamp_attention.theory.fixed_points.solve import require_rtol, solve_state_evolution
 from gamp_attention.theory.models.glm import GLMModel
 from gamp_attention.theory.models.labels import LabelTeacher
 from gamp_attention.theory.rules.rule import average_channels
@@ -120,8 +120,8 @@ def solve_with_norm(
     equations = NormEquations(solve, model.lam)
     x, status, message = equations.find(lambda ridge: NORM.error * rtol)
     result = equations.result
-    if status is None and (message := describe_recovery(result.state, result.overlaps, START.recovered)):
-        status = Status.INACCURATE
+    if status is None and not np.isfinite(result.relative_error):  # near perfect recovery
+        status, message = Status.INACCURATE, result.message
     if status is None:
         try:
             result = _add_errors(equations, x, rtol)

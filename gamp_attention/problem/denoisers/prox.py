@@ -272,12 +272,12 @@ def minimize_single_field(loss, p, omega, at_metric, z, max_starts, search, at_w
     # points are unit · sinh(t) for equidistant t, which are equidistant for a large unit
     unit = search.near_zero if n == search.most_scanned else 1e3 * (extent + abs(omega[0]))
     first, last = math.asinh((omega[0] - extent) / unit), math.asinh((omega[0] + extent) / unit)
-    before, here = np.inf, np.inf
+    before, here, ahead = np.inf, np.inf, -np.inf
     for number in range(n + 2):
-        x = ws.trial[0]  # the point before is compared with its neighbors
-        ws.trial[0] = unit * math.sinh(first + (last - first) * number / n)
+        x, ahead = ahead, unit * math.sinh(first + (last - first) * number / n)  # x is compared with its neighbors
+        ws.trial[0] = ahead
         after = objective(loss, p, omega, at_metric, ws.trial, at_ws) if number <= n else np.inf
-        if here <= before and here < after and abs(x - found) > ws.trial[0] - x:
+        if here <= before and here < after and abs(x - found) > ahead - x:
             ws.point[0] = x
             trial, trial_outcome = minimize_from(loss, p, omega, at_metric, ws.point, at_ws, 0)
             apart = abs(ws.point[0] - z[0]) > SAME_MINIMUM * (1.0 + abs(z[0]))

@@ -170,7 +170,7 @@ class StateEvolutionResult(Ended):
         ------
         TypeError : if `f` is not a function, or replica symmetry is broken.
         ValueError : if `f` returns an array without the samples in front, or the result has no errors because no
-            solution was found.
+            solution was found, or none with finite errors.
 
         Examples
         --------
@@ -186,7 +186,7 @@ class StateEvolutionResult(Ended):
         (0.58, True)
         """
         check.function("f", f)
-        if np.isnan(self.relative_error):
+        if not np.isfinite(self.relative_error):
             raise check.fail_words("average", f"status {self.status.value!r}", "a solution with errors")
         if self.state is None:
             raise TypeError("average: needs a replica-symmetric solution")

@@ -185,7 +185,7 @@ def solve_state_evolution(
         root = find_fixed_point(F, start, max_iter)
         result, last = refine_on_branch(root, None, rtol, max_work)
     if result.state is not None:
-        words = describe_recovery(result.state, result.overlaps, START.recovered)
+        words = _describe_recovery(result.state, result.overlaps, START.recovered)
         result = _without_errors(result, words) if words else result
     result = _check_precision(result, model)
     if stability and last is not None:
@@ -217,7 +217,7 @@ def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvoluti
     return replace(result, status=Status.DIVERGED, consistent=False, validity=unbounded, message=message)
 
 
-def describe_recovery(F: OverlapMap, at: Overlaps, part: float) -> str:
+def _describe_recovery(F: OverlapMap, at: Overlaps, part: float) -> str:
     """Return a message if the part of q that the teacher does not explain is below `part` and still changes.
 
     V and ε_g may be of the order of this part, whose changes are small compared with q.
@@ -325,7 +325,7 @@ def refine_on_branch(
     try:
         if is_off(branch, root.overlaps):
             return _build_failed(replace(root, status=Status.LOST), max_work), None
-        words = describe_recovery(root.F, root.overlaps, DIRECTIONS.determined)
+        words = _describe_recovery(root.F, root.overlaps, DIRECTIONS.determined)
         if words:  # rounding errors of the part that the teacher does not explain are larger than this part
             failed = _build_failed(replace(root, status=Status.MAX_ITER), max_work)
             return replace(failed, status=Status.INACCURATE, message=words, state=root.F), None
