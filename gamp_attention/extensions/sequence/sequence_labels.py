@@ -116,7 +116,7 @@ class UserFunction:
             at = ", ".join(f"{k} = {v.round(3).tolist()}" for k, v in zip(self.arguments, values, strict=True))
             needs = "to return finite numbers"
             if not self._tried:
-                needs += " for random arguments (a restriction such as np.log(np.maximum(y, 1e-9)) can help)"
+                needs += " for random arguments, if necessary by a restriction such as np.log(np.maximum(y, 1e-9))"
             raise self.error(needs, f"{array.tolist()} for {at}")
         return array.astype(float)
 
