@@ -21,7 +21,7 @@ import numpy as np
 from gamp_attention._tools.display import DisplayMixin
 from gamp_attention._tools.progress import describe
 from gamp_attention.results import Overlaps
-from gamp_attention.theory.equations.channel import Hats, Moments, conjugates, mean_of
+from gamp_attention.theory.equations.channel import Hats, Moments, apply_control_variate, conjugates, mean_of
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.theory.equations.units import Packing, is_feasible
 from gamp_attention.theory.equations.weights import weights_step, with_intercept
@@ -96,6 +96,8 @@ class OverlapMap(DisplayMixin):
     choices: Choices | None = field(default=None, compare=False, repr=False)
     expected: Choices | None = field(default=None, compare=False, repr=False)  # choices on a coarser rule, if known
     limit: WorkLimit | None = field(default=None, compare=False, repr=False)  # total work of averages; None: no limit
+    # averages on `rule` at one point, on a coarser map there, and this map, which gives changes away from the point
+    anchor: "tuple[list[Moments], list[Moments], OverlapMap] | None" = field(default=None, compare=False, repr=False)
     settings: MapSettings = field(default=MapSettings(), repr=False)
     # the latest averages and expansions, by the rule, overlaps and `squares` that determine them: they save time and
     # change no result
@@ -173,7 +175,15 @@ class OverlapMap(DisplayMixin):
 
     def on(self, rule: Rule) -> "OverlapMap":
         """Return the map on another rule; it makes no choices yet, because choices depend on the rule."""
-        return replace(self, rule=rule, choices=None, expected=self.choices, _memory={})
+        return replace(self, rule=rule, choices=None, expected=self.choices, anchor=None, _memory={})
+
+    def anchored_at(self, at: Overlaps, coarser: "OverlapMap") -> "OverlapMap":
+        """Return the map whose averages are those at given overlaps, and their changes from there on a coarser map.
+
+        The noise of the changes is proportional to the distance, and they take the time of the coarser map.
+        """
+        F, coarser = self.with_choices_at(at), replace(coarser, anchor=None)
+        return replace(F, anchor=(F._moments(at), coarser._moments(at), coarser))
 
     def finer(self) -> "OverlapMap | None":
         """Return the map on the next finer rule; None if there is none."""
@@ -304,7 +314,10 @@ class OverlapMap(DisplayMixin):
         choices = self.choices
         assert choices is not None
         rule = self.rule.with_subsampled_search(choices.often_lowered) if choices.rare_minima else self.rule
-        return self._average(rule, overlaps, squares)
+        if self.anchor is None or squares:
+            return self._average(rule, overlaps, squares)
+        fine, coarse, coarser = self.anchor
+        return [apply_control_variate(*samples) for samples in zip(coarser._moments(overlaps), fine, coarse)]
 
     def _average(self, rule: Rule, overlaps: Overlaps, squares: bool) -> list[Moments]:
         """Return the averages of each replica of a rule, from memory if they were computed before."""

@@ -64,6 +64,9 @@ class RefinementSettings:
     step_error: float = 0.1  # the same in units of the error on the last rule
     min_amplification: float = 5.0  # ratio of the errors of a loss and of overlaps, above which steps are more accurate
     first_error: float = 1e-2  # relative error expected of the first rule
+    # largest relative error squared, in units of the requested error, with which a last point on random rules gives
+    # changes of finer averages: their relative noise is some times this error
+    anchor: float = 0.04
     total_work: float = 5.0  # limit of the work of all averages on random rules, in units of `max_work`
     min_excess: float = 1.01  # smallest factor by which a refinement reduces the error
     squares_level: int = 1  # level at which averages for the overlaps already include squared derivatives
@@ -402,6 +405,8 @@ class _Refinement:
         with suppress(WorkExceeded):
             squares = finer.rule.deterministic and finer.rule.level == REFINEMENT.squares_level
             finer = finer.with_choices_at(x, squares=squares)
+        if self.random and self.error**2 <= REFINEMENT.anchor * self.rtol:
+            finer = finer.anchored_at(x, last.F)
         root = newton(finer, x, tol, jacobian=J, packing=packing)
         counting = root.F.count_jumps(root.overlaps)
         if counting is not root.F:  # the averages at x, from which the choices follow, showed no jumps
