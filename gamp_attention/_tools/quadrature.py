@@ -78,11 +78,15 @@ def pruned_product(x: np.ndarray, weight: np.ndarray, dim: int, min_weight: floa
     return points, weights / weights.sum()
 
 
-def spaced_grid(h: float, dim: int, radius: float, even: bool) -> np.ndarray:
-    """Return points (N, dim) of spacing h in a ball around zero; if `even`, one point of every mirror pair."""
-    line = (np.arange(-int(radius / h + 0.5), int(radius / h + 0.5)) + 0.5) * h
+def spaced_grid(h: float, dim: int, radius: float, even: bool, shift: np.ndarray | None = None) -> np.ndarray:
+    """Return points (N, dim) of spacing h in a ball around zero; if `even`, one point of every mirror pair.
+
+    `shift` (dim,) are the coordinates of one of the points in units of h, from 0 to 1; by default, ½.
+    """
+    numbers = np.arange(-int(radius / h + 1), int(radius / h + 1))
     points, norm = np.zeros((1, 0)), np.zeros(1)
     for axis in range(dim):
+        line = (numbers + (0.5 if shift is None else shift[axis])) * h
         along = line[line > 0] if even and axis == 0 else line
         longer = norm[:, None] + along**2
         row, column = np.nonzero(longer <= radius**2)

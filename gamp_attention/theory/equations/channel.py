@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from gamp_attention._tools.numerics import compose, diagonalize, psd_root, symmetrize
 from gamp_attention.problem.denoisers.output import Denoised, denoise
@@ -250,11 +251,10 @@ class Channel:
     @property
     def n_coordinates(self) -> int:
         """Number of coordinates of a point; fewer than n_white with rotations as symmetries or flat directions."""
-        L, r, t = self.shape
         if self.symmetry.isotropic:
-            return self.n_white - gauge_dimension(L, t)
+            return self.n_white - gauge_dimension(self.shape[0], self.shape[2])
         if outcomes_of(self.model) is not None:
-            return L * r + shift_dimension(self.model)
+            return self.steep_axes.shape[1] + shift_dimension(self.model)
         return self.n_white if self.axes is None else len(self.axes)
 
     @cached_property
@@ -274,6 +274,13 @@ class Channel:
         noise = white[:, L * t : self.n_teacher]
         everything = np.hstack([fields.reshape(self.n_white, -1), y.reshape(self.n_white, -1), noise])
         left, _, right = np.linalg.svd(steep.T @ everything.T, full_matrices=False)
+        return np.asarray(left @ right)
+
+    @cached_property
+    def steep_axes(self) -> np.ndarray:
+        """Orthonormal columns (L r, K) that span the noise ζ of ω̃ = q^½ ζ on which the loss of given labels depends."""
+        steep = loss_directions(self.model, True)[0]
+        left, _, right = np.linalg.svd(block_diag(*psd_root(self.overlaps.q)) @ steep, full_matrices=False)
         return np.asarray(left @ right)
 
     @property
@@ -363,29 +370,50 @@ class Channel:
 
         For convex losses, the student's fields follow from the first coordinates: random points are the most uniform
         there, and g varies most with the fields. If the outcomes of labels are known, each point of the student's
-        fields is repeated for each outcome, with its probability as a factor, see `outcomes`.
+        fields is repeated for each outcome, with its probability as a factor, see `outcomes`. Points may have factors
+        as a further coordinate.
         """
+        own = points[:, -1] if points.shape[1] > self.n_coordinates else None
+        points = points[:, : self.n_coordinates]
         if self.model.task.jumps:
             return WeightedPoints(*self.at(points), None, None)
         if self.axes is not None:
-            return WeightedPoints(*self.at(points @ self.axes), None, self._hidden if with_covariance else None)
-        (L, r, t), N, given_labels = self.shape, len(points), outcomes_of(self.model) is not None
+            return WeightedPoints(*self.at(points @ self.axes), own, self._hidden if with_covariance else None)
+        if outcomes_of(self.model) is not None:
+            return self._given_labels(points, own, with_covariance)
+        (L, r, t), N = self.shape, len(points)
         zeta, eta, noise = np.split(points, [L * r, L * (r + t)], axis=1)
-        if given_labels:  # the steep directions first
-            zeta = zeta @ np.linalg.svd(loss_directions(self.model, True)[0])[0].T
         zeta, (slope, root) = zeta.reshape(N, L, r), self.teacher_given_fields
         fields = np.einsum("lab,nlb->nla", psd_root(self.overlaps.q), zeta)
-        mean = np.einsum("lsa,nla->nls", slope, zeta)
-        if not given_labels:
-            y = mean + np.einsum("lst,nlt->nls", root, eta.reshape(N, L, t))
-            return WeightedPoints(y, self.model.task.terms(y, noise), fields, None, None)
-        given = labels_given_fields(self.model, mean, root, eta, with_covariance)
+        y = np.einsum("lsa,nla->nls", slope, zeta) + np.einsum("lst,nlt->nls", root, eta.reshape(N, L, t))
+        return WeightedPoints(y, self.model.task.terms(y, noise), fields, own, None)
+
+    def _given_labels(self, points: np.ndarray, own: np.ndarray | None, with_covariance: bool) -> WeightedPoints:
+        """Return samples for points of the coordinates of `steep_axes`, each repeated for each outcome of its label.
+
+        Teacher's fields y, and student's fields in directions on which the loss does not depend, are averaged given
+        both.
+        """
+        (L, r, t), N, axes = self.shape, len(points), self.steep_axes
+        steep, eta = np.split(points, [axes.shape[1]], axis=1)
+        slope, rest, root = (block_diag(*part) for part in (*self.teacher_given_fields, psd_root(self.overlaps.q)))
+        flat = np.eye(L * r) - axes @ axes.T
+        of_y = slope @ flat @ slope.T + rest @ rest.T
+        gain = root @ flat @ slope.T @ np.linalg.pinv(of_y, hermitian=True)  # of flat fields on y
+        mean = steep @ axes.T @ slope.T
+        given = labels_given_fields(self.model, mean.reshape(N, L, t), psd_root(of_y), eta, with_covariance)
         C = len(given.labels)
-        terms, factors = RiskTerms(np.tile(given.labels, (N, 1)), np.zeros(C * N)), C * given.probabilities.ravel()
-        covariance = None if given.covariance is None else given.covariance.reshape(C * N, L, t, L, t)
-        if covariance is not None:
-            covariance = np.pad(covariance, ((0, 0), (0, 0), (0, r), (0, 0), (0, r)))
-        return WeightedPoints(given.y.reshape(-1, L, t), terms, np.repeat(fields, C, axis=0), factors, covariance)
+        fields = (steep @ axes.T @ root)[:, None] + (given.y.reshape(N, C, -1) - mean[:, None]) @ gain.T
+        terms, factors = RiskTerms(np.tile(given.labels, (N, 1)), np.zeros(C * N)), C * given.probabilities
+        factors = (factors if own is None else own[:, None] * factors).ravel()
+        covariance = None
+        if given.covariance is not None:
+            both = np.concatenate([np.eye(L * t).reshape(L, t, -1), gain.reshape(L, r, -1)], axis=1)
+            hidden = np.zeros((L, t + r, L, t + r))
+            hidden[:, t:, :, t:] = (root @ flat @ root - gain @ of_y @ gain.T).reshape(L, r, L, r)
+            inner = given.covariance.reshape(C * N, L * t, L * t)
+            covariance = np.einsum("kis,nsu,lju->nkilj", both, inner, both, optimize=True) + hidden
+        return WeightedPoints(given.y.reshape(-1, L, t), terms, fields.reshape(-1, L, r), factors, covariance)
 
     def sample(self, white: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return targets or labels, loss parameters, teacher fields y and fields ω at points of white noise."""

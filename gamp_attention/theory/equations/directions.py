@@ -22,7 +22,8 @@ class DirectionSettings:
 
     n_points: int = 256  # number of random points at which differences are computed
     radii: tuple[float, float] = (0.1, 100.0)  # smallest and largest size of these points
-    step: float = 1e-3  # step of differences
+    slope_step: float = 1e-6  # step of differences of a function, which hardly ever has a kink between its points
+    step: float = 1e-3  # the same for positions of planes on which labels change
     growth: float = 3.0  # largest slope, of fields that are 30 times larger, of losses with a bounded slope
     smallest: float = 1e-6  # change in a direction above which a function depends on it
     rounding: float = 1e-8  # eigenvalue of q whose eigenvector may be due to rounding
@@ -49,7 +50,7 @@ def span_of(changes: np.ndarray) -> np.ndarray:
 
 def changes_of(f: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -> np.ndarray:
     """Return differences (n, ·) of a function of points (N, n) in each coordinate, without those that are infinite."""
-    steps = DIRECTIONS.step * np.eye(points.shape[1])
+    steps = DIRECTIONS.slope_step * np.eye(points.shape[1])
     with np.errstate(invalid="ignore"):
         changes = np.array([(f(points + step) - f(points - step)).ravel() for step in steps])
     return changes[:, np.isfinite(changes).all(axis=0)]

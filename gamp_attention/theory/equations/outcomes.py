@@ -66,6 +66,8 @@ def n_outcomes(model: Model) -> int:
 
 def shift_dimension(model: Model) -> int:
     """Return the number of random coordinates, for each point, of averages over the teacher's fields."""
+    if outcomes_of(model) is None:
+        return 0
     planes = _planes(model)
     if planes is not None:
         return planes.axes.shape[1] - 1
@@ -175,7 +177,7 @@ def labels_given_fields(
     Parameters
     ----------
     model : model whose labels have known outcomes.
-    mean, root : (N, L, t) means of y given ω, and a root (L, t, t) of its covariance.
+    mean, root : (N, L, t) means of y given ω, and a root (L t, L t) of its covariance.
     eta : (N, shift_dimension) white noise, from which the shifts of uniform points follow.
     with_covariance : whether to compute the covariances of y.
     """
@@ -190,17 +192,17 @@ def labels_given_fields(
         known, *others = zip(*(parts[first] for first in sorted(parts)), strict=True)
         joined: Any = (None if part[0] is None else np.concatenate(part) for part in others)
         return LabelsGivenFields(known[0], *joined)
-    (_, L, t), find, whole = mean.shape, outcomes_of(model), block_diag(*root)
+    (_, L, t), find = mean.shape, outcomes_of(model)
     assert find is not None
     planes = _planes(model)
     nodes = _gauss_nodes(model) if planes is None else None
     points: Iterable[tuple[np.ndarray, float]] = _shifted(eta, OUTCOMES.n_shifts)
-    to_y, along, rest = whole, np.zeros((L, t)), np.zeros_like(whole)
+    to_y, along, rest = root, np.zeros((L, t)), np.zeros_like(root)
     axes = nodes[0] if nodes is not None else None if planes is None else planes.axes
     if axes is not None:
-        left, _, right = np.linalg.svd(axes.T @ whole, full_matrices=False)
-        to_y = whole @ (left @ right).T  # (L t, K): on other directions of η, labels do not depend
-        rest = whole @ whole.T - to_y @ to_y.T
+        left, _, right = np.linalg.svd(axes.T @ root, full_matrices=False)
+        to_y = root @ (left @ right).T  # (L t, K): on other directions of η, labels do not depend
+        rest = root @ root.T - to_y @ to_y.T
     if planes is not None:
         turn = np.linalg.qr((to_y.T @ planes.across)[:, None], mode="complete")[0]
         along, to_y = (to_y @ turn[:, 0]).reshape(L, t), to_y @ turn[:, 1:]

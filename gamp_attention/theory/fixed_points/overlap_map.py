@@ -317,7 +317,8 @@ class OverlapMap(DisplayMixin):
         if self.anchor is None or squares:
             return self._average(rule, overlaps, squares)
         fine, coarse, coarser = self.anchor
-        return [apply_control_variate(*samples) for samples in zip(coarser._moments(overlaps), fine, coarse)]
+        samples = zip(coarser._moments(overlaps), fine, coarse, strict=True)
+        return [apply_control_variate(*sample) for sample in samples]
 
     def _average(self, rule: Rule, overlaps: Overlaps, squares: bool) -> list[Moments]:
         """Return the averages of each replica of a rule, from memory if they were computed before."""

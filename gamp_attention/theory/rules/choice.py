@@ -8,8 +8,9 @@ from gamp_attention._tools import check
 from gamp_attention._tools.choices import RULES
 from gamp_attention.theory.equations.channel import n_white, teacher_size
 from gamp_attention.theory.equations.directions import loss_directions
-from gamp_attention.theory.equations.outcomes import n_outcomes
+from gamp_attention.theory.equations.outcomes import n_outcomes, shift_dimension
 from gamp_attention.theory.models.model import Model
+from gamp_attention.theory.rules.lattice import LatticeRule
 from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.rule import Rule
 from gamp_attention.theory.rules.sobol import JUMP_RATE, RATE, SobolRule, points_within
@@ -20,8 +21,7 @@ class ChoiceSettings(NamedTuple):
 
     first_points: int = 4096  # number of points of each replica of the first random rule
     few_points: int = 1024  # the same if the rule is refined, for labels whose proximal map does not jump
-    few_directions: int = 2  # number of directions in which a convex loss varies, up to which errors decrease faster
-    few_rate: float = 1.0  # as the number of points to this power
+    max_lattice: int = 3  # largest number of coordinates of labels with a convex loss on lattices
     max_fields: int = 6  # largest number L (r + t) of coordinates of attention on panels, if chosen
     few_fields: int = 4  # the same by default
 
@@ -59,8 +59,11 @@ def first_rule(
         rate = JUMP_RATE
     elif labels:
         steep, bounded, _ = loss_directions(model, outcomes > 1)
-        rate, whitened = CHOICE.few_rate if steep.shape[1] <= CHOICE.few_directions else RATE, not bounded
-        points = CHOICE.few_points if refined else points
+        whitened, points = not bounded, CHOICE.few_points if refined else points
     work = max_work / (SobolRule.n_replicas * outcomes)
     points = points_within(points // outcomes, work)
+    if name == "auto" and labels and not model.task.jumps:
+        K = steep.shape[1]
+        if K + shift_dimension(model) <= CHOICE.max_lattice:
+            return LatticeRule(points, seed=seed, max_work=work, rate=(K + 3) / (2 * K), problems=outcomes)
     return SobolRule(points, seed=seed, max_work=work, rate=rate, problems=outcomes, whitened=whitened)
