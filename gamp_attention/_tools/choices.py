@@ -9,7 +9,7 @@ STARTS = ("semantic", "positional", "random")  # starts of all solvers, named af
 # numpy Generator that return pairs of a name and weights (d, r)
 FURTHER_STARTS: dict[str, Callable[[Any, str, int, Any], list[tuple[str, Any]]]] = {}
 RISKS = ("asymptotic", "exact")  # training risks: with products of tokens at their limit for d → ∞, or as they are
-RULES = ("auto", "panels", "sobol")  # quadrature rules of state evolution
+RULES = ("auto", "panels", "lattice", "sobol")  # quadrature rules of state evolution
 RESPONSES = ("stein", "derivative")  # formulas for V̂
 DESCENTS = ("gd", "momentum", "nesterov", "sgd")  # first-order methods on given data whose trajectories are predicted
 SOLVERS = ("SE", "GAMP", "GD")  # solvers of the cells of a sweep

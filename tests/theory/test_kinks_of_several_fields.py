@@ -312,7 +312,7 @@ def test_a_sum_of_columns_is_one_column(labels):
     two = ga.solve_state_evolution(ga.glm_model(HingeOfSum(), labels, rank=2, teacher_rank=1, lam=0.5), 2.0, rtol=1e-4)
     one = ga.solve_state_evolution(ga.glm_model(Hinge(), labels, lam=0.25), 2.0)
     assert two.converged
-    assert two.rule == "sobol"
+    assert two.rule == "lattice"
     assert np.abs(4 * two.overlaps.q - one.overlaps.q).max() < 4e-4 * one.overlaps.q.item()
     assert np.abs(2 * two.overlaps.theta - one.overlaps.theta).max() < 4e-4 * one.overlaps.theta.item()
     assert abs(two.train_loss - one.train_loss) < 4e-4 * one.train_loss

@@ -373,10 +373,10 @@ class Channel:
         fields is repeated for each outcome, with its probability as a factor, see `outcomes`. Points may have factors
         as a further coordinate.
         """
-        own = points[:, -1] if points.shape[1] > self.n_coordinates else None
-        points = points[:, : self.n_coordinates]
         if self.model.task.jumps:
             return WeightedPoints(*self.at(points), None, None)
+        own = points[:, -1] if points.shape[1] > self.n_coordinates else None
+        points = points[:, : self.n_coordinates]
         if self.axes is not None:
             return WeightedPoints(*self.at(points @ self.axes), own, self._hidden if with_covariance else None)
         if outcomes_of(self.model) is not None:

@@ -128,7 +128,7 @@ class StateEvolutionResult(Ended):
     stability : eigenvalues of the overlap map by sector; None if not requested.
     consistent, validity : whether the replica-symmetric prediction is consistent, and the reason in words; if the
         proximal map jumps, also how much lower V of minima is expected to be.
-    response, rule : form of V̂ that was used, and quadrature rule ("panels" or "sobol").
+    response, rule : form of V̂ that was used, and quadrature rule ("panels", "lattice" or "sobol").
     state : map of which the result is a fixed point; None for broken replica symmetry.
     """
 

@@ -119,8 +119,9 @@ def solve_state_evolution(
         at most 0.1.
     rule : "panels", adaptive panels that are cut where the proximal map jumps and at kinks of labels (for attention
         with L (r + t) ≤ 6, and for labels with L = r = 1 and at most two numbers of the teacher, fields and noise);
-        "sobol", random points. "auto" uses "panels" for attention with L (r + t) ≤ 4 and if it applies to labels, and
-        "sobol" otherwise.
+        "lattice", shifted lattices, for convex losses of labels that vary in at most three directions of the fields;
+        "sobol", random points. "auto" uses "panels" for attention with L (r + t) ≤ 4 and if it applies to labels, then
+        "lattice" if it applies, and "sobol" otherwise.
     response : form of V̂. "stein" counts the jumps of the proximal map; "derivative" averages the almost-everywhere
         derivative.
     max_iter : maximum number of steps of the search.
@@ -320,15 +321,18 @@ def refine_on_branch(
 
     The status is LOST if the family that distinguishes the named branch is practically zero, or zero within its error.
     """
-    if not root.status.converged:
+    stuck = root.status is Status.MAX_ITER and np.isfinite(root.residual)
+    if not (root.status.converged or stuck):
         return _build_failed(root, max_work), None
     try:
-        if is_off(branch, root.overlaps):
+        if not stuck and is_off(branch, root.overlaps):
             return _build_failed(replace(root, status=Status.LOST), max_work), None
         words = _describe_recovery(root.F, root.overlaps, DIRECTIONS.determined)
         if words:  # rounding errors of the part that the teacher does not explain are larger than this part
             failed = _build_failed(replace(root, status=Status.MAX_ITER), max_work)
             return replace(failed, status=Status.INACCURATE, message=words, state=root.F), None
+        if stuck:
+            return _build_failed(root, max_work), None
         describe("refinement")
         result, last = refine(root, rtol, max_work)
     except BREAKDOWNS as error:

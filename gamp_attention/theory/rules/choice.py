@@ -36,10 +36,11 @@ def first_rule(
 
     Parameters
     ----------
-    name : "panels" or "sobol"; "auto" selects the rule that is the fastest for the model.
+    name : "panels", "lattice" or "sobol"; "auto" selects the rule that is the fastest for the model.
     model : the model. For "panels" it must be an attention model with at most six white coordinates, or a model of
-        labels with one field of the student and at most two numbers of the teacher.
-    seed : seed of the point sets of "sobol".
+        labels with one field of the student and at most two numbers of the teacher. For "lattice" it must have labels
+        and a convex loss of at most three directions.
+    seed : seed of the points of random rules.
     max_work : maximum number of proximal problems in one evaluation of the rule.
     refined : whether finer rules follow.
     """
@@ -54,16 +55,20 @@ def first_rule(
             needs = f"'sobol' or 'auto' for {n_white(model)} = L (r + t) > {CHOICE.max_fields} fields"
             raise check.fail("rule", name, needs)
         return PanelRule(labels, max_work=max_work)
-    outcomes, rate, whitened, points = n_outcomes(model), RATE, True, CHOICE.first_points
+    outcomes, rate, whitened, points, directions = n_outcomes(model), RATE, True, CHOICE.first_points, np.inf
     if labels and model.task.jumps:
         rate = JUMP_RATE
     elif labels:
         steep, bounded, _ = loss_directions(model, outcomes > 1)
-        whitened, points = not bounded, CHOICE.few_points if refined else points
+        whitened, points, directions = not bounded, CHOICE.few_points if refined else points, steep.shape[1]
+        directions += max(shift_dimension(part) for _, _, part in model.components)
     work = max_work / (SobolRule.n_replicas * outcomes)
     points = points_within(points // outcomes, work)
-    if name == "auto" and labels and not model.task.jumps:
-        K = steep.shape[1]
-        if K + shift_dimension(model) <= CHOICE.max_lattice:
-            return LatticeRule(points, seed=seed, max_work=work, rate=(K + 3) / (2 * K), problems=outcomes)
+    if name != "sobol" and directions <= CHOICE.max_lattice:
+        return LatticeRule(
+            points, seed=seed, max_work=work, rate=(directions + 3) / (2 * directions), problems=outcomes
+        )
+    if name == "lattice":
+        needs = f"another rule: 'lattice' needs labels and a convex loss of at most {CHOICE.max_lattice} directions"
+        raise check.fail("rule", name, needs)
     return SobolRule(points, seed=seed, max_work=work, rate=rate, problems=outcomes, whitened=whitened)
