@@ -254,12 +254,12 @@ class Channel:
         if self.symmetry.isotropic:
             return self.n_white - gauge_dimension(self.shape[0], self.shape[2])
         if outcomes_of(self.model) is not None:
-            return self.steep_axes.shape[1] + shift_dimension(self.model)
+            return loss_directions(self.model, True)[0].shape[1] + shift_dimension(self.model)
         return self.n_white if self.axes is None else len(self.axes)
 
     @cached_property
     def axes(self) -> np.ndarray | None:
-        """Orthonormal rows (K, n_white) that span the white noise on which a convex loss depends; None if it is all.
+        """Orthonormal rows (K, n_white) that span the white noise on which a convex loss of drawn labels depends.
 
         The loss varies in K combinations of ω̃, y and the noise of labels. With the root of their covariance, they
         follow from K coordinates, and the other directions of the white noise have zero mean given them.
@@ -267,27 +267,12 @@ class Channel:
         if self.model.task.jumps or outcomes_of(self.model) is not None:
             return None
         steep = loss_directions(self.model, False)[0]
-        if steep.shape[1] == len(steep):
-            return None
         (L, _, t), white = self.shape, np.eye(self.n_white)
         y, _, fields = self.at(white)  # linear functions of the white noise
         noise = white[:, L * t : self.n_teacher]
         everything = np.hstack([fields.reshape(self.n_white, -1), y.reshape(self.n_white, -1), noise])
         left, _, right = np.linalg.svd(steep.T @ everything.T, full_matrices=False)
         return np.asarray(left @ right)
-
-    @cached_property
-    def steep_axes(self) -> np.ndarray:
-        """Orthonormal columns (L r, K) that span the noise ζ of ω̃ = q^½ ζ on which the loss of given labels depends."""
-        steep = loss_directions(self.model, True)[0]
-        left, _, right = np.linalg.svd(block_diag(*psd_root(self.overlaps.q)) @ steep, full_matrices=False)
-        return np.asarray(left @ right)
-
-    @property
-    def is_even(self) -> bool:
-        """True if a convex loss stays the same when all fields and the noise of labels change sign."""
-        is_drawn = not (self.model.task.jumps or self.model.has_means) and outcomes_of(self.model) is None
-        return is_drawn and loss_directions(self.model, False)[2]
 
     @cached_property
     def _hidden(self) -> np.ndarray:
@@ -302,23 +287,6 @@ class Channel:
         size = np.sqrt(self.model.coordinates.rho[:, 0, 0] * self.overlaps.q[:, 0, 0])
         cosines = self.overlaps.theta[:, 0, 0] / np.where(size > 0, size, np.inf)
         return fold_points(cube, self.symmetry, self.shape[1], cosines)
-
-    @cached_property
-    def teacher_given_fields(self) -> tuple[np.ndarray, np.ndarray]:
-        """Slope (L, t, r) and root (L, t, t) of the teacher's fields y = slope·ζ + root·η, for ω̃ = q^½ ζ.
-
-        They are smooth functions of the overlaps, also if q is singular.
-        """
-        values, vectors = diagonalize(self.overlaps.q)
-        smallest = np.full(values.shape, DIRECTIONS.rounding)
-        if outcomes_of(self.model) is not None:
-            steep = (np.swapaxes(vectors, 1, 2) @ loss_directions(self.model, True)[0].reshape(*values.shape, -1)) ** 2
-            smallest = np.where(steep.sum(axis=2) < DIRECTIONS.steep, DIRECTIONS.noise, smallest)
-        known = values > smallest * values[:, -1:]
-        root = psd_root(self.model.coordinates.rho)
-        root_inverse = compose(np.where(known, np.where(known, values, 1.0) ** -0.5, 0.0), vectors)
-        C = root @ np.swapaxes(self.slope, 1, 2) @ root_inverse  # correlations of y and ω̃
-        return root @ C, root @ psd_root(np.eye(len(root[0])) - C @ np.swapaxes(C, 1, 2))
 
     def fields(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return fields ω̃ (N, L, r) given teacher fields y (N, L, t), for white noise (N, L, r)."""
@@ -368,52 +336,48 @@ class Channel:
     def weighted(self, points: np.ndarray, with_covariance: bool = False) -> WeightedPoints:
         """Return samples for points of white noise (N, n_coordinates).
 
-        For convex losses, the student's fields follow from the first coordinates: random points are the most uniform
-        there, and g varies most with the fields. If the outcomes of labels are known, each point of the student's
-        fields is repeated for each outcome, with its probability as a factor, see `outcomes`. Points may have factors
-        as a further coordinate.
+        For convex losses, the coordinates are those of the directions in which the loss varies. If the outcomes of
+        labels are known, each point is repeated for each outcome, with its probability as a factor, see `outcomes`.
+        Points may have factors as a further coordinate.
         """
         if self.model.task.jumps:
             return WeightedPoints(*self.at(points), None, None)
         own = points[:, -1] if points.shape[1] > self.n_coordinates else None
         points = points[:, : self.n_coordinates]
-        if self.axes is not None:
-            return WeightedPoints(*self.at(points @ self.axes), own, self._hidden if with_covariance else None)
         if outcomes_of(self.model) is not None:
             return self._given_labels(points, own, with_covariance)
-        (L, r, t), N = self.shape, len(points)
-        zeta, eta, noise = np.split(points, [L * r, L * (r + t)], axis=1)
-        zeta, (slope, root) = zeta.reshape(N, L, r), self.teacher_given_fields
-        fields = np.einsum("lab,nlb->nla", psd_root(self.overlaps.q), zeta)
-        y = np.einsum("lsa,nla->nls", slope, zeta) + np.einsum("lst,nlt->nls", root, eta.reshape(N, L, t))
-        return WeightedPoints(y, self.model.task.terms(y, noise), fields, own, None)
+        return WeightedPoints(*self.at(points @ self.axes), own, self._hidden if with_covariance else None)
 
     def _given_labels(self, points: np.ndarray, own: np.ndarray | None, with_covariance: bool) -> WeightedPoints:
-        """Return samples for points of the coordinates of `steep_axes`, each repeated for each outcome of its label.
+        """Return samples for points, each repeated for each outcome of its label.
 
-        Teacher's fields y, and student's fields in directions on which the loss does not depend, are averaged given
-        both.
+        The first K coordinates are white combinations of the fields on which the loss depends. Given them and the
+        label, the teacher's fields y, and then the other combinations of ω̃, have known means and covariances.
         """
-        (L, r, t), N, axes = self.shape, len(points), self.steep_axes
-        steep, eta = np.split(points, [axes.shape[1]], axis=1)
-        slope, rest, root = (block_diag(*part) for part in (*self.teacher_given_fields, psd_root(self.overlaps.q)))
-        flat = np.eye(L * r) - axes @ axes.T
-        of_y = slope @ flat @ slope.T + rest @ rest.T
-        gain = root @ flat @ slope.T @ np.linalg.pinv(of_y, hermitian=True)  # of flat fields on y
-        mean = steep @ axes.T @ slope.T
-        given = labels_given_fields(self.model, mean.reshape(N, L, t), psd_root(of_y), eta, with_covariance)
+        (L, r, t), N, steep = self.shape, len(points), loss_directions(self.model, True)[0]
+        q, theta, rho = map(
+            lambda x: block_diag(*x), (self.overlaps.q, self.overlaps.theta, self.model.coordinates.rho)
+        )
+        values, vectors = diagonalize(steep.T @ q @ steep)
+        known = values > DIRECTIONS.rounding * values[-1]
+        whiten = steep @ compose(np.where(known, np.where(known, values, 1.0) ** -0.5, 0.0), vectors)
+        of_fields, of_teacher = q @ whiten, theta.T @ whiten  # covariances with the coordinates
+        white, eta = np.split(points, [steep.shape[1]], axis=1)
+        mean, rest = white @ of_teacher.T, rho - of_teacher @ of_teacher.T
+        gain = (theta - of_fields @ of_teacher.T) @ np.linalg.pinv(rest, hermitian=True)
+        given = labels_given_fields(self.model, mean.reshape(N, L, t), psd_root(rest), eta, with_covariance)
         C = len(given.labels)
-        fields = (steep @ axes.T @ root)[:, None] + (given.y.reshape(N, C, -1) - mean[:, None]) @ gain.T
-        terms, factors = RiskTerms(np.tile(given.labels, (N, 1)), np.zeros(C * N)), C * given.probabilities
-        factors = (factors if own is None else own[:, None] * factors).ravel()
+        fields = (white @ of_fields.T)[:, None] + (given.y.reshape(N, C, -1) - mean[:, None]) @ gain.T
+        factors = C * given.probabilities * (1.0 if own is None else own[:, None])
         covariance = None
         if given.covariance is not None:
             both = np.concatenate([np.eye(L * t).reshape(L, t, -1), gain.reshape(L, r, -1)], axis=1)
-            hidden = np.zeros((L, t + r, L, t + r))
-            hidden[:, t:, :, t:] = (root @ flat @ root - gain @ of_y @ gain.T).reshape(L, r, L, r)
-            inner = given.covariance.reshape(C * N, L * t, L * t)
-            covariance = np.einsum("kis,nsu,lju->nkilj", both, inner, both, optimize=True) + hidden
-        return WeightedPoints(given.y.reshape(-1, L, t), terms, fields.reshape(-1, L, r), factors, covariance)
+            covariance = np.einsum(
+                "kis,nsu,lju->nkilj", both, given.covariance.reshape(-1, L * t, L * t), both, optimize=True
+            )
+            covariance[:, :, t:, :, t:] += (q - of_fields @ of_fields.T - gain @ rest @ gain.T).reshape(L, r, L, r)
+        terms = RiskTerms(np.tile(given.labels, (N, 1)), np.zeros(C * N))
+        return WeightedPoints(given.y.reshape(-1, L, t), terms, fields.reshape(-1, L, r), factors.ravel(), covariance)
 
     def sample(self, white: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return targets or labels, loss parameters, teacher fields y and fields ω at points of white noise."""

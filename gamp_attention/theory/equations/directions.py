@@ -57,8 +57,8 @@ def changes_of(f: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -> np.
 
 
 @lru_cache(maxsize=32)
-def loss_directions(model: Model, given_labels: bool) -> tuple[np.ndarray, bool, bool]:
-    """Return the directions in which the loss of some sample varies, whether its slope is bounded, and if it is even.
+def loss_directions(model: Model, given_labels: bool) -> tuple[np.ndarray, bool]:
+    """Return the directions in which the loss of some sample varies, and whether its slope is bounded.
 
     The directions are orthonormal columns (n, K) for the student's fields, the teacher's fields and the noise of labels
     together, n = L (r + t) + noise; for `given_labels`, for the student's fields only (n = L r).
@@ -80,5 +80,4 @@ def loss_directions(model: Model, given_labels: bool) -> tuple[np.ndarray, bool,
     with np.errstate(invalid="ignore"):  # differences do not see steps, for example of labels that count
         at, projected = errors(x), errors(x @ steep @ steep.T)
         flat = np.isclose(at, projected, DIRECTIONS.smallest, DIRECTIONS.smallest, equal_nan=True).all()
-    bounded, even = slopes[3] < DIRECTIONS.growth * slopes[1], np.allclose(at, errors(-x), equal_nan=True)
-    return steep if flat else np.eye(x.shape[1]), bool(bounded), even
+    return steep if flat else np.eye(x.shape[1]), bool(slopes[3] < DIRECTIONS.growth * slopes[1])

@@ -59,7 +59,7 @@ def first_rule(
     if labels and model.task.jumps:
         rate = JUMP_RATE
     elif labels:
-        steep, bounded, _ = loss_directions(model, outcomes > 1)
+        steep, bounded = loss_directions(model, outcomes > 1)
         whitened, points, directions = not bounded, CHOICE.few_points if refined else points, steep.shape[1]
         directions += max(shift_dimension(part) for _, _, part in model.components)
     work = max_work / (SobolRule.n_replicas * outcomes)

@@ -186,4 +186,4 @@ class SobolRule(Rule):
         sets = (draw(n, dim, seed, folded, paired, self.whitened) for seed in seeds)
         if folded:
             return map(channel.fold, sets)
-        return (points[: n // 2] if channel.is_even else points for points in sets)  # mirror images add nothing
+        return sets
