@@ -13,7 +13,7 @@ LAYERS = (
     "_version",
     "_tools",
     "_kernels results",
-    "problem",
+    "problem recorder",
     "gamp theory",
     "descent sampling",
     "extensions",

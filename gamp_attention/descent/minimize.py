@@ -41,7 +41,8 @@ from gamp_attention.problem.penalties.standard import (
 from gamp_attention.problem.risk import gradient_norm, hessian_product, overlaps, risk_at, scale_tolerance, weight_unit
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.problem.susceptibility import susceptibility
-from gamp_attention.results import Recorder, Status, finish
+from gamp_attention.recorder import Recorder
+from gamp_attention.results import Status, finish
 
 if TYPE_CHECKING:
     import torch

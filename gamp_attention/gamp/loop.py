@@ -30,7 +30,8 @@ from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.newton import LAST_STEP, ROUGH_STEP, NotPositiveDefinite
 from gamp_attention.problem.denoisers.prox import MAX_STARTS
 from gamp_attention.problem.risk import RiskAtPoint, is_convex, overlaps, risk_at
-from gamp_attention.results import Recorder, Status
+from gamp_attention.recorder import Recorder
+from gamp_attention.results import Status
 
 
 @dataclass(frozen=True)

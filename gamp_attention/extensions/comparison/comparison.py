@@ -32,7 +32,8 @@ from gamp_attention.problem.risk import overlaps, risk_at, scale_tolerance
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import align_weights
-from gamp_attention.results import SIGNS, Recorder, Result, Status
+from gamp_attention.recorder import Recorder
+from gamp_attention.results import SIGNS, Result, Status
 from gamp_attention.sampling.draw import require_size, sample, sampled_test_error
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.theory.fixed_points.solve import require_rtol, solve_state_evolution

@@ -42,7 +42,8 @@ from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.problem.penalties.standard import has_one_strength
 from gamp_attention.problem.risk import overlaps
 from gamp_attention.problem.starts import initial_weights
-from gamp_attention.results import Overlaps, Recorder, Status
+from gamp_attention.recorder import Recorder
+from gamp_attention.results import Overlaps, Status
 from gamp_attention.sampling.draw import new_samples, require_size, sample
 from gamp_attention.theory.equations.channel import Channel, fields_and_terms, n_white, select_sources, teacher_size
 from gamp_attention.theory.models.model import Component, Model

@@ -267,11 +267,13 @@ class Channel:
         if self.model.task.jumps or outcomes_of(self.model) is not None:
             return None
         steep = loss_directions(self.model, False)[0]
-        (L, _, t), white = self.shape, np.eye(self.n_white)
+        (L, r, t), white = self.shape, np.eye(self.n_white)
         y, _, fields = self.at(white)  # linear functions of the white noise
         noise = white[:, L * t : self.n_teacher]
         everything = np.hstack([fields.reshape(self.n_white, -1), y.reshape(self.n_white, -1), noise])
-        left, _, right = np.linalg.svd(steep.T @ everything.T, full_matrices=False)
+        # combinations with a part of the student first: they follow from the first coordinates only
+        first = np.where(np.abs(steep[: L * r]).max(axis=0) > DIRECTIONS.smallest, 1.0, DIRECTIONS.later)
+        left, _, right = np.linalg.svd((first * steep).T @ everything.T, full_matrices=False)
         return np.asarray(left @ right)
 
     @cached_property

@@ -26,6 +26,7 @@ class DirectionSettings:
     step: float = 1e-3  # the same for positions of planes on which labels change
     growth: float = 3.0  # largest slope, of fields that are 30 times larger, of losses with a bounded slope
     smallest: float = 1e-6  # change in a direction above which a function depends on it
+    later: float = 1e-3  # size, in a comparison of directions, of those that do not concern the student
     rounding: float = 1e-8  # eigenvalue of q whose eigenvector may be due to rounding
     noise: float = 1e-3  # the same in a flat direction of the loss, in which q is noise of averages
     steep: float = 1e-2  # part of a flat direction in which the loss varies, or that is not in the span of others

@@ -19,27 +19,27 @@ from gamp_attention.theory.equations.channel import Channel
 from gamp_attention.theory.equations.outcomes import shift_dimension
 from gamp_attention.theory.rules.sobol import SobolRule
 
-# points s of a lattice in a ball are taken to x = s (1 + a s²) in a ball of radius `REACH`, so that fewer points have
-# small weights: errors for kinks are ten times smaller. Points outside would change averages by less than 1e-9.
-BALL, REACH = 2.0, 7.0
-
 
 @dataclass(frozen=True)
 class LatticeRule(SobolRule):
     """Averages over the channel on lattices, for convex losses of labels. Parameters as for `SobolRule`."""
 
+    # points s of a lattice in a ball are taken to x = s (1 + a s²) in a ball of radius `reach`, so that fewer points
+    # have small weights: errors for kinks are ten times smaller. Points outside would change averages by less than 1e-9
+    ball: float = 2.0  # radius of the first ball
+    reach: float = 7.0
     name: ClassVar[str] = "lattice"
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
         """Yield the points of each replica, or of one of them, with a factor of each point as the last coordinate."""
         n_shifts = shift_dimension(channel.model)
-        K, a = channel.n_coordinates - n_shifts, (REACH / BALL - 1) / BALL**2
-        h = BALL * (math.pi ** (K / 2) / math.gamma(K / 2 + 1) / self.n_points) ** (1 / K)
+        K, a = channel.n_coordinates - n_shifts, (self.reach / self.ball - 1) / self.ball**2
+        h = self.ball * (math.pi ** (K / 2) / math.gamma(K / 2 + 1) / self.n_points) ** (1 / K)
         # shifts on the unit cube, which average over labels, are further coordinates of the lattice: irrational steps
         steps = np.sqrt([2, 3])[: K * n_shifts].reshape(K, n_shifts)
         for number in range(self.n_replicas) if replica is None else [replica]:
             rng = np.random.default_rng((*self.seed, self.n_points, number))
-            points = spaced_grid(h, K, BALL, False, rng.random(K))
+            points = spaced_grid(h, K, self.ball, False, rng.random(K))
             shifts = (points / h @ steps + rng.random(n_shifts)) % 1
             stretch = 1 + a * np.sum(points**2, axis=1)
             points = stretch[:, None] * points
