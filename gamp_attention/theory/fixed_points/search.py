@@ -27,6 +27,7 @@ from gamp_attention.theory.fixed_points.newton import (
 )
 from gamp_attention.theory.fixed_points.observables import family_growth
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap, WeightsVanished
+from gamp_attention.theory.rules.choice import first_rule
 from gamp_attention.theory.rules.rule import Rule
 
 
@@ -74,8 +75,20 @@ def find_fixed_point(F: OverlapMap, start: Overlaps, max_iter: int) -> Root:
     """Return the fixed point to which the flow from `start` leads, or its end after `max_iter` steps.
 
     If the map F has no choices, they are made at the start. The flow ends if no overlap changes by more than the
-    initial tolerance of the rule, relatively, in a full step.
+    initial tolerance of the rule, relatively, in a full step. If the proximal map jumps at so many fields on the way
+    that panels for labels take too long, it is followed with random points first.
     """
+    root = _follow(F, start, max_iter)
+    exceeded = root.status is Status.MAX_ITER and np.isnan(root.residual)
+    if exceeded and F.rule.deterministic and not F.model.attention:
+        random = _follow(F.on(first_rule("sobol", F.model, (0,), F.rule.max_work)), start, max_iter)
+        if random.status.converged:
+            return _follow(F, random.overlaps, max_iter)
+    return root
+
+
+def _follow(F: OverlapMap, start: Overlaps, max_iter: int) -> Root:
+    """Return the fixed point as `find_fixed_point`, on the rule of F and its coarser rule for searches only."""
     coarse, tol, path = F.rule.for_search(), F.rule.initial_tolerance, [start]
     if F.choices is None and coarse is not F.rule:
         root = _find_on_coarse_rule(F, coarse, start, max_iter)
@@ -113,7 +126,7 @@ def _find_on_coarse_rule(F: OverlapMap, coarse: Rule, start: Overlaps, max_iter:
 
     The latter cannot be used if it is not found, hardly attracts, or is not close to a fixed point on the rule of F.
     """
-    found = find_fixed_point(F.on(coarse), start, max_iter)
+    found = _follow(F.on(coarse), start, max_iter)
     if not found.status.converged or not found.attracts(SEARCH.margin):
         return None
     with suppress(*BREAKDOWNS):

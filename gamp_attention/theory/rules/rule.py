@@ -37,6 +37,7 @@ class Rule:
     name: ClassVar[str]  # name in arguments and results
     deterministic: ClassVar[bool]  # whether levels, not the spread of replicas, estimate errors
     level: int = 0  # level of accuracy; 0 for rules without levels
+    max_work: float  # maximum number of proximal problems of an average, or of one of its replicas
     n_replicas: int = 1  # number of independent replicas of the averages; 1 for deterministic rules
 
     @property

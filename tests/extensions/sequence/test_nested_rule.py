@@ -147,3 +147,13 @@ def test_recovery_below_its_fold_is_lost():
     assert ga.solve_state_evolution(amplitude(2e-3), 1.09, rtol=1e-2, stability=False).status is ga.Status.LOST
     assert iterate_amplitude(1.09, 2e-3)[1] < 1e-6
     assert iterate_amplitude(1.12, 2e-3)[1] > 0.9
+
+
+def test_panels_are_reached_across_many_jumps():
+    """Far from the solution, at which no proximal map jumps, panels take too long; random points are the way there."""
+    model = ga.sequence_model(lambda u, _: np.tanh(u[0, 0]), lambda z: np.tanh(z[0, 0]), n_tokens=1, rank=1, lam=0.1)
+    panels, points = (ga.solve_state_evolution(model, 2.0, rule=rule, rtol=1e-2) for rule in ("auto", "sobol"))
+    assert panels.rule == "panels"
+    assert panels.converged
+    assert (np.abs(panels.overlaps.q - points.overlaps.q) <= panels.overlaps_error.q + points.overlaps_error.q).all()
+    assert abs(panels.train_loss - points.train_loss) <= panels.train_loss_error + points.train_loss_error
