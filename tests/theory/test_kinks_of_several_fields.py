@@ -244,7 +244,7 @@ def test_probabilities_of_classes_given_the_fields_agree_with_drawn_classes():
     """The loss does not depend on the sum of its fields, in which q is zero."""
     for loss, rtol in ((ga.MultinomialLoss(), 3e-3), (ClassHinge(), 2e-2)):
         known, drawn = (
-            ga.solve_state_evolution(ga.glm_model(loss, labels, rank=3, lam=0.5), 3.0, rtol=rtol, seed=1)
+            ga.solve_state_evolution(ga.glm_model(loss, labels, rank=3, lam=0.5), 3.0, rtol=rtol, seed=2)
             for labels in (ga.ClassLabels(), DrawnClasses())
         )
         assert known.converged
@@ -316,6 +316,57 @@ def test_a_sum_of_columns_is_one_column(labels):
     assert np.abs(4 * two.overlaps.q - one.overlaps.q).max() < 4e-4 * one.overlaps.q.item()
     assert np.abs(2 * two.overlaps.theta - one.overlaps.theta).max() < 4e-4 * one.overlaps.theta.item()
     assert abs(two.train_loss - one.train_loss) < 4e-4 * one.train_loss
+
+
+@dataclass(frozen=True)
+class BareSigns:
+    """Signs of u, or 3 between .5 and .5 + width, without probabilities."""
+
+    width: float = 0.0
+    even = False
+
+    def n_noise(self, n_tokens, rank):
+        return 0
+
+    def __call__(self, u, noise):
+        return np.where((u > 0.5) & (u < 0.5 + self.width), 3.0, np.sign(u))[:, 0]
+
+
+def test_labels_without_noise_have_known_probabilities():
+    """Values of labels are found at random points, and need not be known."""
+    known, found, several = (
+        ga.solve_state_evolution(ga.glm_model(HingeOfSum(), labels, rank=2, teacher_rank=1, lam=0.5), 2.0, rtol=1e-4)
+        for labels in (ga.LogisticLabels(0.0), BareSigns(), BareSigns(0.4))
+    )
+    assert found.converged
+    assert several.converged
+    assert (
+        np.abs(found.overlaps.q - known.overlaps.q).max() <= found.overlaps_error.q.max() + known.overlaps_error.q.max()
+    )
+
+
+def test_rare_labels_are_seen():
+    """The effect of a layer in which labels differ is proportional to its width; panels see the wider layer."""
+    losses = [
+        ga.solve_state_evolution(
+            ga.glm_model(HingeOfSum(), BareSigns(width), rank=2, teacher_rank=1, lam=0.5), 2.0, rtol=1e-3
+        ).train_loss
+        for width in (0.0, 0.01, 0.1)
+    ]
+    panels = ga.solve_state_evolution(ga.glm_model(Hinge(), BareSigns(0.1), lam=0.25), 2.0)
+    assert panels.rule == "panels"
+    assert abs(losses[2] - panels.train_loss) < 1e-4
+    assert 0.07 < (losses[0] - losses[1]) / (losses[0] - losses[2]) < 0.15
+
+
+class TooRare(BareSigns):
+    def outcomes(self, u):
+        return np.array([[-1.0], [1.0]]), np.full((len(u), 2), 0.45)
+
+
+def test_probabilities_have_sum_one():
+    with pytest.raises(ValueError, match="need a method outcomes with all values"):
+        ga.solve_state_evolution(ga.glm_model(HingeOfSum(), TooRare(), rank=2, teacher_rank=1, lam=0.5), 2.0)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ class OutcomeSettings:
     max_nodes: int = 64  # largest number of Gauss-Hermite nodes
     dropped: float = 1e-6  # smallest weight of a node
     smooth: float = 3e-4  # largest error of a probability, without knowledge of ω, up to which nodes are used instead
+    n_tests: int = 1 << 16  # number of random points at which rare labels are searched
+    max_labels: int = 8  # largest number of values of labels that are found there
     max_planes: int = 8  # largest number of planes on which labels change
     radii: tuple[float, float] = (0.1, 6.0)  # smallest and largest size of fields between which planes are searched
     bracket: float = 0.02  # part of the way between two points that is searched for a plane
@@ -53,15 +55,38 @@ Outcomes = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 def outcomes_of(model: Model) -> Outcomes | None:
     """Return the function that returns labels and probabilities for fields y; None if unknown, or ℓ is not convex."""
-    # searches at a part of the points, for losses that are not convex, need points of equal probability
-    find: Any = None if model.task.jumps else getattr(model.teacher, "outcomes", None)
-    return find if find is not None and find(np.zeros((1, model.n_tokens, model.teacher_rank))) is not None else None
+    if model.task.jumps:  # searches at a part of the points need points of equal probability
+        return None
+    find: Any = getattr(model.teacher, "outcomes", None)
+    if find is None:
+        return _listed_outcomes(model)
+    return None if find(np.zeros((1, model.n_tokens, model.teacher_rank))) is None else find
+
+
+@lru_cache(maxsize=32)
+def _listed_outcomes(model: Model) -> Outcomes | None:
+    """Return the function for labels without noise that have few values at random points; None for others."""
+    if model.task.n_noise > 0:
+        return None
+    points = np.random.default_rng(0).standard_normal((OUTCOMES.n_tests, model.n_tokens, model.teacher_rank))
+
+    def labels(y: np.ndarray) -> np.ndarray:
+        return model.task.terms(y, np.zeros((len(y), 0))).params
+
+    known = np.unique(labels(points @ psd_root(model.coordinates.rho)), axis=0)
+    if len(known) > OUTCOMES.max_labels:
+        return None
+
+    def find(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return known, (labels(y)[:, None] == known).all(axis=2).astype(float)
+
+    return find
 
 
 def n_outcomes(model: Model) -> int:
     """Return the number of points with which averages represent a point of white noise: the labels' outcomes, or 1."""
     find = outcomes_of(model)
-    return 1 if find is None else len(find(np.zeros((1, model.n_tokens, model.teacher_rank)))[0])
+    return 1 if find is None else len(find(np.ones((1, model.n_tokens, model.teacher_rank)))[0])
 
 
 def shift_dimension(model: Model) -> int:
@@ -129,8 +154,10 @@ def _planes(model: Model) -> Planes | None:
     if len(planes) == 0:
         return None
     normals, offsets = planes[:, :-1], planes[:, -1]
-    number = np.unique(points @ normals.T > offsets, axis=0, return_inverse=True)[1].ravel()
-    if any(np.ptp(here[number == k], axis=0).any() for k in range(number.max() + 1)):
+    points = np.random.default_rng(1).standard_normal((OUTCOMES.n_tests, points.shape[1]))
+    _, first, number = np.unique(points @ normals.T > offsets, axis=0, return_index=True, return_inverse=True)
+    here = probabilities(points)
+    if (here != here[first][number.ravel()]).any():
         return None
     axes = span_of(normals.T)
     ways = np.random.default_rng(0).standard_normal((DIRECTIONS.n_points, axes.shape[1])) @ axes.T
@@ -225,6 +252,9 @@ def labels_given_fields(
             if more:
                 right = np.einsum("nc,nls->ncls", more[0], y) + np.einsum("nc,ls->ncls", more[1], along)
                 pairs += part * np.einsum("ncks,lu->nckslu", right, along)
+    if not np.allclose(probabilities.sum(axis=1), 1):  # at planes the label may be another, such as sign(0) = 0
+        raise ValueError(f"labels: need a method outcomes with all values; the probabilities of {labels.tolist()} are "
+                         f"{probabilities[probabilities.sum(axis=1).argmin()].tolist()} for some fields")  # fmt: skip
     scale = np.where(probabilities > OUTCOMES.rare, 1 / np.maximum(probabilities, OUTCOMES.rare), 0.0)
     means = scale[..., None, None] * sums
     if not with_covariance:
