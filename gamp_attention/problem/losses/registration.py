@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._kernels.compiled import kernel
+from gamp_attention._kernels.content import require_unchanged
 from gamp_attention._kernels.user_code import attempt
 from gamp_attention.problem.losses.kinks import has_kinks_of_fields
 from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, attend_all, call_map
@@ -61,6 +62,7 @@ def register_loss(cls: type) -> type:
 
 def _check_labels(self: Any, labels: np.ndarray, n_tokens: int, rank: int) -> None:
     """Check a loss at random fields for given labels (n, P); derivatives of losses of the package have own tests."""
+    require_unchanged(type(self))
     if not hasattr(self, "require_labels"):
         check_loss(PointLoss(self, n_tokens, rank), labels)
         return
@@ -176,6 +178,7 @@ def _require_unchanged(methods: str, *pairs: tuple[np.ndarray, np.ndarray]) -> N
 
 def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
     """Check a registered map at random fields."""
+    require_unchanged(type(attention))
     name, rng, maps = type(attention).__name__, np.random.default_rng(1), list[np.ndarray]()
     for z in _draw_fields(1, n_tokens, rank):
         rotated = z @ np.linalg.qr(rng.standard_normal((rank, rank)))[0]
