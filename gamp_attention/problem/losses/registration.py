@@ -15,6 +15,7 @@ from gamp_attention.problem.losses.kinks import has_kinks_of_fields
 from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, attend_all, call_map
 from gamp_attention.problem.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value
 
+N_CHECKED = 5  # number of labels and of arrays of fields at which a class is checked
 VALUE_ERROR = 1e-10  # allowed relative difference of values that a symmetry requires to be equal
 
 
@@ -66,7 +67,7 @@ def _check_labels(self: Any, labels: np.ndarray, n_tokens: int, rank: int) -> No
     if not hasattr(self, "require_labels"):
         check_loss(PointLoss(self, n_tokens, rank), labels)
         return
-    for p, z in zip(labels, _draw_fields(n_tokens, rank), strict=False):
+    for p, z in zip(_spread_rows(labels), _draw_fields(n_tokens, rank), strict=False):
         with np.errstate(all="ignore"):
             _number(f"{type(self).__name__}.value", self.value, p, z)
 
@@ -106,18 +107,24 @@ def register_attention(cls: type) -> type:
 
 
 def _draw_fields(*shape: int) -> np.ndarray:
-    """Return five random arrays of fields, at which softmax weights are neither equal nor 0 or 1."""
-    return 0.7 * np.random.default_rng(0).standard_normal((5, *shape))
+    """Return random arrays of fields, at which softmax weights are neither equal nor 0 or 1."""
+    return 0.7 * np.random.default_rng(0).standard_normal((N_CHECKED, *shape))
+
+
+def _spread_rows(labels: np.ndarray) -> np.ndarray:
+    """Return rows of labels (n, P), evenly spaced in increasing order, as the first rows may be equal if sorted."""
+    ordered = labels[np.lexsort(labels.T[::-1])]
+    return ordered[np.unique(np.linspace(0, len(labels) - 1, N_CHECKED).astype(int))]
 
 
 def check_loss(loss: PointLoss, params: np.ndarray, step: float = 1e-5, relative_error: float = 1e-5) -> None:
-    """Check a registered loss at random fields for the labels in the first rows of params (n, P).
+    """Check a registered loss at random fields for some labels, from the smallest to the largest of params (n, P).
 
     The user's derivatives are compared with central differences of a given step; differences of `relative_error` are
     allowed.
     """
     name, k, rng = type(loss.loss).__name__, loss.n_fields, np.random.default_rng(1)
-    for labels, fields in zip(params, _draw_fields(k), strict=False):
+    for labels, fields in zip(_spread_rows(params), _draw_fields(k), strict=False):
         p, z, grad, hess = labels.copy(), fields.copy(), np.full(k, np.nan), np.full((k, k), np.nan)
         shapes = f"p has shape {p.shape} and z has shape (L, r) = {(loss.n_tokens, loss.rank)}"
         require_indices(f"{name}.value", loss.loss.value, p, z.reshape(-1, loss.rank), shapes=shapes)

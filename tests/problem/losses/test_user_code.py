@@ -198,6 +198,23 @@ def test_indices_outside_of_the_arguments_raise_although_compiled_code_does_not_
         ga.Dataset(np.ones((3, 2, 4)), np.ones((3, 2, 4)), student=attention())
 
 
+def test_convexity_is_checked_for_labels_of_every_size():
+    """The loss is convex for labels p <= 0 only, and the labels may be sorted."""
+
+    class Double(NamedTuple):
+        convex = True
+
+        def value(self, p, z):
+            return (z[0, 0] ** 2 - p[0]) ** 2
+
+    loss, tokens = ga.register_loss(Double), np.ones((200, 4))
+    labels = np.linspace(-1, 2, 200)
+    for order in (labels, labels[::-1], np.roll(labels, 60)):
+        with pytest.raises(ValueError, match="Double: convex = True is wrong"):
+            ga.LabelledDataset(tokens, order, loss(), 0.1)
+    assert ga.LabelledDataset(tokens, -np.abs(labels), loss(), 0.1).n_samples == 200
+
+
 def test_a_loss_that_changes_its_arguments_raises():
     class Changing(NamedTuple):
         convex = True
