@@ -4,6 +4,7 @@ The methods are listed in `gamp_attention.problem.losses.point`. They are checke
 """
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from gamp_attention.problem.losses.kinks import has_kinks_of_fields
 from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, attend_all, call_map
 from gamp_attention.problem.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value
 
-N_CHECKED = 5  # number of labels and of arrays of fields at which a class is checked
 VALUE_ERROR = 1e-10  # allowed relative difference of values that a symmetry requires to be equal
 
 
@@ -67,7 +67,7 @@ def _check_labels(self: Any, labels: np.ndarray, n_tokens: int, rank: int) -> No
     if not hasattr(self, "require_labels"):
         check_loss(PointLoss(self, n_tokens, rank), labels)
         return
-    for p, z in zip(_spread_rows(labels), _draw_fields(n_tokens, rank), strict=False):
+    for p, z in _draw_samples(labels, n_tokens, rank):
         with np.errstate(all="ignore"):
             _number(f"{type(self).__name__}.value", self.value, p, z)
 
@@ -107,14 +107,14 @@ def register_attention(cls: type) -> type:
 
 
 def _draw_fields(*shape: int) -> np.ndarray:
-    """Return random arrays of fields, at which softmax weights are neither equal nor 0 or 1."""
-    return 0.7 * np.random.default_rng(0).standard_normal((N_CHECKED, *shape))
+    """Return five random arrays of fields, at which softmax weights are neither equal nor 0 or 1."""
+    return 0.7 * np.random.default_rng(0).standard_normal((5, *shape))
 
 
-def _spread_rows(labels: np.ndarray) -> np.ndarray:
-    """Return rows of labels (n, P), evenly spaced in increasing order, as the first rows may be equal if sorted."""
-    ordered = labels[np.lexsort(labels.T[::-1])]
-    return ordered[np.unique(np.linspace(0, len(labels) - 1, N_CHECKED).astype(int))]
+def _draw_samples(labels: np.ndarray, *shape: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Return pairs of labels and random fields; the rows of labels (n, P) are evenly spaced in increasing order."""
+    fields, ordered = _draw_fields(*shape), labels[np.lexsort(labels.T[::-1])]
+    return zip(ordered[np.unique(np.linspace(0, len(labels) - 1, len(fields)).astype(int))], fields, strict=False)
 
 
 def check_loss(loss: PointLoss, params: np.ndarray, step: float = 1e-5, relative_error: float = 1e-5) -> None:
@@ -124,7 +124,7 @@ def check_loss(loss: PointLoss, params: np.ndarray, step: float = 1e-5, relative
     allowed.
     """
     name, k, rng = type(loss.loss).__name__, loss.n_fields, np.random.default_rng(1)
-    for labels, fields in zip(_spread_rows(params), _draw_fields(k), strict=False):
+    for labels, fields in _draw_samples(params, k):
         p, z, grad, hess = labels.copy(), fields.copy(), np.full(k, np.nan), np.full((k, k), np.nan)
         shapes = f"p has shape {p.shape} and z has shape (L, r) = {(loss.n_tokens, loss.rank)}"
         require_indices(f"{name}.value", loss.loss.value, p, z.reshape(-1, loss.rank), shapes=shapes)
