@@ -8,9 +8,10 @@ Anything else, for example an instance of a user-defined class that is no NamedT
 on it is not stored.
 """
 
-from collections.abc import Iterator
+import dis
 from contextlib import suppress
 from enum import Enum, EnumType
+from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -25,6 +26,7 @@ LIBRARIES = frozenset({"builtins", "math", "cmath", "operator", "numpy", "scipy"
 NAMED = (FunctionType, BuiltinFunctionType, type, np.ufunc, type(np.sum))  # objects that libraries define by name
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 METHODS: set[Any] = set()  # methods of user-defined classes that kernels call
+_READ: dict[type, dict[Any, Any]] = {}  # descriptions of the outer values that classes read when they were first used
 
 
 def hash_content(value: Any) -> str | None:
@@ -44,12 +46,32 @@ def check_helpers(cls: type) -> None:
         helper._cache.disable()
 
 
+def require_unchanged(cls: type) -> None:
+    """Raise ValueError if a value that a class reads from outside differs from the first call for this class.
+
+    A process compiles the methods of a class only once, and the code contains the values at that time.
+    """
+    if cls.__module__.startswith("gamp_attention."):
+        return
+    walk = _Walk()
+    with suppress(LookupError):  # the values up to there are known
+        walk.describe(cls)
+    first = _READ.setdefault(cls, walk.read)
+    changed = [key[-1] for key, value in walk.read.items() if first.get(key, value) != value]
+    if changed:
+        needs = "outer values that stay as they were when its methods were compiled"
+        remedy = f"make it a field of {cls.__name__}, or define the class again"
+        raise ValueError(f"{cls.__name__}: needs {needs}, got another value of {changed[0]!r}; {remedy}")
+
+
 class _Walk:
     """Description of values by plain tuples; functions and classes are described once, as they may refer to another."""
 
     def __init__(self) -> None:
         self.helpers: list[Any] = []  # functions that numba compiles, in the order in which they are found
+        self.read: dict[Any, Any] = {}  # descriptions of outer values; keys are the function or module, and the name
         self._described: dict[int, Any] = {}
+        cpu_target.typing_context.refresh()  # it then contains functions of `overload` and `register_jitable`
 
     def describe(self, value: Any) -> Any:
         """Return plain data that is equal in two processes if and only if the values are."""
@@ -111,36 +133,46 @@ class _Walk:
     def _describe_function(self, function: Any) -> Any:
         """Return a description of a function and of all values that it reads from outside."""
         code, scope = function.__code__, function.__globals__
-        names = set(_names(code))
+        outer = {name: scope[name] for name in _global_names(code) if name in scope}
         try:
-            cells = [cell.cell_contents for cell in function.__closure__ or ()]
+            outer |= {n: c.cell_contents for n, c in zip(code.co_freevars, function.__closure__ or (), strict=True)}
         except ValueError:
             raise LookupError(f"{function.__qualname__}, which reads a variable without a value") from None
-        read = [(name, self._describe_outer(scope[name], names)) for name in sorted(names) if name in scope]
+        read = self._describe_outer(f"{function.__module__}.{function.__qualname__}", outer, _names(code))
         # numba compiles these functions in place of a function that is decorated by `overload` or `register_jitable`
-        cpu_target.typing_context.refresh()
         templates = getattr(cpu_target.typing_context._lookup_global(function), "templates", ())
         compiled = [template._overload_func for template in templates if hasattr(template, "_overload_func")]
         return (
             "function", self.describe(code), self.describe((function.__defaults__, function.__kwdefaults__)), read,
-            [self._describe_outer(value, names) for value in cells], [self._describe_function(f) for f in compiled],
+            [self._describe_function(f) for f in compiled],
         )  # fmt: skip
 
-    def _describe_outer(self, value: Any, names: set[str]) -> Any:
-        """Return a description of a value outside of a function; for a module, of its attributes with given names."""
-        if not isinstance(value, ModuleType):
-            return self.describe(value)
-        if value.__name__.partition(".")[0] in LIBRARIES or id(value) in self._described:
-            return "module", value.__name__
-        self._described[id(value)] = value
-        read = [(name, getattr(value, name)) for name in sorted(names) if hasattr(value, name)]
-        del self._described[id(value)]  # another function may read other attributes
-        return "module", [(name, self._describe_outer(item, names)) for name, item in read]
+    def _describe_outer(self, owner: str, outer: dict[str, Any], names: frozenset[str]) -> list[Any]:
+        """Return descriptions of the outer values of a function or module; for modules, of attributes with `names`."""
+        read = []
+        for name, value in sorted(outer.items()):
+            if not isinstance(value, ModuleType):
+                described = self.describe(value)
+            elif value.__name__.partition(".")[0] in LIBRARIES or id(value) in self._described:
+                described = "module", value.__name__
+            else:
+                self._described[id(value)] = value
+                attributes = {name: getattr(value, name) for name in names if hasattr(value, name)}
+                described = "module", self._describe_outer(value.__name__, attributes, names)
+                del self._described[id(value)]  # another function may read other attributes
+            self.read[owner, name] = described
+            read.append((name, described))
+        return read
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names of global variables and attributes in a function and in the functions inside of it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
+@lru_cache
+def _names(code: CodeType) -> frozenset[str]:
+    """Return the names of global variables and attributes in a function and in the functions inside of it."""
+    return frozenset(code.co_names).union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+@lru_cache
+def _global_names(code: CodeType) -> frozenset[str]:
+    """Return the names of global variables that a function and the functions inside of it read."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    return frozenset(names).union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))

@@ -29,6 +29,7 @@ from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.layer import Units, layer_of
 from gamp_attention.problem.losses.heads import with_heads
 from gamp_attention.problem.risk import scale_tolerance
+from gamp_attention.problem.stores import as_tokens
 from gamp_attention.results import Status
 
 SPAN, VALUES = 30.0, 20  # --path without values has 20 values from λ/30 to 30 λ
@@ -114,7 +115,7 @@ def run_fit(options: argparse.Namespace) -> int:
 def load_problem(options: argparse.Namespace) -> FitProblem:
     """Return the problem of a file: loaded, split, and standardized as the options require."""
     stored = load_arrays(options.data, ("tokens", "outputs"), ("positions",))
-    tokens, outputs = np.asanyarray(stored["tokens"]), np.asanyarray(stored["outputs"])
+    tokens, outputs = as_tokens("tokens", stored["tokens"]), as_tokens("outputs", stored["outputs"])
     train, test = split_held_out(options.held_out, len(tokens), options.seed)
     x, y = tokens, outputs
     if len(test):
@@ -248,7 +249,7 @@ def _reference_errors(problem: FitProblem, new: bool) -> np.ndarray:
     units, n = problem.units, len(problem.train)
 
     def read(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return units.standardize(problem.tokens[rows] * 1.0), units.standardize(problem.outputs[rows] * 1.0)
+        return units.standardize(problem.tokens[rows]), units.standardize(problem.outputs[rows])
 
     x, y = read(problem.train)
     mean, d = y.mean(axis=0), x.shape[2]

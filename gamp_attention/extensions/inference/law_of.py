@@ -447,7 +447,8 @@ def moments_along(resolvent: SampleResolvent, spectrum: Spectrum, columns: np.nd
 
     Eigenvectors of Ŝ in increasing order are assigned the eigenvalues of Σ. They differ from the eigenvectors of Σ, so
     the squares of each column along them are multiplied by a linear function of γ, at least MIN_TILT, that gives the
-    variance along the column, of which Ŝ is an unbiased estimate.
+    variance along the column, of which Ŝ is an unbiased estimate. As factors differ between columns, the products of
+    the columns change, too: the nearest columns with the given products are taken.
     """
     d, along = len(columns), resolvent.vectors.T @ columns
     index = spectrum.eigenvalue_indices(d)
@@ -461,6 +462,9 @@ def moments_along(resolvent: SampleResolvent, spectrum: Spectrum, columns: np.nd
         tilt = (fraction @ resolvent.eigenvalues - mean) / max(variance, 1e-12 * mean**2)
         factor = np.maximum(1 + tilt * (gamma - mean), MIN_TILT)
         column *= np.sqrt(factor / (fraction @ factor))
+    root = psd_root(columns.T @ columns)
+    left, _, right = np.linalg.svd(along @ root, full_matrices=False)
+    along = left @ right @ root
     moments = np.zeros((len(spectrum.gamma), columns.shape[1], columns.shape[1]))
     np.add.at(moments, index, along[:, :, None] * along[:, None, :] / d)
     return moments

@@ -85,7 +85,8 @@ class LeaveOneOut(Result):
     fields : (n, L, r) fields z of each sample under weights trained without it.
     form : "hessian" or "cavity" (see `leave_one_out`).
     trusted : whether the mean is expected to agree with the error on new data within 5 % or three standard errors;
-        otherwise `message` states the reasons.
+        otherwise `message` states the reasons. It may be True for a wrong estimate of a loss that is not convex, mainly
+        below about 150 samples.
     refitted : (n,) whether the error is the error of an exact refit.
     message : the outcome in words.
     """

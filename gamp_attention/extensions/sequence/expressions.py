@@ -140,6 +140,7 @@ PARTIALS: dict[str, tuple[Formula, ...]] = {
     ),
     "logaddexp": (("expit", ("sub", "x", "y")), ("expit", ("sub", "y", "x"))),
 }
+UNDIFFERENTIATED = OPERATIONS.keys() - PARTIALS.keys() - CONDITIONS - {"where"}
 
 
 class UntraceableError(TypeError):
@@ -319,7 +320,7 @@ class Graph:
             if self.value(slope) == 0:
                 continue
             if name not in PARTIALS:
-                raise UntraceableError(f"cannot differentiate {name}")
+                raise UntraceableError(f"cannot differentiate {name}; write it with other functions")
             formula, variables = PARTIALS[name][number], {"k": k, **dict(zip("xy", arguments, strict=False))}
             factor = _build(formula, variables, self.constant, self.apply)
             total = self.apply("add", total, self.apply("mul", factor, slope))

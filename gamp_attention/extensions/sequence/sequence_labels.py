@@ -22,6 +22,7 @@ from gamp_attention.extensions.sequence.expressions import Program, evaluate_row
 from gamp_attention.extensions.sequence.tracing import UntraceableError, trace
 
 PROBE_SIZES = (0.7, 1.0, 4.0)  # standard deviations of the random arguments on which functions are checked
+DIFFERENTIATED = "z", "prediction"  # names of arguments in which derivatives are needed
 TRACE_ERROR = 1e-9  # allowed relative difference between a function and its traced form
 
 
@@ -83,7 +84,8 @@ class UserFunction:
     def trace(self) -> Program:
         """Return the traced function; raise if it cannot be traced."""
         try:
-            program, _ = trace(self.function, list(self.arguments.values()))
+            differentiated = [k for k, name in enumerate(self.arguments) if name in DIFFERENTIATED]
+            program, _ = trace(self.function, list(self.arguments.values()), differentiated)
         except Exception as error:
             needs, got = "operations that can be differentiated", f"{error}{_line_of(error)}"
             if not isinstance(error, UntraceableError):

@@ -21,6 +21,7 @@ from gamp_attention.extensions.sequence.expressions import (
     CONDITIONS,
     FROM_MATH,
     OPERATIONS,
+    UNDIFFERENTIATED,
     Graph,
     Program,
     UntraceableError,
@@ -33,8 +34,9 @@ MAX_OPERATIONS = 200_000  # maximum number of recorded operations
 class _Recorder:
     """A graph, and the outcomes of the conditions that the traced function has evaluated."""
 
-    def __init__(self, n_inputs: int) -> None:
+    def __init__(self, n_inputs: int, differentiated: Sequence[int]) -> None:
         self.graph = Graph(n_inputs)
+        self.differentiated = differentiated  # inputs in which derivatives must exist
         self.outcomes: dict[int, bool] = {}  # prescribed outcome of each condition
         self.asked: list[int] = []  # conditions without a prescribed outcome, which counted as True
         self.n_branches = 0
@@ -47,7 +49,10 @@ class _Recorder:
         if name not in ("and", "or", "not"):  # a condition in arithmetic counts as 1 or 0
             first = int(name == "where")
             indices[first:] = [self._as_float(k) for k in indices[first:]]
-        return Number(self, self.graph.apply(name, *indices))
+        result = self.graph.apply(name, *indices)
+        for variable in self.differentiated if name in UNDIFFERENTIATED else ():
+            self.graph.derivative(result, variable)  # raises if it depends on this input
+        return Number(self, result)
 
     def index(self, value: Any) -> int:
         """Return the index of a recorded number, or of a constant."""
@@ -394,19 +399,23 @@ def _global_names(code: CodeType) -> set[str]:
     return names
 
 
-def trace(function: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[Program, tuple[int, ...]]:
+def trace(
+    function: Any, shapes: Sequence[tuple[int, ...]], differentiated: Sequence[int] = ()
+) -> tuple[Program, tuple[int, ...]]:
     """Return the program of a function of arrays of given shapes, and the shape of its result.
 
     The inputs of the program are the entries of all arguments, one argument after the other in row-major order. Its
-    outputs are the entries of the result.
+    outputs are the entries of the result. Derivatives in the arguments with the numbers `differentiated` must exist.
 
     Raises
     ------
-    UntraceableError : if the function uses an operation that cannot be recorded.
+    UntraceableError : if the function uses an operation that cannot be recorded or differentiated.
     Any exception of the function itself.
     """
     sizes = [math.prod(shape) for shape in shapes]
-    recorder, rebound = _Recorder(sum(sizes)), _Rebinder().callable(function)
+    argument = np.repeat(range(len(sizes)), sizes)
+    variables = np.flatnonzero(np.isin(argument, differentiated)).tolist()
+    recorder, rebound = _Recorder(sum(sizes), variables), _Rebinder().callable(function)
     inputs = np.empty(sum(sizes), dtype=object)
     inputs[:] = [Number(recorder, k) for k in recorder.graph.inputs]
     parts = np.split(inputs, np.cumsum(sizes)[:-1])

@@ -4,11 +4,13 @@ The methods are listed in `gamp_attention.problem.losses.point`. They are checke
 """
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from gamp_attention._kernels.compiled import kernel
+from gamp_attention._kernels.content import require_unchanged
 from gamp_attention._kernels.user_code import attempt
 from gamp_attention.problem.losses.kinks import has_kinks_of_fields
 from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, attend_all, call_map
@@ -61,10 +63,11 @@ def register_loss(cls: type) -> type:
 
 def _check_labels(self: Any, labels: np.ndarray, n_tokens: int, rank: int) -> None:
     """Check a loss at random fields for given labels (n, P); derivatives of losses of the package have own tests."""
+    require_unchanged(type(self))
     if not hasattr(self, "require_labels"):
         check_loss(PointLoss(self, n_tokens, rank), labels)
         return
-    for p, z in zip(labels, _draw_fields(n_tokens, rank), strict=False):
+    for p, z in _draw_samples(labels, n_tokens, rank):
         with np.errstate(all="ignore"):
             _number(f"{type(self).__name__}.value", self.value, p, z)
 
@@ -108,14 +111,20 @@ def _draw_fields(*shape: int) -> np.ndarray:
     return 0.7 * np.random.default_rng(0).standard_normal((5, *shape))
 
 
+def _draw_samples(labels: np.ndarray, *shape: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Return pairs of labels and random fields; the rows of labels (n, P) are evenly spaced in increasing order."""
+    fields, ordered = _draw_fields(*shape), labels[np.lexsort(labels.T[::-1])]
+    return zip(ordered[np.unique(np.linspace(0, len(labels) - 1, len(fields)).astype(int))], fields, strict=False)
+
+
 def check_loss(loss: PointLoss, params: np.ndarray, step: float = 1e-5, relative_error: float = 1e-5) -> None:
-    """Check a registered loss at random fields for the labels in the first rows of params (n, P).
+    """Check a registered loss at random fields for some labels, from the smallest to the largest of params (n, P).
 
     The user's derivatives are compared with central differences of a given step; differences of `relative_error` are
     allowed.
     """
     name, k, rng = type(loss.loss).__name__, loss.n_fields, np.random.default_rng(1)
-    for labels, fields in zip(params, _draw_fields(k), strict=False):
+    for labels, fields in _draw_samples(params, k):
         p, z, grad, hess = labels.copy(), fields.copy(), np.full(k, np.nan), np.full((k, k), np.nan)
         shapes = f"p has shape {p.shape} and z has shape (L, r) = {(loss.n_tokens, loss.rank)}"
         require_indices(f"{name}.value", loss.loss.value, p, z.reshape(-1, loss.rank), shapes=shapes)
@@ -176,6 +185,7 @@ def _require_unchanged(methods: str, *pairs: tuple[np.ndarray, np.ndarray]) -> N
 
 def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
     """Check a registered map at random fields."""
+    require_unchanged(type(attention))
     name, rng, maps = type(attention).__name__, np.random.default_rng(1), list[np.ndarray]()
     for z in _draw_fields(1, n_tokens, rank):
         rotated = z @ np.linalg.qr(rng.standard_normal((rank, rank)))[0]

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gamp_attention._kernels.content import require_unchanged
 from gamp_attention._tools import check
 from gamp_attention.problem.penalties.base import call_kernel, proxes, register_penalty, slopes, values
 
@@ -327,6 +328,7 @@ def _checked(penalty: Any, owner: str = "") -> Any:
         needs = "a penalty: Ridge(lam), ColumnRidge(lams), ElasticNet(lam, l1)"
         needs += " or a NamedTuple registered by register_penalty"
         raise check.fail("penalty", penalty, needs, TypeError)
+    require_unchanged(type(penalty))
     return find(penalty, owner)
 
 

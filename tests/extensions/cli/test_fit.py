@@ -124,6 +124,15 @@ def test_a_folder_gives_the_same(tmp_path, fit):
     assert found["errors"].shape == (60,)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "longdouble", "int64"])
+def test_numbers_of_every_size_are_fitted(dtype, tmp_path, fit):
+    x = (4 * sentences()[0]).round().astype(dtype)  # integers up to 2048 are exact in half precision
+    status, report, _, found = fit(stored(tmp_path, x, x[:, ::-1]), "--n-starts", "1", "--held-out", "0.2")
+    wanted = fit(stored(tmp_path, x.astype(float), x[:, ::-1].astype(float)), "--n-starts", "1", "--held-out", "0.2")
+    assert (status, report["train_loss"]) == (wanted[0], wanted[1]["train_loss"])
+    assert np.array_equal(found["errors"], wanted[3]["errors"])
+
+
 def test_held_out_samples_are_not_trained_on(tmp_path, fit):
     x, y = sentences(80)
     path = stored(tmp_path, x, y)

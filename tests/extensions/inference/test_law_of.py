@@ -62,6 +62,16 @@ def test_law_has_traces_positions_and_teacher_of_the_data(anisotropic, law):
     assert law.strong == ()
 
 
+def test_law_has_the_products_of_positions_and_teacher_of_the_data():
+    """Also if the tokens are isotropic, so that the estimated eigenvalues differ by chance only."""
+    rng = np.random.default_rng(0)
+    x, weights = rng.normal(size=(400, 2, 200)), rng.normal(size=(200, 2))
+    positions = np.outer([1, -1], np.ones(200)) / np.sqrt(200)
+    law = ga.law_of(ga.Dataset(x, x[:, ::-1], positions, rank=2), weights, noise=0.0)
+    columns = np.concatenate([np.sqrt(200) * positions.T, weights], axis=1)
+    assert np.allclose(np.einsum("k,kab->ab", law.weight, law.moments), columns.T @ columns / 200, atol=1e-8)
+
+
 def test_data_of_a_model_need_no_other_argument():
     data = ga.sample(ga.paper_model(omega=0.2, score_noise=0.1), 150, 2.0, seed=0)
     law = ga.law_of(data)

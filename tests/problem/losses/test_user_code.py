@@ -198,6 +198,23 @@ def test_indices_outside_of_the_arguments_raise_although_compiled_code_does_not_
         ga.Dataset(np.ones((3, 2, 4)), np.ones((3, 2, 4)), student=attention())
 
 
+def test_convexity_is_checked_for_labels_of_every_size():
+    """The loss is convex for labels p <= 0 only, and the labels may be sorted."""
+
+    class Double(NamedTuple):
+        convex = True
+
+        def value(self, p, z):
+            return (z[0, 0] ** 2 - p[0]) ** 2
+
+    loss, tokens = ga.register_loss(Double), np.ones((200, 4))
+    labels = np.linspace(-1, 2, 200)
+    for order in (labels, labels[::-1], np.roll(labels, 60)):
+        with pytest.raises(ValueError, match="Double: convex = True is wrong"):
+            ga.LabelledDataset(tokens, order, loss(), 0.1)
+    assert ga.LabelledDataset(tokens, -np.abs(labels), loss(), 0.1).n_samples == 200
+
+
 def test_a_loss_that_changes_its_arguments_raises():
     class Changing(NamedTuple):
         convex = True
@@ -209,3 +226,48 @@ def test_a_loss_that_changes_its_arguments_raises():
     loss = ga.register_loss(Changing)
     with pytest.raises(ValueError, match=r"Changing\.value, .*: need to leave p and z unchanged"):
         ga.LabelledDataset(np.ones((3, 4)), np.ones(3), loss(), 0.1)
+
+
+def test_values_that_change_after_a_class_is_compiled_raise():
+    """Compiled code contains the values of closures and global variables: runs would continue with the first values."""
+    scale, width, table = 1.0, 1.0, np.ones(2)
+
+    class Scaled(NamedTuple):
+        width: float = 1.0
+        convex = True
+
+        def value(self, p, z):
+            return 0.5 * scale * self.width * (z[0, 0] - p[0]) ** 2
+
+    class Table(NamedTuple):
+        def attend(self, z, S):
+            S[:] = z[0, 0] * table[1]
+
+    class Halved(NamedTuple):
+        lam: float = 1.0
+        strength = property(lambda self: self.lam)
+
+        def value(self, x):
+            return scale * self.lam * x * x / 2
+
+        def slopes(self, x):
+            return scale * self.lam * x, scale * self.lam * x
+
+        def prox(self, b, a):
+            return b / (a + scale * self.lam), 1 / (a + scale * self.lam)
+
+    loss, attention, penalty = ga.register_loss(Scaled), ga.register_attention(Table), ga.register_penalty(Halved)
+    uses = {
+        "Scaled: .*'scale'; make it a field": lambda: ga.LabelledDataset(np.ones((3, 4)), np.ones(3), loss(width), 0.1),
+        "Table: .*'table'": lambda: ga.Dataset(np.ones((3, 2, 4)), np.ones((3, 2, 4)), student=attention()),
+        "Halved: .*'scale'": lambda: ga.paper_model(penalty=penalty()),
+    }
+    for use in uses.values():
+        use()
+    width = 2.0  # has the name of a field, but compiled code does not read it
+    for use in uses.values():
+        use()
+    scale, table[1] = 2.0, 3.0
+    for words, use in uses.items():
+        with pytest.raises(ValueError, match=words):
+            use()
