@@ -93,22 +93,36 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool, 
         raise check.fail("init.V", given.V, "positive definite matrices, or NaN for V to start message passing from")
     gamma = law.gamma[0]
     used = np.argmax(gamma)
-    # the intercept is the mean over the tokens of the means of the fields, to which positions add no mean by default
-    intercept = given.m.mean(axis=0) if model.intercept else None
-    if intercept is not None:
-        given = replace(given, m=given.m - intercept)
     second, first = given.q[used] / gamma[used], given.theta[used] / gamma[used]
     for name, value in (("q", second), ("theta", first)):
         actual, proportional = getattr(given, name), gamma[:, None, None] * value
         if np.abs(actual - proportional).max() > excess * np.abs(proportional).max():
             needs = "values in proportion to the eigenvalues γ_l of the tokens, as the same weights act on all tokens"
             raise check.fail(f"init.{name}", actual, needs)
-    products = np.concatenate([given.m.T, first], axis=1)  # E[x (τ, π)ᵀ]
+    products = np.concatenate([given.m.T, first], axis=1)  # E[x (τ, π)ᵀ], plus the intercept in m
+    intercept = _fit_intercept(given, products, moments[0, r:, r:]) if model.intercept else None
+    if intercept is not None:
+        products[:, : len(given.m)] -= intercept[:, None]
     products = _reduce_to_possible(given, second, products, moments[0, r:, r:], excess)
     moments[0, :r, :r] = second
     moments[0, :r, r:] = products
     moments[0, r:, :r] = products.T
     return StartLaw(moments, given.V, intercept, V_is_given=V_is_given)
+
+
+def _fit_intercept(given: Overlaps, products: np.ndarray, law: np.ndarray, tiny: float = 1e-10) -> np.ndarray:
+    """Return the intercept (r,) that leaves the smallest part of m outside the range of `law`.
+
+    The arguments are explained in `_reduce_to_possible`; `tiny` is the relative size of rounding errors.
+    """
+    common = (np.arange(len(law)) < len(given.m)).astype(float)
+    outside = common - law @ np.linalg.pinv(law, tiny, hermitian=True) @ common
+    if outside @ outside > tiny * len(given.m):
+        return np.asarray(products @ outside / (outside @ outside))
+    if given.m.any():
+        needs = "m = 0, or a name instead of overlaps: weights along the positions can add a common mean to all fields"
+        raise check.fail("init.m", given.m, f"{needs}, so that m does not determine the intercept")
+    return np.zeros(len(products))
 
 
 def is_unknown(V: Any) -> bool:
@@ -144,9 +158,11 @@ def _reduce_to_possible(
     beyond = np.abs(products - root @ psd_root(second) @ products).max(axis=0)  # in directions without weights
     fraction = float(np.linalg.eigvalsh(root @ products @ inverse @ products.T @ root)[-1])
     for name, columns in (("m", slice(None, len(given.m))), ("theta", slice(len(given.m), None))):
-        allowed = np.maximum(excess * np.abs(products[:, columns]).max(initial=0.0), chance * size[columns]) + 1e-300
+        rounding = 1e-8 * np.abs(getattr(given, name)).max(initial=0.0) + 1e-300
+        allowed = np.maximum(excess * np.abs(products[:, columns]).max(initial=0.0), chance * size[columns]) + rounding
         if (outside[columns] > allowed).any() or (beyond[columns] > excess * size[columns] + 1e-300).any():
-            of = {"m": "the positions: m_l = E[x] τ_l", "theta": "the teacher"}[name]
+            means = "the positions: m_l = E[x] τ_l, plus the intercept if the model has one"
+            of = {"m": means, "theta": "the teacher"}[name]
             raise check.fail(f"init.{name}", getattr(given, name), f"overlaps that some weights have with {of}")
     if fraction > 1 + excess:
         needs = "at least the part of it that m and θ explain, γ_l E[x] E[x]ᵀ and θ_l ρ_l⁻¹ θ_lᵀ"

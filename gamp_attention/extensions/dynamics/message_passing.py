@@ -150,7 +150,8 @@ def _state_validity(share: np.ndarray, error: np.ndarray, unsure: np.ndarray, sh
         if share[lowest] - 3 * error[lowest] > -HARMFUL:
             return f"consistent within its errors ({largest})"
         mass = format_to_error(100 * share[lowest], 100 * error[lowest])
-        return f"unknown: too few paths show whether the proximal map jumps (jump mass {mass} % of V̂); raise n_paths"
+        jumps = f"unknown: too few paths show whether the proximal map jumps (jump mass {mass} % of V̂)"
+        return f"{jumps}; a larger n_paths of gamp_attention.trajectory shows it"
     words = f"runs deviate, because the proximal map jumps ({largest}, at iteration {int(np.argmin(share))})"
     if shift.min() < 0:
         words += f"; expect V of runs about {float(f'{-100 * shift.min():.2g}'):g} % lower"

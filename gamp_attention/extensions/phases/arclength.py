@@ -196,17 +196,28 @@ def find_end(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
     """Return the reason for which a branch ends at the last points, or None.
 
     It is "fold" if the parameter changed its direction, or "m" or "theta" if this family goes to zero, either as a
-    branch without it crosses, or together with all weights.
+    branch without it crosses, or together with all weights. A family does not end the branch if it is zero at its first
+    point, or if the overlaps without it are no solution, as of an intercept that changes its sign.
     """
     if len(points) < 3:
         return None
-    old, _, new = (curve.overlaps(u).arrays() for u in points[-3:])
+    first, old, new = (curve.overlaps(points[k]).arrays() for k in (0, -3, -1))
     for name in sorted({"m", "theta"}.intersection(curve.packing.names)):
-        small = WALK.zero * np.sqrt(np.abs(new["q"]).max())
-        if np.sum(old[name] * new[name]) < 0 or np.abs(new[name]).max() < small:
+        sizes = [np.abs(at[name]).max() / np.sqrt(np.abs(at["q"]).max()) for at in (first, new)]
+        is_small = np.sum(old[name] * new[name]) < 0 or sizes[1] < WALK.zero
+        if is_small and sizes[0] > WALK.zero and _stays_zero(curve, points[-1], name):
             return name
     a, b, c = (u[-1] for u in points[-3:])
     return "fold" if (b - a) * (c - b) < 0 else None
+
+
+def _stays_zero(curve: BranchCurve, u: np.ndarray, family: str) -> bool:
+    """Return whether the map leaves a family at zero, up to noise of the averages, or breaks down."""
+    bare = curve.overlaps(u).without(family)
+    with suppress(*BREAKDOWNS):
+        image = np.abs(curve.map(u)(bare).arrays()[family]).max()
+        return bool(image <= WALK.meeting_residual * np.sqrt(np.abs(bare.q).max()))
+    return True
 
 
 def weight_sizes(curve: BranchCurve, points: list[np.ndarray]) -> np.ndarray:
@@ -283,7 +294,7 @@ def locate_meeting(curve: BranchCurve, points: list[np.ndarray], family: str) ->
             raise FloatingPointError("there is no branch without the family")
         return family_growth(root.F, root.overlaps, family) - 1
 
-    with suppress(*BREAKDOWNS, ZeroDivisionError):
+    with suppress(*BREAKDOWNS, ZeroDivisionError, ValueError):
         slope, step, value = np.nan, WALK.meeting_step * p, growth(curve.rule, (1 - WALK.meeting_step) * p)
         for rule in rules:
             before, value = value, growth(rule, p)

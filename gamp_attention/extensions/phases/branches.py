@@ -143,7 +143,7 @@ class BranchPath(Result):
     end : "reached" (the goal), "fold" (the branch turns back), "vanished" (all weights go to zero, or the overlap that
         distinguishes the branch from a more symmetric branch does), or "stalled" (no further point was found).
     end_value, end_error : parameter value at which the branch turns back or vanishes, with its error; NaN for other
-        ends.
+        ends, or if it could not be located.
     """
 
     parameter: str
@@ -232,6 +232,8 @@ def continue_branch(
             value, error = arclength.locate_meeting(curve, points, reason)
         if np.isnan(value):
             value, error = arclength.locate_vanishing(curve, points)
+        if not abs(value / unit - points[-1][-1]) <= WALK.max_arc:  # the end is within a step of the last point
+            value, error = np.nan, np.nan
     overlaps, values = [curve.overlaps(u) for u in points], np.array([u[-1] for u in points]) * curve.unit
     if end == "reached":
         values[-1] = to

@@ -429,12 +429,14 @@ def _order_of(loss: float) -> float:
 
 def summarize_starts(records: tuple[StartRecord, ...]) -> str:
     """Return sentences on the starts: the selected start, how many agree with it, and the losses of the others."""
-    name = next(record.name for record in records if record.kept)
+    kept = next(record for record in records if record.kept)
     others = [1 + record.excess for record in records if record.agreement < AGREEMENT]
-    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(others)
+    best, n, n_agree = f"Best of {len(records)} starts: {kept.name!r}.", len(records), len(records) - len(others)
     if not others:
         return f"{best} {'Both' if n == 2 else f'All {n}'} gave (nearly) the same weights."
     same = f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
+    if not kept.Q.any():  # weights that are zero have no overlap with other weights, equal or not
+        same = "All of its weights are zero, because the penalty outweighs the data"
     low, high = f"{min(others):.3g}", f"{max(others):.3g}"
     span = low if low == high else f"{low} to {high}"
     return f"{best} {same}; the other {len(others)} had {span} times its training loss when they ended or were stopped."

@@ -120,6 +120,9 @@ def _read(path: Path, wanted: tuple[str, ...]) -> tuple[dict[str, Any], list[str
     if not path.is_file():  # to open a named pipe would wait for its writer
         raise ValueError("it is no regular file, for instance a pipe; write the arrays to a file first")
     with open(path, "rb") as file:
+        if file.read(2) not in (b"PK", np.lib.format.MAGIC_PREFIX[:2]):  # numpy reads all other files as pickles
+            raise ValueError("it is not an .npz file, as numpy.savez writes")
+        file.seek(0)
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it holds one array, not an .npz archive; a folder may hold tokens.npy and outputs.npy")

@@ -39,6 +39,13 @@ def test_solve_and_trajectory_write_json(tmp_path, capsys):
     assert len(path["q"]) == 3
 
 
+def test_a_sweep_with_a_lost_solution_is_done(tmp_path, capsys):
+    """The status of a batch job is 1 only for cells without an answer: that no solution exists is an answer."""
+    command = ["sweep", str(tmp_path / "cells"), "--alpha", "0.3", "--omega", "0.3", "--branch", "semantic"]
+    assert main([*command, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"] == {"lost": 1}
+
+
 @pytest.mark.slow
 def test_solve_with_a_step_of_breaking(tmp_path, capsys):
     command = ["solve", "--alpha", "1.5", "--init", "positional", "--rtol", "0.03", "--json", "-"]

@@ -1,5 +1,7 @@
 """Single-pass gradient descent: runs at finite d against theory and closed forms."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -86,6 +88,41 @@ def test_an_intercept_has_a_closed_form():
     q, theta = path.q[:, 0, 0, 0], path.theta[:, 0, 0, 0]
     expected = 0.5 * (1 + 0.5**2 - 2 * theta + q + (c - b) ** 2)
     np.testing.assert_allclose(path.test_error, expected, rtol=0, atol=1e-5)
+
+
+def overlaps_at(path, t):
+    return ga.Overlaps(path.q[t], path.m[t], path.theta[t], path.V[t])
+
+
+def line_with_intercept(tau):
+    """Return linear regression with an intercept and tokens with means along one direction."""
+    return ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.3), n_tokens=2, tau=tau, lam=0.1, intercept=True)
+
+
+@pytest.mark.parametrize("tau", [(1.0, -0.75), (1.0, 0.2)])
+def test_a_restart_from_overlaps_recovers_the_intercept(tau):
+    """The means of the fields are E[x] τ_l + b, and the path of `SinglePass` depends on both terms."""
+    method = ga.SinglePass(0.1, 0.5)
+    path = ga.trajectory(line_with_intercept(tau), 1.0, "positional", method, n_iter=6, n_replicas=2)
+    again = ga.trajectory(line_with_intercept(tau), 1.0, overlaps_at(path, 3), method, n_iter=3, n_replicas=2)
+    np.testing.assert_allclose(again.m, path.m[3:], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(again.q, path.q[3:], rtol=0, atol=1e-9)
+
+
+def test_means_may_differ_by_rounding_errors_without_positions():
+    one = np.ones((2, 1, 1))
+    start = ga.Overlaps(0.5 * one, np.array([[0.1 + 0.2], [0.3]]), 0.3 * one, one)
+    path = ga.trajectory(line_with_intercept(None), 1.0, start, ga.SinglePass(0.1, 0.5), n_iter=1, n_replicas=2)
+    assert path.m[0] == pytest.approx(start.m)
+
+
+def test_means_that_do_not_determine_the_intercept_raise_errors():
+    model = line_with_intercept((1.0, 1.0))
+    end = overlaps_at(ga.trajectory(model, 1.0, "positional", ga.SinglePass(0.1, 0.5), n_iter=1, n_replicas=2), 1)
+    with pytest.raises(ValueError, match=r"init\.m: needs m = 0, or a name.*does not determine the intercept"):
+        ga.trajectory(model, 1.0, end, ga.SinglePass(0.1, 0.5), n_iter=1, n_replicas=2)
+    centred = ga.trajectory(model, 1.0, replace(end, m=0 * end.m), ga.SinglePass(0.1, 0.5), n_iter=1, n_replicas=2)
+    assert (centred.m[0] == 0).all()
 
 
 def test_equal_seeds_give_equal_runs_and_other_seeds_do_not():

@@ -114,6 +114,7 @@ def test_validity_of_trajectories(model):
     few = ga.trajectory(model, 1.5, "positional", ga.MessagePassing(damping=0.3), n_iter=5, n_paths=256, n_replicas=2)
     assert (few.jump_share - 3 * few.jump_share_error).min() < -0.1  # two replicas show no significant jumps
     assert few.validity.startswith("unknown: too few paths")
+    assert few.validity.endswith("n_paths of gamp_attention.trajectory shows it")  # the command line has no such option
     descent = ga.trajectory(model, 1.5, method=ga.GradientDescent(), n_iter=2, n_paths=128, n_replicas=2)
     assert descent.validity.startswith("consistent")
 

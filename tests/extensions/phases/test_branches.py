@@ -100,6 +100,36 @@ def test_weights_vanish_where_solving_finds_no_semantic_branch(omega, parameter,
         assert (se.converged and se.overlaps.theta.any()) == (side == inside)
 
 
+CONVEX = {
+    "logistic": lambda sigma: ga.glm_model(ga.LogisticLoss(), sigma=sigma, lam=0.1, intercept=True),
+    "ridge": lambda sigma: ga.glm_model(
+        ga.SquaredLoss(), ga.LinearLabels(noise=0.3), n_tokens=2, sigma=sigma, tau=[1.0, 0.2], lam=0.1, intercept=True
+    ),
+}
+
+
+@pytest.mark.parametrize(("parameter", "to"), [("alpha", 2.3), ("sigma", 1.2)])
+@pytest.mark.parametrize("name", CONVEX)
+def test_means_that_are_zero_do_not_end_a_branch(name, parameter, to):
+    """Convex problems with λ > 0 have a fixed point at every parameter value, here with m = 0 up to rounding errors."""
+    path = ga.continue_branch(CONVEX[name](1.0), 2.0, "random", parameter, to)
+    assert path.end == "reached"
+    alpha, sigma = (to, 1.0) if parameter == "alpha" else (2.0, to)
+    se = ga.solve_state_evolution(CONVEX[name](sigma), alpha, "random", rtol=1e-3, stability=False)
+    assert path.overlaps.q[-1] == pytest.approx(se.overlaps.q, rel=2e-3)
+
+
+def test_an_intercept_that_changes_its_sign_does_not_end_a_branch():
+    """For y = u + u² − 1 the intercept is σ² − 1."""
+    model = ga.sequence_model(
+        lambda u, noise: u[0, 0] + u[0, 0] ** 2 - 1, lambda z: z[0, 0],
+        n_tokens=1, rank=1, sigma=0.8, lam=0.1, intercept=True,
+    )  # fmt: skip
+    path = ga.continue_branch(model, 2.0, "random", "sigma", 1.2)
+    assert path.end == "reached"
+    assert path.overlaps.m[:, 0, 0] == pytest.approx(path.values**2 - 1, abs=1e-3)
+
+
 def test_continuation_reaches_omega_zero():
     path = ga.continue_branch(ga.paper_model(0.02), 1.5, "semantic", "omega", 0.0)
     assert path.end == "reached"

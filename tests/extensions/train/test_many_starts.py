@@ -80,3 +80,11 @@ def test_data_without_information_have_random_starts(tokens):
     data = ga.Dataset(tokens, tokens, np.zeros(tokens.shape[1:]))
     result = train_one(data, "spectral", n_starts=2)
     assert [start.name for start in result.starts] == ["random 1", "random 2"]
+
+
+def test_weights_that_a_penalty_sets_to_zero_are_called_zero():
+    data = ga.sample(ga.paper_model(), 30, 1.5, seed=0).replace(penalty=ga.ElasticNet(0.01, 100.0))
+    result = ga.train(data, n_starts=3, survey=False)
+    assert not result.Q.any()
+    assert "All of its weights are zero, because the penalty outweighs the data" in result.message
+    assert "No other start" not in result.message
