@@ -92,4 +92,4 @@ def test_jumps_of_a_column_with_small_response_are_not_hidden():
     assert abs(masses.sum() / V_hat.sum()) < 0.01
     fraction = largest_jump_fraction(masses, column_sums(V_hat))
     assert fraction == pytest.approx(-1.1)
-    assert validity(0.5, fraction)[1].startswith("broken: the proximal map jumps (the jump mass lowers V̂ by 110 % of")
+    assert validity(0.5, fraction)[1].startswith("broken: the proximal map jumps (jump mass -110 % of V̂")

@@ -195,7 +195,7 @@ def validity(replicon: float, jump_fraction: float, shift: float = np.nan, respo
     """
     if not np.isfinite(replicon + jump_fraction):
         return False, "unknown: replicon and jump mass are not known"
-    jumps = f"the jump mass lowers V̂ by {float(f'{0 - 100 * jump_fraction:.2g}'):g} % of its remaining size"
+    jumps = f"jump mass {float(f'{100 * jump_fraction:.2g}'):g} % of V̂"
     jumping = abs(jump_fraction) > NEGLIGIBLE_JUMPS
     if replicon < 1 and not jumping:
         return True, f"consistent (replicon {replicon:.3g}, {jumps})"
