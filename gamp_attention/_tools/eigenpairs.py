@@ -1,11 +1,6 @@
-"""Extreme eigenvalues and eigenvectors of symmetric operators, which are given by their products with vectors.
+"""Extreme eigenvalues and eigenvectors of symmetric operators, by the implicitly restarted Lanczos method of ARPACK."""
 
-Extreme eigenpairs are computed by the implicitly restarted Lanczos method of ARPACK. Averages over the whole spectrum
-use the Gauss quadrature of the Lanczos method (Golub and Welsch, 1969; Ubaru, Chen and Saad, 2017).
-"""
-
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 
 import numpy as np
 
@@ -60,28 +55,3 @@ def lowest_eigenpair(product: Product, start: np.ndarray, scale: float) -> tuple
         if len(values) == 2:
             return float(values[0]) - shift, vectors[:, 0]
         shift *= 2  # a larger shift makes the relative accuracy easier to reach
-
-
-def krylov_spaces(product: Product, start: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
-    """Yield growing Krylov spaces: orthonormal vectors (k, n), the operator (k, k) in them, and the residual norm.
-
-    All vectors are kept and orthogonalized, so no product is lost to a restart.
-    """
-    basis, matrix = np.empty((32, len(start))), np.zeros((32, 32))  # doubled as often as necessary
-    basis[0] = start / np.linalg.norm(start)
-    for k in count():
-        if k + 1 == len(basis):
-            basis, matrix = np.concatenate([basis, np.empty_like(basis)]), np.pad(matrix, (0, len(matrix)))
-        image, vectors = product(basis[k]), basis[: k + 1]
-        matrix[k, k] = image @ basis[k]
-        for _ in range(2):  # the second pass removes the rounding errors of the first
-            image = image - vectors.T @ (vectors @ image)
-        size = float(np.linalg.norm(image))
-        yield vectors, matrix[: k + 1, : k + 1], size
-        matrix[k, k + 1] = matrix[k + 1, k] = size
-        basis[k + 1] = image / size
-
-
-def is_invariant(values: np.ndarray, size: float) -> bool:
-    """Return whether a Krylov space with Ritz values or diagonal entries `values` contains its image."""
-    return bool(size <= np.finfo(float).eps * np.abs(values).max())

@@ -20,13 +20,13 @@ from gamp_attention.problem.dataset import (
     require_product_memory,
     token_moments,
 )
-from gamp_attention.problem.losses.attention import RiskTerms, asymptotic_terms
+from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.problem.passes import TokenMatrix
 from gamp_attention.problem.penalties.standard import InterceptPenalty
 from gamp_attention.problem.risk import require_finite_at
 from gamp_attention.problem.sources import Group, Sources, by_group
 from gamp_attention.problem.stores import join_parts, token_blocks
-from gamp_attention.theory.models.model import Model, require_model
+from gamp_attention.theory.models.model import Model, asymptotic_terms, require_model
 
 DRAWN_BYTES = 1 << 22  # size in bytes of the numbers that are drawn at a time
 

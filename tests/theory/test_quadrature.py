@@ -9,10 +9,10 @@ import gamp_attention as ga
 from gamp_attention._tools.quadrature import legendre_rule
 from gamp_attention._tools.statistics import half_width
 from gamp_attention.problem.denoisers.newton import make_metric
-from gamp_attention.problem.losses.attention import asymptotic_terms
 from gamp_attention.theory.equations.channel import Channel
 from gamp_attention.theory.fixed_points.observables import deterministic_test_error, predicted_test_error, replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.models.model import asymptotic_terms
 from gamp_attention.theory.rules import lines
 from gamp_attention.theory.rules.panels import PanelRule
 from gamp_attention.theory.rules.sobol import SobolRule

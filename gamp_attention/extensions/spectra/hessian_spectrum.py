@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import format_with_error
-from gamp_attention._tools.eigenpairs import Product, extreme_eigenpairs, is_invariant, krylov_spaces
+from gamp_attention._tools.eigenpairs import Product, extreme_eigenpairs
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention.problem.curvature import rotations
 from gamp_attention.problem.dataset import Dataset, require_dataset
@@ -204,12 +204,23 @@ def lanczos_quadrature(product: Product, start: np.ndarray, n_steps: int) -> tup
     """Return nodes (k,) and weights (k,), k ≤ n_steps, of the Gauss rule for the spectrum seen by a vector (n,).
 
     For the normalized vector v and a polynomial f of degree below 2 k, vᵀf(A)v is the sum of the weights times f at the
-    nodes. k is smaller than `n_steps` if the Krylov space of v is invariant; the rule is then exact for all f.
+    nodes. k is smaller than `n_steps` if the Krylov space of v is invariant; the rule is then exact for all f. All
+    vectors are kept and orthogonalized.
     """
-    for basis, matrix, size in krylov_spaces(product, start):
-        if len(basis) == min(n_steps, len(start)) or is_invariant(np.diag(matrix), size):
+    n_steps = min(n_steps, len(start))
+    basis, matrix = np.empty((n_steps, len(start))), np.zeros((n_steps, n_steps))
+    basis[0] = start / np.linalg.norm(start)
+    for k in range(n_steps):
+        image, vectors = product(basis[k]), basis[: k + 1]
+        matrix[k, k] = image @ basis[k]
+        for _ in range(2):  # the second pass removes the rounding errors of the first
+            image = image - vectors.T @ (vectors @ image)
+        size = float(np.linalg.norm(image))
+        if k + 1 == n_steps or size <= np.finfo(float).eps * np.abs(np.diag(matrix)).max():
             break
-    nodes, vectors = np.linalg.eigh(matrix)
+        matrix[k, k + 1] = matrix[k + 1, k] = size
+        basis[k + 1] = image / size
+    nodes, vectors = np.linalg.eigh(matrix[: k + 1, : k + 1])
     return nodes, vectors[0] ** 2
 
 

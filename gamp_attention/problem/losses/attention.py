@@ -653,17 +653,3 @@ class RiskTerms:
 
     params: np.ndarray  # (n, P) loss parameters of each sample; for an AttentionLoss G and M, P = 2 L²
     constant: np.ndarray  # (n,) part of each sample's loss that does not depend on Q
-
-
-def asymptotic_terms(T: np.ndarray, rho: np.ndarray) -> RiskTerms:
-    """Return the terms of the asymptotic risk: G = ρ, M = ρ Tᵀ and the constant ½ Tr T ρ Tᵀ.
-
-    Eq. :eq:`asymptotic-risk`, eq. (41) of Cui et al. (2024).
-
-    T (n, L, L) are the teacher's attention matrices. rho (n, L) are the traces tr Σ_l/d of each sample's tokens; its
-    shape is (1, L) if they are equal for all samples.
-    """
-    M = rho[:, :, None] * T.transpose(0, 2, 1)
-    G = rho[:, :, None] * np.eye(rho.shape[1])
-    norms = np.einsum("nij,j->n", T**2, rho[0]) if len(rho) == 1 else np.einsum("nij,nj->n", T**2, rho)
-    return RiskTerms(pack_attention_parameters(G, M), 0.5 * norms)

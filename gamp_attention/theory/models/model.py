@@ -17,13 +17,27 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import DisplayMixin
-from gamp_attention.problem.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms
+from gamp_attention.problem.losses.attention import DotProductAttention, RiskTerms, pack_attention_parameters
 from gamp_attention.problem.losses.point import sample_loss
 from gamp_attention.problem.penalties.standard import column_classes, penalty_or_ridge, with_lam
 from gamp_attention.problem.sources import ClassLaw
 from gamp_attention.problem.students import check_columns, check_student
 from gamp_attention.theory.models.coordinates import CoordinateLaw, law_from_samples, require_law, require_seen
 from gamp_attention.theory.models.teachers import SoftmaxTeacher, Teacher, check_teacher, keeps_columns, keeps_order
+
+
+def asymptotic_terms(T: np.ndarray, rho: np.ndarray) -> RiskTerms:
+    """Return the terms of the asymptotic risk: G = ρ, M = ρ Tᵀ and the constant ½ Tr T ρ Tᵀ.
+
+    Eq. :eq:`asymptotic-risk`, eq. (41) of Cui et al. (2024).
+
+    T (n, L, L) are the teacher's attention matrices. rho (n, L) are the traces tr Σ_l/d of each sample's tokens; its
+    shape is (1, L) if they are equal for all samples.
+    """
+    M = rho[:, :, None] * T.transpose(0, 2, 1)
+    G = rho[:, :, None] * np.eye(rho.shape[1])
+    norms = np.einsum("nij,j->n", T**2, rho[0]) if len(rho) == 1 else np.einsum("nij,nj->n", T**2, rho)
+    return RiskTerms(pack_attention_parameters(G, M), 0.5 * norms)
 
 
 @dataclass(frozen=True, eq=False)
