@@ -27,8 +27,7 @@ class DirectionSettings:
     growth: float = 3.0  # largest slope, of fields that are 30 times larger, of losses with a bounded slope
     smallest: float = 1e-6  # change in a direction above which a function depends on it
     later: float = 1e-3  # size, in a comparison of directions, of those that do not concern the student
-    rounding: float = 1e-8  # eigenvalue of q whose eigenvector may be due to rounding
-    noise: float = 1e-3  # the same in a flat direction of the loss, in which q is noise of averages
+    rounding: float = 1e-8  # variance of fields on which the loss depends, which may be due to rounding
     steep: float = 1e-2  # part of a flat direction in which the loss varies, or that is not in the span of others
     response: float = 1e-5  # response in a flat direction
     determined: float = 1e-9  # part of q that the teacher does not explain, if it determines the field
@@ -61,8 +60,8 @@ def changes_of(f: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -> np.
 def loss_directions(model: Model, given_labels: bool) -> tuple[np.ndarray, bool]:
     """Return the directions in which the loss of some sample varies, and whether its slope is bounded.
 
-    The directions are orthonormal columns (n, K) for the student's fields, the teacher's fields and the noise of labels
-    together, n = L (r + t) + noise; for `given_labels`, for the student's fields only (n = L r).
+    The directions, all if the loss does not vary, are orthonormal columns (n, K) for the student's fields, the teacher's
+    fields and the noise of labels together, n = L (r + t) + noise; for `given_labels`, for the student's only (n = L r).
     """
     rng, (L, r, t) = np.random.default_rng(0), (model.n_tokens, model.rank, model.teacher_rank)
     n, n_student, n_fields = DIRECTIONS.n_points, L * r, L * (r + t)
@@ -81,4 +80,4 @@ def loss_directions(model: Model, given_labels: bool) -> tuple[np.ndarray, bool]
     with np.errstate(invalid="ignore"):  # differences do not see steps, for example of labels that count
         at, projected = errors(x), errors(x @ steep @ steep.T)
         flat = np.isclose(at, projected, DIRECTIONS.smallest, DIRECTIONS.smallest, equal_nan=True).all()
-    return steep if flat else np.eye(x.shape[1]), bool(slopes[3] < DIRECTIONS.growth * slopes[1])
+    return steep if flat and steep.size else np.eye(x.shape[1]), bool(slopes[3] < DIRECTIONS.growth * slopes[1])

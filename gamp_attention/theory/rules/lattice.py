@@ -1,7 +1,7 @@
 """Randomized rule for averages of convex losses that vary in few directions: shifted, rotated and stretched lattices.
 
-The sum of a function over a randomly shifted lattice, times the volume of its cells, has the integral as its mean, and
-its error is the sum of the function's Fourier coefficients at the dual lattice. It is exponentially small in the number
+The sum of a function over a randomly shifted lattice, times the volume of a cell, has the integral as its mean, and its
+error is the sum of the function's Fourier coefficients at the dual lattice. It is exponentially small in the number
 of points n for smooth functions (Trefethen and Weideman, 2014). For functions with kinks in K directions it decreases
 like n^−(K+3)/(2K), compared to about 1/n for Sobol points: faster for K < 3.
 """
