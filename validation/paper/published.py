@@ -26,7 +26,7 @@ from scipy.interpolate import PchipInterpolator
 import gamp_attention as ga
 from gamp_attention.extensions.comparison import figures
 from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GREY, draw_legend
-from gamp_attention.problem.losses.attention import asymptotic_terms
+from gamp_attention.theory.models.model import asymptotic_terms
 from validation._tools import catalog, landscape as land
 from validation._tools.drawing import BOUNDARIES, figure
 from validation._tools.report import Verdict, folder, options, pool

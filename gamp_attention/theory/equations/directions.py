@@ -60,8 +60,8 @@ def changes_of(f: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -> np.
 def loss_directions(model: Model, given_labels: bool) -> tuple[np.ndarray, bool]:
     """Return the directions in which the loss of some sample varies, and whether its slope is bounded.
 
-    The directions are orthonormal columns (n, K), all if the loss does not vary, for the student's fields, the teacher's
-    fields and the noise of labels, n = L (r + t) + noise; for `given_labels`, for the student's fields only (n = L r).
+    The directions, all if the loss does not vary, are orthonormal columns (n, K) for the student's fields, the
+    teacher's fields and the noise of labels, n = L (r + t) + noise; for `given_labels`, for the student's only (L r).
     """
     rng, (L, r, t) = np.random.default_rng(0), (model.n_tokens, model.rank, model.teacher_rank)
     n, n_student, n_fields = DIRECTIONS.n_points, L * r, L * (r + t)

@@ -73,7 +73,8 @@ def _listed_outcomes(model: Model) -> Outcomes | None:
     def labels(y: np.ndarray) -> np.ndarray:
         return model.task.terms(y, np.zeros((len(y), 0))).params
 
-    known = np.unique(labels(points @ psd_root(model.coordinates.rho)), axis=0)
+    points = np.einsum("lst,nlt->nls", psd_root(model.coordinates.rho), points)
+    known = np.unique(labels(points), axis=0)
     if len(known) > OUTCOMES.max_labels:
         return None
 

@@ -109,8 +109,8 @@ def _follow(F: OverlapMap, start: Overlaps, max_iter: int) -> Root:
             unclear = critical and any(0 < size < SEARCH.fading for size in sizes.values())
             finer = F.finer() if F.rule.deterministic and F.rule.level < SEARCH.max_level else None
             solved = found.arrived or found.size <= SEARCH.acceptable * tol
-            small = [name for name, size in sizes.items() if solved and 0 < size < SEARCH.small]
-            faded = [name for name in small if family_growth(F, path[-1].without(name), name) < 1]
+            faded = [name for name, size in sizes.items() if solved and 0 < size < SEARCH.small]
+            faded = [name for name in faded if _fades(F, path[-1].without(name), name)]
             if (unclear or not found.arrived) and finer is not None and len(path) <= max_iter:
                 F = finer.with_choices_at(path[-1])
             elif faded:
@@ -119,6 +119,11 @@ def _follow(F: OverlapMap, start: Overlaps, max_iter: int) -> Root:
                 return replace(root, path=path, status=Status.CONVERGED if solved else Status.MAX_ITER)
     except BREAKDOWNS as error:
         return stopped_root(F, path, error)
+
+
+def _fades(F: OverlapMap, at: Overlaps, family: str) -> bool:
+    """Return whether zero is a solution for a family, as for m of an intercept it is not, and attracts it."""
+    return family_size(F(at), family) == 0 and family_growth(F, at, family) < 1
 
 
 def _find_on_coarse_rule(F: OverlapMap, coarse: Rule, start: Overlaps, max_iter: int) -> Root | None:

@@ -157,3 +157,16 @@ def test_panels_are_reached_across_many_jumps():
     assert panels.converged
     assert (np.abs(panels.overlaps.q - points.overlaps.q) <= panels.overlaps_error.q + points.overlaps_error.q).all()
     assert abs(panels.train_loss - points.train_loss) <= panels.train_loss_error + points.train_loss_error
+
+
+def test_an_intercept_that_is_small_is_no_family_that_fades():
+    """The mean of the labels is small next to their spread, and zero is no solution for the intercept."""
+    model = ga.sequence_model(
+        lambda u, n: u[0, 0] + n[0] ** 2 - 0.7,
+        lambda z: z[0, 0],
+        lambda y, f: np.sqrt(0.01 + (y - f) ** 2),
+        n_tokens=1, rank=1, n_noise=1, lam=0.1, convex=True, intercept=True,
+    )  # fmt: skip
+    se = ga.solve_state_evolution(model, 2.6, "random", rtol=1e-3, stability=False)
+    assert se.converged
+    assert 1e-3 < se.overlaps.m.item() < 0.05
