@@ -1,6 +1,7 @@
 """Averages over lattices against Sobol points, which share neither points nor the way in which labels are averaged."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -83,3 +84,26 @@ def test_other_models_need_another_rule():
     five = ga.glm_model(ga.MultinomialLoss(), ga.ClassLabels(), rank=5)
     with pytest.raises(ValueError, match="rule"):
         ga.solve_state_evolution(five, 1.0, rule="lattice")
+
+
+@ga.register_loss
+class LogisticOfSum(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        w = -p[0] * (z[0, 0] + z[0, 1])
+        return max(w, 0.0) + np.log1p(np.exp(-abs(w)))
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+def test_errors_of_smooth_losses_are_true(temperature):
+    """A sum of columns is one column with half the penalty; probabilities of labels are as accurate as averages."""
+    labels = ga.LogisticLabels(temperature)
+    two = ga.solve_state_evolution(
+        ga.glm_model(LogisticOfSum(), labels, rank=2, teacher_rank=1, lam=0.5), 2.0, rtol=1e-6
+    )
+    one = ga.solve_state_evolution(ga.glm_model(ga.LogisticLoss(), labels, lam=0.25), 2.0, rtol=1e-8)
+    assert two.converged
+    error = 4 * two.overlaps_error.q + one.overlaps_error.q
+    assert (np.abs(4 * two.overlaps.q - one.overlaps.q) <= error).all()
+    assert abs(two.train_loss - one.train_loss) <= two.train_loss_error + one.train_loss_error

@@ -5,7 +5,8 @@ average of g needs points of ω, and a proximal problem for each label (Rao and 
 less variance). Given ω, the teacher's fields are Gaussian, and the probabilities are averages over them with no
 proximal problem:
 
-- for smooth probabilities, over Gauss-Hermite nodes in the directions of the teacher's fields on which they depend;
+- for smooth probabilities, over equally spaced nodes in the directions of the teacher's fields on which they depend
+  (Trefethen and Weideman, 2014);
 - otherwise over uniform points, randomly shifted at each point of ω (Cranley and Patterson, 1976);
 - if labels change on planes (`Planes`), such as the sign of a sum or the class of the largest field, exactly along one
   direction, and over such points in the others.
@@ -21,7 +22,7 @@ from scipy.linalg import block_diag
 from scipy.special import ndtr, ndtri
 
 from gamp_attention._tools.numerics import psd_root
-from gamp_attention._tools.quadrature import gauss_hermite, inside_cube, pruned_product
+from gamp_attention._tools.quadrature import gaussian_weights, inside_cube, spaced_grid
 from gamp_attention._tools.sobol import sobol_points
 from gamp_attention._tools.threads import over_blocks
 from gamp_attention.theory.equations.directions import DIRECTIONS, changes_of, span_of
@@ -35,9 +36,11 @@ class OutcomeSettings:
     n_shifts: int = 64  # number of points of the teacher's fields for each point of the student's
     n_lines: int = 16  # the same if probabilities are exact along a direction, and shifts have one coordinate
     block: int = 8192  # number of points that a thread takes at a time, whose arrays fit in a processor's cache
-    max_nodes: int = 64  # largest number of Gauss-Hermite nodes
-    dropped: float = 1e-6  # smallest weight of a node
-    smooth: float = 3e-4  # largest error of a probability, without knowledge of ω, up to which nodes are used instead
+    spacings: tuple[float, ...] = (0.9, 0.72, 0.58, 0.46, 0.37, 0.3, 0.24, 0.19, 0.1, 0.05)  # distances of spaced nodes
+    reach: float = 6.0  # largest distance of a node from zero: farther points have a probability of 1e-8
+    max_nodes: int = 640  # largest number of nodes
+    # largest error of a probability, without knowledge of ω, up to which nodes are used, by the number of directions
+    smooth: tuple[float, ...] = (1e-8, 1e-6)
     n_tests: int = 1 << 16  # number of random points at which rare labels are searched
     max_labels: int = 8  # largest number of values of labels that are found there
     max_planes: int = 8  # largest number of planes on which labels change
@@ -97,7 +100,13 @@ def shift_dimension(model: Model) -> int:
     planes = _planes(model)
     if planes is not None:
         return planes.axes.shape[1] - 1
-    return 0 if _gauss_nodes(model) is not None else model.n_tokens * model.teacher_rank
+    return 0 if _spaced_nodes(model) is not None else model.n_tokens * model.teacher_rank
+
+
+def node_error(model: Model) -> float:
+    """Return the error of averages with the probabilities of labels that the spread of random points does not show."""
+    nodes = None if outcomes_of(model) is None or _planes(model) is not None else _spaced_nodes(model)
+    return 0.0 if nodes is None else OUTCOMES.smooth[nodes[0].shape[1] - 1]
 
 
 def _probabilities(model: Model) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
@@ -167,7 +176,7 @@ def _planes(model: Model) -> Planes | None:
 
 
 @lru_cache(maxsize=32)
-def _gauss_nodes(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+def _spaced_nodes(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Return directions (L t, K) of the teacher's fields y on which the labels depend, nodes (M, K) and weights (M,).
 
     None if the probabilities are not smooth functions of few directions, or their averages are inaccurate.
@@ -175,16 +184,21 @@ def _gauss_nodes(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray] | No
     (points, probabilities), root = _probabilities(model), block_diag(*psd_root(model.coordinates.rho))
     axes = span_of(changes_of(probabilities, points))
     K = axes.shape[1]
-    if K == 0 or np.abs(probabilities(points) - probabilities(points @ axes @ axes.T)).max() > OUTCOMES.smooth:
+    if not 1 <= K <= len(OUTCOMES.smooth):
         return None
-    last: Any = np.inf
-    for n in range(2, int(OUTCOMES.max_nodes ** (1 / K)) + 1):
-        nodes, weights = pruned_product(*gauss_hermite(n), K, OUTCOMES.dropped)
-        parts = [w * probabilities(points + root @ axes @ x) for x, w in zip(nodes, weights, strict=True)]
-        here = np.sum(parts, axis=0)
-        if np.abs(here - last).max() <= OUTCOMES.smooth:
-            return axes, nodes, weights
-        last = here
+    smooth = OUTCOMES.smooth[K - 1]
+    if np.abs(probabilities(points) - probabilities(points @ axes @ axes.T)).max() > smooth:
+        return None
+    coarse: Any = None
+    for h in OUTCOMES.spacings:
+        nodes = spaced_grid(h, K, OUTCOMES.reach, False)
+        weights = gaussian_weights(nodes)
+        here = sum(w * probabilities(points + root @ axes @ x) for x, w in zip(nodes, weights, strict=True))
+        if coarse is not None and np.abs(here - coarse[0]).max() <= smooth:
+            return axes, *coarse[1:]
+        if len(nodes) > OUTCOMES.max_nodes:
+            return None
+        coarse = here, nodes, weights
     return None
 
 
@@ -223,7 +237,7 @@ def labels_given_fields(
     (_, L, t), find = mean.shape, outcomes_of(model)
     assert find is not None
     planes = _planes(model)
-    nodes = _gauss_nodes(model) if planes is None else None
+    nodes = _spaced_nodes(model) if planes is None else None
     points: Iterable[tuple[np.ndarray, float]] = _shifted(eta, OUTCOMES.n_shifts)
     to_y, along, rest = root, np.zeros((L, t)), np.zeros_like(root)
     axes = nodes[0] if nodes is not None else None if planes is None else planes.axes

@@ -286,14 +286,13 @@ def size_of_hats(hats: Hats) -> float:
 
 def errors_of(points: list[Point]) -> np.ndarray:
     """Return the errors of the last point's numbers, from its replicas or from the points on coarser rules."""
-    last, units, k, unresolved = points[-1], points[-1].units, len(points[-1].best), 0.0
+    last, units, k = points[-1], points[-1].units, len(points[-1].best)
     if len(last.replicas):
         error = half_width(last.replicas - last.numbers)
     else:
         changes = [np.abs(a.numbers - b.numbers) for a, b in pairwise(points[-3:])]
         error = changes[-1] if len(changes) == 1 else np.maximum(changes[-1], REFINEMENT.earlier_change * changes[-2])
-        unresolved = last.root.F.rule.unresolved
-    error = error + last.uncertain
+    error, unresolved = error + last.uncertain, last.root.F.rule.unresolved
     is_loss = (np.arange(len(units)) >= k) & (np.arange(len(units)) < k + LOSSES)
     size = np.minimum(np.abs(last.numbers), units)
     part = np.where(is_loss, REFINEMENT.unresolved_loss, REFINEMENT.unresolved)

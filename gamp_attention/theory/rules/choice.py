@@ -8,7 +8,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.choices import RULES
 from gamp_attention.theory.equations.channel import n_white, teacher_size
 from gamp_attention.theory.equations.directions import loss_directions
-from gamp_attention.theory.equations.outcomes import n_outcomes, shift_dimension
+from gamp_attention.theory.equations.outcomes import n_outcomes, node_error, shift_dimension
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.rules.lattice import LatticeRule
 from gamp_attention.theory.rules.panels import PanelRule
@@ -62,13 +62,14 @@ def first_rule(
         steep, bounded = loss_directions(model, outcomes > 1)
         whitened, points, directions = not bounded, CHOICE.few_points if refined else points, steep.shape[1]
         directions += max(shift_dimension(part) for _, _, part in model.components)
-    work = max_work / (SobolRule.n_replicas * outcomes)
-    points = points_within(points // outcomes, work)
+    work, parts = max_work / (SobolRule.n_replicas * outcomes), [part for _, _, part in model.components]
+    rule = SobolRule(
+        points_within(points // outcomes, work), seed=seed, max_work=work, rate=rate, problems=outcomes,
+        unresolved=max(map(node_error, parts)), whitened=whitened,
+    )  # fmt: skip
     if name != "sobol" and directions <= CHOICE.max_lattice:
-        return LatticeRule(
-            points, seed=seed, max_work=work, rate=(directions + 3) / (2 * directions), problems=outcomes
-        )
+        return LatticeRule(**vars(rule) | {"rate": (directions + 3) / (2 * directions)})
     if name == "lattice":
         needs = f"another rule: 'lattice' needs labels and a convex loss of at most {CHOICE.max_lattice} directions"
         raise check.fail("rule", name, needs)
-    return SobolRule(points, seed=seed, max_work=work, rate=rate, problems=outcomes, whitened=whitened)
+    return rule

@@ -37,6 +37,7 @@ class Rule:
     name: ClassVar[str]  # name in arguments and results
     deterministic: ClassVar[bool]  # whether levels, not the spread of replicas, estimate errors
     level: int = 0  # level of accuracy; 0 for rules without levels
+    unresolved: Any  # largest relative error of averages that a comparison with other levels or replicas may miss
     max_work: float  # maximum number of proximal problems of an average, or of one of its replicas
     n_replicas: int = 1  # number of independent replicas of the averages; 1 for deterministic rules
 
@@ -54,11 +55,6 @@ class Rule:
     def tol(self) -> float:
         """Approximate relative error of the averages."""
         return self.initial_tolerance
-
-    @property
-    def unresolved(self) -> float:
-        """Largest relative error of the averages that a comparison with another level may miss."""
-        return self.tol
 
     def finer(self) -> "Rule | None":
         """Return the next finer rule, or None if there is none."""

@@ -80,6 +80,7 @@ class SobolRule(Rule):
         attention if the channel has symmetries.
     rate : power of the number of points with which errors are expected to decrease.
     problems : number of proximal problems at each point, one for each label.
+    unresolved : relative error of the averages that the spread of the replicas does not show.
     whitened : whether points have unit covariance. Averages of quadratic functions are then exact, and averages of
         bounded functions have more errors, because the covariance depends on the points that are farthest from 0.
     """
@@ -91,6 +92,7 @@ class SobolRule(Rule):
     searched: int = 1
     rate: float = RATE
     problems: int = 1
+    unresolved: float = 0.0
     whitened: bool = True
     name: ClassVar[str] = "sobol"
     deterministic: ClassVar[bool] = False
