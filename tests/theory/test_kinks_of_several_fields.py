@@ -359,14 +359,14 @@ def test_rare_labels_are_seen():
     assert 0.07 < (losses[0] - losses[1]) / (losses[0] - losses[2]) < 0.15
 
 
-class TooRare(BareSigns):
+class NoSum(BareSigns):
     def outcomes(self, u):
         return np.array([[-1.0], [1.0]]), np.full((len(u), 2), 0.45)
 
 
 def test_probabilities_have_sum_one():
-    with pytest.raises(ValueError, match="need a method outcomes with all values"):
-        ga.solve_state_evolution(ga.glm_model(HingeOfSum(), TooRare(), rank=2, teacher_rank=1, lam=0.5), 2.0)
+    with pytest.raises(ValueError, match="outcomes of the labels: needs probabilities with sum 1"):
+        ga.solve_state_evolution(ga.glm_model(HingeOfSum(), NoSum(), rank=2, teacher_rank=1, lam=0.5), 2.0)
 
 
 @dataclass(frozen=True)

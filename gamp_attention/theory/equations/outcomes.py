@@ -21,6 +21,7 @@ import numpy as np
 from scipy.linalg import block_diag
 from scipy.special import ndtr, ndtri
 
+from gamp_attention._tools import check
 from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.quadrature import gaussian_weights, inside_cube, spaced_grid
 from gamp_attention._tools.sobol import sobol_points
@@ -41,7 +42,7 @@ class OutcomeSettings:
     max_nodes: int = 640  # largest number of nodes
     # largest error of a probability, without knowledge of ω, up to which nodes are used, by the number of directions
     smooth: tuple[float, ...] = (1e-8, 1e-6)
-    n_tests: int = 1 << 16  # number of random points at which rare labels are searched
+    n_tests: int = 1 << 18  # number of random points at which rare labels are searched
     max_labels: int = 8  # largest number of values of labels that are found there
     max_planes: int = 8  # largest number of planes on which labels change
     radii: tuple[float, float] = (0.1, 6.0)  # smallest and largest size of fields between which planes are searched
@@ -68,21 +69,26 @@ def outcomes_of(model: Model) -> Outcomes | None:
 
 @lru_cache(maxsize=32)
 def _listed_outcomes(model: Model) -> Outcomes | None:
-    """Return the function for labels without noise that have few values at random points; None for others."""
+    """Return the function for labels without noise that have few values at random points; None for others.
+
+    It replaces values that none of these points has by the nearest of the others.
+    """
     if model.task.n_noise > 0:
         return None
     points = np.random.default_rng(0).standard_normal((OUTCOMES.n_tests, model.n_tokens, model.teacher_rank))
+    points = np.einsum("lst,nlt->nls", psd_root(model.coordinates.rho), points)
 
     def labels(y: np.ndarray) -> np.ndarray:
         return model.task.terms(y, np.zeros((len(y), 0))).params
 
-    points = np.einsum("lst,nlt->nls", psd_root(model.coordinates.rho), points)
-    known = np.unique(labels(points), axis=0)
-    if len(known) > OUTCOMES.max_labels:
-        return None
+    for n in (DIRECTIONS.n_points, len(points)):
+        known = np.unique(labels(points[:n]), axis=0)
+        if len(known) > OUTCOMES.max_labels:
+            return None
 
     def find(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return known, (labels(y)[:, None] == known).all(axis=2).astype(float)
+        distances = np.abs(labels(y)[:, None] - known).sum(axis=2)
+        return known, np.eye(len(known))[distances.argmin(axis=1)]
 
     return find
 
@@ -105,8 +111,11 @@ def shift_dimension(model: Model) -> int:
 
 def node_error(model: Model) -> float:
     """Return the error of averages with the probabilities of labels that the spread of random points does not show."""
-    nodes = None if outcomes_of(model) is None or _planes(model) is not None else _spaced_nodes(model)
-    return 0.0 if nodes is None else OUTCOMES.smooth[nodes[0].shape[1] - 1]
+    if outcomes_of(model) is None:
+        return 0.0
+    nodes = None if _planes(model) is not None else _spaced_nodes(model)
+    unseen = 0.0 if hasattr(model.teacher, "outcomes") else 3 / OUTCOMES.n_tests  # largest probability of other labels
+    return unseen if nodes is None else OUTCOMES.smooth[nodes[0].shape[1] - 1]
 
 
 def _probabilities(model: Model) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
@@ -267,9 +276,10 @@ def labels_given_fields(
             if more:
                 right = np.einsum("nc,nls->ncls", more[0], y) + np.einsum("nc,ls->ncls", more[1], along)
                 pairs += part * np.einsum("ncks,lu->nckslu", right, along)
-    if not np.allclose(probabilities.sum(axis=1), 1):  # at planes the label may be another, such as sign(0) = 0
-        raise ValueError(f"labels: need a method outcomes with all values; the probabilities of {labels.tolist()} are "
-                         f"{probabilities[probabilities.sum(axis=1).argmin()].tolist()} for some fields")  # fmt: skip
+    sums_of = probabilities.sum(axis=1)
+    if not np.allclose(sums_of, 1):
+        got = f"{probabilities[np.abs(sums_of - 1).argmax()].tolist()} of {labels.tolist()}"
+        raise check.fail_words("outcomes of the labels", got, "probabilities with sum 1")
     scale = np.where(probabilities > OUTCOMES.rare, 1 / np.maximum(probabilities, OUTCOMES.rare), 0.0)
     means = scale[..., None, None] * sums
     if not with_covariance:
