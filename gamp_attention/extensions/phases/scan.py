@@ -6,7 +6,7 @@ functions below compute where a branch appears, ends, and gains or loses stabili
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -16,15 +16,17 @@ import numpy as np
 from gamp_attention._tools.display import count_noun
 from gamp_attention._tools.progress import Progress
 from gamp_attention.extensions.phases.branches import continue_branch
-from gamp_attention.results import ConvergenceError, Overlaps, add_display
+from gamp_attention.results import ConvergenceError, Overlaps, Status, add_display
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, newton
 from gamp_attention.theory.fixed_points.observables import predicted_test_error, sector_growth, stationary_loss
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
-from gamp_attention.theory.fixed_points.solve import first_root, is_off, refine_on_branch
+from gamp_attention.theory.fixed_points.search import find_fixed_point
+from gamp_attention.theory.fixed_points.solve import find_near_teacher, is_off, refine_on_branch
 from gamp_attention.theory.linear import LinearBaseline
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.rules.choice import first_rule
+from gamp_attention.theory.start_law import start_law
 
 ZERO = {"semantic": "m", "positional": "theta"}  # the overlap family that is zero on each branch
 Measure = Callable[..., tuple[float, float]]  # value and error of a function of α, for an accuracy `rtol`
@@ -69,7 +71,7 @@ class Scan:
 
     def solve(self, alpha: float, init: Any) -> bool:
         """Solve from a named start or overlaps; return whether the branch exists at α."""
-        return self._add(alpha, first_root(self.model, alpha, init, self.max_iter))
+        return self._add(alpha, _first_root(self.model, alpha, init, self.max_iter))
 
     def _interpolate(self, alpha: float) -> bool:
         """Solve by Newton steps from overlaps between two known points; return whether the branch was found."""
@@ -322,3 +324,15 @@ def locate_root(
     except (ConvergenceError, ValueError):  # the second if the coarse function has no root
         return np.nan, np.inf
     return root, error
+
+
+def _first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Root:
+    """Return the fixed point on the coarsest rule, from a name or Overlaps; LOST if the named branch does not exist."""
+    model = model.reduced
+    F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
+    if not isinstance(init, str):
+        return find_fixed_point(F, init, max_iter)
+    root = find_fixed_point(F, start_law(model, init).overlaps(model), max_iter)
+    lost = root.status.converged and is_off(init, root.overlaps)
+    root = replace(root, status=Status.LOST) if lost else root
+    return find_near_teacher(F, init, root.status, max_iter) or root

@@ -304,19 +304,6 @@ def _map_value(loss, p, z, work):
     return value
 
 
-def call_map(self: Any, z: Any) -> Any:
-    """Return attention matrices (..., L, L) for local fields (..., L, r), as numpy arrays or torch tensors."""
-    if not isinstance(z, np.ndarray):
-        if not hasattr(self, "torch"):
-            raise TypeError(f"data: minimize_risk needs a loss with a method torch(self, z), got {type(self).__name__}")
-        return self.torch(z)
-    L = z.shape[-2]
-    flat = np.ascontiguousarray(z).reshape(-1, L, z.shape[-1])
-    S = np.empty((len(flat), L, L))
-    attend_all(self, flat, S)
-    return S.reshape(*z.shape[:-1], L)
-
-
 @plain_kernel
 def _derivatives(first, last, loss, params, z, value, grad, hess, memory):
     work = make_work(loss, memory)

@@ -13,7 +13,7 @@ from gamp_attention._kernels.compiled import kernel
 from gamp_attention._kernels.content import require_unchanged
 from gamp_attention._kernels.user_code import attempt
 from gamp_attention.problem.losses.kinks import has_kinks_of_fields
-from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, attend_all, call_map
+from gamp_attention.problem.losses.point import LOSSES, MAPS, PointLoss, attend_all
 from gamp_attention.problem.losses.protocol import loss_curvature, loss_derivatives, loss_floor, loss_value
 
 VALUE_ERROR = 1e-10  # allowed relative difference of values that a symmetry requires to be equal
@@ -102,7 +102,7 @@ def register_attention(cls: type) -> type:
     MAPS.add(cls)
     cls.check_sizes = check_attention  # type: ignore[attr-defined]
     if "__call__" not in vars(cls):
-        cls.__call__ = call_map  # type: ignore[method-assign]
+        cls.__call__ = _call_map  # type: ignore[method-assign]
     return cls
 
 
@@ -250,3 +250,16 @@ def _agree(name: str, quantity: str, a: Any, b: Any, other: str, error: float | 
     allowed = VALUE_ERROR * (1 + float(np.abs(b).max())) if error is None else error
     if not np.abs(np.asarray(a) - b).max() <= allowed:
         raise ValueError(f"{name}: {quantity} is {a}, but {other} gives {b}")
+
+
+def _call_map(self: Any, z: Any) -> Any:
+    """Return attention matrices (..., L, L) for local fields (..., L, r), as numpy arrays or torch tensors."""
+    if not isinstance(z, np.ndarray):
+        if not hasattr(self, "torch"):
+            raise TypeError(f"data: minimize_risk needs a loss with a method torch(self, z), got {type(self).__name__}")
+        return self.torch(z)
+    L = z.shape[-2]
+    flat = np.ascontiguousarray(z).reshape(-1, L, z.shape[-1])
+    S = np.empty((len(flat), L, L))
+    attend_all(self, flat, S)
+    return S.reshape(*z.shape[:-1], L)

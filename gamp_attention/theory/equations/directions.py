@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.theory.models.model import Model
 
 
@@ -21,6 +22,7 @@ class DirectionSettings:
     """
 
     n_points: int = 256  # number of random points at which differences are computed
+    n_labels: int = 1 << 16  # number of random points at which rare labels are searched
     radii: tuple[float, float] = (0.1, 100.0)  # smallest and largest size of these points
     slope_step: float = 1e-6  # step of differences of a function, which hardly ever has a kink between its points
     step: float = 1e-3  # the same for positions of planes on which labels change
@@ -67,14 +69,22 @@ def loss_directions(model: Model, given_labels: bool) -> tuple[np.ndarray, bool]
     n, n_student, n_fields = DIRECTIONS.n_points, L * r, L * (r + t)
     points = rng.standard_normal((n, n_fields + model.task.n_noise))
     points *= np.geomspace(*DIRECTIONS.radii, n)[:, None]
-    fixed = points[:, n_student:] if given_labels else None
+
+    def terms(rest: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
+        y = rest[:, : L * t].reshape(-1, L, t)
+        return y, model.task.terms(y, rest[:, L * t :])
+
+    y, given = terms(points[:, n_student:])
+    if given_labels:  # all labels, also those that are rare
+        many = rng.standard_normal((DIRECTIONS.n_labels, points.shape[1] - n_student))
+        known = np.unique(terms(many)[1].params, axis=0)
+        given = RiskTerms(known[np.linspace(0, len(known) - 1, n).round().astype(int)], np.zeros(n))
 
     def errors(x: np.ndarray) -> np.ndarray:
-        rest = x[:, n_student:] if fixed is None else fixed
-        y, noise = rest[:, : L * t].reshape(n, L, t), rest[:, L * t :]
-        return np.asarray(model.task.errors(x[:, :n_student].reshape(n, L, r), y, model.task.terms(y, noise)))
+        at = (y, given) if given_labels else terms(x[:, n_student:])
+        return np.asarray(model.task.errors(x[:, :n_student].reshape(n, L, r), *at))
 
-    x = points if fixed is None else points[:, :n_student]
+    x = points[:, :n_student] if given_labels else points
     changes = changes_of(errors, x)
     steep, slopes = span_of(changes), [part.max(initial=0.0) for part in np.array_split(np.abs(changes), 4, axis=1)]
     with np.errstate(invalid="ignore"):  # differences do not see steps, for example of labels that count

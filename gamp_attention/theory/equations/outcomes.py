@@ -85,6 +85,8 @@ def _listed_outcomes(model: Model) -> Outcomes | None:
         known = np.unique(labels(points[:n]), axis=0)
         if len(known) > OUTCOMES.max_labels:
             return None
+    if len(known) == 1:
+        return None
 
     def find(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         distances = np.abs(labels(y)[:, None] - known).sum(axis=2)

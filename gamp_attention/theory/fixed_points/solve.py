@@ -264,18 +264,6 @@ def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int)
     return None
 
 
-def first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Root:
-    """Return the fixed point on the coarsest rule, from a name or Overlaps; LOST if the named branch does not exist."""
-    model = model.reduced
-    F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
-    if not isinstance(init, str):
-        return find_fixed_point(F, init, max_iter)
-    root = find_fixed_point(F, start_law(model, init).overlaps(model), max_iter)
-    lost = root.status.converged and is_off(init, root.overlaps)
-    root = replace(root, status=Status.LOST) if lost else root
-    return find_near_teacher(F, init, root.status, max_iter) or root
-
-
 def solve_branch(
     F: OverlapMap, branch: str, rtol: float, max_work: float = WORK.attention, max_iter: int = MAX_STEPS
 ) -> tuple[StateEvolutionResult, Root | None]:

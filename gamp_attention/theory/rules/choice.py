@@ -68,7 +68,8 @@ def first_rule(
         unresolved=max(map(node_error, parts)), whitened=whitened,
     )  # fmt: skip
     if name != "sobol" and directions <= CHOICE.max_lattice:
-        return LatticeRule(**vars(rule) | {"rate": (directions + 3) / (2 * directions)})
+        reach = LatticeRule.reach if bounded else LatticeRule.far
+        return LatticeRule(**vars(rule) | {"rate": (directions + 3) / (2 * directions), "reach": reach})
     if name == "lattice":
         needs = f"another rule: 'lattice' needs labels and a convex loss of at most {CHOICE.max_lattice} directions"
         raise check.fail("rule", name, needs)

@@ -25,9 +25,11 @@ class LatticeRule(SobolRule):
     """Averages over the channel on lattices, for convex losses of labels. Parameters as for `SobolRule`."""
 
     # points s of a lattice in a ball are taken to x = s (1 + a s²) in a ball of radius `reach`, so that fewer points
-    # have small weights: errors for kinks are ten times smaller. Points outside would change averages by less than 1e-9
+    # have small weights: errors for kinks are ten times smaller. Points outside matter neither for slopes of the loss
+    # that are bounded nor, beyond `far`, for other losses of labels that grow like exp(2u)
     ball: float = 2.0  # radius of the first ball
     reach: float = 7.0
+    far: ClassVar[float] = 10.0
     name: ClassVar[str] = "lattice"
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
