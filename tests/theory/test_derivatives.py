@@ -78,9 +78,9 @@ def test_derivatives_along_paths_equal_differences(name):
     for family, shift in shifts.items():
         step = 0.02 * shift
         sides = [replace(at, **{family: getattr(at, family) + sign * step}) for sign in (1, -1)]
+        moments = [[mean_of(rule.moments(Channel(model, side))) for side in sides] for rule in rules]
         for average in found[0].slopes:
             slopes = [np.subtract(*(getattr(part.at(side), average) for side in sides)) for part in found]
-            moments = [[mean_of(rule.moments(Channel(model, side))) for side in sides] for rule in rules]
             errors = slopes - np.array([np.subtract(*(getattr(part, average) for part in pair)) for pair in moments])
             spread = errors.std(axis=0, ddof=1) / np.sqrt(len(rules))
             assert (np.abs(errors.mean(axis=0)) <= 5 * spread + 0.01 * np.abs(slopes).max() + 1e-9).all(), family
