@@ -20,11 +20,11 @@ LINES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path
 CLOSURES = {
     ("gamp_step",): 7870,
     ("run_gamp",): 9704,
-    ("solve_state_evolution",): 13491,
+    ("solve_state_evolution",): 13490,
     ("minimize_risk",): 8733,
-    ("run_gamp", "solve_state_evolution", "minimize_risk"): 17321,
+    ("run_gamp", "solve_state_evolution", "minimize_risk"): 17320,
 }
-LOADED = 18208  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+LOADED = 18207  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
 CONSTANTS = 342  # numbers at module level
 TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function

@@ -23,7 +23,7 @@ import numpy as np
 from gamp_attention._tools.roots import broyden_update, differences
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible
-from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, newton
+from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, family_size, newton
 from gamp_attention.theory.fixed_points.observables import family_growth
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.models.model import Model, with_parameter
@@ -201,11 +201,11 @@ def find_end(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
     """
     if len(points) < 3:
         return None
-    first, old, new = (curve.overlaps(points[k]).arrays() for k in (0, -3, -1))
+    first, old, new = (curve.overlaps(points[k]) for k in (0, -3, -1))
     for name in sorted({"m", "theta"}.intersection(curve.packing.names)):
-        sizes = [np.abs(at[name]).max() / np.sqrt(np.abs(at["q"]).max()) for at in (first, new)]
-        is_small = np.sum(old[name] * new[name]) < 0 or sizes[1] < WALK.zero
-        if is_small and sizes[0] > WALK.zero and _stays_zero(curve, points[-1], name):
+        changes_sign = np.sum(getattr(old, name) * getattr(new, name)) < 0
+        is_small = changes_sign or family_size(new, name) < WALK.zero
+        if is_small and family_size(first, name) > WALK.zero and _stays_zero(curve, points[-1], name):
             return name
     a, b, c = (u[-1] for u in points[-3:])
     return "fold" if (b - a) * (c - b) < 0 else None

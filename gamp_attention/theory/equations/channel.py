@@ -21,7 +21,7 @@ from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.directions import DIRECTIONS, loss_directions
-from gamp_attention.theory.equations.outcomes import labels_given_fields, outcomes_of, shift_dimension
+from gamp_attention.theory.equations.outcomes import known_labels, labels_given_fields, outcomes_of, shift_dimension
 from gamp_attention.theory.equations.symmetry import (
     Symmetry,
     fold_points,
@@ -254,7 +254,7 @@ class Channel:
         if self.symmetry.isotropic:
             return self.n_white - gauge_dimension(self.shape[0], self.shape[2])
         if outcomes_of(self.model) is not None:
-            return loss_directions(self.model, True)[0].shape[1] + shift_dimension(self.model)
+            return loss_directions(self.model, known_labels(self.model))[0].shape[1] + shift_dimension(self.model)
         return self.n_white if self.axes is None else len(self.axes)
 
     @cached_property
@@ -266,7 +266,7 @@ class Channel:
         """
         if self.model.task.jumps or outcomes_of(self.model) is not None:
             return None
-        steep = loss_directions(self.model, False)[0]
+        steep = loss_directions(self.model, None)[0]
         (L, r, t), white = self.shape, np.eye(self.n_white)
         y, _, fields = self.at(white)  # linear functions of the white noise
         noise = white[:, L * t : self.n_teacher]
@@ -338,25 +338,25 @@ class Channel:
     def weighted(self, points: np.ndarray, with_covariance: bool = False) -> WeightedPoints:
         """Return samples for points of white noise (N, n_coordinates).
 
-        For convex losses, the coordinates are those of the directions in which the loss varies. If the outcomes of
+        For convex losses, each coordinate is a direction in which the loss varies. If the outcomes of
         labels are known, each point is repeated for each outcome, with its probability as a factor, see `outcomes`.
         Points may have factors as a further coordinate.
         """
         if self.model.task.jumps:
             return WeightedPoints(*self.at(points), None, None)
-        own = points[:, -1] if points.shape[1] > self.n_coordinates else None
-        points = points[:, : self.n_coordinates]
+        K = self.n_coordinates
+        points, factors = points[:, :K], points[:, K] if points.shape[1] > K else None
         if outcomes_of(self.model) is not None:
-            return self._given_labels(points, own, with_covariance)
-        return WeightedPoints(*self.at(points @ self.axes), own, self._hidden if with_covariance else None)
+            return self._given_labels(points, factors, with_covariance)
+        return WeightedPoints(*self.at(points @ self.axes), factors, self._hidden if with_covariance else None)
 
-    def _given_labels(self, points: np.ndarray, own: np.ndarray | None, with_covariance: bool) -> WeightedPoints:
+    def _given_labels(self, points: np.ndarray, factors: np.ndarray | None, with_covariance: bool) -> WeightedPoints:
         """Return samples for points, each repeated for each outcome of its label.
 
         The first K coordinates are white combinations of the fields on which the loss depends. Given them and the
         label, the teacher's fields y, and then the other combinations of ω̃, have known means and covariances.
         """
-        (L, r, t), N, steep = self.shape, len(points), loss_directions(self.model, True)[0]
+        (L, r, t), N, steep = self.shape, len(points), loss_directions(self.model, known_labels(self.model))[0]
         q, theta, rho = map(
             lambda x: block_diag(*x), (self.overlaps.q, self.overlaps.theta, self.model.coordinates.rho)
         )
@@ -370,7 +370,7 @@ class Channel:
         given = labels_given_fields(self.model, mean.reshape(N, L, t), psd_root(rest), eta, with_covariance)
         C = len(given.labels)
         fields = (white @ of_fields.T)[:, None] + (given.y.reshape(N, C, -1) - mean[:, None]) @ gain.T
-        factors = C * given.probabilities * (1.0 if own is None else own[:, None])
+        factors = C * given.probabilities * (1.0 if factors is None else factors[:, None])
         covariance = None
         if given.covariance is not None:
             both = np.concatenate([np.eye(L * t).reshape(L, t, -1), gain.reshape(L, r, -1)], axis=1)

@@ -22,7 +22,6 @@ class DirectionSettings:
     """
 
     n_points: int = 256  # number of random points at which differences are computed
-    n_labels: int = 1 << 16  # number of random points at which rare labels are searched
     radii: tuple[float, float] = (0.1, 100.0)  # smallest and largest size of these points
     slope_step: float = 1e-6  # step of differences of a function, which hardly ever has a kink between its points
     step: float = 1e-3  # the same for positions of planes on which labels change
@@ -59,11 +58,12 @@ def changes_of(f: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -> np.
 
 
 @lru_cache(maxsize=32)
-def loss_directions(model: Model, given_labels: bool) -> tuple[np.ndarray, bool]:
+def loss_directions(model: Model, labels: tuple[tuple[float, ...], ...] | None) -> tuple[np.ndarray, bool]:
     """Return the directions in which the loss of some sample varies, and whether its slope is bounded.
 
     The directions, all if the loss does not vary, are orthonormal columns (n, K) for the student's fields, the
-    teacher's fields and the noise of labels, n = L (r + t) + noise; for `given_labels`, for the student's only (L r).
+    teacher's fields and the noise of labels, n = L (r + t) + noise. With given `labels`, or () for random labels, they
+    are for the student's fields only, n = L r.
     """
     rng, (L, r, t) = np.random.default_rng(0), (model.n_tokens, model.rank, model.teacher_rank)
     n, n_student, n_fields = DIRECTIONS.n_points, L * r, L * (r + t)
@@ -75,16 +75,14 @@ def loss_directions(model: Model, given_labels: bool) -> tuple[np.ndarray, bool]
         return y, model.task.terms(y, rest[:, L * t :])
 
     y, given = terms(points[:, n_student:])
-    if given_labels:  # all labels, also those that are rare
-        many = rng.standard_normal((DIRECTIONS.n_labels, points.shape[1] - n_student))
-        known = np.unique(terms(many)[1].params, axis=0)
-        given = RiskTerms(known[np.linspace(0, len(known) - 1, n).round().astype(int)], np.zeros(n))
+    if labels:  # all of them, also those that are rare
+        given = RiskTerms(np.array(labels)[np.arange(n) % len(labels)], np.zeros(n))
 
     def errors(x: np.ndarray) -> np.ndarray:
-        at = (y, given) if given_labels else terms(x[:, n_student:])
+        at = terms(x[:, n_student:]) if labels is None else (y, given)
         return np.asarray(model.task.errors(x[:, :n_student].reshape(n, L, r), *at))
 
-    x = points[:, :n_student] if given_labels else points
+    x = points if labels is None else points[:, :n_student]
     changes = changes_of(errors, x)
     steep, slopes = span_of(changes), [part.max(initial=0.0) for part in np.array_split(np.abs(changes), 4, axis=1)]
     with np.errstate(invalid="ignore"):  # differences do not see steps, for example of labels that count

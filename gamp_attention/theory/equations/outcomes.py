@@ -95,10 +95,10 @@ def _listed_outcomes(model: Model) -> Outcomes | None:
     return find
 
 
-def n_outcomes(model: Model) -> int:
-    """Return the number of points with which averages represent a point of white noise: the labels' outcomes, or 1."""
+def known_labels(model: Model) -> tuple[tuple[float, ...], ...]:
+    """Return all labels if their probabilities are known, otherwise none."""
     find = outcomes_of(model)
-    return 1 if find is None else len(find(np.ones((1, model.n_tokens, model.teacher_rank)))[0])
+    return () if find is None else tuple(map(tuple, find(np.ones((1, model.n_tokens, model.teacher_rank)))[0].tolist()))
 
 
 def shift_dimension(model: Model) -> int:

@@ -119,7 +119,7 @@ def with_intercept(model: Model, before: Overlaps, after: Overlaps, hats: Hats, 
     Directions in which the loss does not depend on the intercept, as of the scores of a softmax over tokens, have none.
     """
     part = model.components[0].model
-    steep = loss_directions(part, True)[0].reshape(part.n_tokens, part.rank, -1).sum(axis=0)
+    steep = loss_directions(part, ())[0].reshape(part.n_tokens, part.rank, -1).sum(axis=0)
     steep = steep @ np.linalg.pinv(steep, DIRECTIONS.steep)
     b = steep @ (before.m - after.m).mean(axis=0) + intercept_step(hats, steep @ V_hat @ steep)
     return replace(after, m=after.m + b)

@@ -75,8 +75,8 @@ def find_fixed_point(F: OverlapMap, start: Overlaps, max_iter: int) -> Root:
     """Return the fixed point to which the flow from `start` leads, or its end after `max_iter` steps.
 
     If the map F has no choices, they are made at the start. The flow ends if no overlap changes by more than the
-    initial tolerance of the rule, relatively, in a full step. If the proximal map jumps at so many fields on the way
-    that panels for labels take too long, it is followed with random points first.
+    initial tolerance of the rule, relatively, in a full step. If panels for labels take
+    too long on the way, because the proximal map jumps at many fields, it is followed with random points first.
     """
     root = _follow(F, start, max_iter)
     exceeded = root.status is Status.MAX_ITER and np.isnan(root.residual)

@@ -8,7 +8,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.choices import RULES
 from gamp_attention.theory.equations.channel import n_white, teacher_size
 from gamp_attention.theory.equations.directions import loss_directions
-from gamp_attention.theory.equations.outcomes import n_outcomes, node_error, shift_dimension
+from gamp_attention.theory.equations.outcomes import known_labels, node_error, shift_dimension
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.rules.lattice import LatticeRule
 from gamp_attention.theory.rules.panels import PanelRule
@@ -55,11 +55,12 @@ def first_rule(
             needs = f"'sobol' or 'auto' for {n_white(model)} = L (r + t) > {CHOICE.max_fields} fields"
             raise check.fail("rule", name, needs)
         return PanelRule(labels, max_work=max_work)
-    outcomes, rate, whitened, points, directions = n_outcomes(model), RATE, True, CHOICE.first_points, np.inf
+    known, rate, whitened, points, directions = known_labels(model), RATE, True, CHOICE.first_points, np.inf
+    outcomes = max(len(known), 1)  # number of proximal problems at each point
     if labels and model.task.jumps:
         rate = JUMP_RATE
     elif labels:
-        steep, bounded = loss_directions(model, outcomes > 1)
+        steep, bounded = loss_directions(model, known or None)
         whitened, points, directions = not bounded, CHOICE.few_points if refined else points, steep.shape[1]
         directions += max(shift_dimension(part) for _, _, part in model.components)
     work, parts = max_work / (SobolRule.n_replicas * outcomes), [part for _, _, part in model.components]
