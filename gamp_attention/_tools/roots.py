@@ -6,12 +6,15 @@ The flow dx/dt = G(x) (`follow_flow`) leads to the solution to which a start bel
 iterations of F follow it in the limit of small steps. Linearly implicit steps, (1/τ − G') Δx = G(x), follow it in few
 steps and become Newton steps as τ increases (pseudo-transient continuation, Kelley and Keyes, 1998). As τ stays below
 the inverse of each growth rate of the flow, they leave solutions that repel.
+
+Equations that contain averages are solved with more and more accurate averages, until the changes of the solution show
+that its errors are as small as requested (`refine_until`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -103,6 +106,30 @@ class FoundRoot(NamedTuple):
     def x(self) -> np.ndarray:
         """The last point."""
         return self.path[-1]
+
+
+class Refined(Protocol):
+    """Solution of equations with averages of limited accuracy."""
+
+    @property
+    def relative_error(self) -> float:
+        """Largest stated error in units of its number; infinite or NaN if it is unknown."""
+
+
+E = TypeVar("E", bound=Refined)
+
+
+def refine_until(estimates: Iterable[E], rtol: float) -> E:
+    """Return the first of solutions with more and more accurate averages whose errors are within `rtol`; else the last.
+
+    There is at least one, and the next is solved when it is needed.
+    """
+    for estimate in estimates:
+        if estimate.relative_error <= rtol:
+            break
+        if np.isfinite(estimate.relative_error):
+            describe(f"relative error {estimate.relative_error:.1g}, rtol = {rtol:g} (a larger rtol takes less time)")
+    return estimate
 
 
 def differences(

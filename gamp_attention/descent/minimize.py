@@ -31,14 +31,16 @@ from gamp_attention.descent.torch_risk import (
 )
 from gamp_attention.problem.curvature import grows_without_bound, lowest_curvature
 from gamp_attention.problem.dataset import Dataset, require_dataset
-from gamp_attention.problem.penalties.standard import (
-    is_ridge,
-    penalty_total,
-    proximal_map,
-    ridge_strengths,
+from gamp_attention.problem.penalties.standard import is_ridge, penalty_total, proximal_map, ridge_strengths
+from gamp_attention.problem.risk import (
+    gradient_norm,
+    hessian_product,
+    overlaps,
+    risk_at,
+    scale_tolerance,
     smallest_subgradient,
+    weight_unit,
 )
-from gamp_attention.problem.risk import gradient_norm, hessian_product, overlaps, risk_at, scale_tolerance, weight_unit
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.recorder import Recorder

@@ -15,8 +15,8 @@ import numpy as np
 
 from gamp_attention._tools.numerics import one_thread
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.standard import on_kinks, penalty_total, proximal_map
-from gamp_attention.problem.risk import RiskAtPoint, denoise_at, is_convex, risk_at, small_unit, solve_hessian
+from gamp_attention.problem.penalties.standard import penalty_total, proximal_map
+from gamp_attention.problem.risk import RiskAtPoint, denoise_at, is_convex, on_kinks, risk_at, small_unit, solve_hessian
 from gamp_attention.results import Result
 
 MAX_STEPS = 5000  # maximum number of steps of a descent

@@ -14,8 +14,8 @@ from gamp_attention.gamp.step import GampState
 from gamp_attention.problem.curvature import Curvature, grows_without_bound, lowest_curvature
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.layer import Predictor, layer_of
-from gamp_attention.problem.penalties.standard import is_ridge, on_kinks
-from gamp_attention.problem.risk import overlaps, risk_at
+from gamp_attention.problem.penalties.standard import is_ridge
+from gamp_attention.problem.risk import on_kinks, overlaps, risk_at
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.results import Ended, History, Overlaps, Status
 

@@ -36,8 +36,7 @@ from gamp_attention.problem.denoisers.newton import LAST_STEP
 from gamp_attention.problem.denoisers.output import Denoised
 from gamp_attention.problem.denoisers.prox import MAX_STARTS
 from gamp_attention.problem.passes import Memory, Pass, next_memory, pass_over
-from gamp_attention.problem.penalties.standard import on_kinks, smallest_subgradient
-from gamp_attention.problem.risk import gradient_norm, normalized_risk, risk_at
+from gamp_attention.problem.risk import gradient_norm, normalized_risk, on_kinks, risk_at, smallest_subgradient
 from gamp_attention.problem.sources import apply_by_source, sum_over_tokens
 
 

@@ -23,8 +23,8 @@ import numpy as np
 from gamp_attention._tools.eigenpairs import lowest_eigenpair
 from gamp_attention._tools.numerics import deterministic_product, guard_call, one_thread, symmetrize
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.standard import column_classes, on_kinks, unpenalized
-from gamp_attention.problem.risk import RiskAtPoint, hessian_product, is_convex, risk_at, solve_hessian
+from gamp_attention.problem.penalties.standard import column_classes, unpenalized
+from gamp_attention.problem.risk import RiskAtPoint, hessian_product, is_convex, on_kinks, risk_at, solve_hessian
 
 BLOCK = 1024  # number of samples in a block of a pass over the tokens
 FLAT = 1e-5  # eigenvalues above minus this value, in units of the strength of the penalty, count as zero

@@ -16,7 +16,7 @@ from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.kinks import JUMP, NEAR, STIFF, has_kinks, subgradients
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.problem.passes import pass_over
-from gamp_attention.problem.penalties.standard import penalty_total, smallest_subgradient, subgradient_ends
+from gamp_attention.problem.penalties.standard import by_rows, penalty_total, proximal_map, subgradient_ends
 from gamp_attention.problem.sources import apply_by_source
 from gamp_attention.problem.stores import join_parts
 from gamp_attention.results import Overlaps
@@ -103,6 +103,35 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str, state: Any = None) -> RiskA
     value, gradient = np.sum(losses + terms.constant), smallest_subgradient(data.penalty, Q, smooth)
     norm = gradient_norm(data, gradient)
     return RiskAtPoint(normalized_risk(data, Q, value), gradient, norm, smooth, data.loss, terms.params, z, known)
+
+
+@by_rows
+def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
+    """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points."""
+    if penalty.quadratic:
+        return penalty.curvature * Q + smooth
+    left, right = subgradient_ends(penalty, Q)
+    return smooth + np.minimum(np.maximum(-smooth, left), right)
+
+
+@by_rows
+def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Move weights that are optimal at a kink of ρ exactly to the kink, by one short proximal gradient step.
+
+    Damped message passing averages over iterations, so its weights approach a kink but do not reach it.
+
+    Returns
+    -------
+    The weights; 1.0 for each weight that is free to move, 0.0 for each weight at a kink; and ρ'' of the free weights, 0
+    for the others. All are shaped as Q.
+    """
+    if penalty.quadratic:
+        return Q, np.ones(Q.shape), np.broadcast_to(penalty.curvature, Q.shape)
+    stiffness = 1e3 * penalty.strength  # the step is so short that weights which are not at a kink hardly move
+    moved, response = proximal_map(penalty, stiffness * Q - smooth, stiffness)
+    free = response > 0
+    curvature = np.maximum(1 / np.where(free, response, 1.0) - stiffness, 0.0)
+    return moved, free.astype(float), np.where(free, curvature, 0.0)
 
 
 def _ends_near_kinks(penalty: Any, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

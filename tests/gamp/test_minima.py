@@ -5,8 +5,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.problem.curvature import lowest_curvature
-from gamp_attention.problem.penalties.standard import on_kinks
-from gamp_attention.problem.risk import hessian_product, risk_at
+from gamp_attention.problem.risk import hessian_product, on_kinks, risk_at
 from tests.conftest import compute_hessian
 
 MODELS = {

@@ -7,7 +7,7 @@
    of the solution to errors of F.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +16,8 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows, format_to_error
 from gamp_attention._tools.numerics import guard_call
-from gamp_attention._tools.progress import describe, show_progress
-from gamp_attention._tools.roots import RootSettings, differences, find_root, follow_flow
+from gamp_attention._tools.progress import show_progress
+from gamp_attention._tools.roots import RootSettings, differences, find_root, follow_flow, refine_until
 from gamp_attention.extensions.equations.average import CHECK
 from gamp_attention.extensions.equations.system import System, Values, read_start
 from gamp_attention.results import Ended, Status, finish
@@ -48,6 +48,7 @@ class EquationsSolution(Ended):
     ----------
     status, converged, n_iter, residual : as for every solver; the residual is the largest relative change in a step.
     values, errors : order parameters, and half-widths of the intervals that contain them, by name.
+    relative_error : largest error of an order parameter, relative to its largest entry.
     stability : largest real part of the eigenvalues of the Jacobian of F; below 1, damped steps return to the solution.
     parameters : parameters of the equations.
     history : values along the flow by name, with the steps as first axis; entry 0 is the start.
@@ -59,6 +60,7 @@ class EquationsSolution(Ended):
     residual: float
     values: Values
     errors: Values
+    relative_error: float
     stability: float
     parameters: dict[str, Any]
     history: Values
@@ -174,35 +176,45 @@ def jacobian_of(system: System, x: np.ndarray) -> np.ndarray:
 
 def refined(system: System, path: list[np.ndarray], rtol: float, status: Status, message: str) -> EquationsSolution:
     """Return the solution at the end of a path, solved with more and more accurate averages."""
-    x, jacobian, residual = path[-1], np.full((len(path[-1]),) * 2, np.nan), np.nan
+    solution = refine_until(_solutions(system, path, rtol, status, message), rtol)
+    accurate = solution.relative_error <= rtol
+    return replace(solution, status=Status.CONVERGED, message="") if accurate else solution
+
+
+def _solutions(
+    system: System, path: list[np.ndarray], rtol: float, status: Status, message: str
+) -> Iterator[EquationsSolution]:
+    """Yield the end of the path, without errors, and the solutions with more and more accurate averages."""
+    x, unit, residual, bounded = path[-1], system.units(path[-1]), np.nan, False
     error = np.full(len(x), np.nan)
-    try:
-        residual = float(np.abs(system.residual(x) / _path_units(system, path)).max())
-        for level in range(SOLUTION.max_finer if status.converged else 0):
-            describe(f"averages to {system.tol:.1g}")
-            jacobian = jacobian_of(system, x)
-            system, unit = replace(system, tol=SOLUTION.average_tol * rtol * SOLUTION.finer**level), system.units(x)
-            root = find_root(system, x, system.tol, STEPS, jacobian)
-            last = np.linalg.solve(jacobian, root.residual)
-            checked, rest = replace(system, settings=CHECK).evaluate(root.x)
-            missed = np.abs(checked - root.x - root.residual) + unit * max(system.tol, rest)
-            response = np.abs(np.linalg.inv(jacobian)) @ missed
-            error = SOLUTION.safety * (np.abs(root.x - x) + np.abs(last)) + response
-            x, residual = root.x, root.size
-            if (error <= rtol * unit).all() or (rest > system.tol and (response > rtol * unit).any()):
-                break
-        if status.converged and not (error <= rtol * unit).all():
-            status = Status.INACCURATE
-            message = f"the relative error of {_largest(system, error / unit)} is {np.max(error / unit):.1g}"
-            message += f", not rtol = {rtol:g}"
-            if rest > system.tol:
-                message += f": an average needs too many nodes, its error is {rest:.1g} of the mean absolute value"
-    except UNDEFINED as failure:
-        status, message = Status.NONFINITE, str(failure)
-    # `jacobian` is of F(x) − x, `stability` of F
-    stability = 1 + float(np.linalg.eigvals(jacobian).real.max()) if np.isfinite(jacobian).all() else np.nan
-    rows = [system.unpack(point) for point in [*path, x]]
-    history = {name: np.array([row[name] for row in rows]) for name in system.start}
-    return EquationsSolution(
-        status, len(path), residual, rows[-1], system.unpack(error), stability, system.parameters, history, message
-    )
+    jacobian = np.diag(error)  # of F(x) − x, whereas `stability` is of F
+    for level in range(-1, SOLUTION.max_finer if status.converged else 0):
+        try:
+            if level < 0:
+                residual = float(np.abs(system.residual(x) / _path_units(system, path)).max())
+            else:
+                jacobian, before, unit = jacobian_of(system, x), x, system.units(x)
+                system = replace(system, tol=SOLUTION.average_tol * rtol * SOLUTION.finer**level)
+                root = find_root(system, x, system.tol, STEPS, jacobian)
+                last = np.linalg.solve(jacobian, root.residual)
+                checked, rest = replace(system, settings=CHECK).evaluate(root.x)
+                missed = np.abs(checked - root.x - root.residual) + unit * max(system.tol, rest)
+                response = np.abs(np.linalg.inv(jacobian)) @ missed
+                error = SOLUTION.safety * (np.abs(root.x - before) + np.abs(last)) + response
+                x, residual, status = root.x, root.size, Status.INACCURATE
+                message = f"the relative error of {_largest(system, error / unit)} is {np.max(error / unit):.1g}"
+                message += f", not rtol = {rtol:g}"
+                if rest > system.tol:
+                    message += f": an average needs too many nodes, its error is {rest:.1g} of the mean absolute value"
+                bounded = rest > system.tol and bool((response > rtol * unit).any())
+        except UNDEFINED as failure:
+            status, message = Status.NONFINITE, str(failure)
+        stability = 1 + float(np.linalg.eigvals(jacobian).real.max()) if np.isfinite(jacobian).all() else np.nan
+        rows = [system.unpack(point) for point in [*path, x]]
+        history = {name: np.array([row[name] for row in rows]) for name in system.start}
+        yield EquationsSolution(
+            status, len(path), residual, rows[-1], system.unpack(error), float(np.max(error / unit)), stability,
+            system.parameters, history, message,
+        )  # fmt: skip
+        if bounded or status is Status.NONFINITE:
+            return

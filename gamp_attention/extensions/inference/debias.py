@@ -25,8 +25,7 @@ from gamp_attention.extensions.inference.leave_one_out import leave_one_out, req
 from gamp_attention.extensions.inference.refits import has_squared_loss
 from gamp_attention.problem.curvature import data_hessian, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.standard import on_kinks
-from gamp_attention.problem.risk import RiskAtPoint, is_convex
+from gamp_attention.problem.risk import RiskAtPoint, is_convex, on_kinks
 from gamp_attention.problem.sources import sum_over_tokens
 from gamp_attention.problem.stores import token_blocks
 from gamp_attention.problem.susceptibility import hessian_response, susceptibility

@@ -17,8 +17,7 @@ from gamp_attention._tools.numerics import one_thread, over_panels
 from gamp_attention.problem.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.input import input_step
-from gamp_attention.problem.penalties.standard import on_kinks
-from gamp_attention.problem.risk import RiskAtPoint
+from gamp_attention.problem.risk import RiskAtPoint, on_kinks
 from gamp_attention.problem.susceptibility import hessian_response, susceptibility
 
 FORMS = ("hessian", "cavity")  # formulas for the fields: `leave_out` and `cavity_fields`

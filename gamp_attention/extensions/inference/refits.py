@@ -24,8 +24,8 @@ from gamp_attention.gamp.descent import minimize_by_lbfgs, proximal_gradient
 from gamp_attention.problem.curvature import data_hessian, rotations, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.losses.point import sample_derivatives
-from gamp_attention.problem.penalties.standard import on_kinks, smallest_subgradient, unpenalized
-from gamp_attention.problem.risk import RiskAtPoint, gradient_norm, risk_at, small_unit
+from gamp_attention.problem.penalties.standard import unpenalized
+from gamp_attention.problem.risk import RiskAtPoint, gradient_norm, on_kinks, risk_at, small_unit, smallest_subgradient
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """`solve_pair`: the overlap of two estimators that share training samples, with its error."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -9,8 +9,8 @@ import numpy as np
 from gamp_attention._tools import check
 from gamp_attention._tools.display import format_to_error
 from gamp_attention._tools.numerics import guard_call
-from gamp_attention._tools.progress import describe, show_progress
-from gamp_attention._tools.roots import follow_flow
+from gamp_attention._tools.progress import show_progress
+from gamp_attention._tools.roots import follow_flow, refine_until
 from gamp_attention._tools.statistics import half_width
 from gamp_attention.extensions.pairs.equations import Estimator, PairEquations
 from gamp_attention.results import Columns, Ended, Status, finish
@@ -166,35 +166,37 @@ def solve_pair(
 
 def _solve(equations: PairEquations, rtol: float) -> PairResult:
     """Return the solution on random points of which there are enough for `rtol`, if possible."""
+    result = refine_until(_solutions(equations, rtol), rtol)
+    accurate = result.relative_error <= rtol
+    return replace(result, status=Status.CONVERGED, message="") if accurate else result
+
+
+def _solutions(equations: PairEquations, rtol: float) -> Iterator[PairResult]:
+    """Yield the solutions on more and more random points, with status INACCURATE."""
     x = equations.weights(np.zeros(equations.shape), 0)[0]  # without shared samples
-    n_iter, continued = 0, False
+    n_iter, rule = 0, equations.rule
     while True:
-        rule = equations.rule
-        describe(f"overlap from {rule.n_replicas} × {rule.n_points} points")
-        root = follow_flow(equations, x, PAIR.tol * rtol, PAIR.max_steps, continued)
-        n_iter, continued = n_iter + len(root.path) - 1, True
+        root = follow_flow(equations, x, PAIR.tol * rtol, PAIR.max_steps, continued=n_iter > 0)
+        n_iter += len(root.path) - 1
         if not root.arrived:
             status, unknown = Status.NONFINITE if root.failure else Status.MAX_ITER, np.full(equations.shape, np.nan)
             words = str(root.failure or f"q still changes by {root.size:.1g}, relatively, in a step")
-            return PairResult(status, n_iter, root.size, unknown, unknown, np.inf, np.nan, words, equations)
+            yield PairResult(status, n_iter, root.size, unknown, unknown, np.inf, np.nan, words, equations)
+            return
         x, unit = root.x, equations.unit
         noise, others = _errors(equations, x)
-        error = noise + others
-        relative, needed = float(error.max() / unit), rtol - float(others.max() / unit)
-        rule = rule.refined_for(float(noise.max() / unit) / needed) if relative > rtol and needed > 0 else rule
+        relative, needed = float((noise + others).max() / unit), rtol - float(others.max() / unit)
+        message = f"the relative error is {relative:.2g}, not rtol = {rtol:g}"
+        yield PairResult(
+            status=Status.INACCURATE, n_iter=n_iter, residual=root.size, q=x.reshape(equations.shape),
+            q_error=(noise + others).reshape(equations.shape), relative_error=relative,
+            stability=float(np.abs(np.linalg.eigvals(equations.image(x)[1])).max()), state=equations,
+            message=message + ": solve `first` and `second` with a smaller rtol" * (needed <= 0),
+        )  # fmt: skip
+        rule = rule.refined_for(float(noise.max() / unit) / needed) if needed > 0 else rule
         if rule is equations.rule or rule.work(1) > rule.max_work * SobolRule.n_replicas:
-            break
+            return
         equations = replace(equations, rule=rule)
-    accurate = relative <= rtol
-    message = f"the relative error is {relative:.2g}, not rtol = {rtol:g}"
-    if not accurate and needed <= 0:
-        message += ": solve `first` and `second` with a smaller rtol"
-    return PairResult(
-        status=Status.CONVERGED if accurate else Status.INACCURATE, n_iter=n_iter, residual=root.size,
-        q=x.reshape(equations.shape), q_error=error.reshape(equations.shape), relative_error=relative,
-        stability=float(np.abs(np.linalg.eigvals(equations.image(x)[1])).max()), message="" if accurate else message,
-        state=equations,
-    )  # fmt: skip
 
 
 def _errors(equations: PairEquations, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

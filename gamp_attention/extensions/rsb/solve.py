@@ -12,6 +12,7 @@ vanish by symmetry. The equations are the overlap map, output channel followed b
 4. The solution with k steps is the start of k + 1: the outermost and the innermost cluster are split (`split_start`).
 """
 
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._tools.roots import NonlinearSystem, RootSettings, find_root, follow_flow
+from gamp_attention._tools.roots import NonlinearSystem, RootSettings, find_root, follow_flow, refine_until
 from gamp_attention.extensions.rsb.weights import SMALLEST, BrokenWeights, LevelHats, Levels, WeightsUnbounded
 from gamp_attention.results import Status
 from gamp_attention.theory.models.model import Model
@@ -405,10 +406,24 @@ def refine_levels(
     The errors of V̂, complexity and replicons are reported, but not required to be within `rtol`. `slopes` are the
     derivatives at the start if they are known.
     """
+    finest = problem.search.max_resolution if max_resolution is None else max_resolution
+    solution = refine_until(_solutions(problem, packing, x, rtol, finest, slopes), rtol)
+    if solution.relative_error <= rtol:
+        return solution._replace(status=Status.CONVERGED, message="")
+    return solution
+
+
+def _solutions(
+    problem: BrokenProblem,
+    packing: LevelPacking,
+    x: np.ndarray,
+    rtol: float,
+    max_resolution: int,
+    slopes: Slopes | None,
+) -> Iterator[BrokenSolution]:
+    """Yield the solutions on finer and finer grids, until the equations are not solved."""
     search, n, inner = problem.search, len(x), len(x) - packing.n_free
-    max_resolution = search.max_resolution if max_resolution is None else max_resolution
     count, path, numbers = 0, [packing.unpack(x)[0]], list[np.ndarray]()
-    error, relative = np.full(0, np.inf), np.inf
     status, message = Status.INACCURATE, f"{max_resolution} refinements of the grids do not reach rtol"
     for resolution in range(max_resolution + 1):
         tol = max(search.first_residual * rtol**0.5 if resolution == 0 else search.residual * rtol, ROUNDING)
@@ -421,35 +436,32 @@ def refine_levels(
         replicons = problem.weights.replicons(hats, parisi)
         indicators = LevelIndicators(hats.V[0], hats.V_derivative[0], complexity, replicons)
         values = np.concatenate([x, np.append(energy, np.hstack(indicators))])
-        if not root.size <= max(tol, rtol):
-            status, message = Status.MAX_ITER, f"the equations have a residual of {root.size:.1g}; try another start"
-            error, relative = np.full(len(values), np.nan), np.inf
-            break
         numbers.append(values)
-        if resolution == 0:
-            error = np.full(len(values), np.inf)
-            continue
-        changes = np.abs(np.diff(numbers[-3:], axis=0)) * ([[search.memory], [1.0]] if resolution > 1 else 1.0)
-        error = search.safety * changes.max(axis=0)
-        error[:n] += FLOOR
-        here, left = root.residual[:inner], np.abs(np.linalg.solve(slopes.bends, root.residual[inner:]))
-        next_change = np.abs(here if slopes.J is None else np.linalg.solve(slopes.J, here))
-        error[:inner] += next_change
-        error[inner:n] = np.maximum(error[inner:n] + left, search.min_error * error[inner:n].max(initial=0.0))
-        error[:inner] = np.maximum(error[:inner], np.abs(slopes.moves) @ error[inner:n])
-        units = packing.units(x)
-        error[:inner] = np.maximum(error[:inner], search.min_error * (error[:inner] * units).max() / units)
-        error[n] += np.abs(energy) * (next_change.max() ** 2 + left.max(initial=0.0) ** 2 + FLOOR)
-        in_units = np.append(error[:inner] * units, error[inner:n])  # q_0 may be zero
-        relative = float(max(in_units.max(), error[n] / np.abs(energy)))
-        if relative <= rtol:
-            status, message = Status.CONVERGED, ""
-            break
-    indicator_errors = LevelIndicators(error[n + 1], error[n + 2], *np.split(error[n + 3 :], [packing.k]))
-    return BrokenSolution(
-        status, levels, parisi, hats, indicators, float(energy), float(error[n]), error[:n], indicator_errors, relative,
-        root.size, count, path, message,
-    )  # fmt: skip
+        error, relative, solved = np.full(len(values), np.inf), np.inf, bool(root.size <= max(tol, rtol))
+        if not solved:
+            status, message = Status.MAX_ITER, f"the equations have a residual of {root.size:.1g}; try another start"
+            error = np.full(len(values), np.nan)
+        elif resolution > 0:
+            changes = np.abs(np.diff(numbers[-3:], axis=0)) * ([[search.memory], [1.0]] if resolution > 1 else 1.0)
+            error = search.safety * changes.max(axis=0)
+            error[:n] += FLOOR
+            here, left = root.residual[:inner], np.abs(np.linalg.solve(slopes.bends, root.residual[inner:]))
+            next_change = np.abs(here if slopes.J is None else np.linalg.solve(slopes.J, here))
+            error[:inner] += next_change
+            error[inner:n] = np.maximum(error[inner:n] + left, search.min_error * error[inner:n].max(initial=0.0))
+            error[:inner] = np.maximum(error[:inner], np.abs(slopes.moves) @ error[inner:n])
+            units = packing.units(x)
+            error[:inner] = np.maximum(error[:inner], search.min_error * (error[:inner] * units).max() / units)
+            error[n] += np.abs(energy) * (next_change.max() ** 2 + left.max(initial=0.0) ** 2 + FLOOR)
+            in_units = np.append(error[:inner] * units, error[inner:n])  # q_0 may be zero
+            relative = float(max(in_units.max(), error[n] / np.abs(energy)))
+        indicator_errors = LevelIndicators(error[n + 1], error[n + 2], *np.split(error[n + 3 :], [packing.k]))
+        yield BrokenSolution(
+            status, levels, parisi, hats, indicators, float(energy), float(error[n]), error[:n], indicator_errors,
+            relative, root.size, count, list(path), message,
+        )  # fmt: skip
+        if not solved:
+            return
 
 
 def solve_steps(

@@ -26,8 +26,7 @@ from gamp_attention._tools.eigenpairs import Product, extreme_eigenpairs
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention.problem.curvature import rotations
 from gamp_attention.problem.dataset import Dataset, require_dataset
-from gamp_attention.problem.penalties.standard import on_kinks
-from gamp_attention.problem.risk import hessian_product, risk_at
+from gamp_attention.problem.risk import hessian_product, on_kinks, risk_at
 from gamp_attention.results import Columns, Result
 
 ALL_EIGENVECTORS = 60  # largest number of weights for which all eigenvectors are computed

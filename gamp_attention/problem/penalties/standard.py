@@ -369,15 +369,6 @@ def subgradient_ends(penalty: Any, Q: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 @by_rows
-def smallest_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
-    """Return the element of smallest norm of smooth + ∂r(Q), shaped as Q; it is zero exactly at critical points."""
-    if penalty.quadratic:
-        return penalty.curvature * Q + smooth
-    left, right = subgradient_ends(penalty, Q)
-    return smooth + np.minimum(np.maximum(-smooth, left), right)
-
-
-@by_rows
 def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.ndarray]:
     """Return argmin r(X) + a ‖X‖²/2 − Tr bᵀX, and its derivative entry by entry, shaped as b."""
     if penalty.quadratic:
@@ -385,23 +376,3 @@ def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.
         return response * b, response
     x, dx = call_kernel(penalty, proxes, b, float(a))
     return x, dx
-
-
-@by_rows
-def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Move weights that are optimal at a kink of ρ exactly to the kink, by one short proximal gradient step.
-
-    Damped message passing averages over iterations, so its weights approach a kink but do not reach it.
-
-    Returns
-    -------
-    The weights; 1.0 for each weight that is free to move, 0.0 for each weight at a kink; and ρ'' of the free weights, 0
-    for the others. All are shaped as Q.
-    """
-    if penalty.quadratic:
-        return Q, np.ones(Q.shape), np.broadcast_to(penalty.curvature, Q.shape)
-    stiffness = 1e3 * penalty.strength  # the step is so short that weights which are not at a kink hardly move
-    moved, response = proximal_map(penalty, stiffness * Q - smooth, stiffness)
-    free = response > 0
-    curvature = np.maximum(1 / np.where(free, response, 1.0) - stiffness, 0.0)
-    return moved, free.astype(float), np.where(free, curvature, 0.0)

@@ -16,7 +16,7 @@ Steps (`refine`), from a fixed point on a coarse quadrature rule:
 The constants are chosen so that stated errors hold in 95 % of cases, which `validation` checks on random models.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -26,7 +26,8 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows
-from gamp_attention._tools.progress import Progress
+from gamp_attention._tools.progress import Progress, describe
+from gamp_attention._tools.roots import refine_until
 from gamp_attention._tools.statistics import half_width
 from gamp_attention.results import Ended, Overlaps, Status, stack_overlaps
 from gamp_attention.theory.equations.channel import Hats
@@ -311,9 +312,9 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     has status INACCURATE.
     """
     refinement = _Refinement(root, rtol, max_work)
-    with Progress(shown=False) as task:  # shown only inside of a task that is shown
-        refinement.run(task)
-        task.describe("jump mass and replicon")
+    with Progress(shown=False):  # shown only inside of a task that is shown
+        refine_until(refinement.solutions(), rtol)
+        describe("jump mass and replicon")
         return refinement.measure()
 
 
@@ -357,12 +358,16 @@ class _Refinement:
         self.errors = errors_of(self.points)
         self.error = _largest_error(self.points[-1], self.errors)
 
-    def run(self, task: Progress) -> None:
-        """Solve on finer and finer rules; `task` shows the accuracy so far."""
+    @property
+    def relative_error(self) -> float:
+        """Largest relative error or residual; infinite before the first refinement, as the error is a guess then."""
+        return np.inf if len(self.points) == 1 else max(self.error, self.last.residual)
+
+    def solutions(self) -> Iterator["_Refinement"]:
+        """Solve on finer and finer rules, and yield itself after each."""
+        yield self
         finer = self._next_map()
         while finer is not None and (len(self.points) == 1 or work_of(finer.rule, finer.model) <= self.max_work):
-            accuracy = f"relative error {self.error:.1g}, rtol = {self.rtol:g} (a larger rtol takes less time)"
-            task.describe(accuracy)
             try:
                 self._solve(finer)
             except WorkExceeded:
@@ -370,8 +375,7 @@ class _Refinement:
                     raise
                 return
             self._step_again()
-            if self._is_accurate():
-                return
+            yield self
             finer = self._next_map()
 
     def _next_map(self) -> OverlapMap | None:
@@ -437,7 +441,7 @@ class _Refinement:
         """
         for _ in range(REFINEMENT.further_steps if self.random else 1):
             last, point = self.last, self.points[-1]
-            accurate, there = self._is_accurate(), point.overlaps
+            accurate, there = self.relative_error <= self.rtol, point.overlaps
             if (accurate and self.random) or last.residual > self.rtol or not is_feasible(last.F.model, there):
                 return
             if self._error_without_step() > (self.error / REFINEMENT.step_part if accurate else self.rtol):
@@ -459,17 +463,13 @@ class _Refinement:
         exact = replace(self.points[-1], uncertain=0 * self.points[-1].uncertain)
         return _largest_error(exact, errors_of([*self.points[:-1], exact]))
 
-    def _is_accurate(self) -> bool:
-        """Return whether the residual and the largest relative error are within `rtol`."""
-        return self.last.residual <= self.rtol and self.error <= self.rtol * (1 + 1e-9)
-
     def measure(self) -> tuple[StateEvolutionResult, Root]:
         """Return the result at the last point, with the indicators of replica symmetry, and its root."""
         root = replace(self.last, F=replace(self.last.F, limit=None))
         self._add_test_error()
         self.points[-1] = point = replace(self.points[-1], root=root)
         indicators = (self._measure_by_replicas if self.random else self._measure_on_levels)()
-        errors, error, rtol = self.errors, self.error, self.rtol
+        errors, error, rtol = self.errors, self.relative_error, self.rtol
         F, packing, k = root.F, root.packing, len(point.best)
         V_hat = point.numbers[k + LOSSES :].reshape(point.image.hats.V.shape)
         hats = replace(point.image.hats, V=V_hat, V_derivative=V_hat - indicators.jump_mass)
@@ -477,7 +477,7 @@ class _Refinement:
         jumps = largest_jump_fraction(indicators.jump_mass, column_sums(V_hat))
         shift = jump_shift(F.model, hats) if has_shift else np.nan
         consistent, explanation = validity(indicators.replicon, jumps, shift, F.response)
-        accurate = self._is_accurate()
+        accurate = self.relative_error <= self.rtol
         solved = accurate and indicators.are_accurate(rtol, hats, self.random)
         total = f" and {REFINEMENT.total_work * self.max_work:g} in total" if self.random else ""
         budget = f"within {self.max_work:g} proximal problems an average (max_work){total}"
