@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gamp_attention._tools.roots import broyden_update, differences
+from gamp_attention._tools.roots import NonlinearSystem, RootSettings, differences, find_root
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, family_size, newton
@@ -44,6 +44,7 @@ class WalkSettings:
     few_corrections: int = 3  # number of Newton steps up to which the next step is longer and the Jacobian is reused
     longer: float = 1.5  # factor of the next arclength in this case
     difference: float = 5e-3  # step of finite differences of the residual
+    flat: float = 1e-12  # singular value that counts as zero, for Jacobians where branches cross
     shift_error: float = 0.5  # error of a fold, in units of its shift by the next finer rule
     zero: float = 1e-2  # size below which m or θ, in units of √q, or q, in units of its first value, counts as zero
     meeting_step: float = 0.01  # relative change of the parameter for the first slope where branches meet
@@ -56,6 +57,7 @@ class WalkSettings:
 
 
 WALK = WalkSettings()
+CORRECTIONS = RootSettings(max_steps=WALK.max_corrections, max_move=WALK.max_arc)
 
 
 @dataclass(frozen=True)
@@ -171,25 +173,34 @@ def _tangent(J: np.ndarray, towards: np.ndarray) -> np.ndarray:
     return tangent if tangent @ towards >= 0 else -tangent
 
 
+class _Plane(NonlinearSystem):
+    """Equations of a curve in the plane through u with a given normal."""
+
+    difference, flat = WALK.difference, WALK.flat
+
+    def __init__(self, curve: Curve, u: np.ndarray, normal: np.ndarray) -> None:
+        self.curve, self.u, self.normal = curve, u, normal
+
+    def residual(self, u: np.ndarray) -> np.ndarray:
+        """Return the residual of the curve and the distance from the plane (n + 1,)."""
+        residual = np.append(self.curve.residual(u), self.normal @ (u - self.u))
+        if not np.isfinite(residual).all():
+            raise FloatingPointError
+        return residual
+
+
 def _correct(
     curve: Curve, u: np.ndarray, normal: np.ndarray, J: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int] | None:
     """Solve in the plane through u with a given normal; return the point, J and the number of Newton steps, or None."""
-    residual = curve.residual(u)
-    for number in range(WALK.max_corrections):
-        if not (np.isfinite(residual).all() and np.isfinite(J).all()):
-            return None
-        if np.abs(residual).max() <= curve.tol:
-            return u, J, number
-        step = np.linalg.lstsq(np.vstack([J, normal]), np.append(-residual, 0.0), rcond=None)[0]
-        if normal[-1] == 1:  # the parameter is given: keep it exactly
-            step[-1] = 0.0
-        if np.linalg.norm(step) > WALK.max_arc:
-            return None
-        after = curve.residual(u + step)
-        J = broyden_update(J, step, after - residual)
-        u, residual = u + step, after
-    return (u, J, WALK.max_corrections) if np.abs(residual).max() <= WALK.noisy_residual else None
+    with suppress(FloatingPointError, np.linalg.LinAlgError):
+        root = find_root(_Plane(curve, u, normal), u, curve.tol, CORRECTIONS, np.vstack([J, normal]))
+        solved, near = root.arrived or root.size <= WALK.noisy_residual, np.linalg.norm(root.x - u) <= WALK.max_arc
+        if solved and near:
+            there = np.where(normal == 1, u, root.x)  # a given parameter is kept exactly
+            J = derivative(curve, there) if root.jacobian is None else root.jacobian[:-1]
+            return there, J, len(root.path) - 1
+    return None
 
 
 def find_end(curve: BranchCurve, points: list[np.ndarray]) -> str | None:
