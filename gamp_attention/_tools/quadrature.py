@@ -115,14 +115,6 @@ def gaussian_points(n_points: int, dim: int, rng: np.random.Generator, whitened:
     return whiten_and_mirror(half) if whitened else np.concatenate([half, -half])
 
 
-def shuffled_half(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
-    """Return half of a Gaussian point set (n_points/2, dim) in random order, independent of all sets drawn before.
-
-    In random order, sets that were drawn one after the other can be combined as columns of one larger set.
-    """
-    return ndtri(inside_cube(rng.permutation(sobol_points(n_points // 2, dim, rng))))
-
-
 def whiten(half: np.ndarray, white: np.ndarray | None = None) -> np.ndarray:
     """Whiten half of a point set (n/2, k): its second moments become 1.
 

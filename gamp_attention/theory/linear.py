@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, lgamma, log, pi
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from scipy.special import chdtri
@@ -18,7 +19,7 @@ from gamp_attention._tools.numerics import generator, guard_call, psd_root
 from gamp_attention._tools.quadrature import gaussian_points, gaussian_weights, spaced_grid
 from gamp_attention._tools.statistics import half_width
 from gamp_attention.results import Ended, Status
-from gamp_attention.theory.models.model import Model, require_attention
+from gamp_attention.theory.models.model import Model, require_model
 
 SPACING, FINER = 1.4, 0.75  # spacing of the first grid in standard deviations, and ratio of successive spacings
 SAFETY = 25  # factor of a grid's error; 10 covered 94 to 97 % of random problems, 20 over 98
@@ -158,3 +159,11 @@ def _unit(numbers: np.ndarray) -> np.ndarray:
 def _worst(errors: np.ndarray, numbers: np.ndarray) -> float:
     """Return the largest error in units of `_unit`."""
     return float((errors / np.maximum(_unit(numbers), 1e-300)).max())
+
+
+def require_attention(model: Any) -> Model:
+    """Return the argument if it is a Model of an attention layer; raise TypeError if not."""
+    model = require_model(model)
+    if not model.attention:
+        raise check.fail_words("model", type(model).__name__, "an attention model", TypeError)
+    return model

@@ -1,9 +1,11 @@
 """Sampled paths of the fields: Gaussian processes whose covariances become known step by step."""
 
 import numpy as np
+from scipy.special import ndtri
 
 from gamp_attention._tools.numerics import psd_root
-from gamp_attention._tools.quadrature import shuffled_half, whiten, whiten_and_mirror
+from gamp_attention._tools.quadrature import inside_cube, whiten, whiten_and_mirror
+from gamp_attention._tools.sobol import sobol_points
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.channel import fields_and_terms, teacher_size
@@ -154,3 +156,11 @@ def component_paths(component: Component, n_paths: int, n_iter: int) -> int:
     """Return the number of paths of a component: its fraction of all paths, but at least `min_paths`."""
     at_least = min_paths(component.model, n_iter)
     return component_points(n_paths, component.probability, at_least) if component.probability < 1 else n_paths
+
+
+def shuffled_half(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
+    """Return half of a Gaussian point set (n_points/2, dim) in random order, independent of all sets drawn before.
+
+    In random order, sets that were drawn one after the other can be combined as columns of one larger set.
+    """
+    return ndtri(inside_cube(rng.permutation(sobol_points(n_points // 2, dim, rng))))

@@ -28,8 +28,8 @@ from gamp_attention.extensions.sweeps.jobs import base_digest, digest, short_has
 from gamp_attention.extensions.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.extensions.sweeps.store import Store
 from gamp_attention.results import Result, Status
-from gamp_attention.theory.linear import linear_baseline
-from gamp_attention.theory.models.model import Model, require_attention, softmax_teacher, with_parameter
+from gamp_attention.theory.linear import linear_baseline, require_attention
+from gamp_attention.theory.models.model import Model, softmax_teacher, with_parameter
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -18,7 +18,7 @@ from gamp_attention._tools.progress import Progress
 from gamp_attention.extensions.phases.branches import continue_branch
 from gamp_attention.results import ConvergenceError, Overlaps, Status, add_display
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, newton
-from gamp_attention.theory.fixed_points.observables import predicted_test_error, sector_growth, stationary_loss
+from gamp_attention.theory.fixed_points.observables import predicted_test_error, sector_jacobian, stationary_loss
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.theory.fixed_points.search import find_fixed_point
@@ -336,3 +336,9 @@ def _first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int)
     lost = root.status.converged and is_off(init, root.overlaps)
     root = replace(root, status=Status.LOST) if lost else root
     return find_near_teacher(F, init, root.status, max_iter) or root
+
+
+def sector_growth(F: OverlapMap, at: Overlaps, sector: str) -> float:
+    """Return the largest real part of the eigenvalues of one sector; NaN if the sector does not exist."""
+    values = np.linalg.eigvals(sector_jacobian(F, at, sector))
+    return float(values.real.max()) if len(values) else np.nan

@@ -8,18 +8,18 @@ proximal problem:
 - for smooth probabilities, over equally spaced nodes in the directions of the teacher's fields on which they depend
   (Trefethen and Weideman, 2014);
 - otherwise over uniform points, randomly shifted at each point of ω (Cranley and Patterson, 1976);
-- if labels change on planes (`Planes`), such as the sign of a sum or the class of the largest field, exactly along one
-  direction, and over such points in the others.
+- if labels change on planes (`Planes`), such as the sign of a sum or the class of the largest field, exactly in two
+  directions, and over such points in the others.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, ndtri, owens_t
 
 from gamp_attention._tools import check
 from gamp_attention._tools.numerics import psd_root
@@ -35,10 +35,10 @@ class OutcomeSettings:
     """Settings of averages over labels."""
 
     n_shifts: int = 64  # number of points of the teacher's fields for each point of the student's
-    n_lines: int = 16  # the same if probabilities are exact along a direction, and shifts have one coordinate
     block: int = 8192  # number of points that a thread takes at a time, whose arrays fit in a processor's cache
     spacings: tuple[float, ...] = (0.9, 0.72, 0.58, 0.46, 0.37, 0.3, 0.24, 0.19, 0.1, 0.05)  # distances of spaced nodes
-    reach: float = 6.0  # largest distance of a node from zero: farther points have a probability of 1e-8
+    # largest distance of a node from zero, farther than which points have a probability of 2e-9 and 3e-7
+    reach: tuple[float, ...] = (6.0, 5.5)
     max_nodes: int = 640  # largest number of nodes
     # largest error of a probability, without knowledge of ω, up to which nodes are used, by the number of directions
     smooth: tuple[float, ...] = (1e-8, 1e-6)
@@ -50,6 +50,7 @@ class OutcomeSettings:
     halvings: int = 40  # number of halvings of this part
     same_plane: float = 1e-6  # distance of normals and offsets of planes below which they are equal
     end: float = 40.0  # largest distance of a plane from the fields, in standard deviations
+    aside: float = 1e-7  # shift of fields by which they do not lie on a plane, in standard deviations
     rare: float = 1e-12  # probability of a label below which its moments are rounding
 
 
@@ -107,7 +108,7 @@ def shift_dimension(model: Model) -> int:
         return 0
     planes = _planes(model)
     if planes is not None:
-        return planes.axes.shape[1] - 1
+        return max(planes.axes.shape[1] - 2, 0)
     return 0 if _spaced_nodes(model) is not None else model.n_tokens * model.teacher_rank
 
 
@@ -115,7 +116,7 @@ def node_error(model: Model) -> float:
     """Return the error of averages with the probabilities of labels that the spread of random points does not show."""
     if outcomes_of(model) is None:
         return 0.0
-    nodes = None if _planes(model) is not None else _spaced_nodes(model)
+    nodes = _spaced_nodes(model)
     unseen = 0.0 if hasattr(model.teacher, "outcomes") else 3 / OUTCOMES.n_tests  # largest probability of other labels
     return unseen if nodes is None else OUTCOMES.smooth[nodes[0].shape[1] - 1]
 
@@ -134,7 +135,7 @@ class Planes(NamedTuple):
     normals: np.ndarray  # (B, L t) unit vectors n
     offsets: np.ndarray  # (B,) c
     axes: np.ndarray  # (L t, K) orthonormal columns that span the normals
-    across: np.ndarray  # (L t,) direction that crosses all planes, at angles as large as possible
+    table: np.ndarray  # (2^B, C) probabilities on the sides of the planes, a bit 2^b if nᵀy > c; NaN if not seen
 
 
 @lru_cache(maxsize=32)
@@ -176,14 +177,15 @@ def _planes(model: Model) -> Planes | None:
         return None
     normals, offsets = planes[:, :-1], planes[:, -1]
     points = np.random.default_rng(1).standard_normal((OUTCOMES.n_tests, points.shape[1]))
-    _, first, number = np.unique(points @ normals.T > offsets, axis=0, return_index=True, return_inverse=True)
-    here = probabilities(points)
-    if (here != here[first][number.ravel()]).any():
-        return None
-    axes = span_of(normals.T)
-    ways = np.random.default_rng(0).standard_normal((DIRECTIONS.n_points, axes.shape[1])) @ axes.T
-    ways /= np.linalg.norm(ways, axis=1, keepdims=True)
-    return Planes(normals, offsets, axes, ways[np.abs(ways @ normals.T).min(axis=1).argmax()])
+    here, number = probabilities(points), _bits(points @ normals.T > offsets)
+    table = np.full((1 << len(planes), here.shape[1]), np.nan)
+    table[number] = here
+    return None if (here != table[number]).any() else Planes(normals, offsets, span_of(normals.T), table)
+
+
+def _bits(sides: np.ndarray) -> np.ndarray:
+    """Return the numbers (...) with given bits (..., B)."""
+    return np.asarray(sides @ (1 << np.arange(sides.shape[-1])))
 
 
 @lru_cache(maxsize=32)
@@ -192,6 +194,8 @@ def _spaced_nodes(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray] | N
 
     None if the probabilities are not smooth functions of few directions, or their averages are inaccurate.
     """
+    if _planes(model) is not None:
+        return None
     (points, probabilities), root = _probabilities(model), block_diag(*psd_root(model.coordinates.rho))
     axes = span_of(changes_of(probabilities, points))
     K = axes.shape[1]
@@ -202,7 +206,7 @@ def _spaced_nodes(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray] | N
         return None
     coarse: Any = None
     for h in OUTCOMES.spacings:
-        nodes = spaced_grid(h, K, OUTCOMES.reach, False)
+        nodes = spaced_grid(h, K, OUTCOMES.reach[K - 1], False)
         weights = gaussian_weights(nodes)
         here = sum(w * probabilities(points + root @ axes @ x) for x, w in zip(nodes, weights, strict=True))
         if coarse is not None and np.abs(here - coarse[0]).max() <= smooth:
@@ -234,85 +238,107 @@ def labels_given_fields(
     eta : (N, shift_dimension) white noise, from which the shifts of uniform points follow.
     with_covariance : whether to compute the covariances of y.
     """
-    if len(mean) > OUTCOMES.block:
-        parts: dict[int, Any] = {}
-
-        def work(first: int, last: int) -> None:
-            rows = slice(first, last)
-            parts[first] = labels_given_fields(model, mean[rows], root, eta[rows], with_covariance)
-
-        over_blocks(work, len(mean), OUTCOMES.block)
-        known, *others = zip(*(parts[first] for first in sorted(parts)), strict=True)
-        joined: Any = (None if part[0] is None else np.concatenate(part) for part in others)
-        return LabelsGivenFields(known[0], *joined)
-    (_, L, t), find = mean.shape, outcomes_of(model)
+    (N, L, t), find, planes, nodes = mean.shape, outcomes_of(model), _planes(model), _spaced_nodes(model)
     assert find is not None
-    planes = _planes(model)
-    nodes = _spaced_nodes(model) if planes is None else None
-    points: Iterable[tuple[np.ndarray, float]] = _shifted(eta, OUTCOMES.n_shifts)
-    to_y, along, rest = root, np.zeros((L, t)), np.zeros_like(root)
+    to_y, rest = root, np.zeros_like(root)
     axes = nodes[0] if nodes is not None else None if planes is None else planes.axes
     if axes is not None:
         left, _, right = np.linalg.svd(axes.T @ root, full_matrices=False)
         to_y = root @ (left @ right).T  # (L t, K): on other directions of η, labels do not depend
         rest = root @ root.T - to_y @ to_y.T
-    if planes is not None:
-        turn = np.linalg.qr((to_y.T @ planes.across)[:, None], mode="complete")[0]
-        along, to_y = (to_y @ turn[:, 0]).reshape(L, t), to_y @ turn[:, 1:]
-        points = _shifted(eta, OUTCOMES.n_lines if eta.shape[1] == 1 else OUTCOMES.n_shifts)
-    elif nodes is not None:
-        points = zip(nodes[1][:, None], nodes[2], strict=True)
-    probabilities: Any = 0.0
-    sums: Any = 0.0
-    pairs: Any = 0.0
-    for noise, part in points:
-        y = mean + (noise @ to_y.T).reshape(-1, L, t)
-        labels, weight, *more = find(y) if planes is None else _on_lines(planes, find, y, along)
-        probabilities = probabilities + part * weight
-        weighted = np.einsum("nc,nls->ncls", part * weight, y)
-        if more:
-            weighted += part * np.einsum("nc,ls->ncls", more[0], along)
-        sums = sums + weighted
+    if planes is not None:  # averages are exact in the last two directions, which cross all planes
+        K = max(to_y.shape[1], 2)
+        turn = np.linalg.qr(np.random.default_rng(0).standard_normal((K, K)))[0]
+        to_y = np.pad(to_y, ((0, 0), (0, K - to_y.shape[1]))) @ turn
+    parts: dict[int, Any] = {}
+
+    def work(first: int, last: int) -> None:
+        here = mean[first:last]
+        x, weights = _points(nodes, eta[first:last])
+        y = here + (x @ to_y[:, : x.shape[2]].T).reshape(*x.shape[:2], L, t)
+        points = y.reshape(-1, L, t)
+        p = {(): find(points)[1]} if planes is None else _on_sides(planes, find, points, to_y[:, -2:])
+        moments = {key: weights[:, :, None] * value.reshape(*y.shape[:2], -1) for key, value in p.items()}
+        # coordinates of y: functions of the points, and both directions in which averages are exact
+        one = np.ones(x.shape[:2])
+        coordinates = [(x[..., k], ()) for k in range(x.shape[2])] + [(one, key) for key in p if len(key) == 1]
+        probabilities = _sum_over_points(one, moments[()])
+        scale = np.where(probabilities > OUTCOMES.rare, 1 / np.maximum(probabilities, OUTCOMES.rare), 0.0)[..., None]
+        means = scale * np.stack([_sum_over_points(f, moments[k]) for f, k in coordinates], axis=-1)
+        of_y, covariance = here[:, None] + (means @ to_y.T).reshape(*means.shape[:2], L, t), None
         if with_covariance:
-            pairs = pairs + np.einsum("ncks,nlu->nckslu", weighted, y)
-            if more:
-                right = np.einsum("nc,nls->ncls", more[0], y) + np.einsum("nc,ls->ncls", more[1], along)
-                pairs += part * np.einsum("ncks,lu->nckslu", right, along)
-    sums_of = probabilities.sum(axis=1)
-    if not np.allclose(sums_of, 1):
-        got = f"{probabilities[np.abs(sums_of - 1).argmax()].tolist()} of {labels.tolist()}"
+            pairs = [[_sum_over_points(f * g, moments[j + k]) for f, j in coordinates] for g, k in coordinates]
+            inside = scale[..., None] * np.moveaxis(np.array(pairs), (0, 1), (2, 3))
+            inside -= means[..., None] * means[..., None, :]
+            covariance = (to_y @ inside @ to_y.T + rest).reshape(*means.shape[:2], L, t, L, t)
+        parts[first] = probabilities, of_y, covariance
+
+    size = len(_points(nodes, eta[:1])[0]) * (1 if planes is None else len(planes.offsets) ** 2)
+    over_blocks(work, N, max(OUTCOMES.block // size, 1))
+    columns = zip(*(parts[first] for first in sorted(parts)), strict=True)
+    joined: Any = (None if column[0] is None else np.concatenate(column) for column in columns)
+    given = LabelsGivenFields(find(mean[:1])[0], *joined)
+    sums = given.probabilities.sum(axis=1)
+    if not np.allclose(sums, 1):
+        got = f"{given.probabilities[np.abs(sums - 1).argmax()].tolist()} of {given.labels.tolist()}"
         raise check.fail_words("outcomes of the labels", got, "probabilities with sum 1")
-    scale = np.where(probabilities > OUTCOMES.rare, 1 / np.maximum(probabilities, OUTCOMES.rare), 0.0)
-    means = scale[..., None, None] * sums
-    if not with_covariance:
-        return LabelsGivenFields(labels, probabilities, means, None)
-    inside = scale[..., None, None, None, None] * pairs - np.einsum("ncks,nclu->nckslu", means, means)
-    return LabelsGivenFields(labels, probabilities, means, inside + rest.reshape(L, t, L, t))
+    return given
 
 
-def _on_lines(planes: Planes, find: Outcomes, y: np.ndarray, along: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return labels, and E[p], E[p e] and E[p e²] (N, C) of their probabilities p at y + e·along for e ~ N(0, 1)."""
-    (N, L, t), across = y.shape, planes.normals @ along.ravel()
-    gaps = planes.offsets - y.reshape(N, -1) @ planes.normals.T
+def _points(nodes: Any, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return points (M, N or 1, K) of white noise in the directions without exact averages, and weights (M, 1)."""
+    if nodes is not None:
+        return nodes[1][:, None], nodes[2][:, None]
+    cubes = sobol_points(OUTCOMES.n_shifts, eta.shape[1]) if eta.shape[1] else eta[:1]
+    # the tent map makes the shifted integrand continuous at the faces of the cube
+    shifted = 1 - np.abs(2 * ((ndtr(eta) + cubes[:, None]) % 1) - 1)
+    return ndtri(inside_cube(shifted)), np.full((len(cubes), 1), 1 / len(cubes))
+
+
+def _sum_over_points(f: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """Return Σ_m f p (N, C) of a function f (M, N) of the points, or (M, 1) if they are the same for all samples."""
+    return np.tensordot(f[:, 0], p, 1) if f.shape[1] == 1 else np.einsum("mn,mnc->nc", f, p)
+
+
+def _on_sides(planes: Planes, find: Outcomes, y: np.ndarray, plane: np.ndarray) -> dict[tuple[int, ...], np.ndarray]:
+    """Return moments (N, C) of the probabilities p of labels at y + plane·v, for two coordinates v ~ N(0, 1).
+
+    The keys are () for E[p], (i,) for E[p v_i] and (i, j) for E[p v_i v_j]. In v, the planes are lines. Integrated by
+    parts, averages are sums of the jumps of p over the segments of the lines between their crossings: times differences
+    of Owen's function (1956) for E[p], and times probabilities of the segments for E[p v] = E[∇p].
+    """
+    flat, end = y.reshape(len(y), -1) + OUTCOMES.aside * plane.sum(axis=1), OUTCOMES.end
+    normals, lines = planes.normals @ plane, range(len(planes.offsets))
+    size = np.linalg.norm(normals, axis=1)
     with np.errstate(all="ignore"):
-        cuts = np.sort(np.clip(np.nan_to_num(gaps / across), -OUTCOMES.end, OUTCOMES.end), axis=1)
-    ends = np.column_stack([cuts[:, 0] - 1, cuts, cuts[:, -1] + 1])
-    middle = 0.5 * (ends[:, 1:] + ends[:, :-1])
-    labels, p = find((y[:, None] + middle[..., None, None] * along).reshape(-1, L, t))
-    density, zeros = np.exp(-0.5 * cuts**2) / np.sqrt(2 * np.pi), np.zeros((N, 1))
-    masses = np.diff(np.column_stack([zeros, ndtr(cuts), zeros + 1]), axis=1)
-    slopes, moments = (-np.diff(np.column_stack([zeros, v, zeros]), axis=1) for v in (density, cuts * density))
-    parts = (masses, slopes, masses + moments)
-    return labels, *(np.einsum("nb,nbc->nc", part, p.reshape(N, len(planes.offsets) + 1, -1)) for part in parts)
+        unit = np.nan_to_num(normals / size[:, None])
+        tangent = np.column_stack([-unit[:, 1], unit[:, 0]])
+        gaps = np.nan_to_num((planes.offsets - flat @ planes.normals.T) / size).clip(-end, end)  # (N, B), with a sign
+        crossings = (gaps[:, None] - gaps[..., None] * (unit @ unit.T)) / (tangent @ unit.T)  # of each line (N, B, B)
+        crossings = np.nan_to_num(crossings).clip(-end, end)
+    crossings[:, lines, lines] = end
+    s = np.sort(np.concatenate([np.full_like(crossings[..., :1], -end), crossings], axis=2), axis=2)
+    middle = gaps[..., None, None] * unit[:, None] + 0.5 * (s[..., 1:] + s[..., :-1])[..., None] * tangent[:, None]
+    sides = middle @ unit.T > gaps[:, None, None]  # (N, B, B, B): sides of the planes, for each segment of each line
 
+    def probabilities(is_over: np.ndarray) -> np.ndarray:
+        sides[:, lines, :, lines] = is_over.T[..., None]
+        p = planes.table[_bits(sides)]
+        n, b, k = np.nonzero(np.isnan(p[..., 0]))
+        if len(n):  # a combination of sides that random points did not show
+            step = np.where(is_over[n, b, None], OUTCOMES.same_plane, -OUTCOMES.same_plane) * unit[b]
+            p[n, b, k] = find((flat[n] + (middle[n, b, k] + step) @ plane.T).reshape(-1, *y.shape[1:]))[1]
+        return np.asarray(p)
 
-def _shifted(eta: np.ndarray, n: int) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield n points (N, K) of white noise with their weight, shifted by the noise (N, K) on the unit cube."""
-    if eta.shape[1] == 0:
-        return iter([(eta, 1.0)])
-    uniform = (
-        # the tent map makes the shifted integrand continuous at the faces of the cube
-        inside_cube(1 - np.abs(2 * ((ndtr(eta) + point) % 1) - 1))
-        for point in sobol_points(n, eta.shape[1])
-    )
-    return ((ndtri(cube), 1 / n) for cube in uniform)
+    jumps = probabilities(gaps >= 0) - probabilities(gaps < 0)  # (N, B, B, C) away from y
+    distance, sign = np.abs(gaps)[..., None], np.where(gaps < 0, -1.0, 1.0)[..., None]
+    density = sign * np.exp(-0.5 * distance**2) / np.sqrt(2 * np.pi)
+    mass, slope = density * np.diff(ndtr(s)), -density * np.diff(np.exp(-0.5 * s**2) / np.sqrt(2 * np.pi))
+    means = (mass * gaps[..., None])[..., None] * unit[:, None] + slope[..., None] * tangent[:, None]  # of v there
+    p = find(flat.reshape(y.shape))[1] + np.einsum("nbk,nbkc->nc", np.diff(owens_t(distance, s / distance)), jumps)
+    moments: dict[tuple[int, ...], np.ndarray] = {(): p}
+    for i in range(2):
+        flow = unit[:, i, None, None] * jumps
+        moments[i,] = np.einsum("nbk,nbkc->nc", mass, flow)
+        moments |= {(i, j): (i == j) * p + np.einsum("nbk,nbkc->nc", means[..., j], flow) for j in range(2)}
+    return moments

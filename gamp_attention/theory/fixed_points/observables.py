@@ -92,17 +92,10 @@ def stability(F: OverlapMap, at: Overlaps) -> Stability:
     return Stability({name: v[np.argsort(-np.abs(v))] for name, v in spectra.items()})
 
 
-def sector_growth(F: OverlapMap, at: Overlaps, sector: str) -> float:
-    """Return the largest real part of the eigenvalues of one sector; NaN if the sector does not exist."""
-    values = np.linalg.eigvals(sector_jacobian(F, at, sector))
-    return float(values.real.max()) if len(values) else np.nan
-
-
 def family_growth(F: OverlapMap, at: Overlaps, family: str) -> float:
     """Return the largest real part of the eigenvalues of a family, m or θ, that is zero; above 1, the family grows.
 
-    If reversing the tokens is a symmetry, only directions that keep it are included, which takes half the work of
-    `sector_growth`.
+    If reversing the tokens is a symmetry, only directions that keep it are included, which takes half the work.
     """
     packing = Packing(at, (family,), Symmetry.of(F.model, at).reversal)
     J, _ = F.derivatives(packing, at, F.settings.difference, central=True, odd=True)

@@ -326,14 +326,6 @@ def require_model(model: Any) -> Model:
     return model.as_model()
 
 
-def require_attention(model: Any) -> Model:
-    """Return the argument if it is a Model of an attention layer; raise TypeError if not."""
-    model = require_model(model)
-    if not model.attention:
-        raise check.fail_words("model", type(model).__name__, "an attention model", TypeError)
-    return model
-
-
 PARAMETERS = ("alpha", "omega", "lam", "sigma")
 
 
