@@ -25,8 +25,8 @@ _CAUSES: dict[type[Exception], tuple[Status, str]] = {
     WorkExceeded: (Status.MAX_ITER, ""),
     NotPositiveDefinite: (
         Status.NONFINITE,
-        "V is not positive definite in a step, because λ + A is not positive definite at the averages: "
-        'use a larger λ, or response="derivative"',
+        "V is not positive definite in a step: λ + A is not positive definite at the averages (use a larger λ, or "
+        'response="derivative"), or the samples determine a combination of columns exactly (use fewer columns)',
     ),
 }
 BREAKDOWNS: tuple[type[Exception], ...] = (*_CAUSES, np.linalg.LinAlgError, FloatingPointError)
