@@ -1,13 +1,14 @@
 """Descent on the training risk, which completes runs of message passing that cycle.
 
 The weights of a fixed point of GAMP are a critical point of the risk, whatever V and A are, so that descent on the same
-compiled risk can complete a run: L-BFGS (Liu and Nocedal, 1989), or accelerated proximal gradient steps (Beck and
-Teboulle, 2009) if the penalty has kinks; then Newton steps, solved by MINRES, that must lower the gradient norm. The
-end is verified to be a fixed point of GAMP: for sufficiently small V, the proximal step at ω = z − V g returns z = X̃Q.
+compiled risk can complete a run: L-BFGS (Liu and Nocedal, 1989), accelerated proximal gradient steps (Beck and
+Teboulle, 2009) if the penalty has kinks, or an augmented Lagrangian (Rockafellar, 1976) if convex losses have kinks;
+then Newton steps, solved by MINRES, that must lower the gradient norm. The end is verified to be a fixed point of GAMP:
+for sufficiently small V, the proximal step at ω = z − V g returns z = X̃Q.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -15,8 +16,20 @@ import numpy as np
 
 from gamp_attention._tools.numerics import one_thread
 from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.denoisers.output import Denoised
+from gamp_attention.problem.losses.kinks import has_kinks
 from gamp_attention.problem.penalties.standard import penalty_total, proximal_map
-from gamp_attention.problem.risk import RiskAtPoint, denoise_at, is_convex, on_kinks, risk_at, small_unit, solve_hessian
+from gamp_attention.problem.risk import (
+    RiskAtPoint,
+    denoise_at,
+    gradient_norm,
+    is_convex,
+    on_kinks,
+    risk_at,
+    small_unit,
+    smallest_subgradient,
+    solve_hessian,
+)
 from gamp_attention.results import Result
 
 MAX_STEPS = 5000  # maximum number of steps of a descent
@@ -27,6 +40,15 @@ INEXACT = 1e-3  # the same for more than two fields per sample, as long as the s
 FIRST_BOUND = 1.0  # first bound on the curvature, for proximal gradient steps
 BOUND_GROWTH = 2.0  # factor of the bound when a step overshoots
 BOUND_DECAY = 0.9  # factor of the bound at each other step, so that steps become longer
+MAX_ROUNDS = 40  # maximum number of rounds of an augmented Lagrangian
+FIRST_V = 0.03  # its V in the first round, in units of the ratio of fields and slopes
+SMALLER_V = 0.3  # factor of V after a round that reduces the distance of fields and minimizers by less than this factor
+STEPS = 50  # maximum number of Newton steps of a round: more are needed only if kinks are curved, as for norms
+TOGETHER = 1e-9  # their distance in units of the fields at which the rounds end
+ROUND = 0.1  # gradient norm at which a round ends, in units of this distance
+NOISE = 1e-12  # relative error of proximal objectives, of which Newton steps may raise the sum
+SHORTEST = 1e-7  # length of a step, in units of Newton's step, at which a round ends
+ACCURATE = 1e-6  # relative residual of the linear solver of its Newton steps
 UNMOVED = 1e-6  # relative difference of fields up to which a proximal step has not moved them
 ROUNDING = 1e-14  # relative rounding error of ε_t
 Risk = Callable[[np.ndarray], RiskAtPoint]
@@ -58,7 +80,9 @@ def settle(
 
     `callback` is called with the risk at the start and after each step.
     """
-    descend = minimize_by_lbfgs if data.penalty.smooth else proximal_gradient
+    descend, handover = minimize_by_lbfgs if data.penalty.smooth else proximal_gradient, HANDOVER * small_unit(data)
+    if has_kinks(data.loss, data.terms(risk).params) and has_lagrangian(data):
+        descend, handover = augmented_lagrangian, tol
     losses, norms, evaluate = list[float](), list[float](), partial(risk_at, data, risk=risk)
 
     def visit(at: RiskAtPoint) -> None:
@@ -67,7 +91,7 @@ def settle(
         callback(at)
 
     visit(evaluate(Q))
-    best, n_iter, handover = Q, 0, HANDOVER * small_unit(data)
+    best, n_iter = Q, 0
     while True:
         best, more = descend(data, evaluate, best, max(tol, handover), max_steps - n_iter, visit)
         n_iter += more
@@ -156,6 +180,56 @@ def proximal_gradient(
         y = moved + (momentum - 1) / after * (moved - x)
         x, momentum, bound = moved, after, BOUND_DECAY * bound
     return best, max_iter
+
+
+def has_lagrangian(data: Dataset) -> bool:
+    """Return whether `augmented_lagrangian` minimizes risks whose losses have kinks."""
+    return bool(data.penalty.smooth and is_convex(data))
+
+
+def augmented_lagrangian(
+    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit = lambda at: None
+) -> tuple[np.ndarray, int]:
+    """Minimize a convex risk whose losses have kinks; return weights and the number of Newton steps.
+
+    Fields z and X̃Q are separate, with multipliers g. A round minimizes r(Q) + Σ M_V(X̃Q − V g), with the Moreau envelope
+    M_V of the loss, by Newton steps (Li, Sun and Toh, 2018); the next multipliers are the forces at its end.
+    """
+    at, n_iter, apart = evaluate(Q), 0, np.inf
+    best, best_norm, slopes, fields = Q, at.gradient_norm, at.loss_gradients, data.matrix.fields
+    size = np.sqrt(np.mean(at.z**2)) + np.finfo(float).tiny
+    v = FIRST_V * size / np.sqrt(np.mean(slopes**2))
+
+    def denoised(Q: np.ndarray) -> tuple[Denoised, float, float]:
+        z, V = fields(Q), np.tile(v * np.eye(data.rank), (data.n_sources, 1, 1))
+        out = denoise_at(data, replace(at, z=z, known=(at.losses, slopes, at.hessians)), V, jacobian=True)
+        return out, float(out.moreau.sum() + penalty_total(data.penalty, Q)), float(np.abs(out.z - z).max() / size)
+
+    for _ in range(MAX_ROUNDS):
+        before, t, ended = apart, 1.0, False
+        out, value, apart = denoised(Q)
+        for _ in range(min(STEPS, max_iter - n_iter)):
+            smooth = data.matrix.back_project(-out.g)
+            gradient = smallest_subgradient(data.penalty, Q, smooth)
+            ended = gradient_norm(data, gradient) <= ROUND * max(min(apart, ROUND), ROUND * tol)
+            if ended or t < SHORTEST:
+                break
+            _, free, curvature = on_kinks(data.penalty, Q, smooth)
+            curved = replace(at, known=(at.losses, slopes, (np.eye(out.jacobian.shape[1]) - out.jacobian) / v))
+            step, _ = solve_hessian(data, curved, -gradient, free, curvature, ACCURATE)
+            n_iter, t, allowed = n_iter + 1, 2.0, value + NOISE * abs(value)
+            while t > SHORTEST and not (t < 2 and value <= allowed):
+                t *= 0.5
+                out, value, apart = denoised(Q + t * step)
+            Q = Q + t * step
+        slopes, here = -out.g, evaluate(Q)
+        visit(here)
+        if here.gradient_norm <= max(best_norm, tol):
+            best, best_norm = Q, here.gradient_norm
+        if apart <= TOGETHER or not ended:
+            break
+        v *= 1.0 if apart < SMALLER_V * before else SMALLER_V
+    return best, n_iter
 
 
 def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, samples: np.ndarray | None = None) -> bool:

@@ -40,7 +40,8 @@ class LoopSettings:
 
     patience: int = 40  # iterations without progress, at the first adaptive step, after which a run has stalled
     bounded_patience: int = 12  # the same with bounded searches, whose descent costs less than further iterations
-    kink_patience: int = 500  # the same for losses with kinks, which fields reach slowly and where descents are slow
+    kink_patience: int = 200  # the same for losses with kinks, which fields reach slowly
+    slow_patience: int = 500  # the same if descents are slow or there is none: losses not convex, or penalty with kinks
     norm_ratio: float = 0.5  # ratio to the gradient norm at the last progress, at or below which there is progress
     loss_ratio: float = 0.99  # the same ratio for the training loss: while it falls, a minimum is still being selected
     max_growth: float = 1e4  # ratio of the gradient norm to max(1, its minimum) above which a run diverges

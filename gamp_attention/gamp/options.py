@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from gamp_attention._tools import check
 from gamp_attention._tools.display import DisplayMixin
 from gamp_attention.gamp.damping import Steps
+from gamp_attention.gamp.descent import has_lagrangian
 from gamp_attention.gamp.step import GampState, StepReport, averaged_memory
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.losses.kinks import has_kinks_of_fields
@@ -50,8 +51,8 @@ class IterationOptions(DisplayMixin):
         "late": take a longer step once the gradient norm is below 0.1, and extrapolate below 0.03 once local minima are
         kept, or below 1 if the loss is convex; such runs mostly reach the same fixed points as others. If None, "late"
         for runs to a tolerance with adaptive damping, without `V_hat` and `memory`; otherwise False.
-    settling : whether a descent completes message passing that cycles (see `gamp_attention.gamp.descent`). Losses of
-        several fields with kinks have no gradient for a descent: there is none.
+    settling : whether a descent completes message passing that cycles (see `gamp_attention.gamp.descent`). There is
+        none for losses of several fields with kinks that are not convex, or with a penalty that has kinks.
     callback : called with (iteration, state, report) at every iteration, with read-only arrays. If `train` begins with
         descents, it is also called at the end of each of them, with iteration 0 and the risk there as report.
 
@@ -125,7 +126,7 @@ class IterationOptions(DisplayMixin):
             if isinstance(self.V_hat, str):
                 raise check.fail("V_hat", self.V_hat, needs, TypeError)
             changes["V_hat"] = check.array("V_hat", self.V_hat, ("T", data.n_sources, data.rank, data.rank))
-        if has_kinks_of_fields(data.loss, data.terms("exact").params):
+        if has_kinks_of_fields(data.loss, data.terms("exact").params) and not has_lagrangian(data):
             changes["settling"] = False
         to_tolerance = tol > 0 and self.predictable
         if self.accelerate is None:

@@ -150,7 +150,7 @@ def _build_result(loop: Loop, ending: Status, descent: Settled | None, at_start:
             Q = descent.Q
 
     progress.describe(f"{loop.name}, checking whether the weights are a minimum")
-    at = risk_at(data, Q, risk, best)
+    at = risk_at(data, Q, risk, best if descent is None else None)
     if descent is not None:
         solved_V = susceptibility(data, at, Q, quick=loop.bounded)
         V = solved_V if np.isfinite(solved_V).all() else V

@@ -12,6 +12,7 @@ from gamp_attention._tools import check
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import show_progress
 from gamp_attention.gamp.damping import Damping, Steps
+from gamp_attention.gamp.descent import has_lagrangian
 from gamp_attention.gamp.loop import Loop, LoopSettings, Plan
 from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult, run_and_settle
@@ -118,7 +119,8 @@ def build_plan(
     direction = init.direction if isinstance(init, GampResult) else None
     settings = LoopSettings()
     if has_kinks(data.loss, data.terms(risk).params):
-        settings = replace(settings, patience=settings.kink_patience)
+        patience = settings.kink_patience if has_lagrangian(data) else settings.slow_patience
+        settings = replace(settings, patience=patience)
     return Plan(data, risk, damping, tol, max_iter, options, small_unit(data), direction, settings)
 
 

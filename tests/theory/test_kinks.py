@@ -292,3 +292,20 @@ def test_differences_resolve_kinks_on_both_sides(label, width):
     exact = label + np.sign(omega - label) * np.where(offset > width + 0.5, offset - 0.5, np.minimum(offset, width))
     np.testing.assert_allclose(z, exact, rtol=0, atol=1e-3 * width)
     np.testing.assert_allclose(dz, (offset < width) | (offset > width + 0.5), atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_minima_at_which_samples_hold_nearly_all_weights_are_reached(seed):
+    """The dual problem, max s·y − ‖X̃ᵀs‖²/2λ for |s| ≤ ½, has the same value."""
+    lam, d = 0.05, 60
+    data = ga.sample(ga.glm_model(Quantile(), QuantileLabels(0.5), lam=lam), d=d, alpha=5.0, seed=seed)
+    gamp, y, x = ga.run_gamp(data), data.labels[:, 0], data.tokens[:, 0] / np.sqrt(d)
+    assert gamp.converged
+    assert gamp.is_minimum
+
+    def dual(s):
+        return np.sum((x.T @ s) ** 2) / (2 * lam) - s @ y, x @ (x.T @ s) / lam - y
+
+    options = {"maxiter": 20000, "maxfun": 40000, "ftol": 0.0, "gtol": 1e-9}
+    best = minimize(dual, 0 * y, jac=True, method="L-BFGS-B", bounds=[(-0.5, 0.5)] * len(y), options=options)
+    assert gamp.train_loss * d == pytest.approx(-best.fun, rel=1e-8)
