@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 from math import erfc
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import gamp_attention as ga
+from validation.speed.several_fields import Errors
 
 
 def test_losses_and_moments_of_labels():
@@ -104,14 +104,6 @@ def test_the_error_of_a_probability_includes_events_that_no_point_hits():
         assert abs(mean - erfc(size / np.sqrt(2))) <= error < 0.01
 
 
-@ga.register_loss
-class AbsoluteError(NamedTuple):
-    convex = True
-
-    def value(self, p, z):
-        return abs(p[0] - z[0, 0])
-
-
 class NoisyLabels:
     """Linear labels whose noise the theory does not know to add to the fields."""
 
@@ -126,7 +118,7 @@ class NoisyLabels:
 
 def test_noise_of_linear_labels_is_a_part_of_the_teacher_that_the_student_does_not_see():
     """An average over this noise agrees, with kinks too; averages of u are over the fields without noise."""
-    for loss in (ga.SquaredLoss(), AbsoluteError()):
+    for loss in (ga.SquaredLoss(), Errors(1.0, 1.0)):
         models = [ga.glm_model(loss, labels, lam=0.3) for labels in (ga.LinearLabels(0.5), NoisyLabels())]
         for alpha in (0.5, 3.0):
             one, other = (ga.solve_state_evolution(model, alpha, "semantic", rtol=1e-5) for model in models)
@@ -137,7 +129,7 @@ def test_noise_of_linear_labels_is_a_part_of_the_teacher_that_the_student_does_n
             assert one.train_loss == pytest.approx(other.train_loss, rel=3e-5)
             leading = [np.abs(se.stability.eigenvalues["symmetric"][0]) for se in (one, other)]
             assert leading[0] == pytest.approx(leading[1], rel=1e-2)
-            mean, error = one.average(lambda y, u, omega, z: np.array([u[:, 0, 0] ** 2, y[:, 0] ** 2]).T)
+            mean, error = one.average(lambda y, u, omega, z: np.array([u[:, 0, 0] ** 2, y[:, 0] ** 2]).T, n_points=512)
             assert (np.abs(mean - [1.0, 1.25]) <= error + 1e-3).all()
 
 

@@ -1,6 +1,7 @@
 """Losses of several fields with kinks: proximal maps and message passing."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -8,15 +9,10 @@ import pytest
 from scipy.special import ndtri
 
 import gamp_attention as ga
-from validation.speed.several_fields import ClassHinge, Errors, HingeOfSum, LargestField
+from tests.theory.test_kinks import Hinge
+from validation.speed.several_fields import ClassHinge, Errors, HingeOfSum, LargestError, LargestField
 
-
-@ga.register_loss
-class AbsoluteErrors(NamedTuple):
-    convex = True
-
-    def value(self, p, z):
-        return abs(p[0] - z[0, 0]) + abs(p[1] - z[0, 1])
+ABSOLUTE = Errors(1.0, 1.0)  # |p_1 − z_1| + … for any number of fields, compiled once
 
 
 @dataclass(frozen=True)
@@ -50,16 +46,16 @@ class SquaredErrors(NamedTuple):
 def test_losses_without_parameters_are_distinguished_by_their_classes():
     """Such losses are equal as tuples, but only one of these has kinks."""
     smooth, y, omega, V = draw(SquaredErrors(), 2)
-    kinked = draw(AbsoluteErrors(), 2)[0]
+    kinked = draw(LargestError(), 2)[0]
     ga.denoise(smooth, y, omega, V)
     out = ga.denoise(kinked, y, omega, V, hold=True)
     assert out.solved.all()
-    assert (np.abs(y - out.z[:, 0]) < 1e-6).any()
+    assert (np.abs(np.diff(np.abs(y - out.z[:, 0]))) < 1e-6).any()
 
 
 def test_forces_of_absolute_errors_are_subgradients():
     """V couples the fields; g is the sign of y − z, or between both signs at a kink, which then determines z."""
-    loss, y, omega, V = draw(AbsoluteErrors(), 2)
+    loss, y, omega, V = draw(ABSOLUTE, 2)
     for scale in (0.03, 1.0, 30.0):
         out = ga.denoise(loss, y, omega, scale * V, jacobian=True)
         assert out.solved.all()
@@ -92,7 +88,7 @@ def test_local_minimizations_of_maxima_end():
 
 
 def test_responses_at_kinks_are_the_derivatives():
-    for loss, r in ((AbsoluteErrors(), 2), (ClassHinge(), 3)):
+    for loss, r in ((ABSOLUTE, 2), (ClassHinge(), 3)):
         sample_loss, p, omega, V = draw(loss, r)
         out = ga.denoise(sample_loss, p, omega, V, jacobian=True)
         for i, offset in enumerate(1e-3 * np.eye(r)):
@@ -150,7 +146,7 @@ def test_minima_at_kinks_between_curved_pieces_and_at_points(V):
 def test_message_passing_reaches_the_minimum_of_distances():
     """The dual problem, max s·y − ‖X̃ᵀs‖²/2λ for ‖s_μ‖ ≤ 1, has the same value at s = g."""
     data = ga.sample(ga.glm_model(Distance(), ga.LinearLabels(0.5), rank=2, lam=0.5), 50, 2.0, 0)
-    gamp = ga.run_gamp(data, max_iter=500)
+    gamp = ga.run_gamp(data, max_iter=100)
     s, x = (gamp.state.D @ np.linalg.inv(gamp.state.V))[:, 0], data.tokens[:, 0] / np.sqrt(data.dim)
     assert np.linalg.norm(s, axis=1).max() <= 1 + 1e-5
     primal = np.linalg.norm(data.labels - x @ gamp.Q, axis=1).sum() + 0.25 * np.sum(gamp.Q**2)
@@ -160,7 +156,7 @@ def test_message_passing_reaches_the_minimum_of_distances():
 
 def test_message_passing_reaches_the_minimum_of_absolute_errors():
     """The dual problem, max s·y − ‖X̃ᵀs‖²/2λ for |s| ≤ 1, has the same value at s = g = V⁻¹ D."""
-    model = ga.glm_model(AbsoluteErrors(), NoisyFields(0.5), rank=2, lam=0.3)
+    model = ga.glm_model(ABSOLUTE, NoisyFields(0.5), rank=2, lam=0.3)
     data = ga.sample(model, d=50, alpha=2.0, seed=0)
     gamp = ga.run_gamp(data, max_iter=2000)
     assert gamp.converged
@@ -177,19 +173,11 @@ def test_message_passing_reaches_the_minimum_of_absolute_errors():
     assert not loo.trusted  # nothing has checked the formula
 
 
-@ga.register_loss
-class AbsoluteError(NamedTuple):
-    convex = True
-
-    def value(self, p, z):
-        return abs(p[0] - z[0, 0])
-
-
 def test_absolute_errors_of_two_columns_are_two_problems_of_one():
     """The sum of absolute errors of independent columns has the overlaps of each column, which panels average."""
-    both = ga.glm_model(AbsoluteErrors(), ga.LinearLabels(0.5), rank=2, lam=0.3)
+    both = ga.glm_model(ABSOLUTE, ga.LinearLabels(0.5), rank=2, lam=0.3)
     of_both = ga.solve_state_evolution(both, 2.0, rtol=1e-3)
-    of_one = ga.solve_state_evolution(ga.glm_model(AbsoluteError(), ga.LinearLabels(0.5), lam=0.3), 2.0)
+    of_one = ga.solve_state_evolution(ga.glm_model(ABSOLUTE, ga.LinearLabels(0.5), lam=0.3), 2.0)
     assert of_both.converged
     assert of_one.converged
     for name, error in of_both.overlaps_error.arrays().items():
@@ -220,8 +208,8 @@ def test_quantiles_of_two_columns_are_quantiles_of_each():
 
 
 def test_perfect_recovery_of_two_columns_ends():
-    model = ga.glm_model(AbsoluteErrors(), ga.LinearLabels(0.0), rank=2, lam=0.001)
-    se = ga.solve_state_evolution(model, 3.0, rtol=5e-3)
+    model = ga.glm_model(ABSOLUTE, ga.LinearLabels(0.0), rank=2, lam=0.001)
+    se = ga.solve_state_evolution(model, 3.0, rtol=5e-3, max_iter=40)
     assert se.status is ga.Status.INACCURATE
     assert "closer to perfect recovery" in se.message
 
@@ -242,10 +230,10 @@ class DrawnClasses(ga.ClassLabels):
 
 def test_probabilities_of_classes_given_the_fields_agree_with_drawn_classes():
     """The loss does not depend on the sum of its fields, in which q is zero."""
-    for loss, rtol in ((ga.MultinomialLoss(), 3e-3), (ClassHinge(), 2e-2)):
+    for loss, *rtols in ((ga.MultinomialLoss(), 3e-3, 1e-2), (ClassHinge(), 2e-2, 2e-2)):
         known, drawn = (
             ga.solve_state_evolution(ga.glm_model(loss, labels, rank=3, lam=0.5), 3.0, rtol=rtol, seed=2)
-            for labels in (ga.ClassLabels(), DrawnClasses())
+            for labels, rtol in zip((ga.ClassLabels(), DrawnClasses()), rtols, strict=True)
         )
         assert known.converged
         assert drawn.converged
@@ -306,10 +294,16 @@ class FlippedSigns(ga.LogisticLabels):
         return np.where(noise < ndtri(self.outcomes(u)[1][:, 1:]), 1.0, -1.0)
 
 
+@cache
+def solve_hinge_of_sum(labels, rtol=1e-4):
+    model = ga.glm_model(HingeOfSum(), labels, rank=2, teacher_rank=1, lam=0.5)
+    return ga.solve_state_evolution(model, 2.0, rtol=rtol)
+
+
 @pytest.mark.parametrize("labels", [ga.LogisticLabels(0.0), ga.LogisticLabels(0.5), FlippedSigns()])
 def test_a_sum_of_columns_is_one_column(labels):
     """The penalty of w = q_1 + q_2 is smallest for q_1 = q_2: half the penalty of w."""
-    two = ga.solve_state_evolution(ga.glm_model(HingeOfSum(), labels, rank=2, teacher_rank=1, lam=0.5), 2.0, rtol=1e-4)
+    two = solve_hinge_of_sum(labels)
     one = ga.solve_state_evolution(ga.glm_model(Hinge(), labels, lam=0.25), 2.0)
     assert two.converged
     assert two.rule == "lattice"
@@ -334,10 +328,7 @@ class BareSigns:
 
 def test_labels_without_noise_have_known_probabilities():
     """Values of labels are found at random points, and need not be known."""
-    known, found, several = (
-        ga.solve_state_evolution(ga.glm_model(HingeOfSum(), labels, rank=2, teacher_rank=1, lam=0.5), 2.0, rtol=1e-4)
-        for labels in (ga.LogisticLabels(0.0), BareSigns(), BareSigns(0.4))
-    )
+    known, found, several = map(solve_hinge_of_sum, (ga.LogisticLabels(0.0), BareSigns(), BareSigns(0.4)))
     assert found.converged
     assert several.converged
     assert (
@@ -347,12 +338,8 @@ def test_labels_without_noise_have_known_probabilities():
 
 def test_rare_labels_are_seen():
     """The effect of a layer in which labels differ is proportional to its width; panels see the wider layer."""
-    losses = [
-        ga.solve_state_evolution(
-            ga.glm_model(HingeOfSum(), BareSigns(width), rank=2, teacher_rank=1, lam=0.5), 2.0, rtol=1e-3
-        ).train_loss
-        for width in (0.0, 0.01, 0.1)
-    ]
+    solutions = solve_hinge_of_sum(BareSigns()), *(solve_hinge_of_sum(BareSigns(width), 1e-3) for width in (0.01, 0.1))
+    losses = [se.train_loss for se in solutions]
     panels = ga.solve_state_evolution(ga.glm_model(Hinge(), BareSigns(0.1), lam=0.25), 2.0)
     assert panels.rule == "panels"
     assert abs(losses[2] - panels.train_loss) < 1e-4
@@ -400,20 +387,12 @@ def test_a_sum_of_tokens_is_one_token():
         n_tokens=2, rank=1, n_noise=1, lam=0.2, convex=True,
     )  # fmt: skip
     two = ga.solve_state_evolution(sums, 1.5, "random", rtol=1e-3)
-    one = ga.solve_state_evolution(ga.glm_model(AbsoluteError(), ga.LinearLabels(0.5), sigma=2**0.5, lam=0.2), 1.5)
+    one = ga.solve_state_evolution(ga.glm_model(ABSOLUTE, ga.LinearLabels(0.5), sigma=2**0.5, lam=0.2), 1.5)
     assert two.converged
     for name in ("q", "theta", "V"):
         value, error = (getattr(overlaps, name) for overlaps in (two.overlaps, two.overlaps_error))
         assert (np.abs(value - getattr(one.overlaps, name) / 2) <= error + 1e-4).all(), name
     assert abs(two.train_loss - one.train_loss) <= two.train_loss_error + one.train_loss_error
-
-
-@ga.register_loss
-class Hinge(NamedTuple):
-    convex = True
-
-    def value(self, p, z):
-        return max(0.0, 1 - p[0] * z[0, 0])
 
 
 class Signs:
