@@ -19,12 +19,16 @@ import gamp_attention as ga
 from distances import square
 
 @ga.register_loss
-class Quartic(NamedTuple):
+class Parabola(NamedTuple):
     scale: float = 1.0
     convex = True
 
     def value(self, p, z):
-        return 0.5 * square(z[0, 0] - p[0]) + self.scale * square(square(z[0, 0] - p[0]))
+        return self.scale * square(z[0, 0] - p[0])
+
+    def derivatives(self, p, z, grad, hess):
+        grad[0], hess[0, 0] = 2 * self.scale * square(1.0) * (z[0, 0] - p[0]), 2 * self.scale * square(1.0)
+        return self.scale * square(z[0, 0] - p[0])
 """
 DISTANCES = """
 import units
@@ -44,10 +48,10 @@ def show(value):
 """
 WHOLE = "import gamp_attention as ga\n"
 SCRIPT = """
-from quartic import Quartic
+from parabola import Parabola
 
 rng = np.random.default_rng(0)
-data = ga.LabelledDataset(rng.standard_normal((60, 20)), rng.standard_normal(60), Quartic(), 0.1)
+data = ga.LabelledDataset(rng.standard_normal((60, 20)), rng.standard_normal(60), Parabola(), 0.1)
 show(ga.denoise(data.loss, np.ones((60, 1)), rng.standard_normal((60, 1, 1)), np.ones((1, 1, 1))).moreau.sum())
 """
 PENALTY = """
@@ -76,7 +80,7 @@ def count_compiled(script, folder, shared=False, head=WHOLE):
 def test_a_second_process_compiles_nothing_unless_code_or_a_constant_of_the_loss_is_edited(tmp_path):
     """The constant is in a third file."""
     unit, units = 1 + uuid4().int / 2**140, tmp_path / "units.py"  # no earlier run of the test has compiled it
-    (tmp_path / "quartic.py").write_text(LOSS)
+    (tmp_path / "parabola.py").write_text(LOSS)
     (tmp_path / "distances.py").write_text(DISTANCES)
     units.write_text(f"UNIT = {unit!r}")
     compiled, loss = count_compiled(SCRIPT, tmp_path, shared=True)
@@ -92,13 +96,13 @@ def test_a_second_process_compiles_nothing_unless_code_or_a_constant_of_the_loss
 def test_numba_loads_no_stored_helper_whose_constants_may_have_changed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    (tmp_path / "quartic.py").write_text(LOSS)
+    (tmp_path / "parabola.py").write_text(LOSS)
     (tmp_path / "distances.py").write_text(f"import numba\n{DISTANCES.replace('@compiled', '@numba.njit(cache=True)')}")
     for unit in (2.0, 3.0):
         (tmp_path / "units.py").write_text(f"UNIT = {unit}")
-        for name in ("units", "distances", "quartic"):
+        for name in ("units", "distances", "parabola"):
             sys.modules.pop(name, None)
-        square = importlib.import_module("quartic").square
+        square = importlib.import_module("parabola").square
         assert square(1.0) == unit
         assert not square.stats.cache_hits
 
