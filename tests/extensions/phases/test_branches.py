@@ -84,7 +84,7 @@ def test_continuation_ends_where_solving_does(model, parameter, to):
     assert path.train_loss[-1] == pytest.approx(se.train_loss, rel=2e-3)
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("omega", "parameter", "to"), [(0.1, "lam", 0.5), (0.3, "lam", 0.2), (0.3, "sigma", 0.2)])
 def test_weights_vanish_where_solving_finds_no_semantic_branch(omega, parameter, to):
     """Near λ = 0.078, λ = 0.070 and σ = 0.340, where q is at most 4e-4 of its first value."""

@@ -127,7 +127,7 @@ def test_without_l1_the_elastic_net_is_the_ridge(model):
 def test_descents_and_message_passing_end_at_one_lasso_solution():
     data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.02, 0.004)), 60, 3.0, seed=3)
     gamp = ga.run_gamp(data, "semantic", "exact", damping=0.5)
-    descent = ga.minimize_risk(data, "semantic", "exact", "gd", max_iter=30000, tol=1e-6)
+    descent = ga.minimize_risk(data, "semantic", "exact", "gd", lr=5.0, tol=1e-6)
     settled = settle(data, "exact", gamp.Q + 1e-3, 1e-8)
     assert gamp.converged
     assert descent.converged
