@@ -40,17 +40,26 @@ INEXACT = 1e-3  # the same for more than two fields per sample, as long as the s
 FIRST_BOUND = 1.0  # first bound on the curvature, for proximal gradient steps
 BOUND_GROWTH = 2.0  # factor of the bound when a step overshoots
 BOUND_DECAY = 0.9  # factor of the bound at each other step, so that steps become longer
-MAX_ROUNDS = 40  # maximum number of rounds of an augmented Lagrangian
-FIRST_V = 0.03  # its V in the first round, in units of the ratio of fields and slopes
-SMALLER_V = 0.3  # factor of V after a round that reduces the distance of fields and minimizers by less than this factor
-STEPS = 50  # maximum number of Newton steps of a round: more are needed only if kinks are curved, as for norms
-TOGETHER = 1e-9  # their distance in units of the fields at which the rounds end
-ROUND = 0.1  # gradient norm at which a round ends, in units of this distance
-NOISE = 1e-12  # relative error of proximal objectives, of which Newton steps may raise the sum
-SHORTEST = 1e-7  # length of a step, in units of Newton's step, at which a round ends
-ACCURATE = 1e-6  # relative residual of the linear solver of its Newton steps
 UNMOVED = 1e-6  # relative difference of fields up to which a proximal step has not moved them
 ROUNDING = 1e-14  # relative rounding error of ε_t
+
+
+@dataclass(frozen=True)
+class LagrangianSettings:
+    """Settings of the augmented Lagrangian; distances of z and X̃Q are in units of the fields."""
+
+    first_V: float = 0.03  # V in the first round, in units of the ratio of fields and slopes
+    smaller: float = 0.3  # factor of V after a round that reduces the distance by less than this factor
+    max_rounds: int = 40
+    max_steps: int = 50  # Newton steps of a round: more are needed only if kinks are curved, as for norms
+    together: float = 1e-9  # distance at which the rounds end
+    gradient: float = 0.1  # gradient norm at which a round ends, in units of the distance
+    accurate: float = 1e-6  # relative residual of the linear solver of a Newton step
+    shortest: float = 1e-7  # length of a step, in units of Newton's step, at which a round ends
+    noise: float = 1e-12  # relative error of proximal objectives, by which a step may raise their sum
+
+
+LAGRANGIAN = LagrangianSettings()
 Risk = Callable[[np.ndarray], RiskAtPoint]
 Visit = Callable[[RiskAtPoint], None]
 
@@ -198,27 +207,28 @@ def augmented_lagrangian(
     at, n_iter, apart = evaluate(Q), 0, np.inf
     best, best_norm, slopes, fields = Q, at.gradient_norm, at.loss_gradients, data.matrix.fields
     size = np.sqrt(np.mean(at.z**2)) + np.finfo(float).tiny
-    v = FIRST_V * size / np.sqrt(np.mean(slopes**2))
+    v = LAGRANGIAN.first_V * size / (np.sqrt(np.mean(slopes**2)) + np.finfo(float).tiny)
 
     def denoised(Q: np.ndarray) -> tuple[Denoised, float, float]:
         z, V = fields(Q), np.tile(v * np.eye(data.rank), (data.n_sources, 1, 1))
         out = denoise_at(data, replace(at, z=z, known=(at.losses, slopes, at.hessians)), V, jacobian=True)
         return out, float(out.moreau.sum() + penalty_total(data.penalty, Q)), float(np.abs(out.z - z).max() / size)
 
-    for _ in range(MAX_ROUNDS):
+    for _ in range(LAGRANGIAN.max_rounds):
         before, t, ended = apart, 1.0, False
         out, value, apart = denoised(Q)
-        for _ in range(min(STEPS, max_iter - n_iter)):
+        for _ in range(min(LAGRANGIAN.max_steps, max_iter - n_iter)):
             smooth = data.matrix.back_project(-out.g)
             gradient = smallest_subgradient(data.penalty, Q, smooth)
-            ended = gradient_norm(data, gradient) <= ROUND * max(min(apart, ROUND), ROUND * tol)
-            if ended or t < SHORTEST:
+            goal = LAGRANGIAN.gradient * np.clip(apart, LAGRANGIAN.gradient * tol, LAGRANGIAN.gradient)
+            ended = gradient_norm(data, gradient) <= goal
+            if ended or t < LAGRANGIAN.shortest:
                 break
             _, free, curvature = on_kinks(data.penalty, Q, smooth)
             curved = replace(at, known=(at.losses, slopes, (np.eye(out.jacobian.shape[1]) - out.jacobian) / v))
-            step, _ = solve_hessian(data, curved, -gradient, free, curvature, ACCURATE)
-            n_iter, t, allowed = n_iter + 1, 2.0, value + NOISE * abs(value)
-            while t > SHORTEST and not (t < 2 and value <= allowed):
+            step, _ = solve_hessian(data, curved, -gradient, free, curvature, LAGRANGIAN.accurate)
+            n_iter, t, allowed = n_iter + 1, 2.0, value + LAGRANGIAN.noise * abs(value)
+            while t > LAGRANGIAN.shortest and not (t < 2 and value <= allowed):
                 t *= 0.5
                 out, value, apart = denoised(Q + t * step)
             Q = Q + t * step
@@ -226,9 +236,9 @@ def augmented_lagrangian(
         visit(here)
         if here.gradient_norm <= max(best_norm, tol):
             best, best_norm = Q, here.gradient_norm
-        if apart <= TOGETHER or not ended:
+        if apart <= LAGRANGIAN.together or not ended:
             break
-        v *= 1.0 if apart < SMALLER_V * before else SMALLER_V
+        v *= 1.0 if apart < LAGRANGIAN.smaller * before else LAGRANGIAN.smaller
     return best, n_iter
 
 
