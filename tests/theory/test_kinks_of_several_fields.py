@@ -53,6 +53,21 @@ def test_losses_without_parameters_are_distinguished_by_their_classes():
     assert (np.abs(np.diff(np.abs(y - out.z[:, 0]))) < 1e-6).any()
 
 
+def test_objectives_of_fields_that_interpolate_their_labels_are_accurate():
+    """With a large V, z is at the kinks, far from which steps along a single piece of the loss end."""
+    loss, y, omega, _ = draw(AbsoluteErrors(), 2)
+    out = ga.denoise(loss, y, omega, 1e4 * np.eye(2)[None])
+    assert out.moreau == pytest.approx(((y - omega[:, 0]) ** 2).sum(axis=1) / 2e4, rel=1e-5)
+
+
+def test_training_loss_of_weights_that_interpolate_labels_is_their_penalty():
+    model = ga.glm_model(AbsoluteErrors(), ga.LinearLabels(0.1), rank=2, lam=1e-4)
+    se = ga.solve_state_evolution(model, 0.3, rtol=1e-3)
+    assert se.converged
+    expected = 0.5 * model.lam * np.trace(se.overlaps.q[0])
+    assert abs(se.train_loss - expected) <= se.train_loss_error + 0.5 * model.lam * se.overlaps_error.q[0].max()
+
+
 def test_forces_of_absolute_errors_are_subgradients():
     """V couples the fields; g is the sign of y − z, or between both signs at a kink, which then determines z."""
     loss, y, omega, V = draw(ABSOLUTE, 2)

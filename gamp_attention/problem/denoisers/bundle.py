@@ -405,7 +405,11 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
                 target = np.inf
         elif fall <= ROUNDING * error or max_abs(ws.step) <= last_step * (scale + steepest / metric.smallest):
             assign(z, trial)
-            _stiffen_kinks(metric, bundle, ws.hess, ws.step)
-            return value, OUTCOME.solved
+            value, target, far = objective(loss, p, omega, at_metric, z, at_ws), np.inf, 0.0
+            for j in range(excess.shape[0]):  # errors of the slopes of pieces grow with the distance of their centers
+                far = max(far, _max_distance(z, bundle.center[j]) if bundle.weight[j] > 0.0 else 0.0)
+            if number >= BUNDLE.late or far <= BUNDLE.near * scale:
+                _stiffen_kinks(metric, bundle, ws.hess, ws.step)
+                return value, OUTCOME.solved
     # far from kinks, but next to large third derivatives, differences at z are more accurate than at other points
     return minimize_generally(loss, p, omega, at_metric, z, at_ws, 0)
