@@ -44,6 +44,10 @@ class NonlinearSystem:
         """Return the unit of each unknown and its equation (k,)."""
         return np.ones(len(x))
 
+    def basis(self, x: np.ndarray) -> np.ndarray:
+        """Return the unit changes of the unknowns as columns (k, k), in which steps and residuals are measured."""
+        return np.diag(self.units(x))
+
     def jacobian(self, x: np.ndarray, here: np.ndarray) -> np.ndarray:
         """Return the Jacobian (k, k) at x; `here` is the residual at x."""
         return differences(self.residual, x, here, self.difference * self.units(x))
@@ -148,10 +152,10 @@ def differences(
     return np.stack(columns[::-1], axis=1)
 
 
-def broyden_update(J: np.ndarray, step: np.ndarray, change: np.ndarray, unit: float | np.ndarray = 1.0) -> np.ndarray:
-    """Return the Jacobian closest to J, in given units, that predicts the change of the residual by a step."""
-    scaled = step / unit
-    return J + np.outer(change - J @ step, scaled / unit) / (scaled @ scaled)
+def broyden_update(J: np.ndarray, step: np.ndarray, change: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """Return the Jacobian closest to J, in a basis with this inverse, that predicts the change by a step."""
+    scaled = inverse @ step
+    return J + np.outer(change - J @ step, scaled @ inverse) / (scaled @ scaled)
 
 
 def solve_scaled(matrix: np.ndarray, right: np.ndarray, flat: float) -> np.ndarray:
@@ -184,26 +188,26 @@ def find_root(
     ------
     FloatingPointError, LinAlgError : if the residual at the start, or the Jacobian, is not defined.
     """
-    unit = equations.units(x)
     path, J, is_new = [x], jacobian, False
     near = equations.near(x)
-    here = near.residual(x)
+    here, basis = near.residual(x), equations.basis(x)
+    inverse = np.linalg.inv(basis)
 
     def step_for(residual: np.ndarray) -> np.ndarray:
-        return -solve_scaled(J * (unit / unit[:, None]), residual / unit, equations.flat)
+        return -solve_scaled(inverse @ J @ basis, inverse @ residual, equations.flat)
 
     for number in range(settings.max_steps + 1):
-        x, size = path[-1], float(np.abs(here / unit).max())
+        x, size = path[-1], float(np.abs(inverse @ here).max())
         if (other := near.near(x)) is not near:
             near, here = other, other.residual(x)
-            size = float(np.abs(here / unit).max())
+            size = float(np.abs(inverse @ here).max())
         if size <= tol and settings.last == np.inf:
             return FoundRoot(path, here, J, size, True)
         if J is None:
             J, is_new = near.jacobian(x, here), True
         step = step_for(here)
         length = float(np.abs(step).max())
-        if np.abs((x - path[0]) / unit).max() > settings.reach:
+        if np.abs(inverse @ (x - path[0])).max() > settings.reach:
             break
         if size <= tol and length <= settings.last:
             return FoundRoot(path, here, J, size, True)
@@ -213,7 +217,7 @@ def find_root(
         t, there, ratio = longest, None, np.inf
         while t >= settings.shortest * longest:
             try:
-                there = near.residual(x + t * step * unit)
+                there = near.residual(x + t * basis @ step)
                 ratio = float(np.linalg.norm(step_for(there)) / np.linalg.norm(step))
                 if ratio < 1 - 0.1 * t:
                     break
@@ -224,10 +228,10 @@ def find_root(
             break
         if there is not None:
             if t * length > settings.min_update:
-                J = broyden_update(J, t * step * unit, there - here, unit)
-            path.append(x + t * step * unit)
+                J = broyden_update(J, t * basis @ step, there - here, inverse)
+            path.append(x + t * basis @ step)
             here, is_new = there, False
-        if there is None or (ratio > settings.slow and np.abs(there / unit).max() > tol):
+        if there is None or (ratio > settings.slow and np.abs(inverse @ there).max() > tol):
             J = None
     return FoundRoot(path, here, J, size, False)
 
@@ -249,25 +253,25 @@ def follow_flow(
     tau, shortened = FLOW.long if continued else FLOW.first, False
     try:
         here = equations.residual(start)
-        if not continued and np.abs(here / equations.units(start)).max() < FLOW.at_start:
+        if not continued and np.abs(np.linalg.solve(equations.basis(start), here)).max() < FLOW.at_start:
             with suppress(ArithmeticError, np.linalg.LinAlgError):
                 near = find_root(equations, start, tol, RootSettings(reach=FLOW.near, last=FLOW.last))
                 if near.arrived:
                     return near
         while True:
-            x, unit = path[-1], equations.units(path[-1])
-            equations = equations.near(x)
-            size = float(np.abs(here / unit).max())
+            x, basis = path[-1], equations.basis(path[-1])
+            equations, inverse = equations.near(x), np.linalg.inv(basis)
+            size = float(np.abs(inverse @ here).max())
             describe(f"change {size:.1g} in a step")
             while True:  # a second time with a new Jacobian if the point seems to be a solution
                 if not explicit and (not known or (equations.expands and not is_new)):
                     J, known, is_new = equations.jacobian(x, here), True, True
-                scaled = J * (unit / unit[:, None])
+                scaled = inverse @ J @ basis
                 growth = float(np.linalg.eigvals(scaled).real.max())
                 arrived = False
                 if size <= tol and growth <= FLOW.neutral:
                     with suppress(np.linalg.LinAlgError):  # singular if there is no isolated solution
-                        remaining = solve_scaled(scaled, here / unit, equations.flat)
+                        remaining = solve_scaled(scaled, inverse @ here, equations.flat)
                         arrived = bool(np.abs(remaining).max() <= FLOW.last)
                 if is_new or not arrived:
                     break
@@ -279,16 +283,16 @@ def follow_flow(
             if growth > FLOW.neutral:
                 tau = min(tau, FLOW.below_pole / growth)
             longest = tau
-            step, there, tau = _implicit_step(equations, x, unit, here, scaled, tau)
+            step, there, tau = _implicit_step(equations, x, basis, inverse @ here, scaled, tau)
             shortened = tau < longest
-            change = (there - here) / unit
-            missed, length = float(np.linalg.norm(change - scaled @ step)), float(np.linalg.norm(here / unit))
+            change = inverse @ (there - here)
+            missed, length = float(np.linalg.norm(change - scaled @ step)), float(np.linalg.norm(inverse @ here))
             if explicit and missed > length:
                 explicit = known = False
                 continue
             known, explicit = not explicit and missed <= FLOW.inexact * length, False
-            J = broyden_update(J, step * unit, there - here, unit)
-            path.append(x + step * unit)
+            J = broyden_update(J, basis @ step, there - here, inverse)
+            path.append(x + basis @ step)
             longer = FLOW.much_longer if missed <= FLOW.exact * length else FLOW.longer
             here, is_new, tau = there, False, min(longer * tau, 1 / FLOW.shortest)
     except (ArithmeticError, np.linalg.LinAlgError) as error:
@@ -297,20 +301,20 @@ def follow_flow(
 
 
 def _implicit_step(
-    equations: NonlinearSystem, x: np.ndarray, unit: np.ndarray, here: np.ndarray, scaled: np.ndarray, tau: float
+    equations: NonlinearSystem, x: np.ndarray, basis: np.ndarray, right: np.ndarray, scaled: np.ndarray, tau: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Return a step in units, the residual at its end and its τ, at most the given one.
 
-    `here` is the residual at x, and `scaled` the Jacobian in units.
+    `right` and `scaled` are the residual and the Jacobian at x, in the unit changes `basis`.
     """
-    right = here / unit
     if not np.isfinite(right).all():
         raise FloatingPointError("the residual is not finite")
     while True:
         step = np.linalg.solve(np.eye(len(x)) / tau - scaled, right)
-        if np.abs(step).max() <= FLOW.longest:
+        move = basis @ step
+        if np.abs(move / equations.units(x)).max() <= FLOW.longest:
             try:
-                return step, equations.residual(x + step * unit), tau
+                return step, equations.residual(x + move), tau
             except FloatingPointError:
                 if tau < FLOW.shortest:
                     raise

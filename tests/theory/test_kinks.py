@@ -230,6 +230,30 @@ def test_thin_layers_next_to_kinks_of_labels_are_resolved():
         assert found == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize(("lam", "alpha"), [(0.05, 1.1), (5e-6, 1.02)])
+def test_slow_recovery_is_not_reported_as_a_solution(lam, alpha):
+    """The part of q that the teacher does not explain decreases by 4 or 2 % in a step, toward zero."""
+    se = ga.solve_state_evolution(ga.glm_model(Quantile(), QuantileLabels(0.0), lam=lam), alpha)
+    assert se.status is ga.Status.INACCURATE
+    assert "closer to perfect recovery" in se.message
+    assert se.test_error_error == np.inf
+
+
+def test_weights_that_are_hardly_not_recovered_have_their_test_error():
+    """Errors have a size s and are absorbed up to v s: 1 = 2 λ v s + α P(|x| < v) = (2 λ v)² + α E[min(|x|, v)²]."""
+    lam, alpha = 0.05, 1.05
+    se = ga.solve_state_evolution(ga.glm_model(Quantile(), QuantileLabels(0.0), lam=lam), alpha)
+
+    def equations(x):
+        (s, v), inside = np.exp(x), 1 - 2 * norm.sf(np.exp(x[1]))
+        squares = inside - 2 * v * norm.pdf(v) + 2 * v**2 * norm.sf(v)
+        return 2 * lam * v * s + alpha * inside - 1, (2 * lam * v) ** 2 + alpha * squares - 1
+
+    s = np.exp(root(equations, np.log([0.005, 2.0]), tol=1e-13).x[0])
+    assert se.converged
+    assert abs(se.test_error - s / np.sqrt(2 * np.pi)) <= 2 * se.test_error_error
+
+
 def test_perfect_recovery_is_not_reported_as_a_solution_with_errors():
     """Absolute errors without noise recover the teacher: V and the test error go to zero, by a factor in each step."""
     model = ga.glm_model(Quantile(), QuantileLabels(0.0), lam=0.2)

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from gamp_attention.results import Overlaps
+from gamp_attention.theory.equations.directions import DIRECTIONS
 from gamp_attention.theory.equations.symmetry import Symmetry
 from gamp_attention.theory.models.model import Model
 
@@ -143,6 +144,21 @@ class Packing:
             first += count
         return Overlaps(**arrays)
 
+    def basis(self, model: Model, at: Overlaps, after: Overlaps) -> np.ndarray:
+        """Return unit changes of overlaps `at` as columns (k, k) of vectors; `after` are the overlaps after a step.
+
+        θ changes at a constant part of q that the teacher does not explain, whose unit is its size before or after the
+        step: V and ε_g may be as small.
+        """
+        x, columns = self.pack(at), np.diag(replace(self, like=at).sizes / self.sizes)
+        family = np.repeat(self.names, [len(self._free[name][0]) for name in self.names])
+        fractions = [np.abs(subtract_explained(model, o)).max() / np.abs(o.q).max() for o in (at, after)]
+        columns[family == "q"] *= max(*fractions, DIRECTIONS.determined)
+        for k in np.flatnonzero(family == "theta"):
+            ahead, behind = (subtract_explained(model, self.unpack(x + s * columns[:, k])) for s in (0.5, -0.5))
+            columns[:, k] += np.where(family == "q", self.pack(replace(at, q=behind - ahead)), 0.0)
+        return columns
+
     def pairs_around(
         self, model: Model, at: Overlaps, fraction: float, smallest: float = MIN_UNEXPLAINED
     ) -> list[tuple[Overlaps, Overlaps]]:
@@ -156,11 +172,13 @@ class Packing:
         x, size, remaining = self.pack(at), self._units, subtract_explained(model, at)
         diagonal = {name: np.diagonal(v, axis1=1, axis2=2) for name, v in (("q", at.q), ("V", at.V))}
         noise = np.maximum(np.diagonal(remaining, axis1=1, axis2=2), smallest * diagonal["q"])
+        # without noise, θ changes little compared with the root of the unexplained part, which V and ε_g depend on
+        most = diagonal["q"] if smallest else np.minimum(diagonal["q"], noise / fraction)
         pairs: list[tuple[Overlaps, Overlaps]] = []
         for name in self.names:
             for l, a, *b in zip(*self._free[name], strict=True):
-                scale = {"q": noise, "V": diagonal["V"]}.get(name)
-                step = np.sqrt(diagonal["q"][l, a]) if scale is None else np.sqrt(scale[l, a] * scale[l, b[0]])
+                scale = {"q": noise, "V": diagonal["V"], "theta": most}.get(name, diagonal["q"])
+                step = np.sqrt(scale[l, a] * (scale[l, b[0]] if name in ("q", "V") else 1.0))
                 shift = np.zeros(len(x))
                 shift[len(pairs)] = fraction * step / size[name]
                 ahead, behind = (self.unpack(x + sign * shift) for sign in (1, -1))

@@ -19,8 +19,18 @@ from gamp_attention.theory.fixed_points.overlap_map import OverlapMap, WeightsVa
 from gamp_attention.theory.models.model import Model
 from gamp_attention.theory.rules.rule import WorkExceeded
 
+
+class TeacherRecovered(ArithmeticError):
+    """Error raised if V and the part of q that the teacher does not explain go to zero."""
+
+
 # status and cause of exceptions that stop a solver; the cause is empty if the status says it
 _CAUSES: dict[type[Exception], tuple[Status, str]] = {
+    TeacherRecovered: (
+        Status.INACCURATE,
+        "weights are closer to perfect recovery than rounding allows to compute: V, the test error and the part of q "
+        "that the teacher does not explain decrease toward zero",
+    ),
     WeightsVanished: (Status.LOST, ""),
     WorkExceeded: (Status.MAX_ITER, ""),
     NotPositiveDefinite: (
@@ -72,6 +82,11 @@ class OverlapSystem(NonlinearSystem):
         """Return the unit of each overlap, in units of the packing."""
         return self.packing_at(x).sizes / self.packing.sizes
 
+    def basis(self, x: np.ndarray) -> np.ndarray:
+        """Return unit changes of the overlaps as columns, see `Packing.basis`."""
+        at = self.packing.unpack(x)
+        return self.packing.basis(self.F.model, at, self.F(at))
+
     def residual(self, x: np.ndarray) -> np.ndarray:
         """Return the change of the overlaps in a full step; FloatingPointError if they are infeasible."""
         there = self.packing.unpack(x)
@@ -106,6 +121,14 @@ class Root:
     def overlaps(self) -> Overlaps:
         """The last overlaps."""
         return self.path[-1]
+
+    def step(self, residual: np.ndarray) -> np.ndarray:
+        """Return the Newton step from the last overlaps for a residual F(x) − x there; zero in free directions."""
+        assert self.jacobian is not None
+        basis = self.packing.basis(self.F.model, self.overlaps, self.F(self.overlaps))
+        inverse = np.linalg.inv(basis)
+        matrix = np.eye(len(residual)) - inverse @ self.jacobian @ basis
+        return np.asarray(basis @ solve_scaled(matrix, inverse @ residual, OverlapSystem.flat))
 
     def attracts(self, margin: float) -> bool:
         """Return whether damped steps return to the fixed point: all eigenvalues of J have real parts < 1 − margin."""
@@ -160,11 +183,6 @@ def _scaled(overlaps: Overlaps, factor: float) -> Overlaps:
     """Return the overlaps of the same weights after q is scaled by a factor."""
     root = np.sqrt(factor)
     return Overlaps(factor * overlaps.q, root * overlaps.m, root * overlaps.theta, overlaps.V)
-
-
-def newton_step(jacobian: np.ndarray, residual: np.ndarray) -> np.ndarray:
-    """Return the step from x to the fixed point to first order in the residual F(x) − x; zero in free directions."""
-    return solve_scaled(np.eye(len(residual)) - jacobian, residual, OverlapSystem.flat)
 
 
 def newton(

@@ -33,7 +33,7 @@ from gamp_attention.results import Ended, Overlaps, Status, stack_overlaps
 from gamp_attention.theory.equations.channel import Hats
 from gamp_attention.theory.equations.units import is_feasible
 from gamp_attention.theory.equations.weights import jump_shift
-from gamp_attention.theory.fixed_points.newton import Root, newton, newton_step
+from gamp_attention.theory.fixed_points.newton import Root, newton
 from gamp_attention.theory.fixed_points.observables import (
     GRIDS,
     NEGLIGIBLE_JUMPS,
@@ -62,7 +62,6 @@ class RefinementSettings:
     # solutions on successive rules
     residual: float = 0.5  # residual before the last Newton step, in units of the requested accuracy
     step_error: float = 0.1  # the same in units of the error on the last rule
-    min_amplification: float = 5.0  # ratio of the errors of a loss and of overlaps, above which steps are more accurate
     first_error: float = 1e-2  # relative error expected of the first rule
     # largest relative error squared, in units of the requested error, with which a last point on random rules gives
     # changes of finer averages: their relative noise is some times this error
@@ -245,11 +244,10 @@ def point_of(
     relative error `rtol`, or from the expansion of `nearby` if it has one. The Newton step leaves an error of `left`
     times this step.
     """
-    F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
-    assert J is not None
+    F, packing, x = root.F, root.packing, root.overlaps
     image, samples = F.images(x)
     here, there = packing.pack(x), packing.pack(image.overlaps)
-    step = newton_step(J, there - here)
+    step = root.step(there - here)
     best = here + step
     train, shift, replicas = stationary_loss(F, x, image), slopes[0] @ step, []
     if F.rule.deterministic:
@@ -261,7 +259,7 @@ def point_of(
             test = nearby.value(packing.unpack(best))
             test_error = GRIDS.good_labels * rtol * abs(test)
     else:
-        moves = np.array([newton_step(J, packing.pack(sample.overlaps) - there) for sample in samples])
+        moves = np.array([root.step(packing.pack(sample.overlaps) - there) for sample in samples])
         solutions = [packing.unpack(best + move) for move in moves]
         sample_tests = [predicted_test_error(F.model, at, F.rule, k)[0] for k, at in enumerate(solutions)]
         test = float(np.mean(sample_tests))  # the moves have no mean, so that ε_g at `best` differs in second order
@@ -398,10 +396,6 @@ class _Refinement:
         if not is_feasible(finer.model, x):  # the Jacobian has an eigenvalue near 1, so that the last step is noise
             x, J = last.overlaps, None
         tol = max(REFINEMENT.residual * self.rtol, 0.0 if self.random else REFINEMENT.step_error * self.error)
-        # near perfect recovery ε_g is a small difference of large terms, so that it needs overlaps of higher accuracy
-        amplification = self.error / max(float(self.errors[: len(self.points[-1].best)].max()), 1e-12)
-        if not self.random and amplification > REFINEMENT.min_amplification:
-            tol /= amplification
         self.tol = tol = max(tol, 1e-12)
         # averages without squares cost less and may be within the budget
         with suppress(WorkExceeded):
@@ -425,8 +419,7 @@ class _Refinement:
         """
         F, packing, x = root.F, root.packing, root.overlaps
         if self.random and len(root.path) > 1:
-            assert root.jacobian is not None
-            following = newton_step(root.jacobian, packing.pack(F(x)) - packing.pack(x))
+            following = root.step(packing.pack(F(x)) - packing.pack(x))
             length = np.abs(packing.pack(x) - packing.pack(root.path[-2])).max()
             self.remainder = max(self.remainder, float(np.abs(following).max() / length))
         known = max(REFINEMENT.left_factor * self.remainder, REFINEMENT.min_left) if self.remainder else np.inf

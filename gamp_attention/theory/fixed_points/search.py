@@ -19,6 +19,7 @@ from gamp_attention.theory.fixed_points.newton import (
     BREAKDOWNS,
     OverlapSystem,
     Root,
+    TeacherRecovered,
     family_size,
     newton,
     root_of,
@@ -41,6 +42,9 @@ class SearchSettings:
     acceptable: float = 5.0  # residual, in units of the tolerance, that is accepted if noise of the averages leaves it
     small: float = 0.01  # size of a family below which it counts as zero, if zero attracts it
     left: float = 0.3  # smallest unexplained fraction of q after a step, in units of this fraction before
+    # unexplained fraction of q below which it goes to zero if V decreases by more than a fraction `steady` in a step
+    recovered: float = 1e-11
+    steady: float = 1e-3
     fading: float = 0.2  # size of a family, in units of √q, below which it may fade
     # residual after which a fixed point of a coarser rule is solved: the refinement takes another Newton step, with the
     # exact Jacobian, before it uses it
@@ -64,10 +68,15 @@ class _Flow(OverlapSystem):
         return self
 
     def residual(self, x: np.ndarray) -> np.ndarray:
-        """Return the change of the overlaps in a full step; WeightsVanished if they go to zero."""
+        """Return the change of the overlaps in a full step; an error if all weights, or their errors, go to zero."""
         change = super().residual(x)
-        if weights_decay(self.F, self.packing.unpack(x)):
+        at = self.packing.unpack(x)
+        if weights_decay(self.F, at):
             raise WeightsVanished
+        after = self.F(at)
+        left, before = (unexplained_fraction(self.F.model, overlaps) for overlaps in (after, at))
+        if left < before < SEARCH.recovered and before > 0 and after.V.max() < (1 - SEARCH.steady) * at.V.max():
+            raise TeacherRecovered
         return change
 
 
@@ -132,6 +141,8 @@ def _find_on_coarse_rule(F: OverlapMap, coarse: Rule, start: Overlaps, max_iter:
     The latter cannot be used if it is not found, hardly attracts, or is not close to a fixed point on the rule of F.
     """
     found = _follow(F.on(coarse), start, max_iter)
+    if found.status is Status.INACCURATE:
+        return found
     if not found.status.converged or not found.attracts(SEARCH.margin):
         return None
     with suppress(*BREAKDOWNS):

@@ -19,7 +19,6 @@ from gamp_attention._tools.choices import RESPONSES
 from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
-from gamp_attention.theory.equations.directions import DIRECTIONS
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, breakdown, has_faded, last_with
@@ -72,10 +71,6 @@ class StartSettings:
     # part of q that the teacher does not explain after a step from there, up to which the search is done
     max_unexplained: float = 0.01
     same_point: float = 3e-4  # relative change of the overlaps up to which known derivatives hold at the solution
-    # part of q that the teacher does not explain, relative to q, below which its change in a step is tested; and the
-    # largest change
-    recovered: float = 1e-4
-    recovery_change: float = 0.1
     # maximum number of steps from a known solution; beyond, the solution from a named start is faster
     near_steps: int = 30
 
@@ -185,9 +180,6 @@ def solve_state_evolution(
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
         root = find_fixed_point(F, start, max_iter)
         result, last = refine_on_branch(root, None, rtol, max_work)
-    if result.state is not None:
-        words = _describe_recovery(result.state, result.overlaps, START.recovered)
-        result = _without_errors(result, words) if words else result
     result = _check_precision(result, model)
     if stability and last is not None:
         describe("stability")
@@ -195,14 +187,6 @@ def solve_state_evolution(
     if result.state is not None:
         result = replace(result, state=replace(result.state, model=given))
     return finish(result, raise_on_failure, "solve_state_evolution")
-
-
-def _without_errors(result: StateEvolutionResult, message: str) -> StateEvolutionResult:
-    """Return the result with the status INACCURATE, a message and infinite errors."""
-    numbers = ("relative_error", "train_loss_error", "test_error_error", "V_hat_error")
-    infinite: dict[str, Any] = {name: getattr(result, name) + np.inf for name in numbers}
-    errors = Overlaps(**{name: values + np.inf for name, values in result.overlaps_error.arrays().items()})
-    return replace(result, status=Status.INACCURATE, message=message, overlaps_error=errors, **infinite)
 
 
 def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvolutionResult:
@@ -216,21 +200,6 @@ def _check_precision(result: StateEvolutionResult, model: Model) -> StateEvoluti
     message = f"the smallest eigenvalue of Λ + A is {lowest:.3g}: with these λ the risk has no minimum there"
     unbounded = "unknown: the risk has no lower bound, or its minimum is too flat"
     return replace(result, status=Status.DIVERGED, consistent=False, validity=unbounded, message=message)
-
-
-def _describe_recovery(F: OverlapMap, at: Overlaps, part: float) -> str:
-    """Return a message if the part of q that the teacher does not explain is below `part` and still changes.
-
-    V and ε_g may be of the order of this part, whose changes are small compared with q.
-    """
-    before, whole = (np.trace(v, axis1=1, axis2=2).sum() for v in (subtract_explained(F.model, at), at.q))
-    if 0 < before < part * whole:
-        with suppress(*BREAKDOWNS):
-            change = abs(np.trace(subtract_explained(F.model, F(at)), axis1=1, axis2=2).sum() / before - 1)
-            if change > START.recovery_change:
-                words = f"the part of q that the teacher does not explain, {before:.1g}, still changes by {change:.0%} "
-                return words + "in a step: weights are closer to perfect recovery, and V and test error are smaller"
-    return ""
 
 
 def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) -> StateEvolutionResult:
@@ -315,10 +284,6 @@ def refine_on_branch(
     try:
         if not stuck and is_off(branch, root.overlaps):
             return _build_failed(replace(root, status=Status.LOST), max_work), None
-        words = _describe_recovery(root.F, root.overlaps, DIRECTIONS.determined)
-        if words:  # rounding errors of the part that the teacher does not explain are larger than this part
-            failed = _build_failed(replace(root, status=Status.MAX_ITER), max_work)
-            return replace(failed, status=Status.INACCURATE, message=words, state=root.F), None
         if stuck:
             return _build_failed(root, max_work), None
         describe("refinement")
@@ -396,17 +361,21 @@ def _record_breakdown(root: Root, error: Exception) -> Root:
 
 def _build_failed(root: Root, max_work: float) -> StateEvolutionResult:
     """Return the result if the requested fixed point was not found: the last overlaps if finite, without errors."""
-    undefined = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
-    of_type: dict[Any, Any] = {float: np.nan, np.ndarray: undefined.V}
-    unknown = {item.name: of_type[item.type] for item in fields(StateEvolutionResult) if item.type in of_type}
+    recovered, arrays = root.status is Status.INACCURATE, root.overlaps.arrays()
+    value, error = np.nan, np.inf if recovered else np.nan
+    undefined, unbounded = (Overlaps(**{name: 0 * v + x for name, v in arrays.items()}) for x in (value, error))
+    of_type: dict[Any, Any] = {float: (value, error), np.ndarray: (undefined.V, unbounded.V)}
+    numbers = [item for item in fields(StateEvolutionResult) if item.type in of_type]
+    unknown = {item.name: of_type[item.type][item.name.endswith("_error")] for item in numbers} | {"test_error": value}
     validity, message = _explain_failure(root, max_work)
     values: dict[str, Any] = {
         "status": root.status, "n_iter": len(root.path) - 1,
         "residual": root.residual if np.isfinite(root.residual) else np.inf,
         "history": StateEvolutionHistory(**stack_overlaps(root.path)),
-        "overlaps": root.overlaps if root.status in (Status.MAX_ITER, Status.LOST) else undefined,
-        "overlaps_error": undefined, "stability": None, "consistent": False, "validity": validity,
+        "overlaps": root.overlaps if recovered or root.status in (Status.MAX_ITER, Status.LOST) else undefined,
+        "overlaps_error": unbounded, "stability": None, "consistent": False, "validity": validity,
         "response": root.F.response, "rule": root.F.rule.name, "message": message,
+        "state": root.F if recovered else None,
     }  # fmt: skip
     return StateEvolutionResult(**unknown | values)
 
