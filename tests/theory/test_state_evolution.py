@@ -184,6 +184,20 @@ def test_a_common_intercept_of_all_classes_is_free_and_zero():
     assert (np.abs(without.overlaps.q - with_intercept.overlaps.q) <= errors).all()
 
 
+def test_labels_far_from_zero_shift_the_intercept_only():
+    """The slope of the loss is the same for all fields within a distance of 900 from zero."""
+    centered, shifted = (
+        ga.solve_state_evolution(ga.sequence_model(
+            lambda u, x, mean=mean: u[0, 0] + 0.5 * x[0] + mean, lambda z: z[0, 0], lambda y, z: abs(y - z),
+            n_tokens=1, rank=1, n_noise=1, lam=0.1, convex=True, intercept=True,
+        ), 2.0, stability=False)
+        for mean in (0.0, 1000.0)
+    )  # fmt: skip
+    assert shifted.converged
+    assert shifted.overlaps.m.item() == pytest.approx(1000, rel=1e-6)
+    assert shifted.overlaps.q.item() == pytest.approx(centered.overlaps.q.item(), rel=1e-4)
+
+
 def test_an_intercept_that_differences_of_tokens_cancel_is_zero():
     """The response of both columns is coupled, so that the step of the second would move the first."""
     model = ga.sequence_model(

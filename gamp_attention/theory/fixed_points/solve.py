@@ -71,6 +71,9 @@ class StartSettings:
     # part of q that the teacher does not explain after a step from there, up to which the search is done
     max_unexplained: float = 0.01
     same_point: float = 3e-4  # relative change of the overlaps up to which known derivatives hold at the solution
+    # mean of V ∂g/∂ω below which g hardly depends on the fields, which are far from the labels; and largest factor of V
+    responds: float = 0.1
+    wider: float = 1e12
     # maximum number of steps from a known solution; beyond, the solution from a named start is faster
     near_steps: int = 30
 
@@ -214,6 +217,21 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
         return _build_failed(_record_breakdown(last, error), max_work)
 
 
+def _near_labels(F: OverlapMap, start: Overlaps) -> Overlaps:
+    """Return a start with an intercept near the labels if g hardly depends on the fields at a given start.
+
+    The intercept has no step there. It is the step for a V as large as the distance of the labels from the fields.
+    """
+    wide = start
+    while F.model.intercept and not F.model.task.jumps and wide.V.max() < START.wider * start.V.max():
+        image = F.with_choices_at(wide)._step(wide)
+        response = np.einsum("lab,lba->", wide.V, image.hats.V_derivative) / (F.alpha * F.model.n_tokens * F.model.rank)
+        if response > START.responds:
+            return start if wide is start else replace(start, m=image.overlaps.m)
+        wide = replace(wide, V=10 * wide.V)
+    return start
+
+
 def find_near_teacher(F: OverlapMap, branch: str, status: Status, max_iter: int) -> Root | None:
     """Return the fixed point next to the teacher if the search lost the semantic branch; None if there is none.
 
@@ -240,7 +258,7 @@ def solve_branch(
 
     If the search loses the branch, it is solved from a start next to the teacher.
     """
-    start = start_law(F.model, branch).overlaps(F.model)
+    start = _near_labels(F, start_law(F.model, branch).overlaps(F.model))
     root = find_fixed_point(F, start, max_iter)
     result, last = refine_on_branch(root, branch, rtol, max_work)
     near = find_near_teacher(F, branch, result.status, max_iter)
