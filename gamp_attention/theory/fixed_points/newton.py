@@ -26,11 +26,7 @@ class TeacherRecovered(ArithmeticError):
 
 # status and cause of exceptions that stop a solver; the cause is empty if the status says it
 _CAUSES: dict[type[Exception], tuple[Status, str]] = {
-    TeacherRecovered: (
-        Status.INACCURATE,
-        "weights are closer to perfect recovery than rounding allows to compute: V, the test error and the part of q "
-        "that the teacher does not explain decrease toward zero",
-    ),
+    TeacherRecovered: (Status.INACCURATE, "closer to perfect recovery than rounding allows: V and test error go to 0"),
     WeightsVanished: (Status.LOST, ""),
     WorkExceeded: (Status.MAX_ITER, ""),
     NotPositiveDefinite: (
@@ -122,13 +118,17 @@ class Root:
         """The last overlaps."""
         return self.path[-1]
 
+    @property
+    def basis(self) -> np.ndarray:
+        """Unit changes of the last overlaps as columns, see `Packing.basis`."""
+        return self.packing.basis(self.F.model, self.overlaps, self.F(self.overlaps))
+
     def step(self, residual: np.ndarray) -> np.ndarray:
         """Return the Newton step from the last overlaps for a residual F(x) − x there; zero in free directions."""
         assert self.jacobian is not None
-        basis = self.packing.basis(self.F.model, self.overlaps, self.F(self.overlaps))
-        inverse = np.linalg.inv(basis)
-        matrix = np.eye(len(residual)) - inverse @ self.jacobian @ basis
-        return np.asarray(basis @ solve_scaled(matrix, inverse @ residual, OverlapSystem.flat))
+        inverse = np.linalg.inv(self.basis)
+        matrix = np.eye(len(residual)) - inverse @ self.jacobian @ self.basis
+        return np.asarray(self.basis @ solve_scaled(matrix, inverse @ residual, OverlapSystem.flat))
 
     def attracts(self, margin: float) -> bool:
         """Return whether damped steps return to the fixed point: all eigenvalues of J have real parts < 1 − margin."""

@@ -518,7 +518,7 @@ class _Refinement:
         """Return the indicators from successive levels of a deterministic rule, until they are accurate."""
         last, F, k = self.points[-1], self.last.F, len(self.points[-1].best)
         # error of the jump mass, which is the difference of both forms of V̂, due to the errors of the overlaps
-        propagated = np.abs(self.slopes[0] - self.slopes[1]) @ self.errors[:k]
+        propagated = np.abs((self.slopes[0] - self.slopes[1]) @ self.last.basis) @ self.errors[:k]
         solved = {
             point.root.F.rule.level: point for point in self.points if point.root.F.has_squares(point.root.overlaps)
         }

@@ -71,9 +71,8 @@ class StartSettings:
     # part of q that the teacher does not explain after a step from there, up to which the search is done
     max_unexplained: float = 0.01
     same_point: float = 3e-4  # relative change of the overlaps up to which known derivatives hold at the solution
-    # mean of V ∂g/∂ω below which g hardly depends on the fields, which are far from the labels; and largest factor of V
-    responds: float = 0.1
-    wider: float = 1e12
+    responds: float = 0.1  # mean of −V ∂g/∂ω below which g hardly depends on the fields: labels are far from them
+    wider: float = 1e12  # largest factor of V for a step of the intercept
     # maximum number of steps from a known solution; beyond, the solution from a named start is faster
     near_steps: int = 30
 
@@ -139,8 +138,8 @@ def solve_state_evolution(
     Returns
     -------
     StateEvolutionResult
-        The status is INACCURATE if the budget did not allow `rtol`, or V and the test error are smaller than the errors
-        of the overlaps (near perfect recovery), and MAX_ITER if the budget did not allow any solution. It is LOST if a
+        The status is INACCURATE if the budget did not allow `rtol`, or V and the test error go to zero (perfect
+        recovery: the losses are NaN), and MAX_ITER if the budget did not allow any solution. It is LOST if a
         named branch does not exist, that is, if θ of "semantic" or m of "positional" is zero within its
         error. Then `overlaps` are approximately the overlaps of the solution found instead, without errors and losses,
         and `replicon`, `validity` and `message` describe the point where the branch is lost. If replica symmetry is
@@ -218,10 +217,7 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
 
 
 def _near_labels(F: OverlapMap, start: Overlaps) -> Overlaps:
-    """Return a start with an intercept near the labels if g hardly depends on the fields at a given start.
-
-    The intercept has no step there. It is the step for a V as large as the distance of the labels from the fields.
-    """
+    """Return a start with an intercept near the labels, by a step with a large V, if g hardly depends on the fields."""
     wide = start
     while F.model.intercept and not F.model.task.jumps and wide.V.max() < START.wider * start.V.max():
         image = F.with_choices_at(wide)._step(wide)
@@ -381,8 +377,8 @@ def _build_failed(root: Root, max_work: float) -> StateEvolutionResult:
     """Return the result if the requested fixed point was not found: the last overlaps if finite, without errors."""
     recovered, arrays = root.status is Status.INACCURATE, root.overlaps.arrays()
     value, error = np.nan, np.inf if recovered else np.nan
-    undefined, unbounded = (Overlaps(**{name: 0 * v + x for name, v in arrays.items()}) for x in (value, error))
-    of_type: dict[Any, Any] = {float: (value, error), np.ndarray: (undefined.V, unbounded.V)}
+    undefined, infinite = (Overlaps(**{name: np.full_like(v, x) for name, v in arrays.items()}) for x in (value, error))
+    of_type: dict[Any, Any] = {float: (value, error), np.ndarray: (undefined.V, infinite.V)}
     numbers = [item for item in fields(StateEvolutionResult) if item.type in of_type]
     unknown = {item.name: of_type[item.type][item.name.endswith("_error")] for item in numbers} | {"test_error": value}
     validity, message = _explain_failure(root, max_work)
@@ -391,7 +387,7 @@ def _build_failed(root: Root, max_work: float) -> StateEvolutionResult:
         "residual": root.residual if np.isfinite(root.residual) else np.inf,
         "history": StateEvolutionHistory(**stack_overlaps(root.path)),
         "overlaps": root.overlaps if recovered or root.status in (Status.MAX_ITER, Status.LOST) else undefined,
-        "overlaps_error": unbounded, "stability": None, "consistent": False, "validity": validity,
+        "overlaps_error": infinite, "stability": None, "consistent": False, "validity": validity,
         "response": root.F.response, "rule": root.F.rule.name, "message": message,
         "state": root.F if recovered else None,
     }  # fmt: skip
@@ -412,7 +408,7 @@ def _explain_failure(root: Root, max_work: float) -> tuple[str, str]:
         many = "the proximal map jumps at many fields or values of the noise"
         remedy = 'use rule="sobol", which averages over a limited number of random points, or raise max_work'
         return f"{unsolved}, because {many}", f"{needs}, because {many}: {remedy}"
-    words = _describe_unbounded_risk(root)
+    words = _describe_infinite_risk(root)
     if words:
         return "unknown: the risk has no minimum at finite weights", words
     if root.status is Status.MAX_ITER:
@@ -420,7 +416,7 @@ def _explain_failure(root: Root, max_work: float) -> tuple[str, str]:
     return unsolved, root.reason or "the overlaps or the averages are not finite numbers any more"
 
 
-def _describe_unbounded_risk(root: Root) -> str:
+def _describe_infinite_risk(root: Root) -> str:
     """Return a message if λ is negative and the risk has no lower bound; otherwise an empty string.
 
     The lowest curvature of the loss is zero if there are fewer tokens than dimensions; for the squared loss of single
