@@ -84,11 +84,8 @@ class _ParameterCurve:
         return replace(self.system, parameters={**self.system.parameters, self.name: float(u[-1] * self.unit)})
 
     def residual(self, u: np.ndarray) -> np.ndarray:
-        """Return F(x; p) − x in units; NaN where it is undefined."""
-        try:
-            return self.at(u).evaluate(u[:-1] * self.units)[0] / self.units - u[:-1]
-        except FloatingPointError:
-            return np.full(len(u) - 1, np.nan)
+        """Return F(x; p) − x in units; FloatingPointError where it is undefined."""
+        return self.at(u).evaluate(u[:-1] * self.units)[0] / self.units - u[:-1]
 
     def finer(self) -> "_ParameterCurve":
         """Return the curve with more accurate averages."""

@@ -25,7 +25,7 @@ from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.theory.equations.units import Packing, is_feasible
 from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, family_size, newton
 from gamp_attention.theory.fixed_points.observables import family_growth
-from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
+from gamp_attention.theory.fixed_points.overlap_map import Choices, OverlapMap
 from gamp_attention.theory.models.model import Model, with_parameter
 from gamp_attention.theory.rules.rule import Rule
 
@@ -75,7 +75,9 @@ class BranchCurve:
         """Return the overlap map at the parameter value of u."""
         p = u[-1] * self.unit
         alpha = p if self.parameter == "alpha" else self.alpha
-        return OverlapMap(with_parameter(self.model, self.parameter, p).reduced, alpha, self.rule)
+        F = OverlapMap(with_parameter(self.model, self.parameter, p).reduced, alpha, self.rule)
+        # Stein's form of V̂ is continuous on random points; at kinks, average derivatives jump by more than the residual
+        return replace(F, choices=Choices(counts_jumps=True, rare_minima=False)) if F.has_paths else F
 
     @property
     def tol(self) -> float:
@@ -92,12 +94,12 @@ class BranchCurve:
         return self.packing.unpack(u[:-1])
 
     def residual(self, u: np.ndarray) -> np.ndarray:
-        """Return F(x; p) − x (n,) at u (n + 1,); NaN if the overlaps are infeasible or the map breaks down."""
+        """Return F(x; p) − x (n,) at u (n + 1,); FloatingPointError if x is infeasible or the map breaks down."""
         with suppress(*BREAKDOWNS, ValueError):
             F, x = self.map(u), self.overlaps(u)
             if F.alpha > 0 and is_feasible(F.model, x):
                 return self.packing.pack(F(x)) - u[:-1]
-        return np.full(len(u) - 1, np.nan)
+        raise FloatingPointError("the overlaps are infeasible, or the map breaks down")
 
 
 class Curve(Protocol):
@@ -112,15 +114,17 @@ class Curve(Protocol):
         """Parameter value at p = 1."""
 
     def residual(self, u: np.ndarray) -> np.ndarray:
-        """Return G(u) (n,) at u (n + 1,); NaN where it is undefined."""
+        """Return G(u) (n,) at u (n + 1,); FloatingPointError where it is undefined."""
 
     def finer(self) -> "Curve | None":
         """Return the curve with more accurate equations; None if there is none."""
 
 
 def derivative(curve: Curve, u: np.ndarray) -> np.ndarray:
-    """Return the derivative (n, n + 1) of the residual in u, by forward differences."""
-    return differences(curve.residual, u, curve.residual(u), np.full(len(u), WALK.difference))
+    """Return the derivative (n, n + 1) of the residual in u, by differences; NaN where it is undefined."""
+    with suppress(FloatingPointError):
+        return differences(curve.residual, u, curve.residual(u), np.full(len(u), WALK.difference))
+    return np.full((len(u) - 1, len(u)), np.nan)
 
 
 def walk(curve: Curve, guess: np.ndarray, goal: float) -> Iterator[np.ndarray]:
@@ -183,10 +187,7 @@ class _Plane(NonlinearSystem):
 
     def residual(self, u: np.ndarray) -> np.ndarray:
         """Return the residual of the curve and the distance from the plane (n + 1,)."""
-        residual = np.append(self.curve.residual(u), self.normal @ (u - self.u))
-        if not np.isfinite(residual).all():
-            raise FloatingPointError
-        return residual
+        return np.append(self.curve.residual(u), self.normal @ (u - self.u))
 
 
 def _correct(

@@ -63,7 +63,7 @@ class Branches(Result):
 def branches(
     model: Model,
     alpha: float,
-    starts: str | Overlaps | Sequence[str | Overlaps] = STARTS,
+    starts: str | Overlaps | Sequence[str | Overlaps] | None = None,
     *,
     rtol: float | None = None,
     stability: bool = True,
@@ -77,7 +77,8 @@ def branches(
     ----------
     model : the model.
     alpha : sample complexity α > 0.
-    starts : a name or Overlaps, or a list of them, as for `solve_state_evolution`.
+    starts : a name or Overlaps, or a list of them, as for `solve_state_evolution`; by default all names, without
+        "positional" if the model has no positions.
     rtol, stability, seed : as for `solve_state_evolution`.
 
     Returns
@@ -98,6 +99,8 @@ def branches(
     (['semantic'], {'random': 'the solution found from semantic'})
     """
     model = require_model(model)
+    if starts is None:
+        starts = [name for name in STARTS if name != "positional" or model.coordinates.tau.any()]
     if isinstance(starts, str | Overlaps):
         starts = (starts,)
     if not isinstance(starts, tuple | list) or not starts:
@@ -141,7 +144,8 @@ class BranchPath(Result):
     overlaps : overlaps of the P points, with the points as first axis.
     train_loss : (P,) training loss ε_t.
     end : "reached" (the goal), "fold" (the branch turns back), "vanished" (all weights go to zero, or the overlap that
-        distinguishes the branch from a more symmetric branch does), or "stalled" (no further point was found).
+        distinguishes the branch from a more symmetric branch does), "stalled" (no further point was found) or "long"
+        (the maximum number of points).
     end_value, end_error : parameter value at which the branch turns back or vanishes, with its error; NaN for other
         ends, or if it could not be located.
     """
@@ -212,7 +216,7 @@ def continue_branch(
     unit = max(parameter_value(model, alpha, parameter), 0.05)
     rule = first_rule("auto", model, (0,)).at_level(1)  # of moderate cost
     curve = BranchCurve(model, alpha, parameter, rule, Packing.of(model, start.overlaps), unit)
-    points, end, reason = [], "stalled", None
+    points, end, reason = [], "long", None
     guess = np.append(curve.packing.pack(start.overlaps), parameter_value(model, alpha, parameter) / unit)
     for u in arclength.walk(curve, guess, to / unit):
         points.append(u)
@@ -221,7 +225,7 @@ def continue_branch(
         if reason or end == "reached" or len(points) >= MAX_POINTS:
             break
     else:
-        reason = "weights" if arclength.weight_sizes(curve, points)[-1] < WALK.zero else None
+        end, reason = "stalled", "weights" if arclength.weight_sizes(curve, points)[-1] < WALK.zero else None
     value, error = np.nan, np.nan
     if reason == "fold":
         end, (value, error), points = "fold", arclength.locate_fold(curve, points), points[:-1]

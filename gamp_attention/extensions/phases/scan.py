@@ -191,7 +191,7 @@ def _end(scan: Scan, last: float, outermost: Callable[..., float], tol: float) -
         if path.end in ("fold", "vanished"):
             return Boundary.found(path.end_value, path.end_error, tol, path.end)
         if path.end != "reached" or not scan.solve(gone, path.at(-1)):
-            return Boundary.none(f"not found: following the branch {path.end} {between}")
+            return Boundary.none(f"not found: the continuation is {path.end} {between}")
 
 
 def find_stable_range(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:

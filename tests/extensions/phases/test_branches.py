@@ -1,5 +1,7 @@
 """Stability, continuation and lists of branches, compared with iteration, scans and independent averages."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -134,6 +136,47 @@ def test_continuation_reaches_omega_zero():
     path = ga.continue_branch(ga.paper_model(0.02), 1.5, "semantic", "omega", 0.0)
     assert path.end == "reached"
     assert path.values[-1] == 0
+
+
+@ga.register_loss
+class AbsoluteErrors(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return abs(p[0] - z[0, 0]) + abs(p[1] - z[0, 1])
+
+
+def test_a_branch_of_a_loss_with_kinks_in_two_fields_is_followed():
+    """Averages of derivatives of such a loss jump between points, on the lattice by more than the required residual."""
+    model = ga.glm_model(AbsoluteErrors(), ga.LinearLabels(0.5), rank=2, lam=0.1)
+    path = ga.continue_branch(model, 2.0, "semantic", to=1.9)
+    assert path.end == "reached"
+    se = ga.solve_state_evolution(model, 1.9, rtol=1e-3, stability=False)
+    assert path.overlaps.q[-1] == pytest.approx(se.overlaps.q, rel=1e-3, abs=1e-3)
+
+
+def test_a_branch_is_followed_at_overlaps_that_the_teacher_explains_almost_completely():
+    """There a difference of 0.005 in θ leads to infeasible overlaps."""
+    path = ga.continue_branch(ga.paper_model(lam=0.001), 4.0, "semantic", to=5.0)
+    assert path.end == "reached"
+    q, theta = path.overlaps.q[:, 0, 0, 0], path.overlaps.theta[:, 0, 0, 0]
+    explained = theta**2 / (q * ga.paper_model().coordinates.rho[0, 0, 0])
+    assert (explained > 0.98).all()
+    assert (explained < 1).all()
+
+
+def test_a_path_that_ends_at_the_limit_of_points_is_reported(monkeypatch):
+    monkeypatch.setattr("gamp_attention.extensions.phases.branches.MAX_POINTS", 2)
+    path = ga.continue_branch(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.5), lam=0.1), 2.0, "semantic", to=8.0)
+    assert path.end == "long"
+    assert len(path.values) == 2
+
+
+def test_a_model_without_positions_has_no_positional_start():
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.5), lam=0.1)
+    solutions = ga.branches(model, 2.0, stability=False)
+    assert solutions.names == ["semantic"]
+    assert list(solutions.missing) == ["random"]
 
 
 @pytest.mark.slow
