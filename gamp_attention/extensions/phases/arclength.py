@@ -37,7 +37,8 @@ class WalkSettings:
     first_arc: float = 0.05  # arclength of the first step
     min_arc: float = 1e-4  # arclength of a step below which the continuation gives up
     max_arc: float = 0.3  # largest arclength of a step, and largest Newton step
-    min_cosine: float = 0.9  # smallest cosine between successive tangents, so that no fold is skipped
+    min_cosine: float = 0.9  # smallest cosine between a step and the tangents at its ends, so that no fold is skipped
+    straight: float = 0.98  # cosine between a step and the tangent below which the Jacobian is computed again
     residual: float = 1e-5  # residual of a point at which Newton steps end
     noisy_residual: float = 5e-5  # largest residual of a point, because jumps of the proximal map leave noise
     max_corrections: int = 6  # maximum number of Newton steps to a point; if more are needed, the arclength is halved
@@ -52,8 +53,9 @@ class WalkSettings:
     meeting_residual: float = 1e-4  # residual of the branch without the family there, or of points near vanishing
     max_meeting: int = 20  # maximum number of Newton steps to them
     end_size: float = 1e-3  # q, in units of its first value, above which residuals of points are negligible
-    max_parabolas: int = 5  # maximum number of parabolas fitted to an end
-    parabola_arc: float = 0.04  # smallest half-width of a parabola, for which the noise of the averages is negligible
+    max_parabolas: int = 5  # maximum number of parabolas fitted to an end, and of polynomials to a crossing
+    parabola_arc: float = 0.04  # smallest half-width of a fit, for which the noise of the averages is negligible
+    closer: float = 0.25  # half-width of the next polynomial of a crossing, in units of the interval that contains it
 
 
 WALK = WalkSettings()
@@ -109,10 +111,6 @@ class Curve(Protocol):
     def tol(self) -> float:
         """Residual of a point at which Newton steps end."""
 
-    @property
-    def unit(self) -> float:
-        """Parameter value at p = 1."""
-
     def residual(self, u: np.ndarray) -> np.ndarray:
         """Return G(u) (n,) at u (n + 1,); FloatingPointError where it is undefined."""
 
@@ -127,8 +125,10 @@ def derivative(curve: Curve, u: np.ndarray) -> np.ndarray:
     return np.full((len(u) - 1, len(u)), np.nan)
 
 
-def walk(curve: Curve, guess: np.ndarray, goal: float) -> Iterator[np.ndarray]:
+def walk(curve: Curve, guess: np.ndarray, goal: float, other: float = np.nan) -> Iterator[np.ndarray]:
     """Yield points of the curve from the point next to `guess` toward p = `goal`, continuing around folds.
+
+    There is a point at each passage of p = `goal` and of p = `other`.
 
     Raises
     ------
@@ -145,23 +145,24 @@ def walk(curve: Curve, guess: np.ndarray, goal: float) -> Iterator[np.ndarray]:
     step = WALK.first_arc
     while step >= WALK.min_arc:
         ahead, towards = u + step * tangent, tangent
-        passed = (ahead[-1] - goal) * (u[-1] - goal) <= 0
+        passed = [p for p in (goal, other) if (ahead[-1] - p) * (u[-1] - p) <= 0 and u[-1] != p]
         corrected = None if passed else _correct(curve, ahead, tangent, J)
         if corrected is not None:
-            passed, towards = (corrected[0][-1] - goal) * (u[-1] - goal) < 0, corrected[0] - u
-        if passed:  # solve at the goal instead
-            ahead = u + (goal - u[-1]) / towards[-1] * towards
-            ahead[-1] = goal
+            towards = corrected[0] - u
+            passed = [p for p in (goal, other) if (corrected[0][-1] - p) * (u[-1] - p) < 0]
+        if passed:  # solve there instead
+            ahead = u + (passed[0] - u[-1]) / towards[-1] * towards
+            ahead[-1] = passed[0]
             corrected = _correct(curve, ahead, fixed, J)
         if corrected is not None:
             there, J_there, corrections = corrected
             chord = there - u
             direction = chord / np.linalg.norm(chord)
-            if direction @ tangent >= WALK.min_cosine:
-                u, J = there, J_there
-                if corrections > WALK.few_corrections:
-                    J = derivative(curve, u)
-                tangent = _tangent(J, direction)
+            if corrections > WALK.few_corrections or direction @ tangent < WALK.straight:
+                J_there = derivative(curve, there)
+            turned = _tangent(J_there, direction)
+            if min(direction @ tangent, direction @ turned) >= WALK.min_cosine:
+                u, J, tangent = there, J_there, turned
                 yield u
                 longer = WALK.longer if corrections <= WALK.few_corrections else 1.0
                 step = min(step * longer, WALK.max_arc)
@@ -239,7 +240,7 @@ def weight_sizes(curve: BranchCurve, points: list[np.ndarray]) -> np.ndarray:
 
 
 def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
-    """Return the parameter at a fold from parabolas along the curve, and its error.
+    """Return p at a fold from parabolas along the curve, and its error.
 
     Parabolas do not use the point next to the fold: if a branch ends at a branch that crosses, any parameter solves the
     equations there.
@@ -250,7 +251,7 @@ def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
         s = (np.array(near) - b) @ tangent
         fit = np.polyfit(s, [u[-1] for u in near], 2)
         at = float(np.clip(-fit[1] / (2 * fit[0]), s[0], s[-1]))
-        values.append(float(np.polyval(fit, at)) * curve.unit)
+        values.append(float(np.polyval(fit, at)))
         middle = b + at * tangent
         middle[-1] = np.polyval(fit, at)
         corrected = _correct(curve, middle, tangent, derivative(curve, middle))
@@ -267,16 +268,16 @@ def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
         near = sides
         if len(values) > 1 and abs(values[-1] - values[-2]) < 1e-6 * abs(values[-1]):
             break
-    spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(near[0][-1] - near[-1][-1]) * curve.unit
+    spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(near[0][-1] - near[-1][-1])
     normal = _chord(near)
     solved = [_correct(each, b, normal, derivative(each, b)) for each in (curve, curve.finer() or curve)]
     there, here = (np.nan if each is None else float(each[0][-1]) for each in solved[::-1])
-    shift = (there - here) * curve.unit
-    spread += abs(values[-1] - b[-1] * curve.unit)
+    shift = there - here
+    spread += abs(values[-1] - b[-1])
     residual = max(curve.tol, *(float(np.abs(curve.residual(u)).max()) for u in near))
     J = derivative(curve, near[-1])
     left = np.linalg.svd(J[:, :-1])[0][:, -1]  # null vector at the fold, where residuals shift the parameter
-    spread += 2 * residual * curve.unit * float(np.abs(left).sum() / np.abs(left @ J[:, -1]))
+    spread += 2 * residual * float(np.abs(left).sum() / np.abs(left @ J[:, -1]))
     return values[-1] + shift, spread + WALK.shift_error * abs(shift)
 
 

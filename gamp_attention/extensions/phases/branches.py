@@ -228,7 +228,8 @@ def continue_branch(
         end, reason = "stalled", "weights" if arclength.weight_sizes(curve, points)[-1] < WALK.zero else None
     value, error = np.nan, np.nan
     if reason == "fold":
-        end, (value, error), points = "fold", arclength.locate_fold(curve, points), points[:-1]
+        value, error = (unit * number for number in arclength.locate_fold(curve, points))
+        end, points = "fold", points[:-1]
     elif reason:
         sizes = arclength.weight_sizes(curve, points[:-1])
         end, points = "vanished", [u for u, q in zip(points[:-1], sizes, strict=True) if q > WALK.end_size]

@@ -45,6 +45,34 @@ def test_crossings_are_located():
     assert curve.converged
 
 
+@pytest.mark.parametrize("limits", [(0.5, 2.0), (-0.5, 2.0)])
+@pytest.mark.parametrize("rtol", [1e-3, 1e-5])
+def test_errors_of_crossings_and_folds_hold_and_the_curve_returns_to_the_other_limit(limits, rtol):
+    """For m = λ m (1 + m − m²) the fold is at λ = 0.8 and m = 0.5, and the branch m = 0 crosses at λ = 1."""
+
+    def equations(x, average, lam):
+        return dict(m=lam * x.m * (1 + x.m - x.m**2))
+
+    start = ga.solve_equations(equations, dict(m=0.9), lam=0.95)
+    curve = ga.follow_equations(equations, start, lam=limits, rtol=rtol)
+    assert abs(curve.crossings.item() - 1) <= curve.crossings_error.item() <= 2 * rtol
+    assert abs(curve.folds.item() - 0.8) <= curve.folds_error.item()
+    assert curve.ends == ("returned", "reached")
+    assert curve.lam[[0, -1]].tolist() == [2.0, 2.0]
+    assert curve.m[0] == pytest.approx(0.5 - np.sqrt(0.75), abs=1e-3)
+
+
+def test_a_range_of_several_orders_of_magnitude_is_covered():
+    def inverse(x, average, lam):
+        return dict(m=1 / lam + 0 * x.m)
+
+    start = ga.solve_equations(inverse, dict(m=1.0), lam=1.0)
+    curve = ga.follow_equations(inverse, start, lam=(0.5, 1e6))
+    assert curve.ends == ("reached", "reached")
+    assert curve.lam[[0, -1]].tolist() == [0.5, 1e6]
+    assert (np.abs(curve.m - 1 / curve.lam) <= curve.m_error).all()
+
+
 def test_errors_along_a_curve_hold():
     start = ga.solve_equations(ridge, {"m": 0.1, "q": 0.5, "V": 1.0}, alpha=2.0, lam=0.1, noise=0.5)
     curve = ga.follow_equations(ridge, start, alpha=(0.9, 3.0))
