@@ -110,7 +110,11 @@ class Average:
         reach = np.sqrt(-2 * np.log(tol)) + settings.margin
 
         def evaluate(points: np.ndarray) -> np.ndarray:
-            values = np.asarray(f(*points.T.copy()), dtype=float)  # f may change its arguments
+            values = np.asarray(f(*points.T.copy()))  # f may change its arguments
+            if values.dtype.kind not in "biufO":
+                needs = "real values; average the real and the imaginary part of complex values separately"
+                raise check.fail_words("average: f(ξ)", f"values of type {values.dtype}", needs)
+            values = values.astype(float)
             has_points = values.shape[:1] == (len(points),)
             if not has_points and len(points) in values.shape:
                 raise check.fail("average: shape of f(ξ)", values.shape, f"the N = {len(points)} points first")

@@ -112,7 +112,7 @@ class _ParameterCurve:
 
     def residual(self, u: np.ndarray) -> np.ndarray:
         """Return F(x; p) − x in units; FloatingPointError where it is undefined."""
-        return self.at(u).evaluate(u[:-1] * self.units)[0] / self.units - u[:-1]
+        return self.at(u).residual(u[:-1] * self.units) / self.units
 
     def finer(self) -> "_ParameterCurve":
         """Return the curve with more accurate averages."""

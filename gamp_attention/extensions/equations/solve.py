@@ -48,7 +48,7 @@ class EquationsSolution(Ended):
     ----------
     status, converged, n_iter, residual : as for every solver; the residual is the largest relative change in a step.
     values, errors : order parameters, and half-widths of the intervals that contain them, by name.
-    relative_error : largest error of an order parameter, relative to its largest entry.
+    relative_error : largest error of an order parameter, in the unit of `rtol`.
     stability : largest real part of the eigenvalues of the Jacobian of F; below 1, damped steps return to the solution.
     parameters : parameters of the equations.
     history : values along the flow by name, with the steps as first axis; entry 0 is the start.
@@ -97,7 +97,8 @@ def solve_equations(
         order parameters as attributes, numbers or arrays. `average(f, n)` is the mean of f(ξ₁, …, ξ_n) over n ≤ 3
         standard normals, for a function f of n arrays; its accuracy is chosen by the solver.
     start : dict of the order parameters at which the flow begins.
-    rtol : requested error of each order parameter, relative to its largest entry.
+    rtol : requested error of each order parameter, relative to its largest entry, or to 1e-6 of its largest entry at
+        the start if that is larger: smaller order parameters count as zero. Start at the size that you expect.
     max_iter : maximum number of steps along the flow.
     raise_on_failure : whether to raise ConvergenceError instead of returning a solution that did not converge.
     **parameters : further arguments of `equations`.
@@ -111,7 +112,7 @@ def solve_equations(
     Raises
     ------
     TypeError, ValueError : if `start` is not a dict of finite numbers, or the equations return other names or shapes,
-        or values at the start that are not finite.
+        or values at the start that are not finite real numbers.
 
     Examples
     --------
@@ -152,6 +153,9 @@ def _follow(system: System, x: np.ndarray, max_iter: int) -> tuple[Status, list[
     if found.arrived:
         return Status.CONVERGED, found.path, ""
     change = np.abs(found.residual) / _path_units(system, found.path)
+    if not change.any():
+        reason = "the last point is a fixed point, but it may not be isolated: the Jacobian of F has an eigenvalue of 1"
+        return Status.MAX_ITER, found.path, reason
     name = _largest(system, change)
     advice = "there may be no fixed point near; otherwise raise max_iter or start closer"
     return Status.MAX_ITER, found.path, f"{name} still changes by {change.max():.1g}, relatively, in a step: {advice}"

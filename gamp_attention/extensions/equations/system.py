@@ -59,7 +59,8 @@ class System(NonlinearSystem):
     def units(self, x: np.ndarray) -> np.ndarray:
         """Return the unit of each entry (k,): the largest entry of its order parameter, or 1 if this is zero.
 
-        Order parameters that go to zero have a fraction of their unit at the start.
+        Order parameters that go to zero have a fraction of their unit at the start, because a relative error of zero
+        cannot be small.
         """
         now = self.unpack(x)
         sizes = {
@@ -78,11 +79,11 @@ class System(NonlinearSystem):
 
         Raises
         ------
-        TypeError, ValueError : if the equations return no dict, or other names or shapes than the start.
+        TypeError, ValueError : if the equations return no dict of real numbers, or not the start's names and shapes.
         FloatingPointError : if a returned value is not finite; the message names it.
         """
         average = Average(self.tol, self.settings)
-        new = self.equations(OrderParameters(**self.unpack(x)), average, **self.parameters)
+        new = self.equations(OrderParameters(**self.unpack(x.copy())), average, **self.parameters)
         if not isinstance(new, Mapping):
             raise check.fail("equations", new, "a function that returns a dict of order parameters", TypeError)
         if set(new) != set(self.start):
@@ -91,7 +92,11 @@ class System(NonlinearSystem):
             if np.shape(value) != self.start[name].shape:
                 needs = f"{name} of the start's shape {self.start[name].shape}"
                 raise check.fail_words("equations", f"shape {np.shape(value)}", needs)
-            if np.iscomplexobj(value) or not np.isfinite(np.asarray(value, dtype=float)).all():
+            if np.asarray(value).dtype.kind not in "biufO":
+                raise check.fail(
+                    "equations", value, f"real numbers as {name}, such as the real part of complex numbers"
+                )
+            if not np.isfinite(np.asarray(value, dtype=float)).all():
                 raise FloatingPointError(f"the equation of {name} returns {value} at {self.describe(x)}")
         return self.pack(new), max(average.errors, default=0.0)
 

@@ -294,6 +294,8 @@ class GampAttention(RegressorMixin, BaseEstimator):
             raise check.fail_words(name, f"shape {np.shape(value)}", "shape (n, L, d)")
         value = check.read_array(value)
         check.require_unmasked(name, value)
+        if value.dtype.kind in "US":  # scikit-learn converts text that looks like numbers
+            raise check.fail_words(name, f"an array of {value.dtype}", "a real array of shape (n, L, d)", TypeError)
         options = {"ensure_2d": False, "allow_nd": True, "input_name": name, "estimator": self}
         return check_array(value, dtype=(float, np.float32), **options)
 

@@ -190,6 +190,7 @@ def test_statuses_say_why_there_is_no_solution():
         (raises, {"a": 2.0}, "nonfinite", "the equations raise “omega: needs finite numbers"),
         (grows, {"a": 1.0}, "diverged", "a grows"), (shifts, {"a": 1.0, "b": 1.0}, "max_iter", "a still changes"),
         (breaks, {"a": 2.0}, "nonfinite", "the equation of a returns nan at a = 1."),
+        (lambda x, average: vars(x), {"a": 1.0}, "max_iter", "a fixed point, but it may not be isolated"),
     ):  # fmt: skip
         solution = ga.solve_equations(equations, start, max_iter=150)
         assert solution.status.value == status
@@ -203,7 +204,8 @@ def test_statuses_say_why_there_is_no_solution():
 
 @pytest.mark.parametrize(("result", "words"), [
     ({"b": 1.0}, r"names of the start, \['a'\]"), ({"a": np.ones(2)}, r"a of the start's shape \(\)"), (3, "a dict"),
-    ({"a": np.nan}, "the equation of a returns nan"), ({"a": 1j}, "the equation of a returns 1j"),
+    ({"a": np.nan}, "the equation of a returns nan"), ({"a": 0.5 + 0j}, "real numbers as a"),
+    ({"a": "1"}, "real numbers as a, .* got '1'"),
 ])  # fmt: skip
 def test_wrong_results_are_named(result, words):
     with pytest.raises((TypeError, ValueError), match=words):
@@ -217,8 +219,32 @@ def test_wrong_uses_of_arguments_are_named():
         ga.solve_equations(lambda x, average: {"a": average(lambda u: np.stack([u, u])).sum()}, {"a": 1.0})
     with pytest.raises(ValueError, match="or a value that does not depend on them"):
         ga.solve_equations(lambda x, average: {"a": average(lambda u: np.tanh(x.a + u[0]))}, {"a": 1.0})
+    with pytest.raises(ValueError, match="average the real and the imaginary part"):
+        ga.solve_equations(lambda x, average: {"a": average(lambda u: np.exp(1j * u + x.a)).real}, {"a": 1.0})
     constant = ga.solve_equations(lambda x, average: {"a": average(lambda u: 0.5 * x.a + 1)}, {"a": 1.0})
     assert abs(constant.a - 2) <= constant.a_error
+
+
+def test_equations_may_change_their_arguments():
+    def equations(x, average):
+        x.a *= 0.5
+        return {"a": x.a + 1}
+
+    solution = ga.solve_equations(equations, {"a": np.ones(2)})
+    assert (np.abs(solution.a - 2) <= solution.a_error).all()
+
+
+def test_an_order_parameter_is_accurate_at_its_size_at_the_start():
+    """An order parameter far below its start counts as zero."""
+
+    def equations(x, average):
+        return {"a": 0.5 * x.a + 1e-12}
+
+    large, small = (ga.solve_equations(equations, {"a": start}) for start in (1.0, 1e-8))
+    assert large.converged
+    assert small.converged
+    assert abs(large.a - 2e-12) <= large.a_error <= 1e-4 * 1e-6
+    assert abs(small.a - 2e-12) <= small.a_error <= 1e-4 * 2e-12
 
 
 def test_names_of_attributes_are_no_order_parameters():

@@ -116,6 +116,8 @@ X = np.random.default_rng(0).standard_normal((6, 2, 4))
 WRONG = {
     "rows": (X[:, 0], X[:, 0], {}, r"X: needs shape \(n, L, d\), got shape \(6, 4\)"),
     "other outputs": (X, X[:, :, :3], {}, "^y: needs shape"),
+    "text": (X.astype(str), X, {}, r"^X: needs a real array of shape \(n, L, d\), got an array of <U"),
+    "text as outputs": (X, X.astype(str), {}, "^y: needs a real array"),
     "no outputs": (X, None, {}, "requires y"),
     "one sample": (X[:1], X[:1], {}, "positions: needs an array"),
     "positions": (X, X, {"positions": np.ones(4)}, "positions: needs shape"),
