@@ -97,8 +97,7 @@ def solve_equations(
         order parameters as attributes, numbers or arrays. `average(f, n)` is the mean of f(ξ₁, …, ξ_n) over n ≤ 3
         standard normals, for a function f of n arrays; its accuracy is chosen by the solver.
     start : dict of the order parameters at which the flow begins.
-    rtol : requested error of each order parameter, relative to its largest entry, or to 1e-6 of its largest entry at
-        the start if that is larger: smaller order parameters count as zero. Start at the size that you expect.
+    rtol : requested error of each order parameter, relative to its largest entry, or to 1e-6 of its start if larger.
     max_iter : maximum number of steps along the flow.
     raise_on_failure : whether to raise ConvergenceError instead of returning a solution that did not converge.
     **parameters : further arguments of `equations`.
@@ -154,8 +153,7 @@ def _follow(system: System, x: np.ndarray, max_iter: int) -> tuple[Status, list[
         return Status.CONVERGED, found.path, ""
     change = np.abs(found.residual) / _path_units(system, found.path)
     if not change.any():
-        reason = "the last point is a fixed point, but it may not be isolated: the Jacobian of F has an eigenvalue of 1"
-        return Status.MAX_ITER, found.path, reason
+        return Status.MAX_ITER, found.path, "this fixed point may not be isolated: its Jacobian has an eigenvalue of 1"
     name = _largest(system, change)
     advice = "there may be no fixed point near; otherwise raise max_iter or start closer"
     return Status.MAX_ITER, found.path, f"{name} still changes by {change.max():.1g}, relatively, in a step: {advice}"
@@ -169,13 +167,6 @@ def _path_units(system: System, path: list[np.ndarray]) -> np.ndarray:
 def _largest(system: System, change: np.ndarray) -> str:
     """Return the name of the order parameter with the largest change."""
     return max(system.start, key=lambda name: float(np.abs(system.unpack(change)[name]).max()))
-
-
-def jacobian_of(system: System, x: np.ndarray) -> np.ndarray:
-    """Return the Jacobian of F(x) − x (k, k) by central differences."""
-    here, steps = system.residual(x), system.difference * system.units(x)
-    ahead, behind = (differences(system.residual, x, here, sign * steps) for sign in (1, -1))
-    return 0.5 * (ahead + behind)
 
 
 def refined(system: System, path: list[np.ndarray], rtol: float, status: Status, message: str) -> EquationsSolution:
@@ -197,7 +188,9 @@ def _solutions(
             if level < 0:
                 residual = float(np.abs(system.residual(x) / _path_units(system, path)).max())
             else:
-                jacobian, before, unit = jacobian_of(system, x), x, system.units(x)
+                before, here, unit = x, system.residual(x), system.units(x)
+                steps = system.difference * unit
+                jacobian = np.mean([differences(system.residual, x, here, side * steps) for side in (1, -1)], axis=0)
                 system = replace(system, tol=SOLUTION.average_tol * rtol * SOLUTION.finer**level)
                 root = find_root(system, x, system.tol, STEPS, jacobian)
                 last = np.linalg.solve(jacobian, root.residual)

@@ -59,8 +59,7 @@ class System(NonlinearSystem):
     def units(self, x: np.ndarray) -> np.ndarray:
         """Return the unit of each entry (k,): the largest entry of its order parameter, or 1 if this is zero.
 
-        Order parameters that go to zero have a fraction of their unit at the start, because a relative error of zero
-        cannot be small.
+        Order parameters that go to zero have a fraction of their unit at the start.
         """
         now = self.unpack(x)
         sizes = {
@@ -89,13 +88,10 @@ class System(NonlinearSystem):
         if set(new) != set(self.start):
             raise check.fail("equations", sorted(new), f"to return the names of the start, {sorted(self.start)}")
         for name, value in new.items():
-            if np.shape(value) != self.start[name].shape:
-                needs = f"{name} of the start's shape {self.start[name].shape}"
-                raise check.fail_words("equations", f"shape {np.shape(value)}", needs)
-            if np.asarray(value).dtype.kind not in "biufO":
-                raise check.fail(
-                    "equations", value, f"real numbers as {name}, such as the real part of complex numbers"
-                )
+            kind = np.asarray(value).dtype
+            if np.shape(value) != self.start[name].shape or kind.kind not in "biufO":
+                needs = f"{name} with real numbers, of the start's shape {self.start[name].shape}"
+                raise check.fail_words("equations", f"shape {np.shape(value)} of type {kind}", needs)
             if not np.isfinite(np.asarray(value, dtype=float)).all():
                 raise FloatingPointError(f"the equation of {name} returns {value} at {self.describe(x)}")
         return self.pack(new), max(average.errors, default=0.0)

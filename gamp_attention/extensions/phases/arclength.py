@@ -16,7 +16,6 @@ shifted by the change of the parameter on the next finer rule.
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -62,8 +61,25 @@ WALK = WalkSettings()
 CORRECTIONS = RootSettings(max_steps=WALK.max_corrections, max_move=WALK.max_arc)
 
 
+class Curve:
+    """Equations G(u) = 0 of a curve in the unknowns u = (x, p), base class."""
+
+    @property
+    def tol(self) -> float:
+        """Residual of a point at which Newton steps end."""
+        return WALK.residual
+
+    def residual(self, u: np.ndarray) -> np.ndarray:
+        """Return G(u) (n,) at u (n + 1,); FloatingPointError where it is undefined."""
+        raise NotImplementedError
+
+    def finer(self) -> "Curve | None":
+        """Return the curve with more accurate equations; None if there is none."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class BranchCurve:
+class BranchCurve(Curve):
     """Fixed-point equations F(x; p) − x = 0 along a curve, in the scaled unknowns u = (x, p)."""
 
     model: Model
@@ -81,11 +97,6 @@ class BranchCurve:
         # Stein's form of V̂ is continuous on random points; at kinks, average derivatives jump by more than the residual
         return replace(F, choices=Choices(counts_jumps=True, rare_minima=False)) if F.has_paths else F
 
-    @property
-    def tol(self) -> float:
-        """Residual of a point at which Newton steps end."""
-        return WALK.residual
-
     def finer(self) -> "BranchCurve | None":
         """Return the curve on the next finer rule; None if there is none."""
         rule = self.rule.finer()
@@ -102,20 +113,6 @@ class BranchCurve:
             if F.alpha > 0 and is_feasible(F.model, x):
                 return self.packing.pack(F(x)) - u[:-1]
         raise FloatingPointError("the overlaps are infeasible, or the map breaks down")
-
-
-class Curve(Protocol):
-    """Equations G(u) = 0 of a curve in the unknowns u = (x, p)."""
-
-    @property
-    def tol(self) -> float:
-        """Residual of a point at which Newton steps end."""
-
-    def residual(self, u: np.ndarray) -> np.ndarray:
-        """Return G(u) (n,) at u (n + 1,); FloatingPointError where it is undefined."""
-
-    def finer(self) -> "Curve | None":
-        """Return the curve with more accurate equations; None if there is none."""
 
 
 def derivative(curve: Curve, u: np.ndarray) -> np.ndarray:
@@ -259,13 +256,11 @@ def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
             break
         b, J, _ = corrected
         step = max(0.5 * min(-s[0], s[-1]), WALK.parabola_arc)
-        sides = []
-        for side in (b + part * step * tangent for part in (-1.0, -0.5, 0.5, 1.0)):
-            corrected = _correct(curve, side, tangent, J) or _correct(curve, side, tangent, derivative(curve, side))
-            sides += [] if corrected is None else [corrected[0]]
-        if len(sides) < 4:
+        sides = [b + part * step * tangent for part in (-1.0, -0.5, 0.5, 1.0)]
+        solved = [_correct(curve, u, tangent, J) or _correct(curve, u, tangent, derivative(curve, u)) for u in sides]
+        if None in solved:
             break
-        near = sides
+        near = [each[0] for each in solved if each]
         if len(values) > 1 and abs(values[-1] - values[-2]) < 1e-6 * abs(values[-1]):
             break
     spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(near[0][-1] - near[-1][-1])

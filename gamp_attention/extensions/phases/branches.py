@@ -77,8 +77,7 @@ def branches(
     ----------
     model : the model.
     alpha : sample complexity α > 0.
-    starts : a name or Overlaps, or a list of them, as for `solve_state_evolution`; by default all names, without
-        "positional" if the model has no positions.
+    starts : a name or Overlaps, or a list of them, as for `solve_state_evolution`; by default all names of the model.
     rtol, stability, seed : as for `solve_state_evolution`.
 
     Returns
@@ -144,8 +143,7 @@ class BranchPath(Result):
     overlaps : overlaps of the P points, with the points as first axis.
     train_loss : (P,) training loss ε_t.
     end : "reached" (the goal), "fold" (the branch turns back), "vanished" (all weights go to zero, or the overlap that
-        distinguishes the branch from a more symmetric branch does), "stalled" (no further point was found) or "long"
-        (the maximum number of points).
+        distinguishes the branch from a more symmetric branch does), "stalled" (no next point) or "long" (200 points).
     end_value, end_error : parameter value at which the branch turns back or vanishes, with its error; NaN for other
         ends, or if it could not be located.
     """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 Values = Sequence[float] | np.ndarray
-DIAGRAM_FORMAT = 5  # part of every key; increase it if the same job gives other numbers
+DIAGRAM_FORMAT = 6  # part of every key; increase it if the same job gives other numbers
 BRANCHES = ("semantic", "positional")
 ENDS = ("from", "to", "stable_from", "stable_to")
 LINES = ("alpha_c", "alpha_l", *(f"{branch}_{end}" for branch in BRANCHES for end in ENDS))

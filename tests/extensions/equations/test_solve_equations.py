@@ -190,7 +190,7 @@ def test_statuses_say_why_there_is_no_solution():
         (raises, {"a": 2.0}, "nonfinite", "the equations raise “omega: needs finite numbers"),
         (grows, {"a": 1.0}, "diverged", "a grows"), (shifts, {"a": 1.0, "b": 1.0}, "max_iter", "a still changes"),
         (breaks, {"a": 2.0}, "nonfinite", "the equation of a returns nan at a = 1."),
-        (lambda x, average: vars(x), {"a": 1.0}, "max_iter", "a fixed point, but it may not be isolated"),
+        (lambda x, average: vars(x), {"a": 1.0}, "max_iter", "fixed point may not be isolated"),
     ):  # fmt: skip
         solution = ga.solve_equations(equations, start, max_iter=150)
         assert solution.status.value == status
@@ -203,9 +203,9 @@ def test_statuses_say_why_there_is_no_solution():
 
 
 @pytest.mark.parametrize(("result", "words"), [
-    ({"b": 1.0}, r"names of the start, \['a'\]"), ({"a": np.ones(2)}, r"a of the start's shape \(\)"), (3, "a dict"),
-    ({"a": np.nan}, "the equation of a returns nan"), ({"a": 0.5 + 0j}, "real numbers as a"),
-    ({"a": "1"}, "real numbers as a, .* got '1'"),
+    ({"b": 1.0}, r"names of the start, \['a'\]"), ({"a": np.ones(2)}, r"of the start's shape \(\)"), (3, "a dict"),
+    ({"a": np.nan}, "the equation of a returns nan"), ({"a": 0.5 + 0j}, "a with real numbers, .* of type complex"),
+    ({"a": "1"}, "a with real numbers, .* of type <U1"),
 ])  # fmt: skip
 def test_wrong_results_are_named(result, words):
     with pytest.raises((TypeError, ValueError), match=words):
@@ -219,7 +219,7 @@ def test_wrong_uses_of_arguments_are_named():
         ga.solve_equations(lambda x, average: {"a": average(lambda u: np.stack([u, u])).sum()}, {"a": 1.0})
     with pytest.raises(ValueError, match="or a value that does not depend on them"):
         ga.solve_equations(lambda x, average: {"a": average(lambda u: np.tanh(x.a + u[0]))}, {"a": 1.0})
-    with pytest.raises(ValueError, match="average the real and the imaginary part"):
+    with pytest.raises(ValueError, match=r"average: f.* needs real values"):
         ga.solve_equations(lambda x, average: {"a": average(lambda u: np.exp(1j * u + x.a)).real}, {"a": 1.0})
     constant = ga.solve_equations(lambda x, average: {"a": average(lambda u: 0.5 * x.a + 1)}, {"a": 1.0})
     assert abs(constant.a - 2) <= constant.a_error
