@@ -71,22 +71,16 @@ class EquationsCurve(Result):
 
 @dataclass(frozen=True)
 class _ParameterCurve(Curve):
-    """Equations with a parameter unit · sinh(p) as unknown, whose steps are logarithmic in wide ranges."""
+    """Equations with a parameter as unknown, in the units of a solution."""
 
     system: System
     name: str
-    units: np.ndarray  # (k,), of a solution
-    unit: float  # of the parameter
-    limits: dict[float, float]  # smallest and largest p and the exact values of the parameter
+    units: np.ndarray  # (k,)
 
     @property
     def tol(self) -> float:
         """Residual of a point at which Newton steps end: the tolerance of the averages."""
         return min(self.system.tol, WALK.residual)
-
-    def value(self, p: float) -> float:
-        """Return the parameter value at p."""
-        return self.limits.get(p, float(self.unit * np.sinh(p)))
 
     def at(self, u: np.ndarray) -> System:
         """Return the equations at the parameter value of u (k + 1,)."""
@@ -159,7 +153,7 @@ def follow_equations(
     x = system.pack(solution.values)
     unit = abs(here) or FRACTION * (high - low)
     ends = {float(np.arcsinh(value / unit)): value for value in (low, high)}
-    curve = _ParameterCurve(system, name, system.units(x), unit, ends)
+    curve = _ParameterCurve(unit, ends, system, name, system.units(x))
     guess = np.append(x / curve.units, np.arcsinh(here / unit))
     (before, first), (after, last) = (_walk(curve, guess, *goals) for goals in (ends, reversed(ends)))
     points = [*before[:0:-1], *(after or before[:1])]

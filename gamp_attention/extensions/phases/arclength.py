@@ -61,8 +61,16 @@ WALK = WalkSettings()
 CORRECTIONS = RootSettings(max_steps=WALK.max_corrections, max_move=WALK.max_arc)
 
 
+@dataclass(frozen=True)
 class Curve:
     """Equations G(u) = 0 of a curve in the unknowns u = (x, p), base class."""
+
+    unit: float  # the parameter is unit · sinh(p): steps are linear up to the unit and logarithmic beyond
+    limits: dict[float, float]  # p of some values of the parameter, at which it has exactly these values
+
+    def value(self, p: float) -> float:
+        """Return the parameter value at p."""
+        return self.limits.get(p, float(self.unit * np.sinh(p)))
 
     @property
     def tol(self) -> float:
@@ -87,13 +95,12 @@ class BranchCurve(Curve):
     parameter: str
     rule: Rule
     packing: Packing  # conversion between overlaps and x
-    unit: float  # parameter value at p = 1
 
     def map(self, u: np.ndarray) -> OverlapMap:
         """Return the overlap map at the parameter value of u."""
-        p = u[-1] * self.unit
-        alpha = p if self.parameter == "alpha" else self.alpha
-        F = OverlapMap(with_parameter(self.model, self.parameter, p).reduced, alpha, self.rule)
+        value = self.value(float(u[-1]))
+        alpha = value if self.parameter == "alpha" else self.alpha
+        F = OverlapMap(with_parameter(self.model, self.parameter, value).reduced, alpha, self.rule)
         # Stein's form of V̂ is continuous on random points; at kinks, average derivatives jump by more than the residual
         return replace(F, choices=Choices(counts_jumps=True, rare_minima=False)) if F.has_paths else F
 
@@ -283,7 +290,7 @@ def _chord(points: list[np.ndarray]) -> np.ndarray:
 
 
 def locate_meeting(curve: BranchCurve, points: list[np.ndarray], family: str) -> tuple[float, float]:
-    """Return the parameter where the branch meets the branch without a vanishing family, and its error.
+    """Return p where the branch meets the branch without a vanishing family, and its error.
 
     There the family becomes unstable on the branch without it. The parameter and the other overlaps are even functions
     of the family: they are extrapolated to zero from the last two points before it vanished. Secant steps on the rule
@@ -309,12 +316,12 @@ def locate_meeting(curve: BranchCurve, points: list[np.ndarray], family: str) ->
             slope = (value - before) / step if abs(step) > WALK.min_secant * p else slope
             step = -value / slope
             p += step
-        return p * curve.unit, abs(step) * curve.unit
+        return p, abs(step)
     return np.nan, np.inf
 
 
 def locate_vanishing(curve: BranchCurve, points: list[np.ndarray]) -> tuple[float, float]:
-    """Return the parameter at which all weights vanish, and its error.
+    """Return p at which all weights vanish, and its error.
 
     There the parameter and the overlaps are functions of √q. Parabolas through the last three points extrapolate them
     to √q = 0, and to half of the last √q, from where Newton steps lead to the next point. The error is the change by
@@ -334,4 +341,4 @@ def locate_vanishing(curve: BranchCurve, points: list[np.ndarray]) -> tuple[floa
                 q = weight_sizes(curve, near)
                 if not (found.status.converged and WALK.zero**2 < q[-1] / q[-2] < 0.5):
                     break
-    return values[-1] * curve.unit, (abs(values[-1] - values[0]) + abs(values[-1] - values[-2])) * curve.unit
+    return values[-1], abs(values[-1] - values[0]) + abs(values[-1] - values[-2])

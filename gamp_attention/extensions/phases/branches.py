@@ -213,33 +213,32 @@ def continue_branch(
     start = solve_state_evolution(model, alpha, init, rtol=1e-3, stability=False, raise_on_failure=True)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
     rule = first_rule("auto", model, (0,)).at_level(1)  # of moderate cost
-    curve = BranchCurve(model, alpha, parameter, rule, Packing.of(model, start.overlaps), unit)
+    goal = float(np.arcsinh(to / unit))
+    curve = BranchCurve(unit, {goal: to}, model, alpha, parameter, rule, Packing.of(model, start.overlaps))
     points, end, reason = [], "long", None
-    guess = np.append(curve.packing.pack(start.overlaps), parameter_value(model, alpha, parameter) / unit)
-    for u in arclength.walk(curve, guess, to / unit):
+    guess = np.append(curve.packing.pack(start.overlaps), np.arcsinh(parameter_value(model, alpha, parameter) / unit))
+    for u in arclength.walk(curve, guess, goal):
         points.append(u)
         reason = arclength.find_end(curve, points)
-        end = "reached" if u[-1] == to / curve.unit else end
+        end = "reached" if u[-1] == goal else end
         if reason or end == "reached" or len(points) >= MAX_POINTS:
             break
     else:
         end, reason = "stalled", "weights" if arclength.weight_sizes(curve, points)[-1] < WALK.zero else None
-    value, error = np.nan, np.nan
+    p, error = np.nan, np.nan
     if reason == "fold":
-        value, error = (unit * number for number in arclength.locate_fold(curve, points))
-        end, points = "fold", points[:-1]
+        end, (p, error), points = "fold", arclength.locate_fold(curve, points), points[:-1]
     elif reason:
         sizes = arclength.weight_sizes(curve, points[:-1])
         end, points = "vanished", [u for u, q in zip(points[:-1], sizes, strict=True) if q > WALK.end_size]
         if reason != "weights":
-            value, error = arclength.locate_meeting(curve, points, reason)
-        if np.isnan(value):
-            value, error = arclength.locate_vanishing(curve, points)
-        if not abs(value / unit - points[-1][-1]) <= WALK.max_arc:  # the end is within a step of the last point
-            value, error = np.nan, np.nan
-    overlaps, values = [curve.overlaps(u) for u in points], np.array([u[-1] for u in points]) * curve.unit
-    if end == "reached":
-        values[-1] = to
+            p, error = arclength.locate_meeting(curve, points, reason)
+        if np.isnan(p):
+            p, error = arclength.locate_vanishing(curve, points)
+        if not abs(p - points[-1][-1]) <= WALK.max_arc:  # the end is within a step of the last point
+            p, error = np.nan, np.nan
+    value, error = curve.value(p), error * unit * float(np.cosh(p))
+    overlaps, values = [curve.overlaps(u) for u in points], np.array([curve.value(float(u[-1])) for u in points])
     maps = [curve.map(u).with_choices_at(x) for u, x in zip(points, overlaps, strict=True)]
     losses = [stationary_loss(F, x, F.images(x)[0]) for F, x in zip(maps, overlaps, strict=True)]
     path = Overlaps(**stack_overlaps(overlaps))
