@@ -325,9 +325,9 @@ def locate_vanishing(curve: BranchCurve, points: list[np.ndarray]) -> tuple[floa
 
     There the parameter and the overlaps are functions of √q. Parabolas through the last three points extrapolate them
     to √q = 0, and to half of the last √q, from where Newton steps lead to the next point. The error is the change by
-    the last point and by the next finer rule.
+    the last point and by the next finer rule, and the difference from a linear extrapolation.
     """
-    values = [np.inf]
+    values, linear = [np.inf], np.inf
     for each in (curve, curve.finer() or curve):
         near, values = points, [values[-1]]
         with suppress(*BREAKDOWNS, ValueError):
@@ -335,10 +335,11 @@ def locate_vanishing(curve: BranchCurve, points: list[np.ndarray]) -> tuple[floa
                 roots = np.sqrt(weight_sizes(curve, near)[-3:])
                 fit = np.polyfit(roots, near[-3:], len(roots) - 1)
                 values.append(float(fit[-1, -1]))
+                linear = float(np.polyfit(roots[-2:], near[-2:], 1)[-1, -1])
                 guess = np.polyval(fit, 0.5 * roots[-1])
                 found = newton(each.map(guess), curve.overlaps(guess), WALK.meeting_residual, WALK.max_meeting)
                 near = [*near, np.append(curve.packing.pack(found.overlaps), guess[-1])]
                 q = weight_sizes(curve, near)
                 if not (found.status.converged and WALK.zero**2 < q[-1] / q[-2] < 0.5):
                     break
-    return values[-1], abs(values[-1] - values[0]) + abs(values[-1] - values[-2])
+    return values[-1], sum(abs(values[-1] - other) for other in (values[0], values[-2], linear))
