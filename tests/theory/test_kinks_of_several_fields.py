@@ -55,13 +55,13 @@ def test_losses_without_parameters_are_distinguished_by_their_classes():
 
 def test_objectives_of_fields_that_interpolate_their_labels_are_accurate():
     """With a large V, z is at the kinks, far from which steps along a single piece of the loss end."""
-    loss, y, omega, _ = draw(AbsoluteErrors(), 2)
+    loss, y, omega, _ = draw(ABSOLUTE, 2)
     out = ga.denoise(loss, y, omega, 1e4 * np.eye(2)[None])
     assert out.moreau == pytest.approx(((y - omega[:, 0]) ** 2).sum(axis=1) / 2e4, rel=1e-5)
 
 
 def test_training_loss_of_weights_that_interpolate_labels_is_their_penalty():
-    model = ga.glm_model(AbsoluteErrors(), ga.LinearLabels(0.1), rank=2, lam=1e-4)
+    model = ga.glm_model(ABSOLUTE, ga.LinearLabels(0.1), rank=2, lam=1e-4)
     se = ga.solve_state_evolution(model, 0.3, rtol=1e-3)
     assert se.converged
     expected = 0.5 * model.lam * np.trace(se.overlaps.q[0])
