@@ -31,6 +31,14 @@ class Quantile(NamedTuple):
 
 
 @ga.register_loss
+class AbsoluteError(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return abs(p[0] - z[0, 0])
+
+
+@ga.register_loss
 class ReluSquares(NamedTuple):
     def value(self, p, z):
         return 0.5 * (p[0] - max(0.0, z[0, 0])) ** 2
@@ -252,6 +260,18 @@ def test_weights_that_are_hardly_not_recovered_have_their_test_error():
     s = np.exp(root(equations, np.log([0.005, 2.0]), tol=1e-13).x[0])
     assert se.converged
     assert abs(se.test_error - s / np.sqrt(2 * np.pi)) <= 2 * se.test_error_error
+
+
+@pytest.mark.parametrize(("alpha", "lam", "noise"), [(0.05, 20.0, 2.0), (3.0, 100.0, 5.0), (0.7, 100.0, 0.5)])
+def test_kinks_of_a_narrow_interval_are_resolved(alpha, lam, noise):
+    """Few residuals are within V of the kink; test errors average |residual|, whose kink is as narrow as the fields."""
+    model = ga.glm_model(AbsoluteError(), ga.LinearLabels(noise), lam=lam)
+    se = ga.solve_state_evolution(model, alpha, stability=False)
+    assert se.converged
+    theta, q, V = (values.item() for values in (se.overlaps.theta, se.overlaps.q, se.overlaps.V))
+    size = np.sqrt(1 + noise**2 - 2 * theta + q)
+    assert abs(se.V_hat.item() - alpha * (1 - 2 * norm.sf(V / size)) / V) <= se.V_hat_error.item()
+    assert abs(se.test_error - size * np.sqrt(2 / np.pi)) <= se.test_error_error
 
 
 def test_perfect_recovery_is_not_reported_as_a_solution_with_errors():

@@ -9,8 +9,7 @@ with Gauss-Legendre rules, from a stack of panels whose ends carry the global mi
    the panel. Find the point at which both minima tie (`find_tie`) and divide the panel there. A global search at the
    tie detects a third, lower minimum.
 3. Otherwise, if z is at a kink of a loss of one field at some nodes only, divide the panel where it leaves the kink; if
-   the last two Legendre coefficients of z(e) exceed the tolerance (`is_unresolved`), divide the panel in
-   the middle.
+   the last two Legendre coefficients of z(e) exceed the tolerance (`is_unresolved`), divide it in the middle.
 4. Otherwise add the panel's contribution to all averages (`_add_panel`).
 
 `gamp_attention.theory.rules.minimizer_path` follows the minimizer through a panel. `FieldLines` applies the

@@ -50,6 +50,7 @@ from gamp_attention.theory.rules.lines import (
     integration_limit,
     runs_of_labels,
 )
+from gamp_attention.theory.rules.minimizer_path import END_WEIGHT
 from gamp_attention.theory.rules.rule import Rule, component_channels
 
 N_LEVELS = 10  # number of levels of accuracy
@@ -70,6 +71,7 @@ ATTENTION_TOL, SEARCH_TOL = np.sqrt(2 * np.pi), 100.0
 SEARCH_WORK = 0.25  # work of an average of that search in units of `max_work`; beyond, level 0 is searched
 SEARCH_NODES = 8  # number of Gauss-Legendre nodes of a panel for that search
 N_SECANTS, AHEAD = 5, 0.05  # secant steps toward the onset of a jump; distance of the next point from it, relative
+EDGES = (-1 + 1e-7, 1 - 1e-7)  # ends of panels on [−1, 1], on their side of a breakpoint with an error of 1e-11
 MAX_HALVINGS = 30  # maximum number of successive halvings of a panel
 # nodes that determine the size of each average of labels: on each first panel, and of coordinates up to a limit; no
 # round numbers, as lines take long if all their fields are at a kink
@@ -169,6 +171,7 @@ class Limits:
     n_nodes: int  # number of Gauss-Legendre nodes of a panel
     # whether a panel is accepted by the expected size of the first omitted coefficients, instead of the last ones
     extrapolates: bool = True
+    edges: tuple[float, ...] = EDGES  # points on [−1, 1] at which polynomials of panels are compared with values
     # columns of squared derivatives, whose tolerance is the square root of the others'; panels are then divided where
     # jumps begin, see `_find_onsets`
     squares: slice | None = None
@@ -207,6 +210,7 @@ def panel_average(
         is_half, is_last = coordinate == first and limits.half, coordinate + 1 == first + n_coordinates
         panels = _first_panels(cuts(prefix), len(prefix), 0.0 if is_half else -limits.end, limits)
         rule = legendre_rule(limits.n_nodes)
+        rule = rule._replace(x=np.append(rule.x, limits.edges), weight=np.pad(rule.weight, (0, len(limits.edges))))
         for depth in range(MAX_HALVINGS + 1):
             x, slope, weight = panels.nodes(rule)
             of_node = np.repeat(panels.owner, x.shape[1])
@@ -348,14 +352,16 @@ def _last_coefficients(values: np.ndarray, limits: Limits) -> np.ndarray:
 
     If `limits.extrapolates`, they are multiplied by their ratio to the two coefficients before, for the expected size
     of the first omitted coefficients. If coefficients decrease slowly, as next to the point where jumps begin, the
-    ratio is near 1.
+    ratio is near 1. The last values are at `limits.edges`: a difference of the polynomial from them, of which the
+    result is a fraction at least, shows a fast change between an edge and the nodes, as at a kink of the loss.
     """
-    nodes = legendre_rule(limits.n_nodes)
+    nodes, values, at_edges = legendre_rule(limits.n_nodes), values[:, : limits.n_nodes], values[:, limits.n_nodes :]
     last = np.abs(np.einsum("sm,pmk->psk", nodes.tail, values)).max(axis=1)
-    if not limits.extrapolates:
-        return last
-    before = np.abs(np.einsum("sm,pmk->psk", nodes.before, values)).max(axis=1)
-    return last * np.minimum(last / np.maximum(before, 1e-300), 1.0)
+    if limits.extrapolates:
+        before = np.abs(np.einsum("sm,pmk->psk", nodes.before, values)).max(axis=1)
+        last *= np.minimum(last / np.maximum(before, 1e-300), 1.0)
+    misfit = np.einsum("sm,pmk->psk", nodes.ends[: len(limits.edges)], values) - at_edges
+    return np.maximum(last, END_WEIGHT * np.abs(misfit).max(axis=1, initial=0.0))
 
 
 @lru_cache(maxsize=8)
@@ -414,7 +420,7 @@ class _TokenAverage(_Average):
         flips_outer = symmetry.reversal and (L, r, t) == (2, 1, 1)
         half = symmetry.m_zero and flips_outer  # both together map f < 0 to f > 0: averages over f > 0 are enough
         columns = self.lines.columns["square"] if squares else None
-        self.limits = Limits(rule.tol, half, TOKEN_NODES[rule.level], False, columns)
+        self.limits = Limits(rule.tol, half, TOKEN_NODES[rule.level], False, (), columns)
         self.basis = np.roll(contrast_basis(L, t), -1, axis=1)  # f is the last coordinate
         points, weights = _outer_rule(OUTER_NODES[rule.level], L * (r + t) - 2, DROPPED_WEIGHT * rule.tol)
         # one of each set of nodes whose averages are equal by symmetry
@@ -463,7 +469,7 @@ class _FieldAverage(_Average):
         max_work = SEARCH_WORK * rule.max_work if rule.searching else rule.max_work
         # an odd number of panels: if all fields are even functions of e, a jump at e = 0 is not the end of a panel
         self.lines = FieldLines(channel, rule.tol, n, max_work, odd=True)
-        self.limits = Limits(rule.tol, channel.symmetry.m_zero, n)
+        self.limits = Limits(rule.tol, channel.symmetry.m_zero, n, edges=() if rule.searching else EDGES)
         self.tol = np.array([rule.tol * (SEARCH_TOL if rule.searching else 1.0)])
         self.u = channel.root[0, 0, 0]
         self.min_unit = 1e-10 * max(self.lines.size, np.sqrt(channel.overlaps.V.max()))
