@@ -18,12 +18,13 @@ ABSOLUTE = Errors(1.0, 1.0)  # |p_1 − z_1| + … for any number of fields, com
 @dataclass(frozen=True)
 class NoisyFields:
     noise: float
+    unit: float = 1.0
 
     def n_noise(self, n_tokens, rank):
         return rank
 
     def __call__(self, u, noise):
-        return u[:, 0] + self.noise * noise
+        return self.unit * (u[:, 0] + self.noise * noise)
 
 
 def draw(loss, r, n=300, seed=0):
@@ -206,6 +207,16 @@ def test_absolute_errors_of_two_columns_are_two_problems_of_one():
         of_one.stability.growth["symmetric"], float(of_one.V_hat[0, 0, 0] ** 2 / 2 / of_one.overlaps.V[0, 0, 0] ** -2)
     )
     assert abs(of_both.stability.growth["symmetric"] - expected) < 0.02
+
+
+def test_errors_hold_in_any_unit_of_labels():
+    """Labels of order 1e3 of two columns: both columns are independent, and have the overlaps of one column."""
+    one = ga.solve_state_evolution(ga.glm_model(AbsoluteError(), ga.LinearLabels(0.5), lam=0.1), 0.5)
+    model = ga.glm_model(AbsoluteErrors(), NoisyFields(0.5, 1e3), rank=2, lam=1e-4)
+    two = ga.solve_state_evolution(model, 0.5, stability=False)
+    assert two.converged
+    differences = two.overlaps.V[0] - 1e3 * one.overlaps.V.item() * np.eye(2)
+    assert (np.abs(differences) <= 2 * (two.overlaps_error.V[0] + 1e3 * one.overlaps_error.V.item() * np.eye(2))).all()
 
 
 def test_quantiles_of_two_columns_are_quantiles_of_each():

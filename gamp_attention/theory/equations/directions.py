@@ -23,7 +23,7 @@ class DirectionSettings:
 
     n_points: int = 256  # number of random points at which differences are computed
     radii: tuple[float, float] = (0.1, 100.0)  # smallest and largest size of these points
-    slope_step: float = 1e-6  # step of differences of a function, which hardly ever has a kink between its points
+    slope_step: float = 1e-5  # step of differences of a function, which hardly ever has a kink between its points
     step: float = 1e-3  # the same for positions of planes on which labels change
     growth: float = 3.0  # largest slope, of fields that are 30 times larger, of losses with a bounded slope
     smallest: float = 1e-6  # change in a direction above which a function depends on it
@@ -83,8 +83,8 @@ def loss_directions(model: Model, labels: tuple[tuple[float, ...], ...] | None) 
         return np.asarray(model.task.errors(x[:, :n_student].reshape(n, L, r), *at))
 
     x = points if labels is None else points[:, :n_student]
-    changes = changes_of(errors, x)
-    steep, slopes = span_of(changes), [part.max(initial=0.0) for part in np.array_split(np.abs(changes), 4, axis=1)]
+    steep = span_of(changes_of(lambda at: errors(at) / np.abs(x).max(axis=1), x))  # rounding grows with the fields
+    slopes = [part.max(initial=0.0) for part in np.array_split(np.abs(changes_of(errors, x)), 4, axis=1)]
     with np.errstate(invalid="ignore"):  # differences do not see steps, for example of labels that count
         at, projected = errors(x), errors(x @ steep @ steep.T)
         flat = np.isclose(at, projected, DIRECTIONS.smallest, DIRECTIONS.smallest, equal_nan=True).all()

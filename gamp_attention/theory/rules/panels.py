@@ -71,7 +71,6 @@ ATTENTION_TOL, SEARCH_TOL = np.sqrt(2 * np.pi), 100.0
 SEARCH_WORK = 0.25  # work of an average of that search in units of `max_work`; beyond, level 0 is searched
 SEARCH_NODES = 8  # number of Gauss-Legendre nodes of a panel for that search
 N_SECANTS, AHEAD = 5, 0.05  # secant steps toward the onset of a jump; distance of the next point from it, relative
-EDGES = (-1 + 1e-7, 1 - 1e-7)  # ends of panels on [−1, 1], on their side of a breakpoint with an error of 1e-11
 MAX_HALVINGS = 30  # maximum number of successive halvings of a panel
 # nodes that determine the size of each average of labels: on each first panel, and of coordinates up to a limit; no
 # round numbers, as lines take long if all their fields are at a kink
@@ -171,7 +170,7 @@ class Limits:
     n_nodes: int  # number of Gauss-Legendre nodes of a panel
     # whether a panel is accepted by the expected size of the first omitted coefficients, instead of the last ones
     extrapolates: bool = True
-    edges: tuple[float, ...] = EDGES  # points on [−1, 1] at which polynomials of panels are compared with values
+    edges: tuple[float, ...] = (-1 + 1e-7, 1 - 1e-7)  # compared ends: inside, as breakpoints have errors of 1e-11
     # columns of squared derivatives, whose tolerance is the square root of the others'; panels are then divided where
     # jumps begin, see `_find_onsets`
     squares: slice | None = None
@@ -469,7 +468,7 @@ class _FieldAverage(_Average):
         max_work = SEARCH_WORK * rule.max_work if rule.searching else rule.max_work
         # an odd number of panels: if all fields are even functions of e, a jump at e = 0 is not the end of a panel
         self.lines = FieldLines(channel, rule.tol, n, max_work, odd=True)
-        self.limits = Limits(rule.tol, channel.symmetry.m_zero, n, edges=() if rule.searching else EDGES)
+        self.limits = Limits(rule.tol, channel.symmetry.m_zero, n, edges=() if rule.searching else Limits.edges)
         self.tol = np.array([rule.tol * (SEARCH_TOL if rule.searching else 1.0)])
         self.u = channel.root[0, 0, 0]
         self.min_unit = 1e-10 * max(self.lines.size, np.sqrt(channel.overlaps.V.max()))
