@@ -31,11 +31,13 @@ from gamp_attention.descent.torch_risk import (
 )
 from gamp_attention.problem.curvature import grows_without_bound, lowest_curvature
 from gamp_attention.problem.dataset import Dataset, require_dataset
-from gamp_attention.problem.penalties.standard import is_ridge, penalty_total, proximal_map, ridge_strengths
+from gamp_attention.problem.penalties.standard import is_ridge, ridge_strengths
 from gamp_attention.problem.risk import (
     gradient_norm,
     hessian_product,
     overlaps,
+    penalty_total,
+    proximal_map,
     risk_at,
     scale_tolerance,
     smallest_subgradient,

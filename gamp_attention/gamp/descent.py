@@ -18,13 +18,14 @@ from gamp_attention._tools.numerics import one_thread
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.output import Denoised
 from gamp_attention.problem.losses.kinks import has_kinks
-from gamp_attention.problem.penalties.standard import penalty_total, proximal_map
 from gamp_attention.problem.risk import (
     RiskAtPoint,
     denoise_at,
     gradient_norm,
     is_convex,
     on_kinks,
+    penalty_total,
+    proximal_map,
     risk_at,
     small_unit,
     smallest_subgradient,

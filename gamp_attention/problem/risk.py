@@ -16,7 +16,8 @@ from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.kinks import JUMP, NEAR, STIFF, has_kinks, subgradients
 from gamp_attention.problem.losses.point import sample_derivatives
 from gamp_attention.problem.passes import pass_over
-from gamp_attention.problem.penalties.standard import by_rows, penalty_total, proximal_map, subgradient_ends
+from gamp_attention.problem.penalties import base
+from gamp_attention.problem.penalties.standard import by_rows
 from gamp_attention.problem.sources import apply_by_source
 from gamp_attention.problem.stores import join_parts
 from gamp_attention.results import Overlaps
@@ -103,6 +104,35 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str, state: Any = None) -> RiskA
     value, gradient = np.sum(losses + terms.constant), smallest_subgradient(data.penalty, Q, smooth)
     norm = gradient_norm(data, gradient)
     return RiskAtPoint(normalized_risk(data, Q, value), gradient, norm, smooth, data.loss, terms.params, z, known)
+
+
+@by_rows
+def penalty_total(penalty: Any, Q: np.ndarray) -> float:
+    """Return r(Q) = Σ ρ(Q_ia)."""
+    if penalty.by_column:
+        return float(0.5 * penalty.curvature @ np.sum(Q**2, axis=0))
+    if penalty.quadratic:
+        return 0.5 * penalty.lam * np.sum(Q**2)
+    return float(base.call_kernel(penalty, base.values, Q)[0].sum())
+
+
+@by_rows
+def subgradient_ends(penalty: Any, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return both ends of ∂r(Q), shaped as Q."""
+    if penalty.quadratic:
+        return (penalty.curvature * Q,) * 2
+    left, right = base.call_kernel(penalty, base.slopes, Q)
+    return left, right
+
+
+@by_rows
+def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return argmin r(X) + a ‖X‖²/2 − Tr bᵀX, and its derivative entry by entry, shaped as b."""
+    if penalty.quadratic:
+        response = np.broadcast_to(1 / (penalty.curvature + a), b.shape)
+        return response * b, response
+    x, dx = base.call_kernel(penalty, base.proxes, b, float(a))
+    return x, dx
 
 
 @by_rows

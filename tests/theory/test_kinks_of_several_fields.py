@@ -211,8 +211,8 @@ def test_absolute_errors_of_two_columns_are_two_problems_of_one():
 
 def test_errors_hold_in_any_unit_of_labels():
     """Labels of order 1e3 of two columns: both columns are independent, and have the overlaps of one column."""
-    one = ga.solve_state_evolution(ga.glm_model(AbsoluteError(), ga.LinearLabels(0.5), lam=0.1), 0.5)
-    model = ga.glm_model(AbsoluteErrors(), NoisyFields(0.5, 1e3), rank=2, lam=1e-4)
+    one = ga.solve_state_evolution(ga.glm_model(ABSOLUTE, ga.LinearLabels(0.5), lam=0.1), 0.5)
+    model = ga.glm_model(ABSOLUTE, NoisyFields(0.5, 1e3), rank=2, lam=1e-4)
     two = ga.solve_state_evolution(model, 0.5, stability=False)
     assert two.converged
     differences = two.overlaps.V[0] - 1e3 * one.overlaps.V.item() * np.eye(2)

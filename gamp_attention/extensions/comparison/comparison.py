@@ -27,8 +27,8 @@ from gamp_attention.gamp.options import IterationOptions
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.standard import is_ridge, proximal_map
-from gamp_attention.problem.risk import overlaps, risk_at, scale_tolerance
+from gamp_attention.problem.penalties.standard import is_ridge
+from gamp_attention.problem.risk import overlaps, proximal_map, risk_at, scale_tolerance
 from gamp_attention.problem.starts import initial_weights
 from gamp_attention.problem.susceptibility import susceptibility
 from gamp_attention.problem.symmetries import align_weights

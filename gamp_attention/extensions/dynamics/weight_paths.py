@@ -14,7 +14,7 @@ from gamp_attention._tools.numerics import psd_root
 from gamp_attention._tools.quadrature import whiten_and_mirror
 from gamp_attention.extensions.dynamics.field_paths import GaussianPath, shuffled_half
 from gamp_attention.problem.denoisers.input import denoise_weights, field_variances, precisions
-from gamp_attention.problem.penalties.standard import penalty_total
+from gamp_attention.problem.risk import penalty_total
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations import weights
 from gamp_attention.theory.equations.channel import Hats

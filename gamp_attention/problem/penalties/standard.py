@@ -21,7 +21,7 @@ import numpy as np
 
 from gamp_attention._kernels.content import require_unchanged
 from gamp_attention._tools import check
-from gamp_attention.problem.penalties.base import call_kernel, proxes, register_penalty, slopes, values
+from gamp_attention.problem.penalties.base import register_penalty
 
 DEFAULT_UNIT = 0.01  # unit of gradients and variances if no column has a λ other than 0: the default λ of all models
 
@@ -344,35 +344,6 @@ def with_lam(penalty: Any, lam: Any) -> Any:
 
 
 @by_rows
-def penalty_total(penalty: Any, Q: np.ndarray) -> float:
-    """Return r(Q) = Σ ρ(Q_ia)."""
-    if penalty.by_column:
-        return float(0.5 * penalty.curvature @ np.sum(Q**2, axis=0))
-    if penalty.quadratic:
-        return 0.5 * penalty.lam * np.sum(Q**2)
-    return float(call_kernel(penalty, values, Q)[0].sum())
-
-
-@by_rows
 def unpenalized(penalty: Any, Q: np.ndarray) -> np.ndarray:
     """Return which weights Q (d, r) have no penalty: intercepts, and columns with λ_a = 0."""
     return np.broadcast_to(penalty.quadratic & (np.asarray(penalty.curvature) == 0), Q.shape)
-
-
-@by_rows
-def subgradient_ends(penalty: Any, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return both ends of ∂r(Q), shaped as Q."""
-    if penalty.quadratic:
-        return (penalty.curvature * Q,) * 2
-    left, right = call_kernel(penalty, slopes, Q)
-    return left, right
-
-
-@by_rows
-def proximal_map(penalty: Any, b: np.ndarray, a: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return argmin r(X) + a ‖X‖²/2 − Tr bᵀX, and its derivative entry by entry, shaped as b."""
-    if penalty.quadratic:
-        response = np.broadcast_to(1 / (penalty.curvature + a), b.shape)
-        return response * b, response
-    x, dx = call_kernel(penalty, proxes, b, float(a))
-    return x, dx
