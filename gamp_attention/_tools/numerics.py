@@ -66,17 +66,6 @@ def over_panels(task: Any, n: int) -> None:
     over_blocks(lambda first, last: task(slice(first, last)), n, PANEL)
 
 
-def deterministic_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a @ b, computed in panels: identical to the last bit for any number of threads."""
-    out = np.empty((a.shape[0], b.shape[1]))
-
-    def work(columns: slice) -> None:
-        out[:, columns] = a @ b[:, columns]
-
-    over_panels(work, b.shape[1])
-    return out
-
-
 def psd_root(covariance: np.ndarray) -> np.ndarray:
     """Return symmetric square roots of positive semi-definite matrices; negative eigenvalues count as zero."""
     spectrum, vectors = diagonalize(symmetrize(covariance))

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention._tools.eigenpairs import lowest_eigenpair
-from gamp_attention._tools.numerics import deterministic_product, guard_call, one_thread, symmetrize
+from gamp_attention._tools.numerics import guard_call, one_thread, over_panels, symmetrize
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.penalties.standard import column_classes, unpenalized
 from gamp_attention.problem.risk import RiskAtPoint, hessian_product, is_convex, on_kinks, risk_at, solve_hessian
@@ -210,3 +210,14 @@ def _newton_step(data: Dataset, at: RiskAtPoint, free: np.ndarray) -> np.ndarray
         inverse = np.where(sizes > SINGULAR * sizes.max(), 1 / np.where(sizes > 0, sizes, 1.0), 0.0)
         step[places] = -units * (vectors @ (inverse * (vectors.T @ (units * at.smooth.T.ravel()[places]))))
     return step.reshape(free.T.shape).T
+
+
+def deterministic_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a @ b, computed in panels: identical to the last bit for any number of threads."""
+    out = np.empty((a.shape[0], b.shape[1]))
+
+    def work(columns: slice) -> None:
+        out[:, columns] = a @ b[:, columns]
+
+    over_panels(work, b.shape[1])
+    return out

@@ -72,8 +72,7 @@ def test_derivatives_are_differences(case):
 
 def test_smooth_losses_converge_exponentially():
     model = CASES["multinomial"]()
-    coarse = ga.solve_state_evolution(model, 3.0, rtol=1e-3, stability=False)
-    fine = ga.solve_state_evolution(model, 3.0, coarse.overlaps, rtol=1e-5, stability=False)
+    coarse, fine = (ga.solve_state_evolution(model, 3.0, rtol=rtol, stability=False) for rtol in (1e-3, 1e-5))
     assert coarse.converged
     assert fine.converged
     assert fine.rule == "lattice"

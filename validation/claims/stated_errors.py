@@ -22,7 +22,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._tools.statistics import half_width
-from gamp_attention.theory.fixed_points.newton import newton, newton_step
+from gamp_attention.theory.fixed_points.newton import newton
 from gamp_attention.theory.fixed_points.observables import replicon
 from gamp_attention.theory.fixed_points.overlap_map import OverlapMap
 from gamp_attention.theory.fixed_points.refinement import LOSSES, Point, point_of
@@ -136,11 +136,10 @@ def refine_stability(F: OverlapMap, fine: Point) -> dict[str, dict[str, list[flo
 
 def check_by_random_points(number: int, fine: Point, rtol: float) -> list[float]:
     """Return the deviation by one Newton step on randomised points, in units of their error and the accuracy."""
-    F, packing, J = fine.root.F, fine.root.packing, fine.root.jacobian
-    assert J is not None
+    F, packing = fine.root.F, fine.root.packing
     here = packing.pack(fine.overlaps)
     _, samples = F.on(SobolRule(POINTS, REPLICAS, seed=(number,))).images(fine.overlaps)
-    moves = np.array([newton_step(J, packing.pack(each.overlaps) - here) for each in samples])
+    moves = np.array([fine.root.step(packing.pack(each.overlaps) - here) for each in samples])
     return (np.abs(moves.mean(axis=0)) / (half_width(moves) + rtol)).tolist()
 
 

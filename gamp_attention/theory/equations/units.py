@@ -1,5 +1,6 @@
 """Overlaps as vectors, in units that make their entries comparable."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -144,16 +145,19 @@ class Packing:
             first += count
         return Overlaps(**arrays)
 
-    def basis(self, model: Model, at: Overlaps, after: Overlaps) -> np.ndarray:
-        """Return unit changes of overlaps `at` as columns (k, k) of vectors; `after` are the overlaps after a step.
+    def basis(self, model: Model, at: Overlaps, step: Callable[[Overlaps], Overlaps]) -> np.ndarray:
+        """Return unit changes of overlaps `at` as columns (k, k) of vectors; `step` returns the overlaps after a step.
 
-        θ changes at a constant part of q that the teacher does not explain, whose unit is its size before or after the
-        step: V and ε_g may be as small.
+        If the part of q that the teacher does not explain is small, θ changes at a constant size of it, and its unit is
+        this size before or after the step: V and ε_g may be as small.
         """
         x, columns = self.pack(at), np.diag(replace(self, like=at).sizes / self.sizes)
-        family = np.repeat(self.names, [len(self._free[name][0]) for name in self.names])
-        fractions = [np.abs(subtract_explained(model, o)).max() / np.abs(o.q).max() for o in (at, after)]
-        columns[family == "q"] *= max(*fractions, DIRECTIONS.determined)
+        part = np.abs(subtract_explained(model, at)).max() / np.abs(at.q).max()
+        if part > MIN_UNEXPLAINED**0.5:
+            return columns
+        family, after = np.repeat(self.names, [len(self._free[name][0]) for name in self.names]), step(at)
+        part = max(part, np.abs(subtract_explained(model, after)).max() / np.abs(after.q).max())
+        columns[family == "q"] *= max(part, DIRECTIONS.determined)
         for k in np.flatnonzero(family == "theta"):
             ahead, behind = (subtract_explained(model, self.unpack(x + s * columns[:, k])) for s in (0.5, -0.5))
             columns[:, k] += np.where(family == "q", self.pack(replace(at, q=behind - ahead)), 0.0)

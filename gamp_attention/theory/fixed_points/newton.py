@@ -8,6 +8,7 @@ with them. Sizes of families are in units of √q, and sizes of q are in units o
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -81,7 +82,7 @@ class OverlapSystem(NonlinearSystem):
     def basis(self, x: np.ndarray) -> np.ndarray:
         """Return unit changes of the overlaps as columns, see `Packing.basis`."""
         at = self.packing.unpack(x)
-        return self.packing.basis(self.F.model, at, self.F(at))
+        return self.packing.basis(self.F.model, at, self.F)
 
     def residual(self, x: np.ndarray) -> np.ndarray:
         """Return the change of the overlaps in a full step; FloatingPointError if they are infeasible."""
@@ -118,10 +119,10 @@ class Root:
         """The last overlaps."""
         return self.path[-1]
 
-    @property
+    @cached_property
     def basis(self) -> np.ndarray:
         """Unit changes of the last overlaps as columns, see `Packing.basis`."""
-        return self.packing.basis(self.F.model, self.overlaps, self.F(self.overlaps))
+        return self.packing.basis(self.F.model, self.overlaps, self.F)
 
     def step(self, residual: np.ndarray) -> np.ndarray:
         """Return the Newton step from the last overlaps for a residual F(x) − x there; zero in free directions."""

@@ -73,10 +73,10 @@ class _Flow(OverlapSystem):
         at = self.packing.unpack(x)
         if weights_decay(self.F, at):
             raise WeightsVanished
-        after = self.F(at)
-        left, before = (unexplained_fraction(self.F.model, overlaps) for overlaps in (after, at))
-        if left < before < SEARCH.recovered and before > 0 and after.V.max() < (1 - SEARCH.steady) * at.V.max():
-            raise TeacherRecovered
+        if 0 < (before := unexplained_fraction(self.F.model, at)) < SEARCH.recovered:
+            left, V = unexplained_fraction(self.F.model, self.F(at)), self.F(at).V.max()
+            if left < before and (1 - SEARCH.steady) * at.V.max() > V:
+                raise TeacherRecovered
         return change
 
 
