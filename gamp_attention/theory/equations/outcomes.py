@@ -35,7 +35,7 @@ class OutcomeSettings:
     """Settings of averages over labels."""
 
     n_shifts: int = 64  # number of points of the teacher's fields for each point of the student's
-    block: int = 8192  # number of points that a thread takes at a time, whose arrays fit in a processor's cache
+    block: int = 32768  # number of points that a thread takes at a time, whose arrays fit in a processor's cache
     spacings: tuple[float, ...] = (0.9, 0.72, 0.58, 0.46, 0.37, 0.3, 0.24, 0.19, 0.1, 0.05)  # distances of spaced nodes
     # largest distance of a node from zero, farther than which points have a probability of 2e-9 and 3e-7
     reach: tuple[float, ...] = (6.0, 5.5)
