@@ -141,16 +141,17 @@ def _build_result(loop: Loop, ending: Status, descent: Settled | None, at_start:
     keep_last = ending is Status.CONVERGED or (tol == 0 and ending is Status.MAX_ITER)
     best = loop.state if keep_last else loop.monitor.best_state
     Q, V = best.Q, best.V
+    state: GampState | None = best  # at kinks, its slopes are the start of a search for the smallest subgradient
     if tol > 0 and not data.penalty.smooth:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
     if descent is not None:
         converged = descent.gradient_norm <= tol
         status = Status.SETTLED if converged else ending
         if at_start or converged or descent.gradient_norm < loop.monitor.best_norm:
-            Q = descent.Q
+            Q, state = descent.Q, None
 
     progress.describe(f"{loop.name}, checking whether the weights are a minimum")
-    at = risk_at(data, Q, risk, best if descent is None else None)
+    at = risk_at(data, Q, risk, state)
     if descent is not None:
         solved_V = susceptibility(data, at, Q, quick=loop.bounded)
         V = solved_V if np.isfinite(solved_V).all() else V
