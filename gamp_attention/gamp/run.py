@@ -120,7 +120,7 @@ def build_plan(
     settings = LoopSettings()
     if has_kinks(data.loss, data.terms(risk).params):
         patience = settings.kink_patience if has_lagrangian(data) else settings.slow_patience
-        settings = replace(settings, patience=patience)
+        settings = replace(settings, patience=patience, bounded_patience=patience)
     return Plan(data, risk, damping, tol, max_iter, options, small_unit(data), direction, settings)
 
 

@@ -170,6 +170,14 @@ def test_message_passing_reaches_the_minimum_of_distances():
     assert abs(primal - dual) <= 1e-5 * primal
 
 
+def test_descents_do_not_replace_message_passing_at_kinks_of_many_fields():
+    """Descents are faster for smooth losses of more than two fields only."""
+    data = ga.sample(ga.glm_model(ABSOLUTE, ga.LinearLabels(0.5), rank=3, lam=0.3), d=50, alpha=3.0, seed=0)
+    for result in (ga.run_gamp(data), ga.train(data, n_starts=1)):
+        assert result.converged
+        assert result.n_iter > 100
+
+
 def test_message_passing_reaches_the_minimum_of_absolute_errors():
     """The dual problem, max s·y − ‖X̃ᵀs‖²/2λ for |s| ≤ 1, has the same value at s = g = V⁻¹ D."""
     model = ga.glm_model(ABSOLUTE, NoisyFields(0.5), rank=2, lam=0.3)

@@ -21,6 +21,7 @@ from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import Start, build_plan, build_starts
 from gamp_attention.gamp.step import GampState
 from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.losses.kinks import has_kinks
 from gamp_attention.problem.risk import is_convex
 from gamp_attention.problem.starts import several_starts
 from gamp_attention.results import finish
@@ -126,7 +127,7 @@ def train(
     plan = build_plan(data, init, risk, "adaptive", tol, max_iter, iteration)
     n_starts = check.integer("n_starts", n_starts, low=1)
     check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
-    ladder = _require_ladder(survey, plan)
+    ladder, bounded = _require_ladder(survey, plan), plan.options.search == "bounded"
     allowed = plan.options.predictable and data.penalty.quadratic and not data.intercept
     few = data.n_tokens * data.rank <= SETTINGS.max_survey_fields and not is_convex(data)  # few nodes
     automatic = survey == "auto" and allowed and few and n_starts >= SETTINGS.min_starts
@@ -147,7 +148,7 @@ def train(
     if surveys:
         runs.begin(runs.survey_starts())
         runs.compare(SETTINGS.survey_rounds, 0 if runs.agree() else SETTINGS.finished_surveys - 1)
-    elif plan.options.search == "bounded" and plan.options.settling:
+    elif bounded and plan.options.settling and not has_kinks(data.loss, data.terms(risk).params):
         runs.descend(starts)
     else:
         runs.begin(starts)
