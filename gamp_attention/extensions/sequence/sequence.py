@@ -100,7 +100,7 @@ class SequenceModel(GLMModel):
         return self.student.spec.target_shape
 
     @cached_property
-    def has_column_signs(self) -> bool:
+    def has_column_signs(self) -> bool:  # type: ignore[override]
         """True if each column of student and teacher, at least two of each, may change sign together."""
         law, r = self.coordinates, self.rank
         covariances = np.concatenate([law.teacher_cov, law.unseen[None]])

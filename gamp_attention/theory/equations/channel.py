@@ -26,7 +26,7 @@ from gamp_attention.theory.equations.symmetry import (
     Symmetry,
     fold_points,
     gauge_dimension,
-    permutation_mean_of_pairs,
+    permutation_mean,
     rotation_mean_of_pairs,
 )
 from gamp_attention.theory.equations.units import subtract_explained
@@ -153,7 +153,10 @@ def complete(moments: Moments, symmetry: Symmetry) -> Moments:
     if symmetry.reversal:
         square = 0.5 * (square + square[::-1, ::-1])
     if symmetry.exchange:
-        square = permutation_mean_of_pairs(square)
+        square = permutation_mean(square, 0, 1)
+    if symmetry.columns:
+        r = moments.gg.shape[-1]
+        square = permutation_mean(square.reshape(*square.shape[:2], r, r, r, r), 2, 3, 4, 5).reshape(square.shape)
     means: dict[str, Any] = {name: symmetry.mean(like, getattr(moments, name)) for name, like in OF_TOKENS.items()}
     return replace(moments, square=square, **means)
 

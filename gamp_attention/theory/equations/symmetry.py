@@ -7,28 +7,31 @@ cube to the fundamental domain, and `Symmetry.mean` averages over the images of 
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import gammaincinv, ndtri
 
+from gamp_attention._tools.numerics import is_invariant
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.models.model import Model
 
 
 @dataclass(frozen=True)
 class Symmetry:
-    """Transformations that leave the channel at given overlaps unchanged; all need an even loss and teacher."""
+    """Transformations that leave the channel at given overlaps unchanged; all but `columns` need an even model."""
 
-    m_zero: bool  # m = 0, so all fields may change sign together; then E[g] = 0
-    theta_zero: bool  # θ = 0, so the teacher's fields may change sign separately; then E[g yᵀ] = 0
+    m_zero: bool = False  # m = 0, so all fields may change sign together; then E[g] = 0
+    theta_zero: bool = False  # θ = 0, so the teacher's fields may change sign separately; then E[g yᵀ] = 0
     # tokens may be reversed if all fields change sign: m_l = −m_{L+1−l}, the other overlaps are palindromes
-    reversal: bool
+    reversal: bool = False
     exchange: bool = False  # three or more tokens may be permuted: m = 0, the other overlaps are equal for all tokens
     # columns of student and teacher may be rotated together: m = 0, r = t > 1, the other overlaps are multiples of the
     # identity
     isotropic: bool = False
     # each column of student and teacher may change sign together: m = 0, r = t > 1, the other overlaps are diagonal
     diagonal: bool = False
+    columns: bool = False  # columns of student and teacher may be permuted together
 
     @classmethod
     def of(cls, model: Model, overlaps: Overlaps) -> "Symmetry":
@@ -43,6 +46,7 @@ class Symmetry:
             m_zero and model.exchangeable and all((v == v[:1]).all() for v in others),
             m_zero and model.isotropic and all(np.array_equal(v, rotation_mean(v)) for v in others),
             m_zero and model.has_column_signs and all(np.array_equal(v, sign_mean(v)) for v in others),
+            model.exchangeable_columns and all(is_invariant(v, *range(1, v.ndim)) for v in (*others, overlaps.m)),
         )
 
     @property
@@ -57,9 +61,11 @@ class Symmetry:
         if self.reversal:
             values = 0.5 * (values + (-1 if name == "m" else 1) * values[::-1])
         if self.exchange:
-            values = np.repeat(values.mean(axis=0, keepdims=True), len(values), axis=0)
+            values = permutation_mean(values, 0)
         if self.isotropic:
             values = rotation_mean(values)
+        if self.columns:
+            values = permutation_mean(values, *range(1, values.ndim))
         return sign_mean(values) if self.diagonal else values
 
     def impose(self, overlaps: Overlaps) -> Overlaps:
@@ -67,11 +73,21 @@ class Symmetry:
         return Overlaps(**{name: self.mean(name, values) for name, values in overlaps.arrays().items()})
 
 
-def permutation_mean_of_pairs(values: np.ndarray) -> np.ndarray:
-    """Return the mean of values (L, L, …) of pairs of tokens over all permutations of the tokens."""
-    L = len(values)
-    same, other = np.eye(L)[:, :, None, None], (1 - np.eye(L))[:, :, None, None]
-    return same * (same * values).sum(axis=(0, 1)) / L + other * (other * values).sum(axis=(0, 1)) / (L * (L - 1))
+@lru_cache
+def _orbits(size: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return sets of n-tuples of `size` indices that permutations connect: numbers (N,) and members (G, N)."""
+    index = np.indices((size,) * n).reshape(n, -1)
+    same = (index[:, None] == index).reshape(n * n, -1)
+    number = np.unique(same, axis=1, return_inverse=True)[1].ravel()
+    return number, np.arange(number.max() + 1)[:, None] == number
+
+
+def permutation_mean(values: np.ndarray, *axes: int) -> np.ndarray:
+    """Return the mean over all permutations of the indices of given axes together, which have the same length."""
+    number, members = _orbits(values.shape[axes[0]], len(axes))
+    moved = np.moveaxis(values, axes, range(len(axes)))
+    means = members @ moved.reshape(len(number), -1) / members.sum(axis=1, keepdims=True)
+    return np.moveaxis(means[number].reshape(moved.shape), range(len(axes)), axes)
 
 
 def rotation_mean(values: np.ndarray) -> np.ndarray:

@@ -1,11 +1,12 @@
 """Overlaps as vectors, in units that make their entries comparable."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 
+from gamp_attention._tools.numerics import symmetrize
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.equations.directions import DIRECTIONS
 from gamp_attention.theory.equations.symmetry import Symmetry
@@ -60,10 +61,7 @@ class Packing:
 
     like: Overlaps  # overlaps that define the units and the values of the families that are not free
     names: tuple[str, ...]  # names of the free families
-    reversal: bool = False  # True if the tokens may be reversed; then only the first half of the tokens is free
-    exchange: bool = False  # True if the tokens may be permuted; then only the first token is free
-    isotropic: bool = False  # True if all matrices are multiples of the identity; then only their first entry is free
-    diagonal: bool = False  # True if all matrices are diagonal; then only their diagonals are free
+    symmetry: Symmetry = field(default_factory=Symmetry)  # symmetries that the overlaps have
     # for each source its variance in units of the first source's, if q, θ and V are proportional to it; otherwise empty
     variances: tuple[float, ...] = ()
     same_mean: tuple[int, ...] = ()  # for each source the first source with the same mean, if `variances` are given
@@ -74,8 +72,7 @@ class Packing:
         symmetry = Symmetry.of(model, like)
         zero = {"m": symmetry.m_zero or not (like.m.any() or model.has_means), "theta": symmetry.theta_zero}
         names = tuple(name for name in NAMES if not zero.get(name, False))
-        present = symmetry.reversal, symmetry.exchange, symmetry.isotropic, symmetry.diagonal
-        return cls(like, names, *present, *_find_common_sources(model, like))
+        return cls(like, names, symmetry, *_find_common_sources(model, like))
 
     @cached_property
     def _units(self) -> dict[str, float]:
@@ -83,38 +80,15 @@ class Packing:
         return units(self.like)
 
     @cached_property
-    def _free(self) -> dict[str, tuple[np.ndarray, ...]]:
-        """Indices of the free entries of each free family."""
-        return {name: self._find_free(name) for name in self.names}
-
-    def _find_free(self, name: str) -> tuple[np.ndarray, ...]:
-        """Return the indices of the free entries of a family."""
-        values = self.like.arrays()[name]
-        L = values.shape[0]
-        free = np.zeros(values.shape, dtype=bool)
-        free[: self._n_free_sources(name, L)] = True
-        if self.same_mean and name == "m":
-            free[np.array(self.same_mean) != np.arange(L)] = False
-        if self.reversal and L % 2 and name == "m":
-            free[L // 2] = False  # m is odd under reversal: zero in the middle
-        if name in ("q", "V"):
-            free &= np.tri(values.shape[1], dtype=bool)
-        if self.diagonal and name != "m":
-            free &= np.eye(values.shape[1], dtype=bool)
-        if self.isotropic:
-            free[:, 1:] = free[..., 1:] = False
-        return np.nonzero(free)
-
-    def _n_free_sources(self, name: str, L: int) -> int:
-        """Return the number of sources, of L, whose entries of a family are free."""
-        if self.exchange or (self.variances and name != "m"):
-            return 1
-        return (L + 1) // 2 if self.reversal else L
+    def _free(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Free entries of each free family, see `_free_entries`."""
+        arrays, common = self.like.arrays(), (self.symmetry, self.variances, self.same_mean)
+        return {name: _free_entries(name, arrays[name].shape, *common) for name in self.names}
 
     def pack(self, overlaps: Overlaps) -> np.ndarray:
         """Return the free entries as a vector, in units."""
         arrays, size = overlaps.arrays(), self._units
-        return np.concatenate([arrays[name][self._free[name]] / size[name] for name in self.names])
+        return np.concatenate([arrays[name].ravel()[self._free[name][0]] / size[name] for name in self.names])
 
     @property
     def sizes(self) -> np.ndarray:
@@ -125,24 +99,10 @@ class Packing:
         """Return the overlaps with given free entries; all others follow by symmetry or are taken from `like`."""
         size, arrays, first = self._units, self.like.arrays(), 0
         for name in self.names:
-            free = self._free[name]
-            values, count = np.zeros(arrays[name].shape), len(free[0])
-            values[free] = vector[first : first + count] * size[name]
-            if name in ("q", "V"):
-                values[free[0], free[2], free[1]] = values[free]
-            if self.isotropic and name != "m":
-                values = values[:, :1, :1] * np.eye(len(values[0]))
-            if self.exchange:
-                values[1:] = values[0]
-            elif self.variances and name != "m":
-                values = np.array(self.variances)[:, None, None] * values[:1]
-            elif self.same_mean:
-                values = values[list(self.same_mean)]
-            elif self.reversal:
-                half = len(values) // 2
-                values[len(values) - half :] = (-1 if name == "m" else 1) * values[:half][::-1]
-            arrays[name] = values
-            first += count
+            columns = self._free[name][1]
+            last = first + columns.shape[1]
+            arrays[name] = (columns @ (vector[first:last] * size[name])).reshape(arrays[name].shape)
+            first = last
         return Overlaps(**arrays)
 
     def basis(self, model: Model, at: Overlaps, step: Callable[[Overlaps], Overlaps]) -> np.ndarray:
@@ -180,7 +140,7 @@ class Packing:
         most = diagonal["q"] if smallest else np.minimum(diagonal["q"], noise / fraction)
         pairs: list[tuple[Overlaps, Overlaps]] = []
         for name in self.names:
-            for l, a, *b in zip(*self._free[name], strict=True):
+            for l, a, *b in zip(*np.unravel_index(self._free[name][0], at.arrays()[name].shape), strict=True):
                 scale = {"q": noise, "V": diagonal["V"], "theta": most}.get(name, diagonal["q"])
                 step = np.sqrt(scale[l, a] * (scale[l, b[0]] if name in ("q", "V") else 1.0))
                 shift = np.zeros(len(x))
@@ -195,6 +155,30 @@ class Packing:
         return pairs
 
 
+@lru_cache(maxsize=128)
+def _free_entries(
+    name: str, shape: tuple[int, ...], symmetry: Symmetry, variances: tuple[float, ...], same_mean: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return flat indices (k,) of the free entries of a family, and all entries (n, k) for one unit of each of them.
+
+    A unit entry, extended by all symmetries, is not zero at entries that it determines. Of these, the first is free.
+    """
+    images = []
+    for values in np.eye(int(np.prod(shape))).reshape(-1, *shape):
+        if name in ("q", "V"):
+            values = symmetrize(values)
+        if variances and name != "m":
+            values = np.array(variances)[:, None, None] * values[:1]
+        elif same_mean and name == "m":
+            values = values[list(same_mean)]
+        images.append(symmetry.mean(name, values).ravel())
+    extended, free = np.array(images), np.zeros(len(images), dtype=bool)
+    for k in range(len(extended)):
+        free[k] = extended[k, k] > 0 and not extended[free, k].any()
+    rows = np.flatnonzero(free)
+    return rows, (extended[rows] / extended[rows, rows][:, None]).T
+
+
 def _find_common_sources(model: Model, overlaps: Overlaps) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """Return the variances and means that sources of labels have in common, see `Packing`; empty if there are none.
 
@@ -205,13 +189,9 @@ def _find_common_sources(model: Model, overlaps: Overlaps) -> tuple[tuple[float,
     if model.attention or len(law.weight) > 1 or model.n_sources == 1:
         return (), ()
     ratios = law.gamma[0] / law.gamma[0, 0]
-    families = (overlaps.q, overlaps.theta, overlaps.V)
-    common = all(
-        np.abs(values - ratios[:, None, None] * values[:1]).max() <= COMMON * np.abs(values).max()
-        for values in families
-    )
-    if not common:
-        return (), ()
+    for values in (overlaps.q, overlaps.theta, overlaps.V):
+        if not np.abs(values - ratios[:, None, None] * values[:1]).max() <= COMMON * np.abs(values).max():
+            return (), ()
     second = law.moments[0][: model.n_sources, : model.n_sources]
     size = np.diagonal(second)
     distance = size[:, None] + size - 2 * second

@@ -97,7 +97,7 @@ def family_growth(F: OverlapMap, at: Overlaps, family: str) -> float:
 
     If reversing the tokens is a symmetry, only directions that keep it are included, which takes half the work.
     """
-    packing = Packing(at, (family,), Symmetry.of(F.model, at).reversal)
+    packing = Packing(at, (family,), Symmetry(reversal=Symmetry.of(F.model, at).reversal))
     J, _ = F.derivatives(packing, at, F.settings.difference, central=True, odd=True)
     return float(np.linalg.eigvals(J).real.max())
 
@@ -125,10 +125,10 @@ def _symmetric_packing(F: OverlapMap, at: Overlaps) -> Packing:
 
     With one class of coordinates all tokens have the same distribution of weights, so that no direction breaks them.
     """
-    packing = replace(Packing.of(F.model, at), diagonal=False)
-    if len(F.model.coordinates.weight) == 1:
-        return packing
-    return replace(packing, reversal=False, exchange=False, isotropic=False)
+    packing = Packing.of(F.model, at)
+    same = len(F.model.coordinates.weight) == 1
+    kept = replace(packing.symmetry, diagonal=False, columns=False) if same else Symmetry()
+    return replace(packing, symmetry=kept)
 
 
 def replicon(model: Model, hats: Hats, response: str) -> float:

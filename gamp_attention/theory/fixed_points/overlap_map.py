@@ -221,22 +221,18 @@ class OverlapMap(DisplayMixin):
         if rule != self.rule and (self.has_paths or (self.is_noisy and not odd)):
             return self.on(rule).derivatives(packing, at, step, central=central, odd=odd, columns=columns)
         expansion = self._expansion(at)  # first, because it includes the averages from which choices follow
-        F, x, changes = self.with_choices_at(at), packing.pack(at), []
+        F, x = self.with_choices_at(at), packing.pack(at)
         describe(f"derivatives in {len(x)} overlaps, each from an average")
         if expansion is not None and expansion.jumps and (not central or F._uses_response):
             expansion = None
         pairs = F._feasible_pairs(packing, at, step) if expansion is None and not odd else []
-        if pairs:
-            moves = np.stack([packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs], axis=1)
-            changes = [_difference(packing, F._step(ahead), F._step(behind), 1.0) for ahead, behind in pairs]
-            inverse = np.linalg.inv(moves)
-            J, V_slopes = (np.stack(parts, axis=-1) @ inverse for parts in zip(*changes, strict=True))
-            return J[:, :columns], V_slopes[..., :columns]
+        changes = [_difference(packing, F._step(ahead), F._step(behind), 1.0) for ahead, behind in pairs]
+        moves = [packing.pack(ahead) - packing.pack(behind) for ahead, behind in pairs]
         if odd and F.is_noisy:
             step = max(step, self.settings.noisy_fraction)
         if expansion is not None:
             here = F._image(at, expansion.base)
-        for shift in np.eye(len(x))[:columns]:
+        for shift in [] if pairs else np.eye(len(x))[:columns]:
             ahead = packing.unpack(x + step * shift)
             if expansion is not None and (expansion.includes_V or np.array_equal(ahead.V, at.V)):
                 there = packing.unpack(x + self.settings.expanded_step * shift)
@@ -250,7 +246,8 @@ class OverlapMap(DisplayMixin):
             else:
                 changes.append(_difference(packing, F._step(ahead), F._step(at), step))
         J, V_slopes = (np.stack(parts, axis=-1) for parts in zip(*changes, strict=True))
-        return J, V_slopes
+        inverse = np.linalg.inv(np.transpose(moves)) if pairs else np.eye(J.shape[1])
+        return J @ inverse, V_slopes @ inverse
 
     @property
     def has_paths(self) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from gamp_attention._tools.roots import follow_flow
 from gamp_attention.results import Overlaps, Status
+from gamp_attention.theory.equations.symmetry import Symmetry
 from gamp_attention.theory.equations.units import Packing, unexplained_fraction
 from gamp_attention.theory.fixed_points.newton import (
     BREAKDOWNS,
@@ -87,6 +88,7 @@ def find_fixed_point(F: OverlapMap, start: Overlaps, max_iter: int) -> Root:
     initial tolerance of the rule, relatively, in a full step. If panels for labels take
     too long on the way, because the proximal map jumps at many fields, it is followed with random points first.
     """
+    start = Symmetry(columns=F.model.exchangeable_columns).impose(start)
     root = _follow(F, start, max_iter)
     exceeded = root.status is Status.MAX_ITER and np.isnan(root.residual)
     if exceeded and F.rule.deterministic and not F.model.attention:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._kernels.compiled import plain_kernel
 from gamp_attention._tools import check
+from gamp_attention._tools.numerics import is_invariant
 from gamp_attention._tools.threads import over_blocks
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.problem.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
@@ -105,6 +106,37 @@ class GLMModel(Model):
             raise check.fail("labels", self.teacher, needs, TypeError)
         n_noise = self.teacher.n_noise(self.n_tokens, self.teacher_rank)
         return LabelTask(self.teacher, loss, self.rank, n_noise, jumps=not loss.convex)
+
+    @cached_property
+    def exchangeable_columns(self) -> bool:  # type: ignore[override]
+        """True if columns of student and teacher, at least two of each, may be permuted together; ℓ is convex."""
+        law, r, penalty = self.coordinates, self.rank, self.penalty
+        if not 1 < r == self.teacher_rank or self.task.jumps or self.is_mixture or not penalty.quadratic:
+            return False
+        same_law = is_invariant(law.teacher_cov, 1, 2) and is_invariant(law.unseen, 0, 1)
+        if penalty.by_column or not same_law or not is_invariant(law.teacher_mean, 1):
+            return False
+        return all(self._keeps_losses(order) for order in ([1, 0, *range(2, r)], [*range(1, r), 0]))
+
+    def _keeps_losses(self, order: list[int]) -> bool:
+        """Return whether an order of columns, also of noise if each field has some, keeps the law of the losses."""
+        rng, shape = np.random.default_rng(9), (16, self.n_tokens, self.rank)
+        z, u, find = rng.standard_normal(shape), rng.standard_normal(shape), getattr(self.teacher, "outcomes", None)
+        noise = rng.standard_normal((len(u), self.task.n_noise))
+
+        def correlations(z: np.ndarray, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
+            """Return products of the losses of a label at two fields z, averaged over the label if possible."""
+            labels: list[tuple[Any, RiskTerms]] = [(1.0, self.task.terms(u, noise))]
+            known = None if find is None else find(u)
+            if known is not None:
+                pairs = zip(known[0], known[1].T, strict=True)
+                labels = [(p, RiskTerms(np.tile(label, (len(u), 1)), np.zeros(len(u)))) for label, p in pairs]
+            return sum(p * self.task.errors(z, u, x) * (1 + self.task.errors(z[::-1], u, x)) for p, x in labels)
+
+        before, z, u = correlations(z, u, noise), z[..., order], u[..., order]
+        if noise.size == u.size:
+            noise = noise.reshape(shape)[..., order].reshape(noise.shape)
+        return np.allclose(correlations(z, u, noise), before, 1e-11, 1e-11)
 
     @cached_property
     def reduced(self) -> Model:

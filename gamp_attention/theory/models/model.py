@@ -141,6 +141,9 @@ class Model(DisplayMixin):
     student: Any = field(default_factory=DotProductAttention)
     score_noise: float = field(default=0.0, kw_only=True)
     intercept = False  # True if an intercept without a penalty is added to the fields
+    # symmetries of columns of student and teacher, at least two of each, that are known: each may change sign in both,
+    # or they may be permuted together and the minimum is unique
+    has_column_signs = exchangeable_columns = False
 
     def __post_init__(self) -> None:
         require_law(self.coordinates)
@@ -298,11 +301,6 @@ class Model(DisplayMixin):
         cov = law.teacher_cov
         is_isotropic = np.array_equal(cov, cov[:, :1, :1] * np.eye(t))
         return is_isotropic and keeps_columns(self.teacher, self.n_tokens, t)
-
-    @cached_property
-    def has_column_signs(self) -> bool:
-        """True if each column of student and teacher is known to change sign together without effect."""
-        return False
 
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps student, teacher and covariances."""

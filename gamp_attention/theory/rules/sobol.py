@@ -170,10 +170,10 @@ class SobolRule(Rule):
     def expansion(self, channel: Channel, squares: bool = False) -> ChannelExpansion | None:
         """Return the averages, with products of derivatives, and their derivatives along the paths of the points.
 
-        None for losses that are not convex, whose proximal map may jump; if rotations or permutations are symmetries,
-        whose domain the points would leave; and if the teacher determines fields of the student.
+        None for losses that are not convex, whose proximal map may jump, and if the teacher determines fields of the
+        student.
         """
-        if channel.model.task.jumps or channel.symmetry.isotropic or channel.symmetry.exchange:
+        if channel.model.task.jumps:
             return None
         return expand_along_paths(channel, self.point_sets(channel))
 
