@@ -149,6 +149,21 @@ class Verdict:
         sys.exit(bool(self.failed))
 
 
+def begin(
+    name: str, description: str, draw: Callable[[Any, Path], None] | None, **more: Any
+) -> tuple[argparse.Namespace, Verdict]:
+    """Return the command line and the verdict of a script; with --draw, only draw from stored numbers, and exit.
+
+    The arguments are as for `run_claim`, and `more` as for `options`.
+    """
+    args = options(description, draw=draw is not None, **more)
+    verdict = Verdict(name, args)
+    if draw is not None and args.draw:
+        draw(verdict.stored(), verdict.path(".png"))
+        sys.exit()
+    return args, verdict
+
+
 Plan = Mapping[Callable[..., dict[str, Any]], Sequence[dict[str, Any]] | Callable[..., Sequence[dict[str, Any]]]]
 
 
@@ -167,11 +182,7 @@ def run_claim(
         tables, and returns the numbers to store.
     draw : function of the stored numbers and a path.
     """
-    args = options(description, draw=draw is not None, workers=True)
-    verdict = Verdict(name, args)
-    if draw is not None and args.draw:
-        draw(verdict.stored(), verdict.path(".png"))
-        return
+    args, verdict = begin(name, description, draw, workers=True)
     parts = []
     with pool(args) as executor:
         for function, planned in plan(args.quick).items():

@@ -24,7 +24,7 @@ from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GR
 from gamp_attention.extensions.sweeps.jobs import row_overlaps
 from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, draw_means, figure
-from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.report import begin, folder, pool
 
 OMEGA = 0.3
 KEYS = ("q", "m", "theta", "train_loss", "test_error")
@@ -143,10 +143,7 @@ def _draw_gap(axis, table):
 
 
 def main():
-    args = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("figure2", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
+    args, verdict = begin("figure2", __doc__, draw, workers=True)
     size = QUICK if args.quick else SIZE
     alphas, where = land.ALPHAS[list(size["alphas"])], folder(args, verdict.name)
     model, instances = ga.paper_model(OMEGA), {"d": size["d"], "n_test": size["n_test"]}
@@ -173,8 +170,7 @@ def main():
     numbers |= {branch: summarize_branch(branch, theory, *runs, lines) for branch in land.BRANCHES}
     for branch in land.BRANCHES:
         check_branch(verdict, branch, numbers[branch])
-    draw(numbers, verdict.path(".png"))
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
 def check_branch(verdict, branch, table):

@@ -14,7 +14,7 @@ import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GREY, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, draw_means, figure
-from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.report import begin, folder, pool
 
 SIZE = {"omegas": (4, 10, 14, 20), "alphas": range(2, 25, 2), "d": 1000, "seeds": 6, "n_test": 4000}
 QUICK = {"omegas": (4, 14), "alphas": (13, 18, 24), "d": 300, "seeds": 8, "n_test": 2000}
@@ -23,10 +23,7 @@ QUANTITIES = ("difference", "semantic", "positional")
 
 
 def main():
-    args = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("figure8", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
+    args, verdict = begin("figure8", __doc__, draw, workers=True)
     size = QUICK if args.quick else SIZE
     omegas = land.OMEGAS[list(size["omegas"])]
     with pool(args) as executor:
@@ -51,8 +48,7 @@ def main():
     for omega, part in slices.items():
         check_slice(verdict, omega, part)
     numbers = {"d": size["d"], "slices": slices}
-    draw(numbers, verdict.path(".png"))
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
 def collect_curves(rows):

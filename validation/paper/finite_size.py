@@ -15,7 +15,7 @@ import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import COLORS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.report import begin, folder, pool
 
 OMEGA, ALPHA = 0.3, 1.5
 SIZES = {30: 200, 60: 200, 100: 100, 200: 100, 400: 60, 1000: 40, 2000: 30}  # number of instances by d
@@ -54,10 +54,7 @@ def fit_exponent(samples, sizes):
 
 
 def main():
-    args = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("finite_size", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
+    args, verdict = begin("finite_size", __doc__, draw, workers=True)
     sizes = QUICK if args.quick else SIZES
     wanted = [{"d": d, "seed": range(seeds)} for d, seeds in sizes.items()]
     with pool(args) as executor:
@@ -74,8 +71,7 @@ def main():
             table[branch][d] = land.compute_statistics(kept[d], KEYS) | {"count": count}
         check_branch(verdict, branch, kept, table[branch][max(sizes)], prediction)
     numbers = {"prediction": prediction, "finite_d": table}
-    draw(numbers, verdict.path(".png"))
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
 def check_branch(verdict, branch, kept, last, prediction):

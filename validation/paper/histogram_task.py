@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from gamp_attention.extensions.comparison.figures import COLORS, DARK
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, options
+from validation._tools.report import begin
 from validation._tools.tables import markdown_table
 
 BETAS, EPS, RATE = (0.9, 0.98), 1e-9, 1e-3  # β, ε and learning rate of Adam; SGD has the same rate
@@ -310,17 +310,13 @@ def draw(numbers, path):
 
 
 def main():
-    args = options(__doc__, draw=True)
-    verdict = Verdict("histogram_task", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
+    args, verdict = begin("histogram_task", __doc__, draw)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     size, seeds = (QUICK, QUICK_SEEDS) if args.quick else (Size(), SEEDS)
     numbers = run_experiment(size, seeds, device)
     verdict.write_table(format_table(numbers))
     check_criterion(numbers, verdict)
-    draw(numbers, verdict.path(".png"))
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
 if __name__ == "__main__":

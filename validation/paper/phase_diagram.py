@@ -16,7 +16,7 @@ import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import ALPHA, DARK, OMEGA, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import BOUNDARIES, build_branch_colormap, figure
-from validation._tools.report import Verdict, options, pool
+from validation._tools.report import begin, pool
 
 ZERO = 1e-7  # q below which weights are on their way to zero
 MARGIN = 2e-3  # distance in α from a boundary below which the accuracy of the grid decides
@@ -33,10 +33,7 @@ LINES = (
 
 def run_study(description, matrix):
     """Run the script of one target, whose results have the suffix `_other` for the matrix of figure 9."""
-    args = options(description, draw=True, workers=True)
-    verdict = Verdict("phase_diagram" + ("" if matrix == "paper" else "_other"), args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
+    args, verdict = begin("phase_diagram" + ("" if matrix == "paper" else "_other"), description, draw, workers=True)
     with pool(args) as executor:
         grid = land.compute_diagram(args, matrix, executor)
         bounds = land.compute_boundaries(args, matrix, executor)
@@ -48,8 +45,7 @@ def run_study(description, matrix):
         "notes": {name: [line.note for line in found_lines] for name, found_lines in bounds.lines.items()},
     }  # fmt: skip
     check_criterion(verdict, rows, bounds, numbers)
-    draw(numbers, verdict.path(".png"))
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
 def build_tables(rows, matrix):

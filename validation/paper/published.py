@@ -29,7 +29,7 @@ from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GR
 from gamp_attention.theory.models.model import asymptotic_terms
 from validation._tools import catalog, landscape as land
 from validation._tools.drawing import BOUNDARIES, figure
-from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.report import begin, folder, pool
 from validation._tools.resumable import run_trials
 
 STARTS = {"semantic": (0.906838209589, 0.0002, 14.575, 0.3472), "positional": (0.0206838209589, 0.2, 14.575, 0.0)}
@@ -270,10 +270,7 @@ def _draw_slices(axis, rows, name, symbol):
 
 
 def main():
-    args = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("published", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
+    args, verdict = begin("published", __doc__, draw, workers=True)
     every = slice(4, None, 5) if args.quick else slice(None)
     with pool(args) as executor:
         curves = {branch: compare_curve(branch, every, args, executor) for branch in land.BRANCHES}
@@ -285,8 +282,7 @@ def main():
     check_criterion(verdict, numbers)
     text = format_table(numbers)
     verdict.write_table(text)
-    draw(numbers, verdict.path(".png"))
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
 def compare_curve(branch, every, args, executor):

@@ -18,7 +18,7 @@ import gamp_attention as ga
 from gamp_attention.extensions.comparison.figures import COLORS, GREY, draw_legend
 from gamp_attention.problem.starts import initial_weights
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.report import begin, folder, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table
 
@@ -93,8 +93,9 @@ def format_table(table):
     return markdown_table(heads, lines)
 
 
-def draw(rows, table, path):
+def draw(numbers, path):
     """Draw the fractions of the ends, and all ends in the plane of overlaps."""
+    rows, table = numbers["rows"], numbers["table"]
     sizes = sorted({row["d"] for row in rows})
     colors = COLORS | {"neither": GREY}
     with figure(path, 2, len(NAMES), (9.6, 7.2)) as axes:
@@ -124,10 +125,7 @@ def draw(rows, table, path):
 
 
 def main():
-    args = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("random_starts", args)
-    if args.draw:
-        return draw(verdict.stored()["rows"], verdict.stored()["table"], verdict.path(".png"))
+    args, verdict = begin("random_starts", __doc__, draw, workers=True)
     sizes = QUICK_SEEDS if args.quick else SEEDS
     plan = [{"d": d, "seed": seed} for d, seeds in sizes.items() for seed in range(seeds)]
     with pool(args) as executor:
@@ -141,8 +139,7 @@ def main():
     for name in () if args.quick else ("adam", "gamp"):
         kinds = {row[name]["end"] for row in rows if row["d"] == 100} & {"semantic", "positional"}
         verdict.check(len(kinds) == 2, f"{NAMES[name]} finds {' and '.join(sorted(kinds))} minima at d = 100")
-    draw(rows, table, verdict.path(".png"))
-    verdict.end({"table": table, "rows": rows})
+    verdict.end({"table": table, "rows": rows}, draw)
 
 
 if __name__ == "__main__":

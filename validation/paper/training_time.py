@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._tools.display import to_json
 from gamp_attention.extensions.comparison.figures import ALPHA, COLORS, DARK, GREY, WORDS, draw_legend
 from validation._tools import landscape as land
 from validation._tools.drawing import figure
-from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.report import begin, folder, pool
 from validation._tools.resumable import run_trials
 
 OMEGA, TIME = 0.3, 750.0
@@ -135,10 +134,7 @@ def _draw_key(axis, alpha, table, key, branch):
 
 
 def main():
-    args = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("training_time", args)
-    if args.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
+    args, verdict = begin("training_time", __doc__, draw, workers=True)
     size = QUICK if args.quick else SIZE
     alphas, where = [float(alpha) for alpha in land.ALPHAS[list(size["alphas"])]], folder(args, verdict.name)
     places = [{"alpha": alpha, "branch": branch} for alpha in alphas for branch in land.BRANCHES]
@@ -165,8 +161,7 @@ def main():
     }  # fmt: skip
     numbers |= {"d": size["d"], "seeds": SEEDS, "steps apart": compare_steps(paper, rows)}
     check_criterion(verdict, numbers)
-    draw(to_json(numbers), verdict.path(".png"))
-    verdict.end(numbers)
+    verdict.end(numbers, draw)
 
 
 def compare_steps(paper, rows):
