@@ -6,7 +6,7 @@ functions below compute where a branch appears, ends, and gains or loses stabili
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -70,8 +70,14 @@ class Scan:
         return self.points.get(alpha)
 
     def solve(self, alpha: float, init: Any) -> bool:
-        """Solve from a named start or overlaps; return whether the branch exists at α."""
-        return self._add(alpha, _first_root(self.model, alpha, init, self.max_iter))
+        """Solve from the name of the branch or from overlaps; return whether the branch exists at α."""
+        F = self.map_at(alpha)
+        if not isinstance(init, str):
+            return self._add(alpha, find_fixed_point(F, init, self.max_iter))
+        root = find_fixed_point(F, start_law(F.model, init).overlaps(F.model), self.max_iter)
+        lost = root.status.converged and is_off(init, root.overlaps)
+        near = find_near_teacher(F, init, Status.LOST if lost else root.status, self.max_iter)
+        return self._add(alpha, near or root)
 
     def _interpolate(self, alpha: float) -> bool:
         """Solve by Newton steps from overlaps between two known points; return whether the branch was found."""
@@ -324,18 +330,6 @@ def locate_root(
     except (ConvergenceError, ValueError):  # the second if the coarse function has no root
         return np.nan, np.inf
     return root, error
-
-
-def _first_root(model: Model, alpha: float, init: str | Overlaps, max_iter: int) -> Root:
-    """Return the fixed point on the coarsest rule, from a name or Overlaps; LOST if the named branch does not exist."""
-    model = model.reduced
-    F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
-    if not isinstance(init, str):
-        return find_fixed_point(F, init, max_iter)
-    root = find_fixed_point(F, start_law(model, init).overlaps(model), max_iter)
-    lost = root.status.converged and is_off(init, root.overlaps)
-    root = replace(root, status=Status.LOST) if lost else root
-    return find_near_teacher(F, init, root.status, max_iter) or root
 
 
 def sector_growth(F: OverlapMap, at: Overlaps, sector: str) -> float:
