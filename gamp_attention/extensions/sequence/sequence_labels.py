@@ -85,7 +85,7 @@ class UserFunction:
         """Return the traced function; raise if it cannot be traced."""
         try:
             differentiated = [k for k, name in enumerate(self.arguments) if name in DIFFERENTIATED]
-            program, _ = trace(self.function, list(self.arguments.values()), differentiated)
+            program = trace(self.function, list(self.arguments.values()), differentiated)
         except Exception as error:
             needs, got = "operations that can be differentiated", f"{error}{_line_of(error)}"
             if not isinstance(error, UntraceableError):

@@ -399,10 +399,8 @@ def _global_names(code: CodeType) -> set[str]:
     return names
 
 
-def trace(
-    function: Any, shapes: Sequence[tuple[int, ...]], differentiated: Sequence[int] = ()
-) -> tuple[Program, tuple[int, ...]]:
-    """Return the program of a function of arrays of given shapes, and the shape of its result.
+def trace(function: Any, shapes: Sequence[tuple[int, ...]], differentiated: Sequence[int] = ()) -> Program:
+    """Return the program of a function of arrays of given shapes.
 
     The inputs of the program are the entries of all arguments, one argument after the other in row-major order. Its
     outputs are the entries of the result. Derivatives in the arguments with the numbers `differentiated` must exist.
@@ -440,6 +438,4 @@ def trace(
             result = _plain(_SELECT(_plain(condition), result, others))
         return result
 
-    result = run({})
-    indices = [recorder._as_float(recorder.index(value)) for value in result.flat]
-    return recorder.graph.program(indices), result.shape
+    return recorder.graph.program([recorder._as_float(recorder.index(value)) for value in run({}).flat])

@@ -71,7 +71,7 @@ CASES = {
 
 def differentiate(function):
     """Return the program of value, slope and second derivative of a function of a number."""
-    program, _ = trace(lambda x: function(x[0]), [(1,)])
+    program = trace(lambda x: function(x[0]), [(1,)])
     graph = Graph(1)
     (value,) = graph.include(program, graph.inputs)
     slope = graph.derivative(value, 0)
