@@ -161,18 +161,11 @@ def solve_pair(
     max_points = max(min(PAIR.max_points, PAIR.max_numbers // fields**2), PAIR.first_points)
     rule = SobolRule(PAIR.first_points, seed=(check.integer("seed", seed, low=0),), max_work=max_points, rate=rate)
     equations = PairEquations((a, b), shared, rule)
-    return finish(_solve(equations, rtol), raise_on_failure, "solve_pair")
-
-
-def _solve(equations: PairEquations, rtol: float) -> PairResult:
-    """Return the solution on random points of which there are enough for `rtol`, if possible."""
-    result = refine_until(_solutions(equations, rtol), rtol)
-    accurate = result.relative_error <= rtol
-    return replace(result, status=Status.CONVERGED, message="") if accurate else result
+    return finish(refine_until(_solutions(equations, rtol), rtol), raise_on_failure, "solve_pair")
 
 
 def _solutions(equations: PairEquations, rtol: float) -> Iterator[PairResult]:
-    """Yield the solutions on more and more random points, with status INACCURATE."""
+    """Yield the solutions on more and more random points, until there are enough for `rtol`, if possible."""
     x = equations.weights(np.zeros(equations.shape), 0)[0]  # without shared samples
     n_iter, rule = 0, equations.rule
     while True:
@@ -186,12 +179,13 @@ def _solutions(equations: PairEquations, rtol: float) -> Iterator[PairResult]:
         x, unit = root.x, equations.unit
         noise, others = _errors(equations, x)
         relative, needed = float((noise + others).max() / unit), rtol - float(others.max() / unit)
-        message = f"the relative error is {relative:.2g}, not rtol = {rtol:g}"
+        advice = ": solve `first` and `second` with a smaller rtol" * (needed <= 0)
+        missed = Status.INACCURATE, f"the relative error is {relative:.2g}, not rtol = {rtol:g}{advice}"
+        status, message = (Status.CONVERGED, "") if relative <= rtol else missed
         yield PairResult(
-            status=Status.INACCURATE, n_iter=n_iter, residual=root.size, q=x.reshape(equations.shape),
+            status=status, n_iter=n_iter, residual=root.size, q=x.reshape(equations.shape),
             q_error=(noise + others).reshape(equations.shape), relative_error=relative,
-            stability=float(np.abs(np.linalg.eigvals(equations.image(x)[1])).max()), state=equations,
-            message=message + ": solve `first` and `second` with a smaller rtol" * (needed <= 0),
+            stability=float(np.abs(np.linalg.eigvals(equations.image(x)[1])).max()), message=message, state=equations,
         )  # fmt: skip
         rule = rule.refined_for(float(noise.max() / unit) / needed) if needed > 0 else rule
         if rule is equations.rule or rule.work(1) > rule.max_work * SobolRule.n_replicas:
