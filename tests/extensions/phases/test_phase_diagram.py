@@ -179,15 +179,3 @@ def test_breaking_lowers_the_crossing_of_training_losses():
     broken = ga.solve_broken(model, alpha, positional.overlaps, rtol=1e-2)
     gap = semantic.train_loss - positional.train_loss
     assert abs(semantic.train_loss - broken.train_loss) < 0.1 * gap + broken.train_loss_error
-
-
-@pytest.mark.slow
-def test_breaking_extends_the_semantic_branch_to_smaller_alpha():
-    """Below the end with replica symmetry, minima from the teacher have an overlap with it, as with one step."""
-    model, alpha = ga.paper_model(), 0.6
-    assert not ga.solve_state_evolution(model, alpha, "semantic", rtol=1e-2).converged
-    broken = ga.solve_broken(model, alpha, "semantic", rtol=0.1)
-    assert broken.converged
-    runs = [ga.run_gamp(ga.sample(model, 1000, alpha, seed), "semantic", "asymptotic") for seed in range(4)]
-    theta = [float(abs(run.overlaps.theta).mean()) for run in runs]
-    assert np.mean(theta) == pytest.approx(float(abs(broken.overlaps.theta).mean()), rel=0.3)

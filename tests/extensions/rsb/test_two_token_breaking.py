@@ -168,6 +168,9 @@ def test_solutions_at_fixed_parisi_parameters():
     assert "one step" in se.validity
 
 
+OF_TEACHER = [0.0365, 0.0443, 0.001540]  # θ, q and training loss at α = 0.6 with one step, from the teacher's weights
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "exists"), [(0.6, True), (0.35, False)])
 def test_branches_that_exist_only_with_breaking_are_found(alpha, exists):
@@ -176,7 +179,8 @@ def test_branches_that_exist_only_with_breaking_are_found(alpha, exists):
     step = ga.solve_broken(model, alpha, "semantic", rtol=1e-2)
     assert step.status is (ga.Status.CONVERGED if exists else ga.Status.LOST)
     if exists:
-        assert (step.overlaps.theta > 0.8 * step.overlaps.q).all()
+        numbers = [step.overlaps.theta.mean(), step.overlaps.q.mean(), step.train_loss]
+        assert np.allclose(numbers, OF_TEACHER, rtol=2e-3)
         without = ga.solve_broken(model, alpha, "random", rtol=1e-2)
         assert step.train_loss < without.train_loss - 5 * (step.train_loss_error + without.train_loss_error)
     else:
@@ -232,4 +236,4 @@ def test_runs_end_on_a_branch_that_exists_only_with_breaking():
     values = np.array([[run.overlaps.theta.mean(), run.overlaps.q.mean(), run.train_loss] for run in runs])
     assert (values[:, 0] > 0.4 * values[:, 1]).all()
     error = values.std(axis=0, ddof=1) / np.sqrt(len(runs))
-    assert (np.abs(values.mean(axis=0) - [0.0365, 0.0443, 0.001540]) < 3 * error).all()
+    assert (np.abs(values.mean(axis=0) - OF_TEACHER) < 3 * error).all()
