@@ -91,16 +91,6 @@ def raise_spectrum(matrices: np.ndarray, lowest: Any = 0.0) -> np.ndarray:
     return matrices if (spectrum >= lowest).all() else compose(np.maximum(spectrum, lowest), vectors)
 
 
-def is_invariant(values: np.ndarray, *axes: int) -> bool:
-    """Return whether no permutation of the indices of given axes together changes an array, to the last bit."""
-    n = values.shape[axes[0]]
-    for order in ([1, 0, *range(2, n)], [*range(1, n), 0]):
-        index = [order if axis in axes else range(size) for axis, size in enumerate(values.shape)]
-        if not np.array_equal(values[np.ix_(*index)], values):
-            return False
-    return True
-
-
 def symmetrize(matrices: np.ndarray) -> np.ndarray:
     """Return the symmetric parts (M + Mᵀ)/2 of square matrices (..., k, k)."""
     return np.asarray(0.5 * (matrices + np.swapaxes(matrices, -1, -2)))

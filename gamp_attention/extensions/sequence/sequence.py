@@ -107,21 +107,13 @@ class SequenceModel(GLMModel):
         is_diagonal = np.array_equal(covariances, covariances * np.eye(self.teacher_rank))
         if not (self.even and 1 < r == self.teacher_rank and is_diagonal) or law.teacher_mean.any():
             return False
-        return all(self._keeps_loss(partial(np.multiply, signs)) for signs in 1 - 2 * np.eye(r))
+        return all(self._keeps_losses(partial(np.multiply, signs)) for signs in 1 - 2 * np.eye(r))
 
     def _has_token_symmetry(self, order: np.ndarray) -> bool:
         """Return whether a permutation of the tokens keeps the loss of teacher and student, and the covariances."""
         law = self.coordinates
         keeps_law = np.array_equal(law.gamma, law.gamma[:, order]) and not law.teacher_mean.any()
-        return self.even and len(order) > 1 and keeps_law and self._keeps_loss(lambda u: u[:, order])
-
-    def _keeps_loss(self, transform: Callable[[np.ndarray], np.ndarray]) -> bool:
-        """Return whether the same transformation of the fields of teacher and student leaves all losses unchanged."""
-        rng, shape = np.random.default_rng(9), (N_SYMMETRY, self.n_tokens)
-        u, z = rng.standard_normal((*shape, self.teacher_rank)), rng.standard_normal((*shape, self.rank))
-        noise, evaluate = rng.standard_normal((N_SYMMETRY, self.teacher.count)), self.student.spec.evaluate
-        changed = evaluate(self.teacher(transform(u), noise), transform(z))
-        return are_equal(evaluate(self.teacher(u, noise), z), changed)
+        return self.even and len(order) > 1 and keeps_law and self._keeps_losses(lambda u: u[:, order])
 
     def trained_layer(self, data: Any, Q: np.ndarray) -> Any:
         """Return the layer with weights Q (d, r) of a dataset."""
@@ -182,7 +174,7 @@ class SequenceMixture(TokenClasses, SequenceModel):
         teacher = ShiftedTeacher(labels, shift) if shift.any() else labels
         return GLMModel(teacher, self.law_of_pattern(number), self.penalty, self.rank, self.student)
 
-    def _keeps_loss(self, transform: Callable[[np.ndarray], np.ndarray]) -> bool:
+    def _keeps_losses(self, change: Callable[[np.ndarray], np.ndarray]) -> bool:
         """Return False: symmetries of samples with classes are not searched for."""
         return False
 

@@ -12,9 +12,9 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaincinv, ndtri
 
-from gamp_attention._tools.numerics import is_invariant
 from gamp_attention.results import Overlaps
 from gamp_attention.theory.models.model import Model
+from gamp_attention.theory.models.teachers import is_invariant
 
 
 @dataclass(frozen=True)

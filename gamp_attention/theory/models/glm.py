@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 
 from gamp_attention._kernels.compiled import plain_kernel
 from gamp_attention._tools import check
-from gamp_attention._tools.numerics import is_invariant
 from gamp_attention._tools.threads import over_blocks
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.problem.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
@@ -24,6 +23,7 @@ from gamp_attention.problem.students import check_labels, require_loss
 from gamp_attention.theory.models.coordinate_classes import isotropic_law
 from gamp_attention.theory.models.labels import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
 from gamp_attention.theory.models.model import Model
+from gamp_attention.theory.models.teachers import is_invariant
 
 DEFAULT_LABELS = {  # label model that generates data for each loss of the package
     SquaredLoss: LinearLabels(),
@@ -116,13 +116,14 @@ class GLMModel(Model):
         same_law = is_invariant(law.teacher_cov, 1, 2) and is_invariant(law.unseen, 0, 1)
         if penalty.by_column or not same_law or not is_invariant(law.teacher_mean, 1):
             return False
-        return all(self._keeps_losses(order) for order in ([1, 0, *range(2, r)], [*range(1, r), 0]))
+        orders = [1, 0, *range(2, r)], [*range(1, r), 0]
+        return all(self._keeps_losses(partial(np.take, indices=order, axis=-1)) for order in orders)
 
-    def _keeps_losses(self, order: list[int]) -> bool:
-        """Return whether an order of columns, also of noise if each field has some, keeps the law of the losses."""
-        rng, shape = np.random.default_rng(9), (16, self.n_tokens, self.rank)
-        z, u, find = rng.standard_normal(shape), rng.standard_normal(shape), getattr(self.teacher, "outcomes", None)
-        noise = rng.standard_normal((len(u), self.task.n_noise))
+    def _keeps_losses(self, change: Callable[[np.ndarray], np.ndarray]) -> bool:
+        """Return whether a change of all fields, or also of noise of their shape, keeps the distribution of losses."""
+        rng, shape = np.random.default_rng(9), (16, self.n_tokens)
+        z, u = rng.standard_normal((*shape, self.rank)), rng.standard_normal((*shape, self.teacher_rank))
+        noise, find = rng.standard_normal((len(u), self.task.n_noise)), getattr(self.teacher, "outcomes", None)
 
         def correlations(z: np.ndarray, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
             """Return products of the losses of a label at two fields z, averaged over the label if possible."""
@@ -133,10 +134,9 @@ class GLMModel(Model):
                 labels = [(p, RiskTerms(np.tile(label, (len(u), 1)), np.zeros(len(u)))) for label, p in pairs]
             return sum(p * self.task.errors(z, u, x) * (1 + self.task.errors(z[::-1], u, x)) for p, x in labels)
 
-        before, z, u = correlations(z, u, noise), z[..., order], u[..., order]
-        if noise.size == u.size:
-            noise = noise.reshape(shape)[..., order].reshape(noise.shape)
-        return np.allclose(correlations(z, u, noise), before, 1e-11, 1e-11)
+        before, changed = correlations(z, u, noise), (change(z), change(u))
+        noises = [noise, change(noise.reshape(u.shape)).reshape(noise.shape)] if noise.size == u.size else [noise]
+        return any(np.allclose(correlations(*changed, x), before, 1e-11, 1e-11) for x in noises)
 
     @cached_property
     def reduced(self) -> Model:

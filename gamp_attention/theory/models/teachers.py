@@ -109,3 +109,13 @@ def keeps_columns(attention: Any, n_tokens: int, rank: int) -> bool:
     rotation, _ = np.linalg.qr(np.random.default_rng(4).standard_normal((rank, rank)))
     reflection = np.diag([-1.0] + [1.0] * (rank - 1))
     return all(np.allclose(attention(u @ O), attention(u), rtol=1e-12, atol=1e-13) for O in (rotation, reflection))
+
+
+def is_invariant(values: np.ndarray, *axes: int) -> bool:
+    """Return whether no permutation of the indices of given axes together changes an array, to the last bit."""
+    n = values.shape[axes[0]]
+    for order in ([1, 0, *range(2, n)], [*range(1, n), 0]):
+        index = [order if axis in axes else range(size) for axis, size in enumerate(values.shape)]
+        if not np.array_equal(values[np.ix_(*index)], values):
+            return False
+    return True
