@@ -32,14 +32,14 @@ _READ: dict[type, dict[Any, Any]] = {}  # descriptions of the outer values that 
 def hash_content(value: Any) -> str | None:
     """Return a hash of a class or function with everything that its compiled code depends on; None if unknown."""
     try:
-        return hash_bytes(repr(_Walk().describe(value)).encode())
+        return hash_bytes(repr(Walk().describe(value)).encode())
     except LookupError:
         return None
 
 
 def check_helpers(cls: type) -> None:
     """Stop numba from loading stored helper functions of a class, as it checks only the file that defines each."""
-    walk = _Walk()
+    walk = Walk()
     with suppress(LookupError):  # the functions up to there are known
         walk.describe(cls)
     for helper in walk.helpers:
@@ -53,7 +53,7 @@ def require_unchanged(cls: type) -> None:
     """
     if cls.__module__.startswith("gamp_attention."):
         return
-    walk = _Walk()
+    walk = Walk()
     with suppress(LookupError):  # the values up to there are known
         walk.describe(cls)
     first = _READ.setdefault(cls, walk.read)
@@ -64,7 +64,7 @@ def require_unchanged(cls: type) -> None:
         raise ValueError(f"{cls.__name__}: needs {needs}, got another value of {changed[0]!r}; {remedy}")
 
 
-class _Walk:
+class Walk:
     """Description of values by plain tuples; functions and classes are described once, as they may refer to another."""
 
     def __init__(self) -> None:
@@ -72,6 +72,10 @@ class _Walk:
         self.read: dict[Any, Any] = {}  # descriptions of outer values; keys are the function or module, and the name
         self._described: dict[int, Any] = {}
         cpu_target.typing_context.refresh()  # it then contains functions of `overload` and `register_jitable`
+
+    def is_library(self, package: str) -> bool:
+        """Return whether functions and classes of a package are identified by their names."""
+        return package in LIBRARIES
 
     def describe(self, value: Any) -> Any:
         """Return plain data that is equal in two processes if and only if the values are."""
@@ -101,7 +105,7 @@ class _Walk:
     def _describe_definition(self, value: Any) -> Any:
         """Return a description of a function, class or code."""
         library = str(getattr(value, "__module__", None) or "builtins").partition(".")[0]
-        if isinstance(value, NAMED) and library in (*LIBRARIES, "gamp_attention"):
+        if isinstance(value, NAMED) and (library == "gamp_attention" or self.is_library(library)):
             return "library", getattr(value, "__module__", None), getattr(value, "__qualname__", value.__name__)
         if isinstance(value, CodeType):
             names = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
@@ -153,7 +157,7 @@ class _Walk:
         for name, value in sorted(outer.items()):
             if not isinstance(value, ModuleType):
                 described = self.describe(value)
-            elif value.__name__.partition(".")[0] in LIBRARIES or id(value) in self._described:
+            elif self.is_library(value.__name__.partition(".")[0]) or id(value) in self._described:
                 described = "module", value.__name__
             else:
                 self._described[id(value)] = value

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._kernels.user_classes import hash_user_classes
 from gamp_attention._tools import check
 from gamp_attention._tools.choices import RISKS, SOLVERS, STARTS
 from gamp_attention._tools.display import count_noun
@@ -35,8 +36,9 @@ from gamp_attention.theory.models.model import (
 
 
 def digest(model: Model) -> str:
-    """Return a short hash of everything in a model."""
-    return short_hash(_describe_value(require_model(model)))
+    """Return a short hash of everything in a model, including the code of user-defined classes."""
+    described, code = _describe_value(require_model(model)), hash_user_classes(model)
+    return short_hash([described, code] if code else described)
 
 
 def base_digest(model: Model) -> str:

@@ -47,7 +47,7 @@ class Store:
             raise check.fail("folder", str(self.folder), "a folder, or a path that does not exist yet")
         existing = self._read_manifest()
         if existing is not None and existing["model"] != manifest["model"]:
-            needs = "another folder, because this folder has the cells of another model"
+            needs = "another folder, because this folder has the cells of another model or of other code of its classes"
             raise check.fail("folder", str(self.folder), needs)
         names = [entry.name for entry in self._cells.iterdir()] if self._cells.is_dir() else []
         if existing is None and not all(map(CELL_FILE.fullmatch, names)):

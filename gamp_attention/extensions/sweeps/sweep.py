@@ -97,7 +97,8 @@ def sweep(
     Parameters
     ----------
     model : the problem; axes that are not given are taken from it.
-    folder : directory in which the cells are stored, for one model with any ω, λ and σ. All workers need access to it.
+    folder : directory in which the cells are stored, for one model with any ω, λ and σ; a model with edited classes of
+        yours, or with classes that another version of Python runs, is another model. All workers need access to it.
     alpha, omega, lam, sigma, d, seed, branch, method : the axes, each a single value or a sequence. Methods are "SE"
         (state evolution), "GAMP" and "GD" (gradient descent); branches are "semantic", "positional" and "random". "SE"
         does not use d and seed.

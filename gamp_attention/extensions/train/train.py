@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._kernels.user_classes import hash_user_classes
 from gamp_attention._tools import check
 from gamp_attention._tools.checkpoints import Checkpoint, CheckpointFile
 from gamp_attention._tools.numerics import guard_call, hash_bytes
@@ -94,7 +95,8 @@ def train(
     seed : seed of the random starts.
     checkpoint : file to which the state is written once a minute, more often at first, and from which the run resumes
         if the file exists; `Checkpoint(path, every)` sets the time between two writes. A resumed run makes the same
-        iterations to the last bit. `max_iter` may be larger than before; all other arguments must be the same.
+        iterations to the last bit. `max_iter` may be larger than before; all other arguments and the code of your loss
+        and penalty must be the same.
     raise_on_failure : raise ConvergenceError if the selected run does not converge.
     progress : show start, iteration, training loss and gradient norm on standard error. If None, they are shown on a
         terminal if the run takes more than a second.
@@ -204,6 +206,7 @@ def _open_checkpoint(
     values = [terms.params, terms.constant, data.positions, data.spectra, data.source_means, of_tokens]
     values += [tokens.shape, tokens.dtype.str, groups, data.penalty, data.loss, plan.risk, plan.tol]
     values += [array for _, state in starts for array in (state.Q, state.V)] + [*vars(iteration).values(), *options]
+    values += hash_user_classes((data.penalty, data.loss))
     with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # losses and penalties may contain arrays
         words = [value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in values]
     return CheckpointFile(checkpoint, hash_bytes(*words))

@@ -46,6 +46,54 @@ def test_keys_depend_on_all_that_determines_the_numbers(model):
     assert predecessor.cell.alpha == 1.0
 
 
+CLASSES = """
+from dataclasses import dataclass
+from typing import NamedTuple
+import gamp_attention as ga
+SCALE = 1.0
+def shift(u):
+    return u + 1.0
+@ga.register_loss
+class Loss(NamedTuple):
+    convex = True
+    def value(self, p, z):
+        return SCALE * (p[0] - z[0, 0]) ** 2
+@ga.register_penalty
+class Penalty(NamedTuple):
+    lam: float = 1.0
+    strength = property(lambda self: self.lam)
+    def value(self, x):
+        return 0.5 * self.lam * x * x
+    def slopes(self, x):
+        return self.lam * x, self.lam * x
+    def prox(self, b, a):
+        return b / (a + self.lam), 1 / (a + self.lam)
+@dataclass(frozen=True)
+class Labels(ga.LinearLabels):
+    gain: float = 1.0
+    sign = property(lambda self: 1.0)
+    def __call__(self, u, noise):
+        return self.gain * self.sign * shift(u[:, 0])
+model = ga.glm_model(Loss(), Labels(), penalty=Penalty())
+"""
+
+
+def define_model(source):
+    """Return the model that a script defines."""
+    exec(source, scope := {"__name__": "__main__"})
+    return scope["model"]
+
+
+def test_a_model_with_edited_code_is_another_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "solve_near", lambda *_, **__: 1 / 0)  # a cell with an error is stored too
+    sweep(define_model(CLASSES), tmp_path, alpha=1.0, branch="random")
+    assert sweep(define_model(CLASSES + "# a comment"), tmp_path, alpha=1.0, branch="random").reused == 1
+    edits = ["SCALE = 1>SCALE = 2", "(p[0] - z>(p[0] - 2 * z", "0.5 * self.lam>self.lam / 2", "u + 1.0>u + 2.0"]
+    for edit in [*edits, "self.gain *>2 * self.gain *", "self: 1.0>self: 2.0"]:
+        with pytest.raises(ValueError, match="folder: needs another folder"):
+            sweep(define_model(CLASSES.replace(*edit.split(">"))), tmp_path, alpha=1.0, branch="random")
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [

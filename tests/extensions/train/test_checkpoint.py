@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -156,3 +157,24 @@ def test_checkpoints_of_data_with_equal_labels_and_mean_squares_are_refused(tmp_
     np.save(tmp_path / "rows.npy", signs)
     stored = ga.LabelledDataset(np.load(tmp_path / "rows.npy", "r"), labels, ga.SquaredLoss(), 0.1)
     train_one(stored, "random", checkpoint=path, max_iter=5)
+
+
+def make_loss(factor):
+    """Return a loss with an outer value, which stands for an edit of its class."""
+
+    @ga.register_loss
+    class Scaled(NamedTuple):
+        convex = True
+
+        def value(self, p, z):
+            return factor * (p[0] - z[0, 0]) ** 2
+
+    return Scaled()
+
+
+def test_a_checkpoint_of_another_loss_of_the_same_name_is_refused(tmp_path):
+    x = np.random.default_rng(0).standard_normal((60, 1, 12))
+    checkpoint = ga.Checkpoint(tmp_path / "run.npz", 0)
+    train_one(ga.LabelledDataset(x, x[:, 0, :1], make_loss(1.0), 0.1), "random", checkpoint=checkpoint, max_iter=3)
+    with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
+        train_one(ga.LabelledDataset(x, x[:, 0, :1], make_loss(2.0), 0.1), "random", checkpoint=checkpoint, max_iter=3)
