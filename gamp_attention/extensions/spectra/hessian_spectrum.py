@@ -26,6 +26,7 @@ from gamp_attention._tools.eigenpairs import Product, extreme_eigenpairs
 from gamp_attention._tools.numerics import Stream, generator, guard_call
 from gamp_attention.problem.curvature import rotations
 from gamp_attention.problem.dataset import Dataset, require_dataset
+from gamp_attention.problem.losses.kinks import has_kinks
 from gamp_attention.problem.risk import hessian_product, on_kinks, risk_at
 from gamp_attention.results import Columns, Result
 
@@ -145,9 +146,9 @@ def hessian_spectrum(
     Raises
     ------
     TypeError : if `data` is not a Dataset, or an argument has the wrong type.
-    ValueError : if `Q` has another shape; `risk` is unknown or not available; a number is too small; the penalty has
-        kinks, at which there is no Hessian; there is an intercept; the Hessian is not finite at Q; or an eigenvalue is
-        not found.
+    ValueError : if `Q` has another shape; `risk` is unknown or not available; a number is too small; the penalty or
+        the loss has kinks, at which there is no Hessian; there is an intercept; the Hessian is not finite at Q; or an
+        eigenvalue is not found.
 
     Examples
     --------
@@ -168,6 +169,7 @@ def hessian_spectrum(
     if not data.penalty.smooth:
         needs = "a penalty without kinks, at which there is no Hessian"
         raise check.fail_words("data", type(data.penalty).__name__, needs)
+    require_smooth_loss("data", data, data.terms(risk).params)
     rng = generator(seed, Stream.STARTS)
     at = risk_at(data, Q, risk)
     curvature = on_kinks(data.penalty, Q, at.smooth)[2]
@@ -197,6 +199,13 @@ def hessian_spectrum(
         eigenvalues_error=errors[outside], vectors=vectors, teacher=teacher, weights=_projections(vectors, Q),
         positions=_projections(vectors, data.source_means.T), nodes=nodes, node_weights=weights,
     )  # fmt: skip
+
+
+def require_smooth_loss(name: str, problem: Any, params: np.ndarray) -> None:
+    """Raise an error if the loss of a dataset or model has kinks for samples with parameters (n, P)."""
+    if has_kinks(problem.loss, params):
+        needs = "a loss without kinks, at which there is no Hessian"
+        raise check.fail_words(name, type(problem.student).__name__, needs)
 
 
 def lanczos_quadrature(product: Product, start: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:

@@ -26,6 +26,7 @@ from gamp_attention._tools.display import format_with_error
 from gamp_attention._tools.numerics import generator, guard_call, symmetrize
 from gamp_attention._tools.quadrature import gaussian_points
 from gamp_attention._tools.statistics import half_width
+from gamp_attention.extensions.spectra.hessian_spectrum import require_smooth_loss
 from gamp_attention.extensions.spectra.spectrum import (
     Ensemble,
     densities,
@@ -144,7 +145,7 @@ def limiting_spectrum(
     ------
     TypeError : if an argument has the wrong type.
     ValueError : if `alpha` or `width` is not positive; `x` is empty or does not increase; `n_points` is odd or too
-        small; the penalty is not a ridge; the model has an intercept; or `fixed_point`
+        small; the penalty is not a ridge; the loss has kinks; the model has an intercept; or `fixed_point`
         belongs to another model or α, has not converged, or has more than one step of replica symmetry breaking; or the
         equations are not solved because `width` is too small or too large.
 
@@ -227,6 +228,7 @@ def _draw_ensemble(
     for probability, sources, component in model.components:
         selected = select_sources(overlaps, sources)
         y, noise, terms, out = _draw_fields(component, selected, fixed_point, n_points, rng)
+        require_smooth_loss("model", component, terms.params)
         D = sample_derivatives(component.loss, terms.params, out.z)[2]
         parts.append((np.full(n_points, probability / n_points), D, y, noise, out.g))
         groups.append(Group(slice(first, first + n_points), np.asarray(sources)))

@@ -1,5 +1,7 @@
 """Spectra of Hessians at given weights, compared with all eigenvalues of the Hessian by finite differences."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -98,3 +100,22 @@ def test_bad_input_is_refused_by_name(words, options):
     data = ga.sample(ga.paper_model(), d=20, alpha=1.0, seed=0)
     with pytest.raises(ValueError, match=words):
         ga.hessian_spectrum(**{"data": data, "Q": data.Q_star, **options})
+
+
+@ga.register_loss
+class AbsoluteLoss(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return abs(p[0] - z[0, 0])
+
+
+def test_a_loss_with_kinks_has_no_spectrum():
+    """At a minimum, many fields are exactly at a kink."""
+    model = ga.glm_model(AbsoluteLoss(), ga.LinearLabels(noise=0.5), lam=0.3)
+    data = ga.sample(model, d=20, alpha=2.0, seed=0)
+    with pytest.raises(ValueError, match=r"data: needs a loss without kinks, .* got AbsoluteLoss"):
+        ga.hessian_spectrum(data, data.Q_star)
+    fixed_point = ga.solve_state_evolution(model, 2.0, rtol=1e-2, stability=False)
+    with pytest.raises(ValueError, match="model: needs a loss without kinks"):
+        ga.limiting_spectrum(model, 2.0, fixed_point, n_points=64)
