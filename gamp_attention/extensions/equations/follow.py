@@ -13,7 +13,7 @@ from gamp_attention._tools.numerics import guard_call
 from gamp_attention._tools.progress import describe, show_progress
 from gamp_attention.extensions.equations.solve import SOLUTION, EquationsSolution, refined
 from gamp_attention.extensions.equations.system import System, read_start
-from gamp_attention.extensions.phases.arclength import WALK, Curve, locate_fold, walk
+from gamp_attention.extensions.phases.arclength import WALK, Curve, is_closed, locate_fold, walk
 from gamp_attention.results import Result, Status, spread
 
 MAX_POINTS = 300  # maximum number of points in each direction
@@ -32,7 +32,8 @@ class EquationsCurve(Result):
     folds, folds_error : (F,) parameter values at folds, and their errors.
     crossings, crossings_error : (C,) other values at which the stability passes 1, because another branch crosses.
     ends : reason for the end of the curve in both directions, "reached" (the given value), "returned" (beyond a fold,
-        to the other given value), "stalled" (no further point was found) or "long" (the maximum number of points).
+        to the other given value, or around a closed curve, whose first and last points are the given solution),
+        "stalled" (no further point was found) or "long" (the maximum number of points).
     """
 
     parameter: str
@@ -155,16 +156,19 @@ def follow_equations(
     ends = {float(np.arcsinh(value / unit)): value for value in (low, high)}
     curve = _ParameterCurve(unit, ends, system, name, system.units(x))
     guess = np.append(x / curve.units, np.arcsinh(here / unit))
-    (before, first), (after, last) = (_walk(curve, guess, *goals) for goals in (ends, reversed(ends)))
+    before, first = _walk(curve, guess, *ends)
+    closed = len(before) > 1 and before[-1] is before[0]
+    after, last = (before[:1], first) if closed else _walk(curve, guess, *reversed(ends))
     points = [*before[:0:-1], *(after or before[:1])]
-    turns = [k for k in range(1, len(points) - 1) if np.prod(np.diff([u[-1] for u in points[k - 1 : k + 2]])) < 0]
+    ring, n = points + points[1:2] * closed, len(points) - closed
+    turns = [k for k in range(1, len(ring) - 1) if np.prod(np.diff([u[-1] for u in ring[k - 1 : k + 2]])) < 0]
     solutions, rows = zip(*(curve.solve(u, rtol) for u in points), strict=True)
     crossings = [
         _locate_crossing(curve, np.array(rows[max(j - 1, 0) : k + 2]), rtol)
         for j, k in pairwise(range(len(points)))
-        if rows[j][-1] * rows[k][-1] < 0 and not {j, k} & set(turns)
+        if rows[j][-1] * rows[k][-1] < 0 and not {j % n, k % n} & {turn % n for turn in turns}
     ]
-    folds = [locate_fold(curve, points[k - 1 : k + 2]) for k in turns]
+    folds = [locate_fold(curve, ring[k - 1 : k + 2]) for k in turns]
     arrays: dict[str, Any] = {}
     for kind, found in (("folds", folds), ("crossings", crossings)):
         p, error = np.reshape(found, (-1, 2)).T
@@ -201,7 +205,7 @@ def _locate_crossing(curve: _ParameterCurve, rows: np.ndarray, rtol: float) -> t
 
 
 def _walk(curve: _ParameterCurve, guess: np.ndarray, goal: float, other: float) -> tuple[list[np.ndarray], str]:
-    """Return the points from a guess to p = `goal`, or beyond a fold to the other limit, and the end."""
+    """Return the points from a guess to p = `goal`, beyond a fold to the other limit, or back; and the end."""
     points: list[np.ndarray] = []
     if goal == guess[-1]:
         return points, "reached"
@@ -210,6 +214,8 @@ def _walk(curve: _ParameterCurve, guess: np.ndarray, goal: float, other: float) 
         describe(f"{curve.name} = {curve.value(float(u[-1])):.4g}")
         if len(points) > 1 and u[-1] in (goal, other):
             return points, "reached" if u[-1] == goal else "returned"
+        if len(points) > 2 and is_closed(curve, points[0], *points[-2:]):
+            return [*points[:-1], points[0]], "returned"
         if len(points) >= MAX_POINTS:
             return points, "long"
     return points, "stalled"

@@ -54,6 +54,7 @@ class WalkSettings:
     end_size: float = 1e-3  # q, in units of its first value, above which residuals of points are negligible
     max_parabolas: int = 5  # maximum number of parabolas fitted to an end, and of polynomials to a crossing
     parabola_arc: float = 0.04  # smallest half-width of a fit, for which the noise of the averages is negligible
+    closed: float = 1e-3  # distance from its first point at which a curve is closed: above the errors of points
     closer: float = 0.25  # half-width of the next polynomial of a crossing, in units of the interval that contains it
 
 
@@ -241,6 +242,17 @@ def weight_sizes(curve: BranchCurve, points: list[np.ndarray]) -> np.ndarray:
     """Return q (P,) at points, in units of the first."""
     q = np.array([np.abs(curve.overlaps(u).q).max() for u in points])
     return q / q[0]
+
+
+def is_closed(curve: Curve, first: np.ndarray, before: np.ndarray, after: np.ndarray) -> bool:
+    """Return whether a curve passes its first point between two neighboring points of it."""
+    chord = after - before
+    fraction = (first - before) @ chord / (chord @ chord)
+    foot = before + fraction * chord
+    if not 0 < fraction <= 1 or np.linalg.norm(first - foot) > np.linalg.norm(chord):
+        return False
+    there = _correct(curve, foot, chord / np.linalg.norm(chord), derivative(curve, foot))
+    return there is not None and float(np.linalg.norm(there[0] - first)) <= WALK.closed
 
 
 def locate_fold(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:

@@ -62,6 +62,22 @@ def test_errors_of_crossings_and_folds_hold_and_the_curve_returns_to_the_other_l
     assert curve.m[0] == pytest.approx(0.5 - np.sqrt(0.75), abs=1e-3)
 
 
+@pytest.mark.parametrize("p", [5.0, 5.99, 4.001])
+def test_a_closed_curve_is_followed_once(p):
+    """The circle (m − 2)² + (p − 5)² = 1 has folds at p = 4 and p = 6; two of the starts are next to them."""
+
+    def circle(x, average, p):
+        return dict(m=x.m + 0.5 * (1 - (x.m - 2) ** 2 - (p - 5) ** 2))
+
+    start = ga.solve_equations(circle, dict(m=2 + np.sqrt(1 - (p - 5) ** 2)), p=p)
+    curve = ga.follow_equations(circle, start, p=(0.1, 20.0))
+    assert (np.abs(np.sort(curve.folds) - [4, 6]) <= curve.folds_error.max()).all()
+    assert curve.ends == ("returned", "returned")
+    assert (curve.p[[0, -1]] == p).all()
+    assert curve.m[[0, -1]] == pytest.approx(start.m, abs=1e-3)
+    assert len(curve.crossings) == 0
+
+
 def test_a_range_of_several_orders_of_magnitude_is_covered():
     def inverse(x, average, lam):
         return dict(m=1 / lam + 0 * x.m)
