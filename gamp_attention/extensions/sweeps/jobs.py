@@ -185,7 +185,8 @@ class Settings:
     n_test: int = 1000  # number of new samples for the test error
     descent: str = "gd"  # method of descent
     gd_steps: int = 5000  # maximum number of iterations of descent
-    gamp_steps: int = 500  # maximum number of iterations of message passing
+    # maximum number of iterations of message passing, as of `run_gamp`: a run that reaches it has no descent
+    gamp_steps: int = 10000
     tol: float = 1e-8  # gradient norm at which a run has converged
 
     def __post_init__(self) -> None:

@@ -111,7 +111,7 @@ def sweep(
     **settings : settings of the solvers. `rtol`: relative accuracy of state evolution (1e-3). For message passing and
         descent: `risk`, "exact" or "asymptotic" ("exact"); `n_test`, number of new samples on which the test error is
         measured (1000); `descent`, method of descent ("gd"); `gd_steps` and `gamp_steps`, maximum numbers of
-        iterations (5000 and 500); `tol`, the value of ‖∇R‖_F/(λ√d) at which a run has converged (1e-8).
+        iterations (5000 and 10000); `tol`, the value of ‖∇R‖_F/(λ√d) at which a run has converged (1e-8).
 
     Returns
     -------

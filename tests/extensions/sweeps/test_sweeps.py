@@ -1,6 +1,7 @@
 """Sweeps: contents of rows, for all models and orders."""
 
 import os
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -82,6 +83,23 @@ def test_models_without_attention_are_swept(tmp_path):
         assert values["GAMP", lam] == pytest.approx(values["SE", lam], rel=0.2)
     with pytest.raises(TypeError, match="SoftmaxTeacher"):
         sweep(model, tmp_path / "omega", alpha=2.0, omega=0.3)
+
+
+@ga.register_loss
+class AbsoluteLoss(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return abs(p[0] - z[0, 0])
+
+
+def test_message_passing_of_losses_with_kinks_is_completed_as_in_run_gamp(tmp_path):
+    """Fields reach kinks slowly: message passing stalls after many iterations, and a descent ends the run."""
+    model = ga.glm_model(AbsoluteLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
+    row = sweep(model, tmp_path, alpha=2.0, method="GAMP", branch="random", d=60).rows[0]
+    assert row["converged"]
+    run = ga.run_gamp(ga.sample(model, 60, 2.0), "random")
+    assert row["train_loss"] == pytest.approx(run.train_loss, rel=1e-9)
 
 
 def test_a_list_of_cells_defines_grids(model, tmp_path):
