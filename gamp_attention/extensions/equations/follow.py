@@ -77,11 +77,12 @@ class _ParameterCurve(Curve):
     system: System
     name: str
     units: np.ndarray  # (k,)
+    crosses = True
 
     @property
     def tol(self) -> float:
-        """Residual of a point at which Newton steps end: the tolerance of the averages."""
-        return min(self.system.tol, WALK.residual)
+        """Residual of a point at which Newton steps end: below the tolerance of averages, which may be exact."""
+        return min(SOLUTION.finer * self.system.tol, WALK.residual)
 
     def at(self, u: np.ndarray) -> System:
         """Return the equations at the parameter value of u (k + 1,)."""

@@ -37,7 +37,10 @@ class WalkSettings:
     min_arc: float = 1e-4  # arclength of a step below which the continuation gives up
     max_arc: float = 0.3  # largest arclength of a step, and largest Newton step
     min_cosine: float = 0.9  # smallest cosine between a step and the tangents at its ends, so that no fold is skipped
-    straight: float = 0.98  # cosine between a step and the tangent below which the Jacobian is computed again
+    # cosine between a step and the tangent below which the Jacobian is computed again, and smallest cosine between a
+    # step and the tangents at its ends on curves that cross others, so that no step ends on another curve
+    straight: float = 0.98
+    singular: float = 0.2  # ratio of determinants from which a point on such a curve is too close to a crossing
     residual: float = 1e-5  # residual of a point at which Newton steps end
     noisy_residual: float = 5e-5  # largest residual of a point, because jumps of the proximal map leave noise
     max_corrections: int = 6  # maximum number of Newton steps to a point; if more are needed, the arclength is halved
@@ -68,6 +71,7 @@ class Curve:
 
     unit: float  # the parameter is unit · sinh(p): steps are linear up to the unit and logarithmic beyond
     limits: dict[float, float]  # p of some values of the parameter, at which it has exactly these values
+    crosses = False  # whether the curve is followed straight across others, which takes more evaluations
 
     def value(self, p: float) -> float:
         """Return the parameter value at p."""
@@ -124,16 +128,23 @@ class BranchCurve(Curve):
 
 
 def derivative(curve: Curve, u: np.ndarray) -> np.ndarray:
-    """Return the derivative (n, n + 1) of the residual in u, by differences; NaN where it is undefined."""
+    """Return the derivative (n, n + 1) of the residual in u, by differences; NaN where it is undefined.
+
+    Close to a crossing it is small, and the error of one-sided differences is not.
+    """
     with suppress(FloatingPointError):
-        return differences(curve.residual, u, curve.residual(u), np.full(len(u), WALK.difference))
+        here, steps = curve.residual(u), np.full(len(u), WALK.difference)
+        sides = (1, -1) if curve.crosses else (1,)
+        return np.mean([differences(curve.residual, u, here, side * steps) for side in sides], axis=0)
     return np.full((len(u) - 1, len(u)), np.nan)
 
 
 def walk(curve: Curve, guess: np.ndarray, goal: float, other: float = np.nan) -> Iterator[np.ndarray]:
     """Yield points of the curve from the point next to `guess` toward p = `goal`, continuing around folds.
 
-    There is a point at each passage of p = `goal` and of p = `other`.
+    There is a point at each passage of p = `goal` and of p = `other`. If the curve crosses others, the determinant of J
+    with the tangent as last row is zero at a crossing. Then corrections begin with J at the prediction, because J at
+    the last point leads away from the curve beyond a crossing, and points close to a crossing are not accepted.
 
     Raises
     ------
@@ -149,24 +160,27 @@ def walk(curve: Curve, guess: np.ndarray, goal: float, other: float = np.nan) ->
     tangent = _tangent(J, np.sign(goal - u[-1]) * fixed)
     step = WALK.first_arc
     while step >= WALK.min_arc:
-        ahead, towards = u + step * tangent, tangent
+        ahead, towards, near = u + step * tangent, tangent, None if curve.crosses else J
         passed = [p for p in (goal, other) if (ahead[-1] - p) * (u[-1] - p) <= 0 and u[-1] != p]
-        corrected = None if passed else _correct(curve, ahead, tangent, J)
+        corrected = None if passed else _correct(curve, ahead, tangent, near)
         if corrected is not None:
             towards = corrected[0] - u
             passed = [p for p in (goal, other) if (corrected[0][-1] - p) * (u[-1] - p) < 0]
         if passed:  # solve there instead
             ahead = u + (passed[0] - u[-1]) / towards[-1] * towards
             ahead[-1] = passed[0]
-            corrected = _correct(curve, ahead, fixed, J)
+            corrected = _correct(curve, ahead, fixed, near)
         if corrected is not None:
             there, J_there, corrections = corrected
             chord = there - u
             direction = chord / np.linalg.norm(chord)
-            if corrections > WALK.few_corrections or direction @ tangent < WALK.straight:
+            if curve.crosses or corrections > WALK.few_corrections or direction @ tangent < WALK.straight:
                 J_there = derivative(curve, there)
-            turned = _tangent(J_there, direction)
-            if min(direction @ tangent, direction @ turned) >= WALK.min_cosine:
+            turned, min_cosine = _tangent(J_there, direction), WALK.min_cosine
+            if curve.crosses:
+                before, after = (abs(np.linalg.det(np.vstack(rows))) for rows in ((J, tangent), (J_there, turned)))
+                min_cosine = np.inf if after < WALK.singular * before and not passed else WALK.straight
+            if min(direction @ tangent, direction @ turned) >= min_cosine:
                 u, J, tangent = there, J_there, turned
                 yield u
                 longer = WALK.longer if corrections <= WALK.few_corrections else 1.0
@@ -197,11 +211,15 @@ class _Plane(NonlinearSystem):
 
 
 def _correct(
-    curve: Curve, u: np.ndarray, normal: np.ndarray, J: np.ndarray
+    curve: Curve, u: np.ndarray, normal: np.ndarray, J: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, int] | None:
-    """Solve in the plane through u with a given normal; return the point, J and the number of Newton steps, or None."""
+    """Solve in the plane through u with a given normal; return the point, J and the number of Newton steps, or None.
+
+    They begin with the Jacobian J (n, n + 1), or if it is None, with the Jacobian at u.
+    """
     with suppress(FloatingPointError, np.linalg.LinAlgError):
-        root = find_root(_Plane(curve, u, normal), u, curve.tol, CORRECTIONS, np.vstack([J, normal]))
+        rows = None if J is None else np.vstack([J, normal])
+        root = find_root(_Plane(curve, u, normal), u, curve.tol, CORRECTIONS, rows)
         solved, near = root.arrived or root.size <= WALK.noisy_residual, np.linalg.norm(root.x - u) <= WALK.max_arc
         if solved and near:
             there = np.where(normal == 1, u, root.x)  # a given parameter is kept exactly

@@ -45,6 +45,23 @@ def test_crossings_are_located():
     assert curve.converged
 
 
+@pytest.mark.parametrize(("slope", "at", "size"), [(1.0, 0.0, 0.3), (1.0, 0.0, 0.8), (-1.5, 0.4, 0.1), (0.3, 0.4, 0.1)])
+@pytest.mark.parametrize("parabola", [False, True])
+def test_a_branch_is_followed_straight_through_a_crossing(slope, at, size, parabola):
+    """The branch m = a (p − b) crosses m = 0, or a parabola, at p = b, with m = 0 there."""
+
+    def equations(x, average, p):
+        other = p - at - x.m**2 if parabola else -x.m
+        return dict(m=x.m + size * (x.m - slope * (p - at)) * other)
+
+    for here in (-1.0, 2.0):
+        start = ga.solve_equations(equations, dict(m=slope * (here - at)), p=here)
+        curve = ga.follow_equations(equations, start, p=(-1.0, 2.0))
+        assert curve.ends == ("reached", "reached")
+        np.testing.assert_allclose(curve.m, slope * (curve.p - at), atol=1e-3)
+        assert curve.crossings[np.abs(curve.crossings - at).argmin()] == pytest.approx(at, abs=1e-3)
+
+
 @pytest.mark.parametrize("limits", [(0.5, 2.0), (-0.5, 2.0)])
 @pytest.mark.parametrize("rtol", [1e-3, 1e-5])
 def test_errors_of_crossings_and_folds_hold_and_the_curve_returns_to_the_other_limit(limits, rtol):

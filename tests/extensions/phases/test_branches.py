@@ -195,7 +195,7 @@ def test_all_branches_are_listed(model):
 class Parabola:
     """Curve p = 1 + (x − 0.5)² instead of the equations; its fold is at p = 1."""
 
-    unit, tol = 1.0, 1e-5
+    unit, tol, crosses = 1.0, 1e-5, False
 
     def overlaps(self, u):
         return self.packing.unpack(u[:-1])
