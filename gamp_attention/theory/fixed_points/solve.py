@@ -218,13 +218,14 @@ def _add_stability(result: StateEvolutionResult, last: Root, max_work: float) ->
 
 def _near_labels(F: OverlapMap, start: Overlaps) -> Overlaps:
     """Return a start with an intercept near the labels, by a step with a large V, if g hardly depends on the fields."""
-    wide = start
-    while F.model.intercept and not F.model.task.jumps and wide.V.max() < START.wider * start.V.max():
-        image = F.with_choices_at(wide)._step(wide)
-        response = np.einsum("lab,lba->", wide.V, image.hats.V_derivative) / (F.alpha * F.model.n_tokens * F.model.rank)
-        if response > START.responds:
-            return start if wide is start else replace(start, m=image.overlaps.m)
-        wide = replace(wide, V=10 * wide.V)
+    wide, fields = start, F.model.n_tokens * F.model.rank
+    with suppress(*BREAKDOWNS):
+        while F.model.intercept and not F.model.task.jumps and wide.V.max() < START.wider * start.V.max():
+            image = F.with_choices_at(wide)._step(wide)
+            response = np.einsum("lab,lba->", wide.V, image.hats.V_derivative) / (F.alpha * fields)
+            if response > START.responds:
+                return start if wide is start else replace(start, m=image.overlaps.m)
+            wide = replace(wide, V=10 * wide.V)
     return start
 
 

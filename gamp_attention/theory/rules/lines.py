@@ -374,7 +374,11 @@ class FieldLines:
         y, terms = fields_and_terms(channel.model, teacher)
         noise = channel.fields(y, (student @ self._across.T).reshape(len(teacher), *channel.shape[:2]))
         first, number = runs_of_labels(y, terms, student)
-        tol = np.minimum.reduceat(np.maximum(tol, getattr(channel.loss, "noise", 0.0)), first)
+        rounding = getattr(channel.loss, "noise", 0.0)
+        if rounding and not channel.model.attention:  # differences of large losses have large rounding errors
+            losses = channel.model.task.errors(noise + channel.overlaps.m, y, terms)
+            rounding *= np.maximum(np.abs(losses) / (self.metric.smallest * self.size), 1)
+        tol = np.minimum.reduceat(np.maximum(tol, rounding), first)
         out = line_averages(
             channel.loss, terms.params[first], noise[first] + channel.overlaps.m, self._direction, self.metric,
             self._grid, self._nodes, self.size * tol, np.minimum.reduceat(tol_square, first),

@@ -17,7 +17,7 @@ from numba.core.types import float64, none
 from gamp_attention._kernels.compiled import inline_kernel, sample_kernel
 from gamp_attention._kernels.deferred import deferred_kernel
 from gamp_attention._kernels.pointers import load_from
-from gamp_attention.problem.denoisers.newton import MIN_PIVOT, assign, cholesky_solve
+from gamp_attention.problem.denoisers.newton import MIN_PIVOT, ROUNDING, assign, cholesky_solve
 from gamp_attention.problem.denoisers.prox import SAME_MINIMUM, factor_hessian, minimize_from
 
 NORMAL = 1 / np.sqrt(2 * np.pi)  # density of the standard Gaussian at 0
@@ -243,7 +243,7 @@ def find_kink(c, u, at_metric, at_nodes, at_track, top):
 
 @inline_kernel
 def is_unresolved(metric, nodes, track, top, tol):
-    """Return whether the nodes of a panel do not resolve z(e) to tol[0], or ‖∂g/∂ω‖² to tol[1] unless that is inf.
+    """Return whether nodes do not resolve z(e) to tol[0], and rounding, or ‖∂g/∂ω‖² to tol[1] unless that is inf.
 
     The error of z is the largest of its last two Legendre coefficients, times a weight: the largest density on the
     panel, times the width if that is below 1. For one field, it is at least a fraction of the largest difference, at
@@ -254,11 +254,12 @@ def is_unresolved(metric, nodes, track, top, tol):
     Near the onset of a jump the derivative is large and changes fast on panels on which z hardly changes. Its error is
     the larger of the two coefficients in units of V⁻², times the largest density and the width.
     """
-    k, largest, largest_square = track.z.shape[1], 0.0, 0.0
+    k, largest, largest_square, size = track.z.shape[1], 0.0, 0.0, 0.0
     for s in range(nodes.tail.shape[0]):
         square = 0.0
         for i in range(k):
             coefficient, at_end = 0.0, -track.at_ends[top, s, i]
+            size = max(size, abs(at_end))
             for m in range(nodes.x.shape[0]):
                 coefficient += nodes.tail[s, m] * track.z[m, i]
                 at_end += nodes.ends[s, m] * track.z[m, i]
@@ -269,5 +270,5 @@ def is_unresolved(metric, nodes, track, top, tol):
     a, b = track.ends[top, 0], track.ends[top, 1]
     nearest = max(a, -b, 0.0)
     density, width = NORMAL * math.exp(-0.5 * nearest * nearest), b - a
-    unresolved = largest * density * min(width, 1.0) > tol[0]
+    unresolved = largest * density * min(width, 1.0) > tol[0] + 10.0 * ROUNDING * size
     return unresolved or largest_square / metric.smallest**2 * density * width > tol[1]
