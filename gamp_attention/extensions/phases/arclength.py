@@ -86,6 +86,15 @@ class Curve:
         """Return G(u) (n,) at u (n + 1,); FloatingPointError where it is undefined."""
         raise NotImplementedError
 
+    def derivative(self, u: np.ndarray) -> np.ndarray:
+        """Return the derivative (n, n + 1) of the residual in u, by differences.
+
+        Close to a crossing it is small, and the error of one-sided differences is not.
+        """
+        here, steps = self.residual(u), np.full(len(u), WALK.difference)
+        sides = (1, -1) if self.crosses else (1,)
+        return np.asarray(np.mean([differences(self.residual, u, here, side * steps) for side in sides], axis=0))
+
     def finer(self) -> "Curve | None":
         """Return the curve with more accurate equations; None if there is none."""
         raise NotImplementedError
@@ -126,16 +135,17 @@ class BranchCurve(Curve):
                 return self.packing.pack(F(x)) - u[:-1]
         raise FloatingPointError("the overlaps are infeasible, or the map breaks down")
 
+    def derivative(self, u: np.ndarray) -> np.ndarray:
+        """Return the derivative (n, n + 1) of the residual in u, as of Newton steps in the overlaps."""
+        J, _ = self.map(u).linearize(self.packing, self.overlaps(u))
+        ahead = self.residual(u + WALK.difference * np.eye(len(u))[-1])
+        return np.column_stack([J - np.eye(len(J)), (ahead - self.residual(u)) / WALK.difference])
+
 
 def derivative(curve: Curve, u: np.ndarray) -> np.ndarray:
-    """Return the derivative (n, n + 1) of the residual in u, by differences; NaN where it is undefined.
-
-    Close to a crossing it is small, and the error of one-sided differences is not.
-    """
-    with suppress(FloatingPointError):
-        here, steps = curve.residual(u), np.full(len(u), WALK.difference)
-        sides = (1, -1) if curve.crosses else (1,)
-        return np.mean([differences(curve.residual, u, here, side * steps) for side in sides], axis=0)
+    """Return the derivative (n, n + 1) of the residual in u; NaN where it is undefined."""
+    with suppress(*BREAKDOWNS):
+        return curve.derivative(u)
     return np.full((len(u) - 1, len(u)), np.nan)
 
 

@@ -155,6 +155,14 @@ def test_a_branch_of_a_loss_with_kinks_in_two_fields_is_followed():
     assert path.overlaps.q[-1] == pytest.approx(se.overlaps.q, rel=1e-3, abs=1e-3)
 
 
+def test_a_branch_of_classes_is_followed():
+    """The mean of the columns is zero, so that steps of single overlaps leave the feasible overlaps."""
+    path = ga.continue_branch(ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.3), 2.0, "random", "lam", 0.7)
+    at_end = ga.solve_state_evolution(ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.7), 2.0, "random", rtol=1e-3)
+    assert path.end == "reached"
+    assert path.at(-1).q == pytest.approx(at_end.overlaps.q, abs=2e-3 * at_end.overlaps.q.max())
+
+
 def test_a_branch_is_followed_at_overlaps_that_the_teacher_explains_almost_completely():
     """There a difference of 0.005 in θ leads to infeasible overlaps."""
     path = ga.continue_branch(ga.paper_model(lam=0.001), 4.0, "semantic", to=5.0)
@@ -192,10 +200,8 @@ def test_all_branches_are_listed(model):
     assert lost.missing == {"semantic": "the solution found from random"}
 
 
-class Parabola:
+class Parabola(arclength.Curve):
     """Curve p = 1 + (x − 0.5)² instead of the equations; its fold is at p = 1."""
-
-    unit, tol, crosses = 1.0, 1e-5, False
 
     def overlaps(self, u):
         return self.packing.unpack(u[:-1])
@@ -215,7 +221,7 @@ class Parabola:
 
 
 def test_a_fold_is_passed_and_located():
-    curve, points = Parabola(), []
+    curve, points = Parabola(1.0, {}), []
     for u in arclength.walk(curve, np.array([0.9, 1.16]), 0.5):
         points.append(u)
         if arclength.find_end(curve, points):
