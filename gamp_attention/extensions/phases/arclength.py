@@ -54,6 +54,7 @@ class WalkSettings:
     min_secant: float = 1e-3  # relative change of the parameter below which the growth is too inaccurate for a slope
     meeting_residual: float = 1e-4  # residual of the branch without the family there, or of points near vanishing
     max_meeting: int = 20  # maximum number of Newton steps to them
+    small: float = 0.1  # q, in units of its first value, below which units are smaller from there
     end_size: float = 1e-3  # q, in units of its first value, above which residuals of points are negligible
     max_parabolas: int = 5  # maximum number of parabolas fitted to an end, and of polynomials to a crossing
     parabola_arc: float = 0.04  # smallest half-width of a fit, for which the noise of the averages is negligible
@@ -270,6 +271,12 @@ def weight_sizes(curve: BranchCurve, points: list[np.ndarray]) -> np.ndarray:
     """Return q (P,) at points, in units of the first."""
     q = np.array([np.abs(curve.overlaps(u).q).max() for u in points])
     return q / q[0]
+
+
+def has_shrunk(curve: BranchCurve, points: list[np.ndarray]) -> bool:
+    """Return whether q is so small at the last point that steps need smaller units, and does not vanish nearby."""
+    far = abs(points[-1][-1] - points[0][-1]) > WALK.max_arc
+    return bool(far and weight_sizes(curve, points)[-1] < WALK.small)
 
 
 def is_closed(curve: Curve, first: np.ndarray, before: np.ndarray, after: np.ndarray) -> bool:

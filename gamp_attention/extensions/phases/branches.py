@@ -215,16 +215,25 @@ def continue_branch(
     rule = first_rule("auto", model, (0,)).at_level(1)  # of moderate cost
     goal = float(np.arcsinh(to / unit))
     curve = BranchCurve(unit, {goal: to}, model, alpha, parameter, rule, Packing.of(model, start.overlaps))
-    points, end, reason = [], "long", None
+    points: list[np.ndarray] = []
+    parts: list[tuple[BranchCurve, list[np.ndarray]]] = []  # of the curve in larger units
+    end, reason = "", None
     guess = np.append(curve.packing.pack(start.overlaps), np.arcsinh(parameter_value(model, alpha, parameter) / unit))
-    for u in arclength.walk(curve, guess, goal):
-        points.append(u)
-        reason = arclength.find_end(curve, points)
-        end = "reached" if u[-1] == goal else end
-        if reason or end == "reached" or len(points) >= MAX_POINTS:
-            break
-    else:
-        end, reason = "stalled", "weights" if arclength.weight_sizes(curve, points)[-1] < WALK.zero else None
+    while not end:
+        for u in arclength.walk(curve, guess, goal):
+            points.append(u)
+            reason = arclength.find_end(curve, points)
+            if reason or u[-1] == goal or len(points) + sum(len(at) for _, at in parts) >= MAX_POINTS:
+                end = "reached" if u[-1] == goal else "long"
+                break
+            if arclength.has_shrunk(curve, points):  # go on in smaller units
+                parts.append((curve, points[:-1]))
+                curve = replace(curve, packing=Packing.of(curve.map(u).model, curve.overlaps(u)))
+                points, guess = [], np.append(curve.packing.pack(curve.packing.like), u[-1])
+                break
+        else:
+            end, is_zero = "stalled", arclength.weight_sizes(curve, points)[-1] < WALK.zero
+            reason = "weights" if is_zero else None
     p, error = np.nan, np.nan
     if reason == "fold":
         end, (p, error), points = "fold", arclength.locate_fold(curve, points), points[:-1]
@@ -238,8 +247,12 @@ def continue_branch(
         if not abs(p - points[-1][-1]) <= WALK.max_arc:  # the end is within a step of the last point
             p, error = np.nan, np.nan
     value, error = curve.value(p), error * unit * float(np.cosh(p))
-    overlaps, values = [curve.overlaps(u) for u in points], np.array([curve.value(float(u[-1])) for u in points])
-    maps = [curve.map(u).with_choices_at(x) for u, x in zip(points, overlaps, strict=True)]
+    pairs = [(part, u) for part, at in [*parts, (curve, points)] for u in at]
+    overlaps, values = (
+        [part.overlaps(u) for part, u in pairs],
+        np.array([part.value(float(u[-1])) for part, u in pairs]),
+    )
+    maps = [part.map(u).with_choices_at(x) for (part, u), x in zip(pairs, overlaps, strict=True)]
     losses = [stationary_loss(F, x, F.images(x)[0]) for F, x in zip(maps, overlaps, strict=True)]
     path = Overlaps(**stack_overlaps(overlaps))
     return BranchPath(parameter, values, path, np.array(losses), end, value, error)

@@ -155,6 +155,18 @@ def test_a_branch_of_a_loss_with_kinks_in_two_fields_is_followed():
     assert path.overlaps.q[-1] == pytest.approx(se.overlaps.q, rel=1e-3, abs=1e-3)
 
 
+def test_weights_that_become_small_do_not_vanish():
+    """Ridge regression without noise for λ up to 1e4: V, and then q, are in closed form."""
+    path, alpha = ga.continue_branch(ga.glm_model(ga.SquaredLoss(), lam=0.3), 2.0, "random", "lam", 1e4), 2.0
+    lam = path.values
+    V = (np.sqrt((lam + alpha - 1) ** 2 + 4 * lam) - (lam + alpha - 1)) / (2 * lam)
+    response = alpha / (1 + V)
+    along, noise = response / (lam + response), alpha / (1 + V) ** 2 / (lam + response) ** 2
+    assert path.end == "reached"
+    assert lam[-1] == 1e4
+    assert path.overlaps.q.ravel() == pytest.approx((along**2 + noise * (1 - 2 * along)) / (1 - noise), rel=1e-3)
+
+
 def test_a_branch_of_classes_is_followed():
     """The mean of the columns is zero, so that steps of single overlaps leave the feasible overlaps."""
     path = ga.continue_branch(ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.3), 2.0, "random", "lam", 0.7)
