@@ -25,6 +25,7 @@ from gamp_attention.extensions.inference.leave_one_out import leave_one_out, req
 from gamp_attention.extensions.inference.refits import has_squared_loss
 from gamp_attention.problem.curvature import data_hessian, scaled_blocks
 from gamp_attention.problem.dataset import Dataset
+from gamp_attention.problem.losses.kinks import STIFF, has_kinks
 from gamp_attention.problem.risk import RiskAtPoint, is_convex, on_kinks
 from gamp_attention.problem.sources import sum_over_tokens
 from gamp_attention.problem.stores import token_blocks
@@ -40,6 +41,7 @@ PRODUCTS = 4e9  # maximum number of multiplications in the test of correlations,
 UNEQUAL = 0.5  # relative standard deviation of token sizes beyond which losses that are not convex are not trusted
 FREE = 5  # minimum excess of samples over columns for a regression on all columns
 EFFECTIVE = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
+FEW_DOF = f"training errors need {EFFECTIVE:g} effective degrees of freedom"
 FEWEST = 5.0  # effective number of samples of a column below which the noise of its weight is no average
 PER_COLUMN = 2.0  # minimum number of samples per column for correlated columns, if the loss is not squared
 PER_WEIGHT = 1.5  # minimum number of samples per weight for losses that are not convex, for attention
@@ -149,10 +151,12 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
         if inverse is None or curvature is None:
             reasons += _violations(data, law, dof)
         else:
-            weights, covariance, dof = _orthogonal(data, at, Q, curvature, law, inverse)
+            weights, covariance, most = _orthogonal(data, at, Q, curvature, law, inverse)
             ratio, needed = data.n_samples / int(law.used.sum()), f"{PER_COLUMN:g} samples per column"
-            if not has_squared_loss(data) and ratio < PER_COLUMN:
-                reasons.append(f"columns are correlated, which needs {needed}, got {ratio:.2g}")
+            if not has_squared_loss(data):  # its response to a column is known exactly
+                reasons += [f"columns are correlated, which needs {needed}, got {ratio:.2g}"] * (ratio < PER_COLUMN)
+                reasons += [f"{FEW_DOF}, got {dof:.3g}"] * (dof < EFFECTIVE)
+            dof = most if has_squared_loss(data) else min(dof, most)
     form = "independent" if inverse is None else "orthogonal"
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
     message = text[form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
@@ -259,7 +263,7 @@ def _violations(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
             handled = f"which is handled for {allowed} only"
         reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
     if dof < EFFECTIVE:
-        reasons.append(f"training errors have {dof:.3g} effective degrees of freedom, {EFFECTIVE:g} are needed")
+        reasons.append(f"{FEW_DOF}, got {dof:.3g}")
     if not is_convex(data):
         unequal, ratio = float(law.sizes.std() / law.sizes.mean()), data.n_samples / (data.dim * data.rank)
         if unequal > UNEQUAL:
@@ -326,6 +330,9 @@ def _independent(
         V = gamp.overlaps.V
         V = V if np.isfinite(V).all() else susceptibility(data, at, Q)
         A = symmetrize(np.einsum("si,sab->iab", law.variances, hessian_response(data, at.hessians, V)))
+        if has_kinks(at.loss, at.params):  # number of directions of a column that no kink holds
+            held = np.einsum("nii->", at.hessians) / (STIFF * data.penalty.strength)
+            dof = max(1.0, float(on_kinks(data.penalty, Q, at.smooth)[1].sum() - held) / data.rank)
     else:
         K, free, penalty, H = curvature
         A, cross = np.zeros((d, 1, 1)), K[np.ix_(~free, free)]
@@ -346,14 +353,23 @@ def _independent(
 def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curvature) -> float:
     """Return (tr M)²/tr M², the number of directions in which independent noise of the forces has its variance.
 
-    M = S(D − D X̃ H⁻¹X̃ᵀD)S for rows of sizes S². It is small if the fit almost interpolates the labels.
+    M = S(D − D X̃ H⁻¹X̃ᵀD)S for rows of sizes S². It is small if the fit almost interpolates the labels. The block of
+    rows at kinks, where D is very large, is S(D⁻¹ + X̃ B⁻¹X̃ᵀ)⁻¹S with the Hessian B without these rows.
     """
     if data.n_tokens > 1:
         return np.inf
     x = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])[:, curvature.free]
-    D, size, inverse = at.hessians[:, 0, 0], law.sizes[:, 0], curvature.inverse
-    leverage = np.einsum("ni,ni->n", x @ inverse, x)
-    second = inverse @ (x.T @ ((size * D**2)[:, None] * x))
+    D, size, inverse = at.hessians[:, 0, 0].copy(), law.sizes[:, 0], curvature.inverse
+    stiffness = STIFF * data.penalty.strength
+    kink = np.flatnonzero((stiffness <= D) & has_kinks(at.loss, at.params))
+    D[kink] = 0.0
+    leverage, products = np.einsum("ni,ni->n", x @ inverse, x), x.T @ ((size * D**2)[:, None] * x)
+    second = inverse @ products
     trace = np.sum(size * D * (1 - leverage * D))
     square = np.sum(size**2 * D**2 * (1 - 2 * leverage * D)) + np.einsum("ij,ji->", second, second)
+    B = x.T @ (D[:, None] * x) + np.diag(curvature.penalty[curvature.free] + data.penalty.strength / STIFF)
+    spread, S = np.linalg.solve(B, x[kink].T), np.sqrt(size[kink])
+    block = S[:, None] * np.linalg.inv(x[kink] @ spread + np.eye(len(kink)) / stiffness)
+    trace += np.sum(np.diag(block) * S)
+    square += np.sum((block * S) ** 2) + 2 * np.sum((block @ (spread.T @ products @ spread)) * block)
     return float(trace**2 / max(square, 1e-300))

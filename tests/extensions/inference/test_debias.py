@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -165,6 +166,38 @@ def test_invalid_arguments_of_debias_are_named():
         ga.debias(data, ga.run_gamp(data)).interval(1)
     noisy = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6), d=150, alpha=1.0, seed=0)
     assert not ga.debias(noisy, ga.run_gamp(noisy)).trusted
+
+
+@ga.register_loss
+class AbsoluteError(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return abs(p[0] - z[0, 0])
+
+
+@ga.register_loss
+class AbsoluteErrors(NamedTuple):
+    convex = True
+
+    def value(self, p, z):
+        return abs(p[0] - z[0, 0]) + abs(p[1] - z[0, 1])
+
+
+@pytest.mark.parametrize(("loss", "rank"), [(AbsoluteError(), 1), (AbsoluteErrors(), 2)])
+def test_weights_that_kinks_hold_almost_completely_are_not_trusted(loss, rank):
+    """The response to a column depends on the few directions that no kink holds."""
+    inside, trusted = [], []
+    for lam in (1.0, 0.1):
+        model = ga.glm_model(loss, ga.LinearLabels(noise=0.5), rank=rank, lam=lam)
+        data = ga.sample(model, d=80, alpha=2.0, seed=1)
+        found = ga.debias(data, ga.run_gamp(data, "random"))
+        low, high = np.moveaxis(found.interval(0.9), -1, 0)
+        inside.append(np.mean((low < data.Q_star) & (data.Q_star < high)))
+        trusted.append(found.trusted)
+    assert trusted == [True, False]
+    assert 0.84 < inside[0] < 0.96
+    assert "effective degrees of freedom" in found.message
 
 
 def test_columns_that_do_not_vary_or_depend_on_each_other():
