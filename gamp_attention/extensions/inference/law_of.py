@@ -30,6 +30,7 @@ from gamp_attention._tools.numerics import Stream, generator, guard_call, psd_ro
 from gamp_attention._tools.statistics import mean_and_error
 from gamp_attention.problem.dataset import Dataset, require_dataset
 from gamp_attention.problem.losses.attention import DotProductAttention
+from gamp_attention.problem.penalties.standard import without_intercept
 from gamp_attention.problem.stores import hash_samples
 from gamp_attention.theory.models.coordinates import CoordinateLaw, require_seen
 from gamp_attention.theory.models.data_law import VERDICTS, DataLaw, Departure
@@ -82,8 +83,8 @@ def law_of(
     Parameters
     ----------
     data : the samples, at least 20.
-    teacher : (d, t) weights, known or fitted, for example of a `GampResult`. If not given, the weights of the data's
-        teacher; if it has none, independent random rows N(0, 1).
+    teacher : (d, t) weights, known or fitted, for example of a `GampResult`; the last row is the intercept if the data
+        has one. If not given, the weights of the data's teacher; if it has none, independent random rows N(0, 1).
     target : the teacher's attention map T, or label model. If not given, the target of the model from which the data
         were sampled, or else the student's attention map, or the default label model of the loss.
     noise : s of targets (T + s N)x. If not given, it is estimated from the outputs: from the part that the teacher does
@@ -124,8 +125,11 @@ def law_of(
     if teacher is None and data.model is not None:
         require_seen(data.model.coordinates, "estimates with the data's teacher; pass other weights as `teacher`")
     rows = slice(None, None, -(-data.tokens.size // MAX_NUMBERS))
-    seen = SeenTokens(np.asarray(data.tokens)[rows].astype(float, copy=False))
+    d = data.dim - data.intercept  # state evolution has a separate equation for the intercept
+    seen = SeenTokens(np.asarray(data.tokens)[rows, :, :d].astype(float, copy=False))
     weights = data.Q_star if teacher is None else check.array("teacher", teacher, (data.dim, "t"))
+    shift = np.zeros(1) if weights is None else data.intercepts(weights)  # of the teacher's fields
+    weights = None if weights is None else weights[:d] * np.sqrt(d / data.dim)
     target = _default_target(data, target)
     outside, s = 0.0, 0.0
     if not data.is_labelled and (data.dim > data.n_tokens or noise is None):
@@ -140,10 +144,12 @@ def law_of(
     shapes = [relative_size(pair_products(part - pooled), size) for part in parts] if len(parts) > 1 else []
     differ = any(shape.value > SIGNIFICANCE * shape.error for shape in shapes)
     gamma = token_eigenvalues(parts, spectrum) if differ else np.tile(spectrum.gamma[:, None], len(parts))
-    means = seen.true_means(data.dim / float(spectrum.weight @ spectrum.gamma**2))
+    means = seen.true_means(d / float(spectrum.weight @ spectrum.gamma**2))
     with check.rename(teacher="target", labels="target"):
         coordinates = _coordinates(data, seen, weights, means, resolvent, spectrum, gamma)
-        model = _model(data, seen, weights, means, coordinates, target, s)
+        if weights is not None and means.any():
+            shift = shift + seen.means @ weights / np.sqrt(d)
+        model = _model(data, coordinates, ShiftedTeacher(target, shift) if shift.any() else target, s)
     departures, law = _departures(seen, weights, resolvent, spectrum, size, shapes, differ), coordinates
     return DataLaw(
         law.weight, law.gamma, law.tau, law.teacher_mean, law.teacher_cov, model=model, departures=departures,
@@ -326,10 +332,10 @@ def _coordinates(
     Their columns √d (p + μ) are fixed, with the `means` μ (L, d). Penalties other than the ridge depend on the basis,
     so that each coordinate is a class.
     """
-    d, L = data.dim, data.n_tokens
+    d, L = means.shape[::-1]
     t = data.rank if weights is None else weights.shape[1]
-    fixed = np.sqrt(d) * (data.positions + means).T
-    if not data.penalty.quadratic:
+    fixed = np.sqrt(d) * (data.positions[:, :d] + means).T
+    if not without_intercept(data.penalty).quadratic:
         cov = np.tile(np.eye(t), (d, 1, 1)) if weights is None else np.zeros((d, t, t))
         mean = np.zeros((d, t)) if weights is None else weights
         return CoordinateLaw(np.full(d, 1 / d), seen.tokens.var(axis=0, ddof=1).T, fixed, mean, cov)
@@ -366,18 +372,12 @@ def _classes_of_moments(
     return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _model(
-    data: Dataset, seen: SeenTokens, weights: np.ndarray | None, means: np.ndarray, coordinates: CoordinateLaw,
-    target: Any, noise: float,
-) -> Model:  # fmt: skip
-    """Return the model of the data with the given distribution; the teacher's fields contain the means of tokens."""
-    shift = np.zeros(1)
-    if weights is not None and means.any():
-        shift = seen.means @ weights / np.sqrt(data.dim)
-    target = ShiftedTeacher(target, shift) if shift.any() else target
+def _model(data: Dataset, coordinates: CoordinateLaw, target: Any, noise: float) -> Model:
+    """Return the model of the data with the given distribution and target."""
+    penalty = without_intercept(data.penalty)
     if data.is_labelled:
-        return GLMModel(target, coordinates, data.penalty, data.rank, data.student)
-    return Model(target, coordinates, data.penalty, data.rank, data.student, score_noise=noise)
+        return GLMModel(target, coordinates, penalty, data.rank, data.student, intercept=data.intercept)
+    return Model(target, coordinates, penalty, data.rank, data.student, score_noise=noise)
 
 
 def _kurtosis(fields: np.ndarray) -> Estimate:

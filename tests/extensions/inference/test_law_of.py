@@ -118,6 +118,22 @@ def test_laws_of_labelled_data():
     assert np.allclose(moved.model.teacher.shift, 0.03 * data.Q_star.sum(), atol=0.15)
 
 
+@pytest.mark.parametrize("penalty", [ga.Ridge(0.3), ga.ElasticNet(0.2, 0.1)])
+def test_intercepts_of_student_and_teacher_are_part_of_the_law(penalty):
+    rng, d = np.random.default_rng(0), 300
+    tokens, weights = rng.standard_normal((3 * d, d)), rng.standard_normal((d, 1))
+    fields = tokens @ weights / np.sqrt(d) + 0.8
+    labels = np.where(rng.random(fields.shape) < 1 / (1 + np.exp(-fields)), 1.0, -1.0)
+    data = ga.LabelledDataset(tokens, labels, ga.LogisticLoss(), penalty=penalty, intercept=True)
+    law = ga.law_of(data, np.sqrt(d + 1) * np.append(weights / np.sqrt(d), [[0.8]], axis=0))
+    se = ga.solve_state_evolution(law, 3.0, rtol=1e-2, stability=False)
+    trained = ga.run_gamp(data, "random")
+    assert se.converged
+    assert se.train_loss == pytest.approx(trained.train_loss, rel=0.05)
+    assert se.overlaps.m.item() == pytest.approx(data.intercepts(trained.Q).item(), abs=0.15)
+    assert se.overlaps.q.item() == pytest.approx(trained.overlaps.q.item(), rel=0.15)
+
+
 def test_penalties_that_depend_on_the_basis_keep_single_coordinates():
     data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.05, 0.02)), 60, 3.0, seed=0)
     law = ga.law_of(data)
