@@ -64,13 +64,6 @@ def to_json(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
-class Words(str):
-    """Text that displays show without quotation marks."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
-
-
 MAX_CHARACTERS = 90  # largest number of characters of a value in a display
 
 

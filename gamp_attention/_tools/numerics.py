@@ -2,7 +2,7 @@
 
 import hashlib
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache, wraps
@@ -94,14 +94,6 @@ def raise_spectrum(matrices: np.ndarray, lowest: Any = 0.0) -> np.ndarray:
 def symmetrize(matrices: np.ndarray) -> np.ndarray:
     """Return the symmetric parts (M + Mᵀ)/2 of square matrices (..., k, k)."""
     return np.asarray(0.5 * (matrices + np.swapaxes(matrices, -1, -2)))
-
-
-def anderson_step(points: Sequence[np.ndarray], moves: Sequence[np.ndarray], rcond: float) -> np.ndarray:
-    """Return the step from the last of some points to the fixed point, for the moves of iterations (Anderson, 1965)."""
-    x, f = (np.reshape(parts, (len(parts), -1)) for parts in (points, moves))
-    shifts, changes = np.diff(x, axis=0).T, np.diff(f, axis=0).T  # without columns for one point
-    weights = np.linalg.lstsq(changes, f[-1], rcond=rcond)[0]
-    return np.asarray(f[-1] - (shifts + changes) @ weights).reshape(moves[-1].shape)
 
 
 def hash_bytes(*parts: bytes | memoryview, size: int = 16) -> str:

@@ -1,8 +1,10 @@
 """V and V̂ at a minimum of the risk, from the Hessians of the samples: the fixed point of V in message passing."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from gamp_attention._tools.numerics import anderson_step, symmetrize
+from gamp_attention._tools.numerics import symmetrize
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.input import input_step
 from gamp_attention.problem.risk import RiskAtPoint
@@ -52,7 +54,7 @@ def _extrapolate(points: list[np.ndarray], moves: list[np.ndarray], damped: np.n
     """Return the Anderson extrapolation of iterates and their moves (S, r, r), or the damped iterate if it fails."""
     if len(points) < 2:
         return damped
-    V = symmetrize(points[-1] + anderson_step(points, moves, rcond=1e-10))
+    V = symmetrize(points[-1] + _anderson_step(points, moves, rcond=1e-10))
     low = np.linalg.eigvalsh(damped).min()
     return V if np.isfinite(V).all() and np.linalg.eigvalsh(V).min() > MIN_EIGENVALUE * low > 0 else damped
 
@@ -73,3 +75,11 @@ def hessian_response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.n
         for l, s in enumerate(sources):
             V_hat[s] += full[l * r : (l + 1) * r, l * r : (l + 1) * r]
     return V_hat
+
+
+def _anderson_step(points: Sequence[np.ndarray], moves: Sequence[np.ndarray], rcond: float) -> np.ndarray:
+    """Return the step from the last of some points to the fixed point, for the moves of iterations (Anderson, 1965)."""
+    x, f = (np.reshape(parts, (len(parts), -1)) for parts in (points, moves))
+    shifts, changes = np.diff(x, axis=0).T, np.diff(f, axis=0).T  # without columns for one point
+    weights = np.linalg.lstsq(changes, f[-1], rcond=rcond)[0]
+    return np.asarray(f[-1] - (shifts + changes) @ weights).reshape(moves[-1].shape)

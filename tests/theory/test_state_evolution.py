@@ -185,17 +185,35 @@ def test_a_common_intercept_of_all_classes_is_free_and_zero():
 
 
 def test_labels_far_from_zero_shift_the_intercept_only():
-    """The slope of the loss is the same for all fields within a distance of 900 from zero."""
+    """The slope of the loss is the same for all fields within a distance of 9900 from zero, and has rounding errors."""
     centered, shifted = (
         ga.solve_state_evolution(ga.sequence_model(
             lambda u, x, mean=mean: u[0, 0] + 0.5 * x[0] + mean, lambda z: z[0, 0], lambda y, z: abs(y - z),
             n_tokens=1, rank=1, n_noise=1, lam=0.1, convex=True, intercept=True,
         ), 2.0, stability=False)
-        for mean in (0.0, 1000.0)
+        for mean in (0.0, 10000.0)
     )  # fmt: skip
     assert shifted.converged
-    assert shifted.overlaps.m.item() == pytest.approx(1000, rel=1e-6)
+    assert shifted.overlaps.m.item() == pytest.approx(10000, rel=1e-6)
     assert shifted.overlaps.q.item() == pytest.approx(centered.overlaps.q.item(), rel=1e-4)
+
+
+class FarLabels(ga.LinearLabels):
+    """Linear labels with a mean of 10 000, and without known split of noise."""
+
+    def __call__(self, u, noise):
+        return 1e4 + super().__call__(u, noise)
+
+
+def test_squared_errors_of_labels_far_from_zero_shift_the_intercept_only():
+    models = [
+        ga.glm_model(ga.SquaredLoss(), labels, lam=0.3, intercept=True)
+        for labels in (ga.LinearLabels(0.5), FarLabels(0.5))
+    ]
+    centered, shifted = (ga.solve_state_evolution(model, 2.0, rtol=1e-3, stability=False) for model in models)
+    assert shifted.converged
+    assert shifted.overlaps.m.item() == pytest.approx(1e4, rel=1e-6)
+    assert shifted.overlaps.q.item() == pytest.approx(centered.overlaps.q.item(), rel=1e-3)
 
 
 def test_an_intercept_that_differences_of_tokens_cancel_is_zero():
