@@ -72,11 +72,11 @@ class EquationsCurve(Result):
 
 @dataclass(frozen=True)
 class _ParameterCurve(Curve):
-    """Equations with a parameter as unknown, in the units of a solution."""
+    """Equations with a parameter as unknown; order parameters are units · sinh(u), as the parameter."""
 
     system: System
     name: str
-    units: np.ndarray  # (k,)
+    units: np.ndarray  # (k,) of a solution
     crosses = True
 
     @property
@@ -91,13 +91,13 @@ class _ParameterCurve(Curve):
     def solve(self, u: np.ndarray, rtol: float) -> tuple[EquationsSolution, np.ndarray]:
         """Return the solution at the parameter value of u, and its u and stability minus 1 (k + 2,)."""
         describe(f"solution at {self.name} = {self.value(float(u[-1])):.4g}")
-        solution = refined(self.at(u), [u[:-1] * self.units], rtol, Status.CONVERGED, "")
-        x = self.system.pack(solution.values) / self.units
+        solution = refined(self.at(u), [self.units * np.sinh(u[:-1])], rtol, Status.CONVERGED, "")
+        x = np.arcsinh(self.system.pack(solution.values) / self.units)
         return solution, np.array([*x, u[-1], solution.stability - 1])
 
     def residual(self, u: np.ndarray) -> np.ndarray:
         """Return F(x; p) − x in units; FloatingPointError where it is undefined."""
-        return self.at(u).residual(u[:-1] * self.units) / self.units
+        return self.at(u).residual(self.units * np.sinh(u[:-1])) / (self.units * np.cosh(u[:-1]))
 
     def finer(self) -> "_ParameterCurve":
         """Return the curve with more accurate averages."""
@@ -153,10 +153,10 @@ def follow_equations(
         raise check.fail(name, limits, f"a range that contains the solution's value {here:g}")
     system = System(equations, read_start(solution.values), solution.parameters, SOLUTION.average_tol * rtol)
     x = system.pack(solution.values)
-    unit = abs(here) or FRACTION * (high - low)
-    ends = {float(np.arcsinh(value / unit)): value for value in (low, high)}
-    curve = _ParameterCurve(unit, ends, system, name, system.units(x))
-    guess = np.append(x / curve.units, np.arcsinh(here / unit))
+    unit = min(abs(low), abs(high)) if low * high > 0 else abs(here) or FRACTION * (high - low)
+    exact = {float(np.arcsinh(value / unit)): value for value in (low, high, here)}
+    curve, ends = _ParameterCurve(unit, exact, system, name, system.units(x)), list(exact)[:2]
+    guess = np.append(np.arcsinh(x / curve.units), np.arcsinh(here / unit))
     before, first = _walk(curve, guess, *ends)
     closed = len(before) > 1 and before[-1] is before[0]
     after, last = (before[:1], first) if closed else _walk(curve, guess, *reversed(ends))
