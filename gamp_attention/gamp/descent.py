@@ -9,12 +9,12 @@ for sufficiently small V, the proximal step at ω = z − V g returns z = X̃Q.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._tools.numerics import one_thread
+from gamp_attention.gamp.step import GampState
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.output import Denoised
 from gamp_attention.problem.losses.kinks import has_kinks
@@ -61,7 +61,7 @@ class LagrangianSettings:
 
 
 LAGRANGIAN = LagrangianSettings()
-Risk = Callable[[np.ndarray], RiskAtPoint]
+Risk = Callable[..., RiskAtPoint]
 Visit = Callable[[RiskAtPoint], None]
 
 
@@ -81,6 +81,7 @@ class Settled(NamedTuple):
     n_iter: int  # number of L-BFGS or proximal gradient steps, plus Newton steps
     train_loss: float  # ε_t at Q
     history: SettlingHistory
+    at: RiskAtPoint
 
 
 def settle(
@@ -93,7 +94,12 @@ def settle(
     descend, handover = minimize_by_lbfgs if data.penalty.smooth else proximal_gradient, HANDOVER * small_unit(data)
     if has_kinks(data.loss, data.terms(risk).params) and has_lagrangian(data):
         descend, handover = augmented_lagrangian, tol
-    losses, norms, evaluate = list[float](), list[float](), partial(risk_at, data, risk=risk)
+    losses, norms, latest = list[float](), list[float](), list[tuple[np.ndarray, RiskAtPoint]]()
+
+    def evaluate(Q: np.ndarray, **options: Any) -> RiskAtPoint:
+        if options or not latest or latest[0][0] is not Q:
+            latest[:] = [(Q, risk_at(data, Q, risk, **options))]
+        return latest[0][1]
 
     def visit(at: RiskAtPoint) -> None:
         losses.append(at.train_loss)
@@ -120,7 +126,7 @@ def settle(
                 accuracy = EXACT
         if at.gradient_norm <= tol or handover <= tol or n_iter >= max_steps:
             history = SettlingHistory(np.array(losses), np.array(norms))
-            return Settled(best, at.gradient_norm, n_iter, at.train_loss, history)
+            return Settled(best, at.gradient_norm, n_iter, at.train_loss, history, at)
         handover *= 0.1  # Newton steps failed far from the minimum, or before all entries at kinks had been identified
 
 
@@ -205,14 +211,19 @@ def augmented_lagrangian(
     Fields z and X̃Q are separate, with multipliers g. A round minimizes r(Q) + Σ M_V(X̃Q − V g), with the Moreau envelope
     M_V of the loss, by Newton steps (Li, Sun and Toh, 2018); the next multipliers are the forces at its end.
     """
+
+    def state_at(Q: np.ndarray, v: float, slopes: np.ndarray) -> GampState:
+        return GampState(Q, np.tile(v * np.eye(data.rank), (data.n_sources, 1, 1)), -v * slopes)
+
     at, n_iter, apart = evaluate(Q), 0, np.inf
-    best, best_norm, slopes, fields = Q, at.gradient_norm, at.loss_gradients, data.matrix.fields
-    size = np.sqrt(np.mean(at.z**2)) + np.finfo(float).tiny
-    v = LAGRANGIAN.first_V * size / (np.sqrt(np.mean(slopes**2)) + np.finfo(float).tiny)
+    slopes, fields = at.loss_gradients, data.matrix.fields
+    best, best_norm, best_loss = state_at(Q, 1.0, slopes), at.gradient_norm, at.train_loss
+    size, slope = np.sqrt([np.mean(at.z**2), np.mean(slopes**2)]) + np.finfo(float).tiny
+    v = LAGRANGIAN.first_V * size / slope
 
     def denoised(Q: np.ndarray) -> tuple[Denoised, float, float]:
-        z, V = fields(Q), np.tile(v * np.eye(data.rank), (data.n_sources, 1, 1))
-        out = denoise_at(data, replace(at, z=z, known=(at.losses, slopes, at.hessians)), V, jacobian=True)
+        z, known = fields(Q), (at.losses, slopes, at.hessians)
+        out = denoise_at(data, replace(at, z=z, known=known), state_at(Q, v, slopes).V, jacobian=True)
         return out, float(out.moreau.sum() + penalty_total(data.penalty, Q)), float(np.abs(out.z - z).max() / size)
 
     for _ in range(LAGRANGIAN.max_rounds):
@@ -221,7 +232,7 @@ def augmented_lagrangian(
         for _ in range(min(LAGRANGIAN.max_steps, max_iter - n_iter)):
             smooth = data.matrix.back_project(-out.g)
             gradient = smallest_subgradient(data.penalty, Q, smooth)
-            goal = LAGRANGIAN.gradient * np.clip(apart, LAGRANGIAN.gradient * tol, LAGRANGIAN.gradient)
+            goal = LAGRANGIAN.gradient * np.clip(apart, tol, LAGRANGIAN.gradient)
             ended = gradient_norm(data, gradient) <= goal
             if ended or t < LAGRANGIAN.shortest:
                 break
@@ -233,14 +244,17 @@ def augmented_lagrangian(
                 t *= 0.5
                 out, value, apart = denoised(Q + t * step)
             Q = Q + t * step
-        slopes, here = -out.g, evaluate(Q)
+        state = state_at(Q, v, slopes := -out.g)
+        here = evaluate(Q, state=state, rounds=1)
         visit(here)
-        if here.gradient_norm <= max(best_norm, tol):
-            best, best_norm = Q, here.gradient_norm
+        fall, rounding = best_loss - here.train_loss, LAGRANGIAN.noise * abs(best_loss)
+        if fall > rounding or (fall >= -rounding and here.gradient_norm <= max(best_norm, tol)):
+            best, best_norm, best_loss = state, here.gradient_norm, here.train_loss
         if apart <= LAGRANGIAN.together or not ended:
             break
         v *= 1.0 if apart < LAGRANGIAN.smaller * before else LAGRANGIAN.smaller
-    return best, n_iter
+    evaluate(best.Q, state=best)  # from the multipliers; the caller knows these weights
+    return best.Q, n_iter
 
 
 def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, samples: np.ndarray | None = None) -> bool:

@@ -22,6 +22,7 @@ from gamp_attention.results import Ended, History, Overlaps, Status
 CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # endings of message passing that a descent can improve on
 CHECKED_ENTRIES = 100_000  # number of Hessian entries of the samples for which a run with bounded searches is checked
 FACTORIZED = 64  # number of fields for which factorizing a Hessian takes as long as computing it
+UNCONFIRMED = 100.0  # ratio of the gradient norm to the tolerance above which message passing has not converged
 ENDINGS = {
     Status.CONVERGED: "converged after {}",
     Status.MAX_ITER: "reached its limit of {}",
@@ -151,7 +152,10 @@ def _build_result(loop: Loop, ending: Status, descent: Settled | None, at_start:
             Q, state = descent.Q, None
 
     progress.describe(f"{loop.name}, checking whether the weights are a minimum")
-    at = risk_at(data, Q, risk, state)
+    at = descent.at if descent is not None and Q is descent.Q else risk_at(data, Q, risk, state)
+    if ending is Status.CONVERGED and not at.gradient_norm <= UNCONFIRMED * tol:  # rounded to zero at huge fields
+        settles = plan.options.settling
+        return _build_result(loop, Status.STALLED, _descend(loop, loop.monitor.lowest_Q) if settles else None)
     if descent is not None:
         solved_V = susceptibility(data, at, Q, quick=loop.bounded)
         V = solved_V if np.isfinite(solved_V).all() else V

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -28,10 +28,30 @@ TOLERANCE_MARGIN = 100.0  # tolerances are proportional to the unit of weights i
 SMALL_UNIT = 0.1  # unit of weights below which thresholds of the gradient norm are multiplied by it
 UNIT_SAMPLES = 1000  # maximum number of samples from which the size of tokens is computed, for tolerances
 MAX_PRODUCTS = 2000  # maximum number of products with the Hessian that solve a linear system
-MAX_PROXIMAL = 30  # maximum number of proximal steps that search for subgradients at kinks of several fields
-PROXIMAL_GAIN = 0.99  # ratio of the norms of the risk's subgradient after and before a step above which they end
+MAX_ROUNDS = 40  # maximum number of rounds of a search for the smallest subgradient at kinks of several fields
 HELD = 1 - 1e-4  # eigenvalue of 1 − ∂z/∂ω above which a kink holds z in this direction
 FEW_FIELDS = 3  # maximum r for which derivatives of samples with one token are computed with their Hessians
+
+
+@dataclass(frozen=True)
+class KinkSettings:
+    """Settings of the search for the smallest subgradient at kinks of several fields."""
+
+    # sizes of ε s, in units of the fields: slopes are more accurate for large ε, near kinks are told apart by small ε
+    reaches: tuple[float, ...] = (1e-2, 1e-4)
+    first_tau: float = 10.0  # first τ, in units of squared weights over squared fields
+    growth: float = 3.0  # factor of τ after a round that reduces the norm by less than the factor `smaller`
+    smaller: float = 0.3
+    gain: float = 0.9  # ratio of the norms after and before a round above which the rounds end
+    max_steps: int = 50  # Newton steps of a round
+    accurate: float = 0.1  # residual at which a round ends, in units of the risk's subgradient
+    small: float = 1e-8  # gradient norm at which the search ends
+    relative: float = 1e-3  # relative residual of the linear solver of a Newton step
+    shortest: float = 1e-7  # length of a step, in units of Newton's step, at which a round ends
+    noise: float = 1e-12  # relative error of proximal objectives, by which a step may raise their sum
+
+
+KINKS = KinkSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +91,11 @@ def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
     return float(np.linalg.norm(gradient) / (data.penalty.strength * np.sqrt(data.dim)))
 
 
-def risk_at(data: Dataset, Q: np.ndarray, risk: str, state: Any = None) -> RiskAtPoint:
+def risk_at(data: Dataset, Q: np.ndarray, risk: str, state: Any = None, rounds: int = MAX_ROUNDS) -> RiskAtPoint:
     """Evaluate a risk and its derivatives at Q (d, r), in one pass over the tokens.
 
-    At kinks of several fields, the search for the smallest subgradient starts from the slopes −V⁻¹D of a `GampState`.
+    At kinks of several fields, the search for the smallest subgradient starts from the slopes −V⁻¹D of a `GampState`
+    and ends after a number of rounds, so that the gradient norm is an upper bound.
 
     For samples with few fields in one token, two products with tokens in the cache and the derivatives of the losses,
     Hessians included, take less time than this pass.
@@ -93,7 +114,7 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str, state: Any = None) -> RiskA
         if data.loss.n_fields > 1:
             at = RiskAtPoint(np.nan, Q, np.nan, smooth, data.loss, terms.params, z)
             start = None if state is None else -apply_by_source(data.groups, np.linalg.inv(state.V), state.D)
-            known = losses, *_subgradients_of_fields(data, terms.params, at, Q, start)
+            known = losses, *_subgradients_of_fields(data, terms.params, at, Q, start, rounds)
         else:
             known = subgradients(
                 data.loss, terms.params, z, data.matrix.rows_of,
@@ -177,40 +198,78 @@ def _ends_near_kinks(penalty: Any, Q: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _subgradients_of_fields(
-    data: Dataset, params: np.ndarray, at: RiskAtPoint, Q: np.ndarray, slopes: np.ndarray | None
+    data: Dataset, params: np.ndarray, at: RiskAtPoint, Q: np.ndarray, slopes: np.ndarray | None, rounds: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return subgradients (n, L, r) and curvatures (n, L r, L r) of losses of several fields with kinks at z.
 
-    A slope s is a subgradient at z if the proximal step at z + ε s returns z. Between such steps, which turn slopes
-    into subgradients, their components across the kinks minimize the norm of the risk's subgradient by least squares.
+    A slope s is a subgradient at z if the proximal step at z + ε s returns z; for small ε, these steps project slopes
+    on subgradients. The risk's subgradient of smallest norm is the limit of rounds of the proximal point algorithm
+    (Rockafellar, 1976) s ← Π(s + τ X̃P), with P = −(∇r + X̃ᵀs) for the new s, by Newton steps in P (Li, Sun and Toh,
+    2018). Samples whose proximal step does not return z have no such kink, and keep their gradient.
     """
-    from scipy.sparse.linalg import LinearOperator, lsqr
-
-    z, stiffness, norm = at.z, STIFF * data.penalty.strength, np.inf
+    z, stiffness, settings, still = at.z, STIFF * data.penalty.strength, KINKS, np.zeros_like(Q)
     n, L, r = z.shape
     if slopes is None:
         slopes = at.loss_gradients  # differences across a kink: the slope between both sides
-    eps = np.sqrt((np.mean(z**2) + 1e-300) / (np.mean(slopes**2) + 1e-300))
-    V = np.tile(eps * np.eye(r), (L, 1, 1))
-    for _ in range(MAX_PROXIMAL):
-        out = denoise(data.loss, params, z + eps * slopes, V, z, hold=True, jacobian=True)
-        residual = smallest_subgradient(data.penalty, Q, data.matrix.back_project(-out.g))
-        if not np.linalg.norm(residual) < PROXIMAL_GAIN * norm:
-            break
-        norm, subgradient = float(np.linalg.norm(residual)), -out.g
-        held, axes = np.linalg.eigh(np.eye(L * r) - out.jacobian)
+    size = np.sqrt(np.mean(z**2)) + 1e-300
+    unit = size / (np.sqrt(np.mean(at.loss_gradients**2)) + 1e-300)
+    left, right = subgradient_ends(data.penalty, Q)
+    free = (left == right).astype(float)
+    allowed = NEAR * (size + np.abs(z).max(axis=(1, 2), keepdims=True))
+
+    def project(slopes: np.ndarray, P: np.ndarray) -> tuple[Denoised, float, np.ndarray]:
+        """Return proximal steps, the potential of P, and the risk's subgradient, for projected slopes + τ X̃P."""
+        V, moved = np.tile(eps * np.eye(r), (L, 1, 1)), slopes + tau * data.matrix.fields(P) if P.any() else slopes
+        out = denoise(data.loss, params, z + eps * moved, V, z, hold=True, jacobian=True)
+        value = float(0.5 * np.sum(P**2) + np.sum(left * P) + out.moreau.sum() / (eps * tau))
+        return out, value, smallest_subgradient(data.penalty, Q, data.matrix.back_project(-out.g))
+
+    def kinks(out: Denoised) -> tuple[np.ndarray, np.ndarray]:
+        """Return how far kinks hold z along some axes, and the axes."""
+        return np.linalg.eigh(np.eye(L * r) - out.jacobian)
+
+    found, lowest = (slopes, at.hessians), np.inf
+    for reach, n_rounds in ((1.0, 0), *((reach, rounds) for reach in settings.reaches), (1.0, 0)):
+        z, eps, tau = at.z, reach * unit, settings.first_tau * np.sum(Q**2) / (size**2 * z.size)
+        out, _, residual = project(slopes, still)
+        norm = float(np.linalg.norm(residual))
+        for _ in range(n_rounds):
+            held, axes = kinks(out)
+            across = compose((held >= HELD).astype(float), axes) @ (out.z - z).reshape(n, -1, 1)
+            at_kink = z + across.reshape(z.shape)
+            z = np.where(np.abs(at_kink - at.z).max(axis=(1, 2), keepdims=True) <= allowed, at_kink, z)
+            slopes, P, t = -out.g, -free * residual, 1.0
+            there, value, after = project(slopes, P)
+            for _ in range(settings.max_steps):
+                force = free * (P + after)
+                ended = np.linalg.norm(force) <= settings.accurate * np.linalg.norm(after)
+                if ended or t < settings.shortest:
+                    break
+                curved = replace(at, known=(at.losses, slopes, tau * (np.eye(L * r) - there.jacobian)))
+                step, _ = solve_hessian(data, curved, -force, free, 1.0, settings.relative)
+                highest, t = value + settings.noise * abs(value), 2.0
+                while t > settings.shortest and not (t < 2 and value <= highest):
+                    t *= 0.5
+                    there, value, after = project(slopes, P + t * step)
+                P = P + t * step
+            before, norm = norm, float(np.linalg.norm(after))
+            if not norm < settings.gain * before:
+                break
+            out, residual = there, after
+            tau *= 1.0 if norm < settings.smaller * before else settings.growth
+        if (np.abs(out.z - at.z) > allowed).any():
+            out, _, _ = project(-out.g, still)
+        far = (np.abs(out.z - at.z) > allowed).any(axis=(1, 2), keepdims=True) | ~out.solved[:, None, None]
+        held, axes = kinks(out)
         hessians = compose(np.where(held < HELD, held / (eps * (1 - np.minimum(held, HELD))), stiffness), axes)
-        across = compose((held >= HELD).astype(float), axes)
-
-        def project(u: np.ndarray, across: np.ndarray = across) -> np.ndarray:
-            return np.einsum("nab,nb->na", across, u.reshape(n, -1)).reshape(z.shape)
-
-        products = LinearOperator(
-            (Q.size, z.size), matvec=lambda u: data.matrix.back_project(project(u)).ravel(),
-            rmatvec=lambda P: project(data.matrix.fields(P.reshape(Q.shape))).ravel(), dtype=float,
-        )  # fmt: skip
-        slopes = subgradient + project(lsqr(products, -residual.ravel(), atol=1e-12, btol=1e-12)[0])
-    return subgradient, hessians
+        trial = np.where(far, at.loss_gradients, -out.g), np.where(far, at.hessians, hessians)
+        norm = gradient_norm(data, smallest_subgradient(data.penalty, Q, data.matrix.back_project(trial[0])))
+        if norm < lowest:
+            found, lowest = trial, norm
+        slopes = found[0]
+        if lowest <= settings.small:
+            break
+    return found
 
 
 def denoise_at(

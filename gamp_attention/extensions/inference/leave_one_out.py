@@ -224,7 +224,7 @@ def require_trained(data: Dataset, gamp: Any, limit: float = 1e-3) -> tuple[np.n
     names = "Q", "overlaps", "converged", "is_minimum", "gradient_norm"
     check.require_attributes("gamp", gamp, "a result of run_gamp or minimize_risk", *names)
     Q = check.array("gamp.Q", gamp.Q, (data.dim, data.rank))
-    at = risk_at(data, Q, "exact", getattr(gamp, "state", None))
+    at = risk_at(data, Q, "exact")
     if not at.gradient_norm <= limit * small_unit(data) + 10 * gamp.gradient_norm:
         needs = f"weights trained on the exact risk of these data, where its gradient norm is {gamp.gradient_norm:.2g}"
         got = f"a gradient norm of {at.gradient_norm:.2g}; run_gamp(data, risk='exact') returns such weights"
