@@ -18,6 +18,7 @@ from gamp_attention.gamp.step import GampState
 from gamp_attention.problem.dataset import Dataset
 from gamp_attention.problem.denoisers.output import Denoised
 from gamp_attention.problem.losses.kinks import has_kinks
+from gamp_attention.problem.penalties.standard import unpenalized
 from gamp_attention.problem.risk import (
     RiskAtPoint,
     denoise_at,
@@ -216,10 +217,10 @@ def augmented_lagrangian(
         return GampState(Q, np.tile(v * np.eye(data.rank), (data.n_sources, 1, 1)), -v * slopes)
 
     at, n_iter, apart = evaluate(Q), 0, np.inf
-    slopes, fields = at.loss_gradients, data.matrix.fields
+    slopes, fields, unbounded = at.loss_gradients, data.matrix.fields, unpenalized(data.penalty, Q)
     best, best_norm, best_loss = state_at(Q, 1.0, slopes), at.gradient_norm, at.train_loss
     size, slope = np.sqrt([np.mean(at.z**2), np.mean(slopes**2)]) + np.finfo(float).tiny
-    v = LAGRANGIAN.first_V * size / slope
+    v = LAGRANGIAN.first_V * (size + np.mean(np.abs(at.losses)) / slope) / slope  # labels may be far from the fields
 
     def denoised(Q: np.ndarray) -> tuple[Denoised, float, float]:
         z, known = fields(Q), (at.losses, slopes, at.hessians)
@@ -229,6 +230,7 @@ def augmented_lagrangian(
     for _ in range(LAGRANGIAN.max_rounds):
         before, t, ended = apart, 1.0, False
         out, value, apart = denoised(Q)
+        reach = v * np.sqrt(np.mean(slopes**2))  # of the envelopes
         for _ in range(min(LAGRANGIAN.max_steps, max_iter - n_iter)):
             smooth = data.matrix.back_project(-out.g)
             gradient = smallest_subgradient(data.penalty, Q, smooth)
@@ -237,6 +239,8 @@ def augmented_lagrangian(
             if ended or t < LAGRANGIAN.shortest:
                 break
             _, free, curvature = on_kinks(data.penalty, Q, smooth)
+            # no envelope may be curved along weights without a penalty, whose steps are bounded
+            curvature = curvature + unbounded * np.linalg.norm(gradient[unbounded]) / (np.sqrt(data.dim) * reach)
             curved = replace(at, known=(at.losses, slopes, (np.eye(out.jacobian.shape[1]) - out.jacobian) / v))
             step, _ = solve_hessian(data, curved, -gradient, free, curvature, LAGRANGIAN.accurate)
             n_iter, t, allowed = n_iter + 1, 2.0, value + LAGRANGIAN.noise * abs(value)
@@ -250,9 +254,9 @@ def augmented_lagrangian(
         fall, rounding = best_loss - here.train_loss, LAGRANGIAN.noise * abs(best_loss)
         if fall > rounding or (fall >= -rounding and here.gradient_norm <= max(best_norm, tol)):
             best, best_norm, best_loss = state, here.gradient_norm, here.train_loss
-        if apart <= LAGRANGIAN.together or not ended:
+        if apart <= LAGRANGIAN.together or t < LAGRANGIAN.shortest:
             break
-        v *= 1.0 if apart < LAGRANGIAN.smaller * before else LAGRANGIAN.smaller
+        v *= 1 / LAGRANGIAN.smaller if not ended else 1.0 if apart < LAGRANGIAN.smaller * before else LAGRANGIAN.smaller
     evaluate(best.Q, state=best)  # from the multipliers; the caller knows these weights
     return best.Q, n_iter
 

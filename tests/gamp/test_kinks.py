@@ -9,6 +9,17 @@ import gamp_attention as ga
 
 
 @ga.register_loss
+class Distance(NamedTuple):
+    """Absolute differences of a field and a label."""
+
+    convex = True
+
+    def value(self, p, z):
+        """Return the loss of a sample."""
+        return abs(p[0] - z[0, 0])
+
+
+@ga.register_loss
 class Distances(NamedTuple):
     """Sum of the absolute differences of two fields and two labels."""
 
@@ -50,6 +61,15 @@ def test_no_run_converges_at_a_loss_above_the_loss_of_zero_weights(seed):
     run = ga.run_gamp(data)
     assert run.converged
     assert run.train_loss < ga.train_loss(data, 0 * run.Q)
+
+
+@pytest.mark.parametrize(("mean", "lam", "d", "n", "seed"), [(30.0, 0.1, 100, 300, 1), (1.0, 0.03, 60, 300, 0)])
+def test_labels_far_from_zero_are_fitted_by_the_intercept(mean, lam, d, n, seed):
+    """The minimum for labels with a mean is the minimum for centered labels, with another intercept."""
+    X, y = regression(d, n, seed)
+    runs = [ga.run_gamp(ga.LabelledDataset(X, y + b, Distance(), intercept=True, lam=lam)) for b in (0.0, mean)]
+    assert all(run.converged for run in runs)
+    assert runs[1].train_loss == pytest.approx(runs[0].train_loss, rel=1e-6)
 
 
 def test_the_gradient_vanishes_at_minima_with_kinks_of_two_fields():
