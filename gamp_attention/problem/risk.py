@@ -197,77 +197,110 @@ def _ends_near_kinks(penalty: Any, Q: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return np.where(at_kink, left, exact[0]), np.where(at_kink, right, exact[1])
 
 
+@dataclass
+class _Projection:
+    """Projection Π of slopes (n, L, r) of losses of several fields on subgradients at z, by proximal steps at z + ε s.
+
+    A slope s is a subgradient at z if the proximal step at z + ε s returns z.
+    """
+
+    data: Dataset
+    params: np.ndarray  # (n, P) parameters of the losses
+    at: RiskAtPoint
+    Q: np.ndarray
+    z: np.ndarray  # (n, L, r) fields, moved onto kinks next to them
+    eps: float  # ε
+    tau: float = 1.0  # τ of a round
+
+    def project(self, slopes: np.ndarray, P: np.ndarray | None = None) -> tuple[Denoised, float, np.ndarray]:
+        """Return proximal steps at s + τ X̃P, the potential of P (d, r), and the risk's subgradient with the forces."""
+        data, (_, L, r) = self.data, self.z.shape
+        V, moved = np.tile(self.eps * np.eye(r), (L, 1, 1)), self.z + self.eps * slopes
+        if P is not None:
+            moved += self.eps * self.tau * data.matrix.fields(P)
+        out = denoise(data.loss, self.params, moved, V, self.z, hold=True, jacobian=True)
+        subgradient, value = smallest_subgradient(data.penalty, self.Q, data.matrix.back_project(-out.g)), np.nan
+        if P is not None:
+            left = subgradient_ends(data.penalty, self.Q)[0]
+            value = float(0.5 * np.sum(P**2) + np.sum(left * P) + out.moreau.sum() / (self.eps * self.tau))
+        return out, value, subgradient
+
+    def kinks(self, out: Denoised) -> tuple[np.ndarray, np.ndarray]:
+        """Return how far kinks hold z along some axes, (n, L r), and the axes (n, L r, L r)."""
+        return np.linalg.eigh(np.eye(out.jacobian.shape[1]) - out.jacobian)
+
+    def move_to_kinks(self, out: Denoised, allowed: np.ndarray) -> None:
+        """Move fields, by up to `allowed`, to where kinks hold proximal steps."""
+        held, axes = self.kinks(out)
+        across = compose((held >= HELD).astype(float), axes) @ (out.z - self.z).reshape(len(self.z), -1, 1)
+        there = self.z + across.reshape(self.z.shape)
+        self.z = np.where(np.abs(there - self.at.z).max(axis=(1, 2), keepdims=True) <= allowed, there, self.z)
+
+    def round(self, slopes: np.ndarray, residual: np.ndarray) -> tuple[Denoised, np.ndarray]:
+        """Return the proximal steps of s ← Π(s + τ X̃P), P = −(∇r + X̃ᵀs) for the new s, and the subgradient (d, r).
+
+        Newton steps in P minimize its potential. `residual` is the risk's subgradient for the old slopes.
+        """
+        left, right = subgradient_ends(self.data.penalty, self.Q)
+        free, t = (left == right).astype(float), 1.0
+        P = -free * residual
+        out, value, subgradient = self.project(slopes, P)
+        for _ in range(KINKS.max_steps):
+            force = free * (P + subgradient)
+            ended = np.linalg.norm(force) <= KINKS.accurate * np.linalg.norm(subgradient)
+            if ended or t < KINKS.shortest:
+                break
+            curvatures = self.tau * (np.eye(out.jacobian.shape[1]) - out.jacobian)
+            curved = replace(self.at, known=(self.at.losses, slopes, curvatures))
+            step, _ = solve_hessian(self.data, curved, -force, free, 1.0, KINKS.relative)
+            highest, t = value + KINKS.noise * abs(value), 2.0
+            while t > KINKS.shortest and not (t < 2 and value <= highest):
+                t *= 0.5
+                out, value, subgradient = self.project(slopes, P + t * step)
+            P = P + t * step
+        return out, subgradient
+
+
 def _subgradients_of_fields(
     data: Dataset, params: np.ndarray, at: RiskAtPoint, Q: np.ndarray, slopes: np.ndarray | None, rounds: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return subgradients (n, L, r) and curvatures (n, L r, L r) of losses of several fields with kinks at z.
 
-    A slope s is a subgradient at z if the proximal step at z + ε s returns z; for small ε, these steps project slopes
-    on subgradients. The risk's subgradient of smallest norm is the limit of rounds of the proximal point algorithm
-    (Rockafellar, 1976) s ← Π(s + τ X̃P), with P = −(∇r + X̃ᵀs) for the new s, by Newton steps in P (Li, Sun and Toh,
-    2018). Samples whose proximal step does not return z have no such kink, and keep their gradient.
+    The risk's subgradient of smallest norm is the limit of rounds of the proximal point algorithm (Rockafellar, 1976),
+    see `_Projection.round`, by Newton steps (Li, Sun and Toh, 2018). Samples whose proximal step does not return z have
+    no such kink, and keep their gradient.
     """
-    z, stiffness, settings, still = at.z, STIFF * data.penalty.strength, KINKS, np.zeros_like(Q)
-    n, L, r = z.shape
     if slopes is None:
         slopes = at.loss_gradients  # differences across a kink: the slope between both sides
-    size = np.sqrt(np.mean(z**2)) + 1e-300
+    size = np.sqrt(np.mean(at.z**2)) + 1e-300
     unit = size / (np.sqrt(np.mean(at.loss_gradients**2)) + 1e-300)
-    left, right = subgradient_ends(data.penalty, Q)
-    free = (left == right).astype(float)
-    allowed = NEAR * (size + np.abs(z).max(axis=(1, 2), keepdims=True))
-
-    def project(slopes: np.ndarray, P: np.ndarray) -> tuple[Denoised, float, np.ndarray]:
-        """Return proximal steps, the potential of P, and the risk's subgradient, for projected slopes + τ X̃P."""
-        V, moved = np.tile(eps * np.eye(r), (L, 1, 1)), slopes + tau * data.matrix.fields(P) if P.any() else slopes
-        out = denoise(data.loss, params, z + eps * moved, V, z, hold=True, jacobian=True)
-        value = float(0.5 * np.sum(P**2) + np.sum(left * P) + out.moreau.sum() / (eps * tau))
-        return out, value, smallest_subgradient(data.penalty, Q, data.matrix.back_project(-out.g))
-
-    def kinks(out: Denoised) -> tuple[np.ndarray, np.ndarray]:
-        """Return how far kinks hold z along some axes, and the axes."""
-        return np.linalg.eigh(np.eye(L * r) - out.jacobian)
-
+    allowed = NEAR * (size + np.abs(at.z).max(axis=(1, 2), keepdims=True))
+    tau, stiffness = KINKS.first_tau * np.sum(Q**2) / (size**2 * at.z.size), STIFF * data.penalty.strength
     found, lowest = (slopes, at.hessians), np.inf
-    for reach, n_rounds in ((1.0, 0), *((reach, rounds) for reach in settings.reaches), (1.0, 0)):
-        z, eps, tau = at.z, reach * unit, settings.first_tau * np.sum(Q**2) / (size**2 * z.size)
-        out, _, residual = project(slopes, still)
-        norm = float(np.linalg.norm(residual))
-        for _ in range(n_rounds):
-            held, axes = kinks(out)
-            across = compose((held >= HELD).astype(float), axes) @ (out.z - z).reshape(n, -1, 1)
-            at_kink = z + across.reshape(z.shape)
-            z = np.where(np.abs(at_kink - at.z).max(axis=(1, 2), keepdims=True) <= allowed, at_kink, z)
-            slopes, P, t = -out.g, -free * residual, 1.0
-            there, value, after = project(slopes, P)
-            for _ in range(settings.max_steps):
-                force = free * (P + after)
-                ended = np.linalg.norm(force) <= settings.accurate * np.linalg.norm(after)
-                if ended or t < settings.shortest:
-                    break
-                curved = replace(at, known=(at.losses, slopes, tau * (np.eye(L * r) - there.jacobian)))
-                step, _ = solve_hessian(data, curved, -force, free, 1.0, settings.relative)
-                highest, t = value + settings.noise * abs(value), 2.0
-                while t > settings.shortest and not (t < 2 and value <= highest):
-                    t *= 0.5
-                    there, value, after = project(slopes, P + t * step)
-                P = P + t * step
-            before, norm = norm, float(np.linalg.norm(after))
-            if not norm < settings.gain * before:
+    for reach, n_rounds in ((1.0, 0), *((reach, rounds) for reach in KINKS.reaches), (1.0, 0)):
+        search = _Projection(data, params, at, Q, at.z, reach * unit, tau)
+        out, _, residual = search.project(slopes)
+        norm = gradient_norm(data, residual)
+        for _ in range(n_rounds if norm > KINKS.small else 0):
+            search.move_to_kinks(out, allowed)
+            there, after = search.round(-out.g, residual)
+            before, norm = norm, gradient_norm(data, after)
+            if norm < KINKS.gain * before:
+                out, residual = there, after
+            if not KINKS.small < norm < KINKS.gain * before:
                 break
-            out, residual = there, after
-            tau *= 1.0 if norm < settings.smaller * before else settings.growth
+            search.tau *= 1.0 if norm < KINKS.smaller * before else KINKS.growth
         if (np.abs(out.z - at.z) > allowed).any():
-            out, _, _ = project(-out.g, still)
+            out, _, _ = search.project(-out.g)
         far = (np.abs(out.z - at.z) > allowed).any(axis=(1, 2), keepdims=True) | ~out.solved[:, None, None]
-        held, axes = kinks(out)
-        hessians = compose(np.where(held < HELD, held / (eps * (1 - np.minimum(held, HELD))), stiffness), axes)
-        trial = np.where(far, at.loss_gradients, -out.g), np.where(far, at.hessians, hessians)
+        held, axes = search.kinks(out)
+        curvatures = np.where(held < HELD, held / (search.eps * (1 - np.minimum(held, HELD))), stiffness)
+        trial = np.where(far, at.loss_gradients, -out.g), np.where(far, at.hessians, compose(curvatures, axes))
         norm = gradient_norm(data, smallest_subgradient(data.penalty, Q, data.matrix.back_project(trial[0])))
         if norm < lowest:
             found, lowest = trial, norm
         slopes = found[0]
-        if lowest <= settings.small:
+        if lowest <= KINKS.small:
             break
     return found
 
