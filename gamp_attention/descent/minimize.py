@@ -26,12 +26,13 @@ from gamp_attention.descent.torch_risk import (
     TorchRisk,
     Visit,
     few_threads,
+    ridge_strengths,
     status_of,
     value_and_norm,
 )
 from gamp_attention.problem.curvature import grows_without_bound, lowest_curvature
 from gamp_attention.problem.dataset import Dataset, require_dataset
-from gamp_attention.problem.penalties.standard import is_ridge, ridge_strengths
+from gamp_attention.problem.penalties.standard import is_ridge
 from gamp_attention.problem.risk import (
     gradient_norm,
     hessian_product,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention.problem.dataset import Dataset
-from gamp_attention.problem.penalties.standard import is_ridge, ridge_strengths
+from gamp_attention.problem.penalties.standard import is_ridge, without_intercept
 from gamp_attention.results import Ended, History, Overlaps, Status
 
 if TYPE_CHECKING:
@@ -28,6 +28,16 @@ def few_threads(n_numbers: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def ridge_strengths(penalty: Any, d: int) -> Any:
+    """Return λ of a penalty that `is_ridge` accepts: a number, an array (r,), or (d, 1) or (d, r) with an intercept."""
+    strengths = without_intercept(penalty).curvature
+    if not penalty.intercept:
+        return strengths
+    rows = np.tile(np.atleast_1d(strengths), (d, 1))
+    rows[-1] = 0.0
+    return rows
 
 
 class TorchRisk:

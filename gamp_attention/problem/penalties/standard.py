@@ -170,16 +170,6 @@ def is_ridge(penalty: Any) -> bool:
     return bool(without_intercept(penalty).quadratic)
 
 
-def ridge_strengths(penalty: Any, d: int) -> Any:
-    """Return λ of a penalty that `is_ridge` accepts: a number, an array (r,), or (d, 1) or (d, r) with an intercept."""
-    strengths = without_intercept(penalty).curvature
-    if not penalty.intercept:
-        return strengths
-    rows = np.tile(np.atleast_1d(strengths), (d, 1))
-    rows[-1] = 0.0
-    return rows
-
-
 def refuse_intercept(present: bool, needs: str) -> None:
     """Raise ValueError, for the argument `needs` describes, if there is an intercept."""
     if present:
