@@ -226,7 +226,7 @@ def continue_branch(
             if reason or u[-1] == goal or len(points) + sum(len(at) for _, at in parts) >= MAX_POINTS:
                 end = "reached" if u[-1] == goal else "long"
                 break
-            if arclength.has_shrunk(curve, points):  # go on in smaller units
+            if arclength.has_shrunk(curve, points):  # continue in smaller units
                 parts.append((curve, points[:-1]))
                 curve = replace(curve, packing=Packing.of(curve.map(u).model, curve.overlaps(u)))
                 points, guess = [], np.append(curve.packing.pack(curve.packing.like), u[-1])
