@@ -20,6 +20,7 @@ from gamp_attention.problem.denoisers.output import Denoised
 from gamp_attention.problem.losses.kinks import has_kinks
 from gamp_attention.problem.penalties.standard import unpenalized
 from gamp_attention.problem.risk import (
+    KINKS,
     RiskAtPoint,
     denoise_at,
     gradient_norm,
@@ -28,6 +29,7 @@ from gamp_attention.problem.risk import (
     penalty_total,
     proximal_map,
     risk_at,
+    search_line,
     small_unit,
     smallest_subgradient,
     solve_hessian,
@@ -57,8 +59,6 @@ class LagrangianSettings:
     together: float = 1e-9  # distance at which the rounds end
     gradient: float = 0.1  # gradient norm at which a round ends, in units of the distance
     accurate: float = 1e-6  # relative residual of the linear solver of a Newton step
-    shortest: float = 1e-7  # length of a step, in units of Newton's step, at which a round ends
-    noise: float = 1e-12  # relative error of proximal objectives, by which a step may raise their sum
 
 
 LAGRANGIAN = LagrangianSettings()
@@ -236,25 +236,23 @@ def augmented_lagrangian(
             gradient = smallest_subgradient(data.penalty, Q, smooth)
             goal = LAGRANGIAN.gradient * np.clip(apart, tol, LAGRANGIAN.gradient)
             ended = gradient_norm(data, gradient) <= goal
-            if ended or t < LAGRANGIAN.shortest:
+            if ended or t < KINKS.shortest:
                 break
             _, free, curvature = on_kinks(data.penalty, Q, smooth)
             # no envelope may be curved along weights without a penalty, whose steps are bounded
             curvature = curvature + unbounded * np.linalg.norm(gradient[unbounded]) / (np.sqrt(data.dim) * reach)
             curved = replace(at, known=(at.losses, slopes, (np.eye(out.jacobian.shape[1]) - out.jacobian) / v))
             step, _ = solve_hessian(data, curved, -gradient, free, curvature, LAGRANGIAN.accurate)
-            n_iter, t, allowed = n_iter + 1, 2.0, value + LAGRANGIAN.noise * abs(value)
-            while t > LAGRANGIAN.shortest and not (t < 2 and value <= allowed):
-                t *= 0.5
-                out, value, apart = denoised(Q + t * step)
+            t, (out, value, apart) = search_line(denoised, Q, step, value)
+            n_iter += 1
             Q = Q + t * step
         state = state_at(Q, v, slopes := -out.g)
         here = evaluate(Q, state=state, rounds=1)
         visit(here)
-        fall, rounding = best_loss - here.train_loss, LAGRANGIAN.noise * abs(best_loss)
+        fall, rounding = best_loss - here.train_loss, KINKS.noise * abs(best_loss)
         if fall > rounding or (fall >= -rounding and here.gradient_norm <= max(best_norm, tol)):
             best, best_norm, best_loss = state, here.gradient_norm, here.train_loss
-        if apart <= LAGRANGIAN.together or t < LAGRANGIAN.shortest:
+        if apart <= LAGRANGIAN.together or t < KINKS.shortest:
             break
         v *= 1 / LAGRANGIAN.smaller if not ended else 1.0 if apart < LAGRANGIAN.smaller * before else LAGRANGIAN.smaller
     evaluate(best.Q, state=best)  # from the multipliers; the caller knows these weights

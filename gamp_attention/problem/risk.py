@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,7 +37,7 @@ FEW_FIELDS = 3  # maximum r for which derivatives of samples with one token are 
 class KinkSettings:
     """Settings of the search for the smallest subgradient at kinks of several fields."""
 
-    # sizes of ε s, in units of the fields: slopes are more accurate for large ε, near kinks are told apart by small ε
+    # sizes of ε s, in units of the fields: slopes are more accurate for large ε, and small ε separate near kinks
     reaches: tuple[float, ...] = (1e-2, 1e-4)
     first_tau: float = 10.0  # first τ, in units of squared weights over squared fields
     growth: float = 3.0  # factor of τ after a round that reduces the norm by less than the factor `smaller`
@@ -47,7 +47,7 @@ class KinkSettings:
     accurate: float = 0.1  # residual at which a round ends, in units of the risk's subgradient
     small: float = 1e-8  # gradient norm at which the search ends
     relative: float = 1e-3  # relative residual of the linear solver of a Newton step
-    shortest: float = 1e-7  # length of a step, in units of Newton's step, at which a round ends
+    shortest: float = 1e-7  # length of a step, in units of Newton's step, at which line searches and rounds end
     noise: float = 1e-12  # relative error of proximal objectives, by which a step may raise their sum
 
 
@@ -94,8 +94,8 @@ def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
 def risk_at(data: Dataset, Q: np.ndarray, risk: str, state: Any = None, rounds: int = MAX_ROUNDS) -> RiskAtPoint:
     """Evaluate a risk and its derivatives at Q (d, r), in one pass over the tokens.
 
-    At kinks of several fields, the search for the smallest subgradient starts from the slopes −V⁻¹D of a `GampState`
-    and ends after a number of rounds, so that the gradient norm is an upper bound.
+    At kinks of several fields, the search for the smallest subgradient starts from the slopes −V⁻¹D of a `GampState`,
+    or from differences across the kinks. It ends after a number of rounds: the gradient norm is an upper bound.
 
     For samples with few fields in one token, two products with tokens in the cache and the derivatives of the losses,
     Hessians included, take less time than this pass.
@@ -113,8 +113,7 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str, state: Any = None, rounds: 
     if has_kinks(data.loss, terms.params):
         if data.loss.n_fields > 1:
             at = RiskAtPoint(np.nan, Q, np.nan, smooth, data.loss, terms.params, z)
-            start = None if state is None else -apply_by_source(data.groups, np.linalg.inv(state.V), state.D)
-            known = losses, *_subgradients_of_fields(data, terms.params, at, Q, start, rounds)
+            known = losses, *_subgradients_of_fields(data, at, Q, state, rounds)
         else:
             known = subgradients(
                 data.loss, terms.params, z, data.matrix.rows_of,
@@ -205,7 +204,6 @@ class _Projection:
     """
 
     data: Dataset
-    params: np.ndarray  # (n, P) parameters of the losses
     at: RiskAtPoint
     Q: np.ndarray
     z: np.ndarray  # (n, L, r) fields, moved onto kinks next to them
@@ -218,20 +216,20 @@ class _Projection:
         V, moved = np.tile(self.eps * np.eye(r), (L, 1, 1)), self.z + self.eps * slopes
         if P is not None:
             moved += self.eps * self.tau * data.matrix.fields(P)
-        out = denoise(data.loss, self.params, moved, V, self.z, hold=True, jacobian=True)
+        out = denoise(data.loss, self.at.params, moved, V, self.z, hold=True, jacobian=True)
         subgradient, value = smallest_subgradient(data.penalty, self.Q, data.matrix.back_project(-out.g)), np.nan
         if P is not None:
             left = subgradient_ends(data.penalty, self.Q)[0]
             value = float(0.5 * np.sum(P**2) + np.sum(left * P) + out.moreau.sum() / (self.eps * self.tau))
         return out, value, subgradient
 
-    def kinks(self, out: Denoised) -> tuple[np.ndarray, np.ndarray]:
-        """Return how far kinks hold z along some axes, (n, L r), and the axes (n, L r, L r)."""
-        return np.linalg.eigh(np.eye(out.jacobian.shape[1]) - out.jacobian)
+    def held(self, out: Denoised) -> np.ndarray:
+        """Return 1 − ∂z/∂ω (n, L r, L r), with eigenvalues 1 along the axes in which kinks hold z."""
+        return np.eye(out.jacobian.shape[1]) - out.jacobian
 
     def move_to_kinks(self, out: Denoised, allowed: np.ndarray) -> None:
         """Move fields, by up to `allowed`, to where kinks hold proximal steps."""
-        held, axes = self.kinks(out)
+        held, axes = np.linalg.eigh(self.held(out))
         across = compose((held >= HELD).astype(float), axes) @ (out.z - self.z).reshape(len(self.z), -1, 1)
         there = self.z + across.reshape(self.z.shape)
         self.z = np.where(np.abs(there - self.at.z).max(axis=(1, 2), keepdims=True) <= allowed, there, self.z)
@@ -250,19 +248,24 @@ class _Projection:
             ended = np.linalg.norm(force) <= KINKS.accurate * np.linalg.norm(subgradient)
             if ended or t < KINKS.shortest:
                 break
-            curvatures = self.tau * (np.eye(out.jacobian.shape[1]) - out.jacobian)
-            curved = replace(self.at, known=(self.at.losses, slopes, curvatures))
+            curved = replace(self.at, known=(self.at.losses, slopes, self.tau * self.held(out)))
             step, _ = solve_hessian(self.data, curved, -force, free, 1.0, KINKS.relative)
-            highest, t = value + KINKS.noise * abs(value), 2.0
-            while t > KINKS.shortest and not (t < 2 and value <= highest):
-                t *= 0.5
-                out, value, subgradient = self.project(slopes, P + t * step)
+            t, (out, value, subgradient) = search_line(partial(self.project, slopes), P, step, value)
             P = P + t * step
         return out, subgradient
 
 
+def search_line(evaluate: Any, start: np.ndarray, step: np.ndarray, value: float) -> tuple[float, Any]:
+    """Return a length of a step, a power of ½, at which the second result of `evaluate` has not risen, and results."""
+    t, results = 1.0, evaluate(start + step)
+    while t > KINKS.shortest and not results[1] <= value + KINKS.noise * abs(value):
+        t *= 0.5
+        results = evaluate(start + t * step)
+    return t, results
+
+
 def _subgradients_of_fields(
-    data: Dataset, params: np.ndarray, at: RiskAtPoint, Q: np.ndarray, slopes: np.ndarray | None, rounds: int
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, state: Any, rounds: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return subgradients (n, L, r) and curvatures (n, L r, L r) of losses of several fields with kinks at z.
 
@@ -270,16 +273,15 @@ def _subgradients_of_fields(
     see `_Projection.round`, by Newton steps (Li, Sun and Toh, 2018). Samples whose proximal step does not return z have
     no such kink, and keep their gradient.
     """
-    if slopes is None:
-        slopes = at.loss_gradients  # differences across a kink: the slope between both sides
+    slopes = at.loss_gradients if state is None else -apply_by_source(data.groups, np.linalg.inv(state.V), state.D)
     size = np.sqrt(np.mean(at.z**2)) + 1e-300
     unit = size / (np.sqrt(np.mean(at.loss_gradients**2)) + 1e-300)
     allowed = NEAR * (size + np.abs(at.z).max(axis=(1, 2), keepdims=True))
     tau, stiffness = KINKS.first_tau * np.sum(Q**2) / (size**2 * at.z.size), STIFF * data.penalty.strength
     found, lowest = (slopes, at.hessians), np.inf
     for reach, n_rounds in ((1.0, 0), *((reach, rounds) for reach in KINKS.reaches), (1.0, 0)):
-        search = _Projection(data, params, at, Q, at.z, reach * unit, tau)
-        out, _, residual = search.project(slopes)
+        search = _Projection(data, at, Q, at.z, reach * unit, tau)
+        out, _, residual = search.project(found[0])
         norm = gradient_norm(data, residual)
         for _ in range(n_rounds if norm > KINKS.small else 0):
             search.move_to_kinks(out, allowed)
@@ -293,13 +295,11 @@ def _subgradients_of_fields(
         if (np.abs(out.z - at.z) > allowed).any():
             out, _, _ = search.project(-out.g)
         far = (np.abs(out.z - at.z) > allowed).any(axis=(1, 2), keepdims=True) | ~out.solved[:, None, None]
-        held, axes = search.kinks(out)
+        held, axes = np.linalg.eigh(search.held(out))
         curvatures = np.where(held < HELD, held / (search.eps * (1 - np.minimum(held, HELD))), stiffness)
         trial = np.where(far, at.loss_gradients, -out.g), np.where(far, at.hessians, compose(curvatures, axes))
         norm = gradient_norm(data, smallest_subgradient(data.penalty, Q, data.matrix.back_project(trial[0])))
-        if norm < lowest:
-            found, lowest = trial, norm
-        slopes = found[0]
+        found, lowest = (trial, norm) if norm < lowest else (found, lowest)
         if lowest <= KINKS.small:
             break
     return found
