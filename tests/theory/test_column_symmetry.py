@@ -26,6 +26,17 @@ class Quantiles(NamedTuple):
         return total
 
 
+@ga.register_loss
+class Clipped(NamedTuple):
+    """Absolute errors that are steeper beyond 12 in the second column, and equal at most fields."""
+
+    convex = True
+
+    def value(self, p, z):
+        x, y = abs(p[0] - z[0, 0]), abs(p[1] - z[0, 1])
+        return x + y + max(y - 12.0, 0.0)
+
+
 @dataclass(frozen=True)
 class Positive(ga.LinearLabels):
     """Labels max(a_k u_k, 0) with noise."""
@@ -54,6 +65,7 @@ OTHERS = {
     "another loss": ga.glm_model(Quantiles((0.8, 0.7)), Positive(0.5), rank=2, lam=0.5),
     "another label": ga.glm_model(Quantiles((0.8, 0.8)), Positive(0.5, (1.0, 2.0)), rank=2, lam=0.5),
     "another probability": ga.glm_model(ga.MultinomialLoss(), TiltedClasses(), rank=3, lam=0.5),
+    "another loss of large errors": ga.glm_model(Clipped(), ga.LinearLabels(6.0), rank=2, lam=0.1),
     "another penalty": ga.glm_model(ga.MultinomialLoss(), rank=3, lam=[0.5, 0.5, 0.6]),
 }
 

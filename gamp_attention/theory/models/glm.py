@@ -121,8 +121,8 @@ class GLMModel(Model):
 
     def _keeps_losses(self, change: Callable[[np.ndarray], np.ndarray]) -> bool:
         """Return whether a change of all fields, or also of noise of their shape, keeps the distribution of losses."""
-        rng, shape = np.random.default_rng(9), (16, self.n_tokens)
-        z, u = rng.standard_normal((*shape, self.rank)), rng.standard_normal((*shape, self.teacher_rank))
+        rng, shape, sizes = np.random.default_rng(9), (64, self.n_tokens), np.geomspace(0.1, 100, 64)[:, None, None]
+        z, u = (sizes * rng.standard_normal((*shape, rank)) for rank in (self.rank, self.teacher_rank))
         noise, find = rng.standard_normal((len(u), self.task.n_noise)), getattr(self.teacher, "outcomes", None)
 
         def correlations(z: np.ndarray, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -134,9 +134,10 @@ class GLMModel(Model):
                 labels = [(p, RiskTerms(np.tile(label, (len(u), 1)), np.zeros(len(u)))) for label, p in pairs]
             return sum(p * self.task.errors(z, u, x) * (1 + self.task.errors(z[::-1], u, x)) for p, x in labels)
 
-        before, changed = correlations(z, u, noise), (change(z), change(u))
         noises = [noise, change(noise.reshape(u.shape)).reshape(noise.shape)] if noise.size == u.size else [noise]
-        return any(np.allclose(correlations(*changed, x), before, 1e-11, 1e-11) for x in noises)
+        with np.errstate(all="ignore"):  # large fields may overflow
+            before, *after = (correlations(*x) for x in [(z, u, noise), *((change(z), change(u), x) for x in noises)])
+        return any(np.allclose(x, before, 1e-11, 1e-11, equal_nan=True) for x in after)
 
     @cached_property
     def reduced(self) -> Model:
