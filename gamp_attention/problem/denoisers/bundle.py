@@ -50,6 +50,7 @@ class BundleSettings(NamedTuple):
     # the same after many iterations, if errors of the pieces do not allow the smaller step; and their number
     late_step: float = 1e-7
     late: int = 50
+    exact: float = 1e-10  # relative difference from the predicted objective at which z is the minimum
 
 
 BUNDLE = BundleSettings()
@@ -207,13 +208,16 @@ def _forget_cuts(bundle, new, same, error):
 
 @inline_kernel
 def _mix_hessians(metric, bundle, hess):
-    """Fill hess with V⁻¹ + Σ w H for the weights and Hessians of the pieces."""
-    k, r, weight = hess.shape[0], metric.inverse.shape[1], bundle.weight
+    """Fill hess with V⁻¹ + Σ w H for the weights and Hessians of the pieces; return whether all H are zero."""
+    k, r, weight, linear = hess.shape[0], metric.inverse.shape[1], bundle.weight, True
     for i in range(k):
         for c in range(k):
             hess[i, c] = metric.inverse[i // r, i % r, c % r] if i // r == c // r else 0.0
             for j in range(weight.shape[0]):
-                hess[i, c] += weight[j] * bundle.hess[j, i, c] if weight[j] > 0.0 else 0.0
+                if weight[j] > 0.0 and bundle.hess[j, i, c] != 0.0:
+                    hess[i, c] += weight[j] * bundle.hess[j, i, c]
+                    linear = False
+    return linear
 
 
 @inline_kernel
@@ -354,6 +358,15 @@ def _stiffen_kinks(metric, bundle, hess, change):
                     hess[i, c] += stiffness * change[i] * change[c]
 
 
+@inline_kernel
+def _farthest(bundle, z):
+    """Return the largest distance of z from the center of a cut, with which errors of the cut grow."""
+    far = 0.0
+    for j in range(bundle.weight.shape[0]):
+        far = max(far, _max_distance(z, bundle.center[j]) if bundle.weight[j] > 0.0 else 0.0)
+    return far
+
+
 @deferred_kernel(Tuple((float64, int64)))
 def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
     """Minimize as `minimize_from`, for a loss of several fields with kinks. On return, ws.hess is stiff across them."""
@@ -362,12 +375,16 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
     excess, trial = bundle.excess, ws.trial
     assign(trial, z)
     value, target, moved, reach = np.nan, np.inf, True, BUNDLE.reach
-    scale, error, least, n_idle = 0.0, 0.0, np.inf, 0
+    scale, error, least, n_idle, expected = 0.0, 0.0, np.inf, 0, np.nan
     for number in range(NEWTON.max_iter):
         here = objective(loss, p, omega, at_metric, trial, at_ws)
         if here <= target:
             assign(z, trial)
             value, moved, least = here, True, np.inf
+            is_exact = abs(here - expected) <= BUNDLE.exact * abs(here)
+            if is_exact and _farthest(bundle, z) <= scale:  # no objective is below these cuts if ℓ is convex
+                _stiffen_kinks(metric, bundle, ws.hess, ws.step)
+                return value, OUTCOME.solved
         elif n_idle == 1:  # the last piece changed nothing
             _shift_to_piece(bundle, trial, ws.start, reach * scale, BUNDLE.cut_error * error)
         if not math.isfinite(value) or ws.stop[0] != 0:
@@ -386,7 +403,7 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
                 trial[i] = 0.5 * (z[i] + trial[i])
             continue
         unexplained = _forget_cuts(bundle, new, BUNDLE.same * steepest, BUNDLE.cut_error * error)
-        _mix_hessians(metric, bundle, ws.hess)
+        linear = _mix_hessians(metric, bundle, ws.hess)
         fill_step(metric, cholesky(ws.hess, 0.0, ws.chol), ws.grad, ws.hess, ws.chol, ws.step)
         _weigh_cuts(bundle, ws.chol)
         fall = _fill_bundle_step(bundle, ws.chol, ws.start, ws.step)
@@ -398,17 +415,16 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
         last_step = BUNDLE.last_step if number < BUNDLE.late else BUNDLE.late_step
         moved, hidden = False, ROUNDING if fall > BUNDLE.hidden * error else BUNDLE.hidden
         target = value - NEWTON.sufficient_decrease * length * fall + hidden * error
+        expected = value - fall if linear else np.nan
         if unexplained > BUNDLE.cut_error * error:  # the piece of z is thinner than the distance of its center
-            reach *= 0.7
+            reach, expected = 0.7 * reach, np.nan
             if number % 2:
                 assign(trial, z)  # with another center
                 target = np.inf
         elif fall <= ROUNDING * error or max_abs(ws.step) <= last_step * (scale + steepest / metric.smallest):
             assign(z, trial)
-            value, target, far = objective(loss, p, omega, at_metric, z, at_ws), np.inf, 0.0
-            for j in range(excess.shape[0]):  # errors of the slopes of pieces grow with the distance of their centers
-                far = max(far, _max_distance(z, bundle.center[j]) if bundle.weight[j] > 0.0 else 0.0)
-            if number >= BUNDLE.late or far <= BUNDLE.near * scale:
+            value, target = objective(loss, p, omega, at_metric, z, at_ws), np.inf
+            if number >= BUNDLE.late or _farthest(bundle, z) <= BUNDLE.near * scale:
                 _stiffen_kinks(metric, bundle, ws.hess, ws.step)
                 return value, OUTCOME.solved
     # far from kinks, but next to large third derivatives, differences at z are more accurate than at other points
