@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import block_diag
 
-from gamp_attention._tools.numerics import compose, diagonalize, psd_root, symmetrize
+from gamp_attention._tools.numerics import apply_to_rows, compose, diagonalize, psd_root, sum_products, symmetrize
 from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.results import Overlaps
@@ -75,9 +75,9 @@ def average(
         square = np.einsum("nlakc,nlbkd->lkabcd", weighted, slope, optimize=True).reshape(square.shape) / n
     return Moments(
         g=g.mean(axis=0),
-        with_noise=np.einsum("nla,nlb->lab", g, noise) / n,
-        with_teacher=np.einsum("nla,nlb->lab", g, y) / n,
-        gg=np.einsum("nla,nlb->lab", g, out.g) / n,
+        with_noise=sum_products(g, noise) / n,
+        with_teacher=sum_products(g, y) / n,
+        gg=sum_products(g, out.g) / n,
         # `mean` adds in pairs: near perfect recovery, the difference of the response from 1 is 1e-7
         response=(weights[:, None, None, None] * out.response).mean(axis=0),
         square=square,
@@ -209,7 +209,7 @@ def fields_and_terms(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskT
     """Return teacher fields y (N, L, t) for white noise (N, teacher_size), and the loss parameters they imply."""
     n_fields = model.n_tokens * model.teacher_rank
     noise = white[:, :n_fields].reshape(len(white), model.n_tokens, model.teacher_rank)
-    y = np.einsum("lst,nlt->nls", psd_root(model.coordinates.rho), noise)
+    y = apply_to_rows(psd_root(model.coordinates.rho), noise)
     return y, model.task.terms(y, white[:, n_fields:])
 
 
@@ -295,7 +295,7 @@ class Channel:
 
     def fields(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return fields ω̃ (N, L, r) given teacher fields y (N, L, t), for white noise (N, L, r)."""
-        return np.einsum("lrt,nlt->nlr", self.slope, y) + np.einsum("lab,nlb->nla", self.root, noise)
+        return apply_to_rows(self.slope, y) + apply_to_rows(self.root, noise)
 
     def moments(self, white: np.ndarray, squares: bool, searched: int = 1) -> Moments:
         """Return averages over points of white noise.

@@ -182,7 +182,7 @@ class OverlapMap(DisplayMixin):
 
         The noise of the changes is proportional to the distance, and they take the time of the coarser map.
         """
-        F, coarser = self.with_choices_at(at), replace(coarser, anchor=None)
+        F, coarser = self.with_choices_at(at), replace(coarser.on(coarser.rule.for_stability()), choices=coarser.choices)
         return replace(F, anchor=(F._moments(at), coarser._moments(at), coarser))
 
     def finer(self) -> "OverlapMap | None":
