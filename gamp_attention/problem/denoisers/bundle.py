@@ -122,7 +122,7 @@ def _examine_piece(loss, p, at_metric, point, number, reach, center, slope, hess
     for attempt in range(BUNDLE.tries + 1):  # the last time at the best of the points
         at = number * BUNDLE.tries + 1.0 + (attempt if attempt < BUNDLE.tries else best)
         for i in range(k):
-            center[i] = point[i] + reach * math.cos(at * (i + 1.7) + 2.0 * i)
+            center[i] = point[i] + (reach * math.cos(at * (i + 1.7) + 2.0 * i) if number + attempt > 0 else 0.0)
         value = objective(loss, p, center, at_metric, center, at_ws)  # the loss only
         rise, rough = 0.0, 0.0
         for i in range(k):
