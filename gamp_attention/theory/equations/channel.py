@@ -67,24 +67,26 @@ def average(
     """
     n, L, r = noise.shape
     V, square = overlaps.V, np.full((L, L, r * r, r * r), np.nan)
-    weights = np.ones(n) if weights is None else weights
-    g = weights[:, None, None] * out.g
+
+    def scaled(values: np.ndarray) -> np.ndarray:
+        return values if weights is None else weights.reshape(n, *[1] * (values.ndim - 1)) * values
+
+    g = scaled(out.g)
     if len(out.jacobian):
         slope = field_slopes(out, V)
-        weighted = weights[:, None, None, None, None] * slope
-        square = np.einsum("nlakc,nlbkd->lkabcd", weighted, slope, optimize=True).reshape(square.shape) / n
+        square = np.einsum("nlakc,nlbkd->lkabcd", scaled(slope), slope, optimize=True).reshape(square.shape) / n
     return Moments(
         g=g.mean(axis=0),
         with_noise=sum_products(g, noise) / n,
         with_teacher=sum_products(g, y) / n,
         gg=sum_products(g, out.g) / n,
         # `mean` adds in pairs: near perfect recovery, the difference of the response from 1 is 1e-7
-        response=(weights[:, None, None, None] * out.response).mean(axis=0),
+        response=scaled(out.response).mean(axis=0),
         square=square,
-        moreau=float(np.mean(weights * (out.moreau + terms.constant))),
-        loss=float(np.mean(weights * (out.loss + terms.constant))),
+        moreau=float(scaled(out.moreau + terms.constant).mean()),
+        loss=float(scaled(out.loss + terms.constant).mean()),
         max_jacobian_trace=_max_jacobian_trace(out, V),
-        multimodal_fraction=float(np.mean(weights * np.isfinite(out.gap))),
+        multimodal_fraction=float(scaled(np.isfinite(out.gap)).mean()),
     )
 
 
