@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import block_diag
 
-from gamp_attention._tools.numerics import apply_to_rows, compose, diagonalize, psd_root, sum_products, symmetrize
+from gamp_attention._tools.numerics import apply_to_rows, compose, diagonalize, psd_root, symmetrize
 from gamp_attention.problem.denoisers.output import Denoised, denoise
 from gamp_attention.problem.losses.attention import RiskTerms
 from gamp_attention.results import Overlaps
@@ -72,14 +72,15 @@ def average(
         return values if weights is None else weights.reshape(n, *[1] * (values.ndim - 1)) * values
 
     g = scaled(out.g)
+    columns = g.transpose(1, 2, 0)
     if len(out.jacobian):
         slope = field_slopes(out, V)
         square = np.einsum("nlakc,nlbkd->lkabcd", scaled(slope), slope, optimize=True).reshape(square.shape) / n
     return Moments(
         g=g.mean(axis=0),
-        with_noise=sum_products(g, noise) / n,
-        with_teacher=sum_products(g, y) / n,
-        gg=sum_products(g, out.g) / n,
+        with_noise=columns @ noise.swapaxes(0, 1) / n,  # `einsum` takes three to seventy times longer
+        with_teacher=columns @ y.swapaxes(0, 1) / n,
+        gg=columns @ out.g.swapaxes(0, 1) / n,
         # `mean` adds in pairs: near perfect recovery, the difference of the response from 1 is 1e-7
         response=scaled(out.response).mean(axis=0),
         square=square,

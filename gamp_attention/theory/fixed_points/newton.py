@@ -161,11 +161,6 @@ def last_with(path: list[Overlaps], family: str) -> Overlaps:
     return path[int(np.flatnonzero(size >= SIZES.present * size.max())[-1])]
 
 
-def has_faded(overlaps: Overlaps, family: str) -> bool:
-    """Return whether a family is practically zero."""
-    return bool(np.abs(overlaps.arrays()[family]).max() < SIZES.faded * units(overlaps)[family])
-
-
 def weights_are_tiny(model: Model, overlaps: Overlaps) -> bool:
     """Return whether q is so small that it can change by a large factor although the step is small."""
     return bool(0 < np.abs(overlaps.q).max() < SIZES.tiny_weights * np.abs(model.coordinates.rho).max())

@@ -177,12 +177,12 @@ class OverlapMap(DisplayMixin):
         """Return the map on another rule; it makes no choices yet, because choices depend on the rule."""
         return replace(self, rule=rule, choices=None, expected=self.choices, anchor=None, _memory={})
 
-    def anchored_at(self, at: Overlaps, coarser: "OverlapMap") -> "OverlapMap":
-        """Return the map whose averages are those at given overlaps, and their changes from there on a coarser map.
+    def anchored_at(self, at: Overlaps, rule: Rule, choices: Choices | None) -> "OverlapMap":
+        """Return the map whose averages are those at given overlaps, and their changes from there on a coarser rule.
 
-        The noise of the changes is proportional to the distance, and they take the time of the coarser map.
+        The noise of the changes is proportional to the distance, and they take the time of the coarser rule.
         """
-        F, coarser = self.with_choices_at(at), replace(coarser.on(coarser.rule.for_stability()), choices=coarser.choices)
+        F, coarser = self.with_choices_at(at), replace(self.on(rule), choices=choices)
         return replace(F, anchor=(F._moments(at), coarser._moments(at), coarser))
 
     def finer(self) -> "OverlapMap | None":

@@ -402,7 +402,11 @@ class _Refinement:
             squares = finer.rule.deterministic and finer.rule.level == REFINEMENT.squares_level
             finer = finer.with_choices_at(x, squares=squares)
         if self.random and self.error**2 <= REFINEMENT.anchor * self.rtol:
-            finer = finer.anchored_at(x, last.F)
+            rule: Any = last.F.rule
+            few = rule.for_stability()
+            growth = (rule.n_points / few.n_points) ** rule.rate
+            accurate = growth * self.error**2 <= REFINEMENT.anchor * self.rtol
+            finer = finer.anchored_at(x, few if accurate else rule, last.F.choices)
         root = newton(finer, x, tol, jacobian=J, packing=packing)
         counting = root.F.count_jumps(root.overlaps)
         if counting is not root.F:  # the averages at x, from which the choices follow, showed no jumps

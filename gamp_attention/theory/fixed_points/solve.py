@@ -21,7 +21,7 @@ from gamp_attention._tools.progress import describe, show_progress
 from gamp_attention.results import Overlaps, Status, finish, stack_overlaps
 from gamp_attention.theory.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.theory.equations.units import is_feasible, relative_change, subtract_explained
-from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, Root, breakdown, has_faded, last_with
+from gamp_attention.theory.fixed_points.newton import BREAKDOWNS, SIZES, Root, breakdown, family_size, last_with
 from gamp_attention.theory.fixed_points.observables import (
     NEGLIGIBLE_JUMPS,
     column_sums,
@@ -293,14 +293,11 @@ def refine_on_branch(
 
     The status is LOST if the family that distinguishes the named branch is practically zero, or zero within its error.
     """
-    stuck = root.status is Status.MAX_ITER and np.isfinite(root.residual)
-    if not (root.status.converged or stuck):
+    if not root.status.converged:
         return _build_failed(root, max_work), None
     try:
-        if not stuck and is_off(branch, root.overlaps):
+        if is_off(branch, root.overlaps):
             return _build_failed(replace(root, status=Status.LOST), max_work), None
-        if stuck:
-            return _build_failed(root, max_work), None
         describe("refinement")
         result, last = refine(root, rtol, max_work)
     except BREAKDOWNS as error:
@@ -319,7 +316,7 @@ def require_rtol(rtol: Any) -> float:
 
 def is_off(branch: str | None, overlaps: Overlaps) -> bool:
     """Return whether the family that distinguishes a named branch has faded."""
-    return branch in FAMILY_OF and has_faded(overlaps, FAMILY_OF[branch])
+    return branch in FAMILY_OF and family_size(overlaps, FAMILY_OF[branch]) < SIZES.faded
 
 
 def _describe_zero(result: StateEvolutionResult, family: str, n_errors: float = 2.0) -> str:

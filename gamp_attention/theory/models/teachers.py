@@ -113,9 +113,6 @@ def keeps_columns(attention: Any, n_tokens: int, rank: int) -> bool:
 
 def is_invariant(values: np.ndarray, *axes: int) -> bool:
     """Return whether no permutation of the indices of given axes together changes an array, to the last bit."""
-    n = values.shape[axes[0]]
-    for order in ([1, 0, *range(2, n)], [*range(1, n), 0]):
-        index = [order if axis in axes else range(size) for axis, size in enumerate(values.shape)]
-        if not np.array_equal(values[np.ix_(*index)], values):
-            return False
-    return True
+    moved, n = np.moveaxis(values, axes, range(len(axes))), values.shape[axes[0]]
+    orders = [1, 0, *range(2, n)], [*range(1, n), 0]
+    return all(np.array_equal(moved[np.ix_(*[order] * len(axes))], moved) for order in orders)
