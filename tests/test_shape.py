@@ -18,13 +18,13 @@ FILES = {
 LINES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in FILES.items()}
 # lines of the modules that define public functions, and of all modules that they import, directly or not
 CLOSURES = {
-    ("gamp_step",): 7955,
-    ("run_gamp",): 9920,
-    ("solve_state_evolution",): 13499,
-    ("minimize_risk",): 8855,
-    ("run_gamp", "solve_state_evolution", "minimize_risk"): 17625,
+    ("gamp_step",): 7956,
+    ("run_gamp",): 9921,
+    ("solve_state_evolution",): 13500,
+    ("minimize_risk",): 8856,
+    ("run_gamp", "solve_state_evolution", "minimize_risk"): 17626,
 }
-LOADED = 18512  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
+LOADED = 18513  # lines of all modules that Python has loaded after these names and `sample` and `paper_model` were used
 CONSTANTS = 342  # numbers at module level
 TYPE_TESTS = 24  # calls of isinstance with classes of the package
 WIDEST = 14  # parameters of a function

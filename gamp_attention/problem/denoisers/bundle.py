@@ -3,7 +3,8 @@
 Near kinks a loss is the maximum of smooth pieces. `minimize_at_kinks` keeps a few of them, each by its value, slope and
 Hessian at a point next to the kink, where differences of the loss see this piece only. Each iteration minimizes the
 maximum of their tangents at z, the cuts, plus the quadratic term, and adds the piece at the minimum (Lemaréchal and
-Zowe, 1994). The weights of the cuts there (`_weigh_cuts`) show which kinks hold z.
+Zowe, 1994), unless the objective there is this minimum: if the loss is convex, it has no lower value. The weights of
+the cuts (`_weigh_cuts`) show which kinks hold z.
 """
 
 import math
@@ -50,7 +51,7 @@ class BundleSettings(NamedTuple):
     # the same after many iterations, if errors of the pieces do not allow the smaller step; and their number
     late_step: float = 1e-7
     late: int = 50
-    exact: float = 1e-10  # relative difference from the predicted objective at which z is the minimum
+    exact: float = 1e-10  # difference from the predicted objective, relative to it and to slopes times fields
 
 
 BUNDLE = BundleSettings()
@@ -375,13 +376,13 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
     excess, trial = bundle.excess, ws.trial
     assign(trial, z)
     value, target, moved, reach = np.nan, np.inf, True, BUNDLE.reach
-    scale, error, least, n_idle, expected = 0.0, 0.0, np.inf, 0, np.nan
+    scale, error, steepest, least, n_idle, expected = 0.0, 0.0, 0.0, np.inf, 0, np.nan
     for number in range(NEWTON.max_iter):
         here = objective(loss, p, omega, at_metric, trial, at_ws)
         if here <= target:
             assign(z, trial)
             value, moved, least = here, True, np.inf
-            is_exact = abs(here - expected) <= BUNDLE.exact * abs(here)
+            is_exact = abs(here - expected) <= BUNDLE.exact * min(abs(here), steepest * scale)
             if is_exact and _farthest(bundle, z) <= scale:  # no objective is below these cuts if ℓ is convex
                 _stiffen_kinks(metric, bundle, ws.hess, ws.step)
                 return value, OUTCOME.solved
