@@ -5,7 +5,7 @@ Steps (`refine`), from a fixed point on a coarse quadrature rule:
 1. Estimate the error on this rule and choose a finer rule that is likely to reach the requested accuracy.
 2. Solve there by Newton steps from the last point, with its Jacobian, and take one more step without evaluating the
    map again. A point (`Point`) holds all reported numbers after that step. If the last random rule is nearly accurate
-   enough, the finer rule averages at the last point only, and the points of the last rule give the changes from there.
+   enough, the finer rule averages at the last point only, and few points of a coarser rule give the changes.
 3. Estimate the errors (`errors_of`): for a deterministic rule from the differences between successive rules, for a
    random rule from the spread of its replicas. Repeat from 1 until they are small enough or the budget is used up.
 4. Compute the indicators of replica symmetry, jump mass and replicon. Averages of squared derivatives are limited by
