@@ -25,18 +25,20 @@ PERSISTENT = 0.3  # smallest ratio of the changes of slope at a kink or a jump; 
 RESOLVED = 1e-6  # smallest change of slope relative to the mean slope; rounding errors are smaller
 
 
-def find_breakpoints(function: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int) -> list[np.ndarray]:
+def find_breakpoints(
+    function: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int, weakest: float = CANDIDATE
+) -> list[np.ndarray]:
     """Return the increasing points of jumps and kinks in [−reach, reach] of n functions.
 
     `function` takes the numbers (N,) of functions and arguments (N,) to values (N, P), whose P components are examined
-    together. Kinks weaker than 1/1000 of the function's range, and points beyond the first eight, may be missed, and
-    pairs of points that are closer than a cell of the grid.
+    together. Kinks whose third differences are below `weakest`, in units of the function's range, may be missed, and
+    points beyond the first eight, and pairs of points that are closer than a cell of the grid.
     """
     grid = np.linspace(-REACH, REACH, N_CELLS + 1) + OFFSET
     values = function(np.repeat(np.arange(n), len(grid)), np.tile(grid, n)).reshape(n, len(grid), -1)
     size = np.ptp(values, axis=1).max(axis=1)
     third = np.abs(np.diff(values, 3, axis=1)).max(axis=2)
-    owner, first = _local_maxima(np.where(third > CANDIDATE * size[:, None], third, 0.0))
+    owner, first = _local_maxima(np.where(third > weakest * size[:, None], third, 0.0))
     if len(owner) == 0:
         return [np.zeros(0)] * n
     low, high = grid[first], grid[first + 3]
@@ -50,7 +52,7 @@ def find_breakpoints(function: Callable[[np.ndarray, np.ndarray], np.ndarray], n
         low, high = x[row, part], x[row, part + 2]
     late = changes[LATE]
     kept = late > PERSISTENT * changes[EARLY]
-    kept &= late > RESOLVED * size[owner] / REACH
+    kept &= late > RESOLVED * np.abs(values).max(axis=(1, 2))[owner] / REACH
     points = 0.5 * (low + high)
     return [np.unique(points[kept & (owner == k)]) for k in range(n)]
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import ndtri
 
 import gamp_attention as ga
@@ -157,6 +158,62 @@ def test_minima_at_kinks_between_curved_pieces_and_at_points(V):
     np.testing.assert_allclose(*objectives, rtol=0, atol=1e-5)
     far = np.abs(np.linalg.norm(omega - p, axis=1) / V - 1) > 0.05  # else z hardly changes the objective
     np.testing.assert_allclose(found[far], exact[far], atol=1e-5)
+
+
+SAMPLES = [  # ω, b and a
+    [-0.1, 1.7, -0.3, -1.2, -0.4, 0.1, -0.1, 1, 0.2, 2.2, -0.4, -1.4, 0.9, -0.5, -0.1, -0, 0.5, 0, 0.4],
+    [2.4, 1.6, -3.5, -0.9, -1.4, -0.9, -1.7, -1.2, 0.3, 0.5, -2.3, 0.1, 1.4, 0.8, -0.3, 0.4, -1.6, 0.6, 0.3],
+    [0.4, 1.9, 0, 1.6, 0.9, -0.4, -0.6, -1.4, 0.9, -0.4, -1.6, -1.1, -0.1, -0.7, -1.5, 0.8, 1.3, -0.7, 0.7],
+]
+
+
+@ga.register_loss
+class MaximumAndSquare(NamedTuple):
+    """max_j(a_j·z + b_j) + 5 max(0, Σ z)² of three fields, for labels (b_1, …, b_4, a_1, …, a_4)."""
+
+    convex = True
+
+    def value(self, p, z):
+        largest, total = -np.inf, z[0, 0] + z[0, 1] + z[0, 2]
+        for j in range(4):
+            first = 4 + 3 * j
+            largest = max(largest, p[j] + p[first] * z[0, 0] + p[first + 1] * z[0, 1] + p[first + 2] * z[0, 2])
+        return largest + 5 * max(0.0, total) ** 2
+
+
+def test_minima_are_reached_past_pieces_with_a_curvature():
+    """A curved piece that was examined far from z is below the loss, but not its minimum."""
+    samples = np.array(SAMPLES)
+    omega, p, V = samples[:, None, :3], samples[:, 3:], 1e4 * np.array([[2, 0.5, -0.5], [0.5, 1, 0.3], [-0.5, 0.3, 1]])
+    out = ga.denoise(ga.LabelledDataset(np.ones((3, 1, 3)), p, MaximumAndSquare(), rank=3).loss, p, omega, V[None])
+    for n in range(3):
+        b, A = p[n, :4], p[n, 4:].reshape(4, 3)
+
+        def objective(x, n=n):  # of z and a bound of the maximum
+            off = x[:3] - omega[n, 0]
+            return 0.5 * off @ np.linalg.solve(V, off) + x[3] + 5 * max(0.0, x[:3].sum()) ** 2
+
+        bounds = {"type": "ineq", "fun": lambda x, A=A, b=b: x[3] - A @ x[:3] - b}
+        start = np.append(out.z[n, 0], (A @ out.z[n, 0] + b).max())
+        found = minimize(objective, start, constraints=bounds, method="SLSQP", options={"maxiter": 500})
+        assert out.moreau[n] <= found.fun + 1e-4 * abs(found.fun)
+
+
+@ga.register_loss
+class FusedErrors(NamedTuple):
+    """½‖z − p‖² + .03 |z₁ − z₂|."""
+
+    convex = True
+
+    def value(self, p, z):
+        return 0.5 * ((z[0, 0] - p[0]) ** 2 + (z[0, 1] - p[1]) ** 2) + 0.03 * abs(z[0, 0] - z[0, 1])
+
+
+def test_runs_converge_at_kinks_that_are_weak_compared_with_curvatures():
+    data = ga.sample(ga.glm_model(FusedErrors(), ga.LinearLabels(0.5), rank=2, lam=0.1), d=100, alpha=2.0, seed=0)
+    gamp = ga.run_gamp(data)
+    assert gamp.converged
+    assert gamp.is_minimum
 
 
 def test_message_passing_reaches_the_minimum_of_distances():

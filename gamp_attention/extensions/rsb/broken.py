@@ -216,6 +216,8 @@ def solve_ladder(
     given = Levels(means[0][None], (start.m[:, 0] @ signs) / len(signs) * signs, *means[1:])
     # given overlaps that vanish by symmetry may contain rounding errors
     smallest = problem.search.faded * np.sqrt(given.q[0, 0])
+    if not model.even and np.abs(given.theta).max() <= smallest:
+        given = given._replace(theta=_theta_from_zero(problem, given))
     m, theta = (bool(np.abs(values).max() > smallest) for values in (given.m, given.theta))
     symmetric = _symmetric(problem, given, LevelPacking(signs, 0, m, theta))
     starts = first_starts(symmetric, parisi if k == 1 else None, problem.search)
@@ -238,6 +240,19 @@ def solve_ladder(
     if len(results) > 1 and not refine_all and results[-1].status not in SOLVED:
         return solve_ladder(model, problem, start, k, parisi, rtol, True)
     return results
+
+
+def _theta_from_zero(problem: BrokenProblem, given: Levels) -> np.ndarray:
+    """Return θ (L,) after a step of the equations from replica-symmetric overlaps with θ = 0, which may not solve them.
+
+    It is the mean of two steps from small θ of both signs, because θ = 0 stands for labels without information.
+    """
+    small, after = problem.search.seed * np.sqrt(given.q[-1]), np.zeros_like(given.theta)
+    with suppress(ArithmeticError, np.linalg.LinAlgError):
+        for theta in (small, -small):
+            hats = problem.hats(given._replace(theta=theta), np.zeros(0), 0, replicons=False)
+            after = after + 0.5 * problem.weights.step(hats, np.zeros(0)).theta
+    return after
 
 
 def _symmetric(problem: BrokenProblem, given: Levels, packing: LevelPacking) -> Levels:

@@ -28,6 +28,7 @@ from gamp_attention.problem.denoisers.newton import (
     max_abs,
     minimize_generally,
     objective,
+    quadratic_term,
 )
 from gamp_attention.problem.losses.protocol import IndirectLoss
 
@@ -51,7 +52,7 @@ class BundleSettings(NamedTuple):
     # the same after many iterations, if errors of the pieces do not allow the smaller step; and their number
     late_step: float = 1e-7
     late: int = 50
-    exact: float = 1e-10  # difference from the predicted objective, relative to it and to slopes times fields
+    exact: float = 1e-10  # difference from the predicted objective, relative to its quadratic term
 
 
 BUNDLE = BundleSettings()
@@ -209,16 +210,13 @@ def _forget_cuts(bundle, new, same, error):
 
 @inline_kernel
 def _mix_hessians(metric, bundle, hess):
-    """Fill hess with V⁻¹ + Σ w H for the weights and Hessians of the pieces; return whether all H are zero."""
-    k, r, weight, linear = hess.shape[0], metric.inverse.shape[1], bundle.weight, True
+    """Fill hess with V⁻¹ + Σ w H for the weights and Hessians of the pieces."""
+    k, r, weight = hess.shape[0], metric.inverse.shape[1], bundle.weight
     for i in range(k):
         for c in range(k):
             hess[i, c] = metric.inverse[i // r, i % r, c % r] if i // r == c // r else 0.0
             for j in range(weight.shape[0]):
-                if weight[j] > 0.0 and bundle.hess[j, i, c] != 0.0:
-                    hess[i, c] += weight[j] * bundle.hess[j, i, c]
-                    linear = False
-    return linear
+                hess[i, c] += weight[j] * bundle.hess[j, i, c] if weight[j] > 0.0 else 0.0
 
 
 @inline_kernel
@@ -360,6 +358,16 @@ def _stiffen_kinks(metric, bundle, hess, change):
 
 
 @inline_kernel
+def _are_linear(bundle):
+    """Return whether no cut with a weight is of a piece with a curvature."""
+    for j in range(bundle.weight.shape[0]):
+        for i in range(bundle.hess.shape[1] if bundle.weight[j] > 0.0 else 0):
+            if bundle.hess[j, i, i] != 0.0:
+                return False
+    return True
+
+
+@inline_kernel
 def _farthest(bundle, z):
     """Return the largest distance of z from the center of a cut, with which errors of the cut grow."""
     far = 0.0
@@ -376,14 +384,14 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
     excess, trial = bundle.excess, ws.trial
     assign(trial, z)
     value, target, moved, reach = np.nan, np.inf, True, BUNDLE.reach
-    scale, error, steepest, least, n_idle, expected = 0.0, 0.0, 0.0, np.inf, 0, np.nan
+    scale, error, least, n_idle, expected = 0.0, 0.0, np.inf, 0, np.nan
     for number in range(NEWTON.max_iter):
         here = objective(loss, p, omega, at_metric, trial, at_ws)
         if here <= target:
             assign(z, trial)
             value, moved, least = here, True, np.inf
-            is_exact = abs(here - expected) <= BUNDLE.exact * min(abs(here), steepest * scale)
-            if is_exact and _farthest(bundle, z) <= scale:  # no objective is below these cuts if ℓ is convex
+            is_exact = abs(here - expected) <= BUNDLE.exact * quadratic_term(metric, omega, z)
+            if is_exact and _are_linear(bundle) and _farthest(bundle, z) <= scale:  # objectives are above such cuts
                 _stiffen_kinks(metric, bundle, ws.hess, ws.step)
                 return value, OUTCOME.solved
         elif n_idle == 1:  # the last piece changed nothing
@@ -404,7 +412,7 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
                 trial[i] = 0.5 * (z[i] + trial[i])
             continue
         unexplained = _forget_cuts(bundle, new, BUNDLE.same * steepest, BUNDLE.cut_error * error)
-        linear = _mix_hessians(metric, bundle, ws.hess)
+        _mix_hessians(metric, bundle, ws.hess)
         fill_step(metric, cholesky(ws.hess, 0.0, ws.chol), ws.grad, ws.hess, ws.chol, ws.step)
         _weigh_cuts(bundle, ws.chol)
         fall = _fill_bundle_step(bundle, ws.chol, ws.start, ws.step)
@@ -415,8 +423,7 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
             trial[i] = z[i] + length * ws.step[i]
         last_step = BUNDLE.last_step if number < BUNDLE.late else BUNDLE.late_step
         moved, hidden = False, ROUNDING if fall > BUNDLE.hidden * error else BUNDLE.hidden
-        target = value - NEWTON.sufficient_decrease * length * fall + hidden * error
-        expected = value - fall if linear else np.nan
+        target, expected = value - NEWTON.sufficient_decrease * length * fall + hidden * error, value - fall
         if unexplained > BUNDLE.cut_error * error:  # the piece of z is thinner than the distance of its center
             reach, expected = 0.7 * reach, np.nan
             if number % 2:

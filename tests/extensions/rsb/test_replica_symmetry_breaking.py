@@ -1,5 +1,7 @@
 """Replica symmetry breaking against published values, its limits, and stationarity of the free energy."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -171,3 +173,23 @@ def test_overlap_with_the_teacher_is_found_with_breaking():
 
     for shift in 1e-3 * np.eye(len(x)):
         assert abs(free_energy(x + shift) - free_energy(x - shift)) < 1e-7
+
+
+@ga.register_loss
+class Ramp(NamedTuple):
+    """min(1, max(0, 1 − p z))."""
+
+    def floor(self, p):
+        return 0.0
+
+    def value(self, p, z):
+        return min(1.0, max(0.0, 1.0 - p[0] * z[0, 0]))
+
+
+def test_starts_without_the_teacher_find_it_if_zero_is_no_solution():
+    """θ = 0 solves the equations for even labels and random labels only."""
+    model = ga.glm_model(Ramp(), ga.LogisticLabels(0.0), lam=0.1)
+    random, semantic = (ga.solve_broken(model, 2.0, init, rtol=0.1) for init in ("random", "semantic"))
+    assert random.converged
+    assert random.overlaps.theta.item() > 1
+    assert abs(random.train_loss - semantic.train_loss) <= random.train_loss_error + semantic.train_loss_error
