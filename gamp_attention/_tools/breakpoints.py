@@ -17,7 +17,7 @@ import numpy as np
 REACH = 9.0  # half-width of the interval that is searched, in standard deviations
 # number of cells of the grid, and its shift, so that points of symmetry, such as 0, are not among its points
 N_CELLS, OFFSET = 128, 0.0137
-CANDIDATE = 1e-3  # smallest third difference that is examined, in units of the range of the values
+CANDIDATE = 1e-6  # smallest third difference that is examined, in units of the range, which curvatures may cause
 MAX_CANDIDATES = 8  # largest number of points that are examined for each function
 N_PARTS, N_DIVISIONS = 16, 12  # number of parts into which an interval is divided, and number of divisions
 EARLY, LATE = 3, 6  # divisions whose changes of slope are compared
@@ -25,20 +25,18 @@ PERSISTENT = 0.3  # smallest ratio of the changes of slope at a kink or a jump; 
 RESOLVED = 1e-6  # smallest change of slope relative to the mean slope; rounding errors are smaller
 
 
-def find_breakpoints(
-    function: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int, weakest: float = CANDIDATE
-) -> list[np.ndarray]:
+def find_breakpoints(function: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int) -> list[np.ndarray]:
     """Return the increasing points of jumps and kinks in [−reach, reach] of n functions.
 
     `function` takes the numbers (N,) of functions and arguments (N,) to values (N, P), whose P components are examined
-    together. Kinks whose third differences are below `weakest`, in units of the function's range, may be missed, and
-    points beyond the first eight, and pairs of points that are closer than a cell of the grid.
+    together. Kinks weaker than 1e-6 of the function's range, points beyond the first eight, and pairs of points that
+    are closer than a cell of the grid may be missed.
     """
     grid = np.linspace(-REACH, REACH, N_CELLS + 1) + OFFSET
     values = function(np.repeat(np.arange(n), len(grid)), np.tile(grid, n)).reshape(n, len(grid), -1)
     size = np.ptp(values, axis=1).max(axis=1)
     third = np.abs(np.diff(values, 3, axis=1)).max(axis=2)
-    owner, first = _local_maxima(np.where(third > weakest * size[:, None], third, 0.0))
+    owner, first = _local_maxima(np.where(third > CANDIDATE * size[:, None], third, 0.0))
     if len(owner) == 0:
         return [np.zeros(0)] * n
     low, high = grid[first], grid[first + 3]

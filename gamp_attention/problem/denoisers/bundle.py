@@ -358,22 +358,14 @@ def _stiffen_kinks(metric, bundle, hess, change):
 
 
 @inline_kernel
-def _are_linear(bundle):
-    """Return whether no cut with a weight is of a piece with a curvature."""
-    for j in range(bundle.weight.shape[0]):
-        for i in range(bundle.hess.shape[1] if bundle.weight[j] > 0.0 else 0):
-            if bundle.hess[j, i, i] != 0.0:
-                return False
-    return True
-
-
-@inline_kernel
 def _farthest(bundle, z):
-    """Return the largest distance of z from the center of a cut, with which errors of the cut grow."""
-    far = 0.0
+    """Return the largest distance of z from the center of a cut, with which its errors grow, and curvature of a cut."""
+    far, bend = 0.0, 0.0
     for j in range(bundle.weight.shape[0]):
         far = max(far, _max_distance(z, bundle.center[j]) if bundle.weight[j] > 0.0 else 0.0)
-    return far
+        for i in range(z.shape[0] if bundle.weight[j] > 0.0 else 0):
+            bend = max(bend, abs(bundle.hess[j, i, i]))
+    return far, bend
 
 
 @deferred_kernel(Tuple((float64, int64)))
@@ -390,8 +382,9 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
         if here <= target:
             assign(z, trial)
             value, moved, least = here, True, np.inf
+            far, bend = _farthest(bundle, z)
             is_exact = abs(here - expected) <= BUNDLE.exact * quadratic_term(metric, omega, z)
-            if is_exact and _are_linear(bundle) and _farthest(bundle, z) <= scale:  # objectives are above such cuts
+            if is_exact and bend == 0.0 and far <= scale:  # if ℓ is convex, no objective is below such cuts
                 _stiffen_kinks(metric, bundle, ws.hess, ws.step)
                 return value, OUTCOME.solved
         elif n_idle == 1:  # the last piece changed nothing
@@ -432,7 +425,7 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
         elif fall <= ROUNDING * error or max_abs(ws.step) <= last_step * (scale + steepest / metric.smallest):
             assign(z, trial)
             value, target = objective(loss, p, omega, at_metric, z, at_ws), np.inf
-            if number >= BUNDLE.late or _farthest(bundle, z) <= BUNDLE.near * scale:
+            if number >= BUNDLE.late or _farthest(bundle, z)[0] <= BUNDLE.near * scale:
                 _stiffen_kinks(metric, bundle, ws.hess, ws.step)
                 return value, OUTCOME.solved
     # far from kinks, but next to large third derivatives, differences at z are more accurate than at other points

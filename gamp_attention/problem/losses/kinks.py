@@ -16,7 +16,6 @@ from gamp_attention.problem.losses.point import for_kernels, sample_derivatives
 
 NEAR = 1e-6  # distance of a field from a kink, relative to the size of the fields, at which it counts as there
 JUMP = 1e-3  # difference of the slopes at a kink, relative to the mean absolute slope of the samples, at least
-WEAK = 1e-6  # size of a kink, relative to the range of the loss, which may be due to a large curvature, at least
 STIFF = 1e7  # curvature of the loss at a kink, in units of the penalty's: fields hardly leave the kink
 EXAMINED = 50  # number of samples whose losses are examined for kinks
 
@@ -69,7 +68,7 @@ def _has_kinks(loss: Any, kind: Any, content: bytes, shape: tuple[int, int]) -> 
         z = base[number] + x[:, None, None] * direction[number]
         return sample_derivatives(loss, params[number], scale * z)[0][:, None]
 
-    return any(len(points) for points in find_breakpoints(values, len(params), WEAK))
+    return any(len(points) for points in find_breakpoints(values, len(params)))
 
 
 def subgradients(
