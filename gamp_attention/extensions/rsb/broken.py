@@ -216,8 +216,8 @@ def solve_ladder(
     given = Levels(means[0][None], (start.m[:, 0] @ signs) / len(signs) * signs, *means[1:])
     # given overlaps that vanish by symmetry may contain rounding errors
     smallest = problem.search.faded * np.sqrt(given.q[0, 0])
-    if not model.even and np.abs(given.theta).max() <= smallest:
-        given = given._replace(theta=_theta_from_zero(problem, given))
+    if not model.even:
+        given = _leave_zero(problem, given, smallest)
     m, theta = (bool(np.abs(values).max() > smallest) for values in (given.m, given.theta))
     symmetric = _symmetric(problem, given, LevelPacking(signs, 0, m, theta))
     starts = first_starts(symmetric, parisi if k == 1 else None, problem.search)
@@ -242,17 +242,20 @@ def solve_ladder(
     return results
 
 
-def _theta_from_zero(problem: BrokenProblem, given: Levels) -> np.ndarray:
-    """Return θ (L,) after a step of the equations from replica-symmetric overlaps with θ = 0, which may not solve them.
+def _leave_zero(problem: BrokenProblem, given: Levels, smallest: float) -> Levels:
+    """Return replica-symmetric overlaps, in which m and θ that are at most `smallest` are replaced by those of a step.
 
-    It is the mean of two steps from small θ of both signs, because θ = 0 stands for labels without information.
+    Zero may be no solution. The averages take it for a symmetry; therefore a step is the mean of steps from small
+    values of both signs.
     """
-    small, after = problem.search.seed * np.sqrt(given.q[-1]), np.zeros_like(given.theta)
+    zero = [name for name in ("m", "theta") if np.abs(getattr(given, name)).max() <= smallest]
+    small, none, after = problem.search.seed * np.sqrt(given.q[-1]), np.zeros(0), []
     with suppress(ArithmeticError, np.linalg.LinAlgError):
-        for theta in (small, -small):
-            hats = problem.hats(given._replace(theta=theta), np.zeros(0), 0, replicons=False)
-            after = after + 0.5 * problem.weights.step(hats, np.zeros(0)).theta
-    return after
+        for sign in (1, -1) if zero else ():
+            start = given._replace(**{name: sign * small for name in zero})
+            after.append(problem.weights.step(problem.hats(start, none, 0, replicons=False), none))
+        return given._replace(**{name: np.mean([getattr(new, name) for new in after], axis=0) for name in zero})
+    return given
 
 
 def _symmetric(problem: BrokenProblem, given: Levels, packing: LevelPacking) -> Levels:

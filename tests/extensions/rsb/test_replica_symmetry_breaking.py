@@ -193,3 +193,19 @@ def test_starts_without_the_teacher_find_it_if_zero_is_no_solution():
     assert random.converged
     assert random.overlaps.theta.item() > 1
     assert abs(random.train_loss - semantic.train_loss) <= random.train_loss_error + semantic.train_loss_error
+
+
+class ManyNegative(ga.LogisticLabels):
+    """Sign of u − .7."""
+
+    def __call__(self, u, noise):
+        return np.where(u[:, 0] > 0.7, 1.0, -1.0)
+
+
+@pytest.mark.parametrize("init", ["random", "semantic"])
+def test_starts_without_means_find_them_if_zero_is_no_solution(init):
+    model = ga.glm_model(Ramp(), ManyNegative(0.0), lam=0.1, tau=[1.0])
+    found, positional = (ga.solve_broken(model, 2.0, name, rtol=0.1) for name in (init, "positional"))
+    assert found.converged
+    assert found.overlaps.m.item() < -0.3
+    assert abs(found.train_loss - positional.train_loss) <= found.train_loss_error + positional.train_loss_error
