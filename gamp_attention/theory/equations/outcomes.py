@@ -22,7 +22,7 @@ from scipy.linalg import block_diag
 from scipy.special import ndtr, ndtri, owens_t
 
 from gamp_attention._tools import check
-from gamp_attention._tools.numerics import psd_root
+from gamp_attention._tools.numerics import apply_to_rows, psd_root
 from gamp_attention._tools.quadrature import gaussian_weights, inside_cube, spaced_grid
 from gamp_attention._tools.sobol import sobol_points
 from gamp_attention._tools.threads import over_blocks
@@ -77,7 +77,7 @@ def _listed_outcomes(model: Model) -> Outcomes | None:
     if model.task.n_noise > 0:
         return None
     points = np.random.default_rng(0).standard_normal((OUTCOMES.n_tests, model.n_tokens, model.teacher_rank))
-    points = np.einsum("lst,nlt->nls", psd_root(model.coordinates.rho), points)
+    points = apply_to_rows(psd_root(model.coordinates.rho), points)
 
     def labels(y: np.ndarray) -> np.ndarray:
         return model.task.terms(y, np.zeros((len(y), 0))).params

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gamp_attention._tools.numerics import compose
+from gamp_attention._tools.numerics import apply_to_rows, compose
 from gamp_attention.problem.denoisers.output import denoise
 from gamp_attention.theory.equations.channel import Channel, average, complete, field_slopes, mean_of, no_response
 from gamp_attention.theory.equations.expansions import ChannelExpansion, Entries, complete_slopes
@@ -45,7 +45,7 @@ def expand_along_paths(channel: Channel, point_sets: Iterator[np.ndarray]) -> Ch
         y, terms, fields, weights, covariance = channel.weighted(white, with_covariance=True)
         out = denoise(channel.loss, terms.params, fields + overlaps.m, overlaps.V, jacobian=True)
         samples.append(complete(average(y, fields, terms, out, overlaps, weights), channel.symmetry))
-        xi = np.einsum("lab,nlb->nla", root_inverse, fields) - np.einsum("lat,nlt->nla", noise_of_y, y)
+        xi = apply_to_rows(root_inverse, fields) - apply_to_rows(noise_of_y, y)
         g = out.g if weights is None else weights[:, None, None] * out.g
         factors = np.concatenate([y, xi, np.ones((len(y), L, 1)), out.g], axis=2)
         slope = field_slopes(out, overlaps.V)

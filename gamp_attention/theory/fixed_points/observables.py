@@ -28,7 +28,7 @@ import numpy as np
 
 from gamp_attention._tools import check
 from gamp_attention._tools.display import Rows
-from gamp_attention._tools.numerics import psd_root
+from gamp_attention._tools.numerics import apply_to_rows, psd_root
 from gamp_attention._tools.quadrature import gaussian_points, gaussian_weights, tensor_grid
 from gamp_attention._tools.statistics import half_width
 from gamp_attention.problem.denoisers.output import denoise
@@ -389,7 +389,7 @@ def _coefficients(
     n = max(int(min(ratio * GRIDS.nodes, GRIDS.max_points ** (1 / (L * rank)))), 2)
     x, weight, polynomials = _grid(n)
     a = tensor_grid(x, L * rank).reshape(-1, L, rank)
-    values = function(np.einsum("lrs,nls->nlr", root, a)).reshape((n,) * (L * rank) + (L, L))
+    values = function(apply_to_rows(root, a)).reshape((n,) * (L * rank) + (L, L))
     square = (values**2).sum(axis=-2)
     for _ in range(L * rank):
         square = np.tensordot(weight, square, 1)
