@@ -382,11 +382,11 @@ def minimize_at_kinks(loss, p, omega, at_metric, z, at_ws):
         if here <= target:
             assign(z, trial)
             value, moved, least = here, True, np.inf
-            far, bend = _farthest(bundle, z)
-            is_exact = abs(here - expected) <= BUNDLE.exact * quadratic_term(metric, omega, z)
-            if is_exact and bend == 0.0 and far <= scale:  # if ℓ is convex, no objective is below such cuts
-                _stiffen_kinks(metric, bundle, ws.hess, ws.step)
-                return value, OUTCOME.solved
+            if abs(here - expected) <= BUNDLE.exact * quadratic_term(metric, omega, z):
+                far, bend = _farthest(bundle, z)
+                if bend == 0.0 and far <= scale:  # if ℓ is convex, no objective is below such cuts
+                    _stiffen_kinks(metric, bundle, ws.hess, ws.step)
+                    return value, OUTCOME.solved
         elif n_idle == 1:  # the last piece changed nothing
             _shift_to_piece(bundle, trial, ws.start, reach * scale, BUNDLE.cut_error * error)
         if not math.isfinite(value) or ws.stop[0] != 0:
